@@ -1,0 +1,361 @@
+// jm::Vec<T, N>: N lanes of T. The contract between the C++ renderer and the headers of this folder.
+//
+// HEADERS (each includes what it needs)
+//   dtype.h     bf16, f16, convert<U>(scalar), traits           vec.h     this: types, memory, conversion, masks
+//   ops.h       arithmetic, comparison, rounding, bit ops         math.h    exp … lgamma; includes ops.h and vec.h: the whole table
+//   reduce.h    accumulators and horizontal reductions           parallel.h  parallel_for over torch's threads
+//   gemm.h      small and medium fp32 matrix products             random.h  Philox4x32-10
+//   Flags: -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off -std=c++17 -shared -fPIC
+//   Correct without -fopenmp and for any -march; without AVX2+FMA the math functions call libm lane by lane.
+//
+// TYPES   T: float double int8_t…int64_t uint8_t…uint64_t bool, and for storage only bf16 f16 (load, store, where, convert; compute in
+//   float). N: a power of two >= 2; use ONE N for all dtypes of a loop: N = lanes<float> (16 / 8 / 4), or lanes<double> when
+//   all is double. A Vec larger than a register is a pair of halves; smaller ones are fine too.
+//   Vec<bool, N> IS the mask type (alias Mask<N>): comparisons give it, `where` takes it, & | ^ ~ work, load and store use 1 byte.
+//
+// MEMORY
+//   Vec<T,N> x;  Vec<T,N>(scalar)  (broadcast, implicit)          iota<T,N>(start = 0)  -> start, start+1, …
+//   Vec<T,N>::load(p)   load(p, n)   load(p, n, fill)             n = number of valid lanes (n >= N: all); others are fill, default 0
+//   v.store(p)          v.store(p, n)                             no alignment is needed; nothing outside n is touched
+//   v.stream(p)                                                   non-temporal; p aligned to the register, else a plain store
+//   Vec<T,N>::gather(p, Vec<int64_t,N> index)   gather(p, index, mask)   gather(p, index, mask, fill)
+//   Vec<T,N>::strided(p, stride)  strided(p, stride, n)           p[0], p[stride], …
+//   v.scatter(p, index)  v.scatter(p, index, mask)  v.scatter_strided(p, stride[, n])
+//   v[i] reads a lane (slow);  v.lo() v.hi() join(lo, hi)
+// CONVERT   convert<U>(v), convert<U>(scalar): to bf16/f16 nearest even; float -> int truncates; -> bool is != 0; bool -> 1/0
+//           reinterpret<U>(v) same-size bits
+// MASKS     first_n<N>(n)   where(mask, a, b)   any(m)  all(m)  bits(m) -> uint64_t, lane i is bit i
+// OPS       jm::NAME(…) for scalars and for Vec, names as in torch. Both arguments have the same type: broadcast and convert first.
+//   any number:  add sub mul neg abs sign minimum maximum (NaN wins) fmin fmax (NaN loses) eq ne lt le gt ge relu
+//                logical_and logical_or logical_not logical_xor (-> bool), where, square
+//   real:        truediv fma(a,b,c)=a*b+c rounded once, sqrt rsqrt reciprocal floor ceil round trunc frac isnan isinf isfinite signbit
+//                copysign nextafter hypot exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh
+//                asinh acosh atanh erf erfc erfinv lgamma sigmoid   (floor … isfinite signbit take integers too)
+//   real, int:   floordiv remainder fmod pow. INTEGER DIVISION BY ZERO GIVES 0 HERE, eager raises: the lowering must keep integer
+//                divisions whose divisor is not a non-zero constant in ATen (or check first with any(eq(d, 0))).
+//   int, bool:   bitwise_and bitwise_or bitwise_xor bitwise_not; int: lshift rshift. Integer overflow wraps. bool add = or, mul = and.
+//   reductions of lanes (reduce.h):  hsum hprod hmax hmin
+//   + - * / and unary - also as operators, with Vec or scalar on either side; & | ^ ~ on ints and masks.
+#pragma once
+#include "isa.h"
+
+namespace jm {
+
+template <class T, int N> struct Vec;
+template <int N> using Mask = Vec<bool, N>;
+template <class T, int N> struct Halves { Vec<T, N / 2> lo, hi; };
+
+namespace detail {
+template <class H, int Start, class R, int... I> JM_INLINE H slice(R v, seq<I...>) {
+    return __builtin_shufflevector(v, v, (Start + I)...);
+}
+template <class W, class R, int... I> JM_INLINE W concat(R a, R b, seq<I...>) {
+    return __builtin_shufflevector(a, b, I...);
+}
+}  // namespace detail
+
+template <class T, int N> struct Vec {
+    static_assert(N >= 2 && (N & (N - 1)) == 0, "the number of lanes is a power of two");
+    using lane = lane_t<T>;
+    static constexpr bool wide = N * sizeof(lane) > native_bytes;
+    using storage = typename pick_type<wide, Halves<T, N>, raw<lane, N>>::type;
+    storage v;
+
+    Vec() = default;
+    JM_INLINE Vec(storage s) : v(s) {}
+    JM_INLINE Vec(T x) {
+        if constexpr (wide) v = {Vec<T, N / 2>(x), Vec<T, N / 2>(x)};
+        else v = storage{} + as_lane(x);
+    }
+    static JM_INLINE lane as_lane(T x) {
+        if constexpr (is_half<T>) return x.bits;
+        else if constexpr (is_bool<T>) return -lane(x);
+        else return x;
+    }
+    static JM_INLINE T from_lane(lane x) {
+        if constexpr (is_half<T>) return {x};
+        else if constexpr (is_bool<T>) return x != 0;
+        else return x;
+    }
+
+    JM_INLINE auto lo() const {
+        if constexpr (wide) return v.lo;
+        else return Vec<T, N / 2>(detail::slice<raw<lane, N / 2>, 0>(v, seq_to<N / 2>{}));
+    }
+    JM_INLINE auto hi() const {
+        if constexpr (wide) return v.hi;
+        else return Vec<T, N / 2>(detail::slice<raw<lane, N / 2>, N / 2>(v, seq_to<N / 2>{}));
+    }
+    JM_INLINE T operator[](int i) const {
+        if constexpr (wide) return i < N / 2 ? v.lo[i] : v.hi[i - N / 2];
+        else return from_lane(v[i]);
+    }
+
+    static JM_INLINE Vec load(const T* p);
+    static JM_INLINE Vec load(const T* p, int64_t n, T fill = T{});
+    JM_INLINE void store(T* p) const;
+    JM_INLINE void store(T* p, int64_t n) const;
+    JM_INLINE void stream(T* p) const;
+
+    static JM_INLINE Vec gather(const T* p, Vec<int64_t, N> index) {
+        T lanes[N];
+        for (int i = 0; i < N; ++i) lanes[i] = p[index[i]];
+        return load(lanes);
+    }
+    static JM_INLINE Vec gather(const T* p, Vec<int64_t, N> index, Mask<N> mask, T fill = T{}) {
+        T lanes[N];
+        for (int i = 0; i < N; ++i) lanes[i] = mask[i] ? p[index[i]] : fill;
+        return load(lanes);
+    }
+    static JM_INLINE Vec strided(const T* p, int64_t stride) {
+        T lanes[N];
+        for (int i = 0; i < N; ++i) lanes[i] = p[i * stride];
+        return load(lanes);
+    }
+    static JM_INLINE Vec strided(const T* p, int64_t stride, int64_t n, T fill = T{}) {
+        T lanes[N];
+        for (int i = 0; i < N; ++i) lanes[i] = i < n ? p[i * stride] : fill;
+        return load(lanes);
+    }
+    JM_INLINE void scatter(T* p, Vec<int64_t, N> index) const {
+        for (int i = 0; i < N; ++i) p[index[i]] = (*this)[i];
+    }
+    JM_INLINE void scatter(T* p, Vec<int64_t, N> index, Mask<N> mask) const {
+        for (int i = 0; i < N; ++i) if (mask[i]) p[index[i]] = (*this)[i];
+    }
+    JM_INLINE void scatter_strided(T* p, int64_t stride, int64_t n = N) const {
+        for (int i = 0; i < N; ++i) if (i < n) p[i * stride] = (*this)[i];
+    }
+
+    friend JM_INLINE Vec operator+(Vec a, Vec b) { return add(a, b); }
+    friend JM_INLINE Vec operator-(Vec a, Vec b) { return sub(a, b); }
+    friend JM_INLINE Vec operator*(Vec a, Vec b) { return mul(a, b); }
+    friend JM_INLINE Vec operator/(Vec a, Vec b) { return truediv(a, b); }
+    friend JM_INLINE Vec operator-(Vec a) { return neg(a); }
+    friend JM_INLINE Vec operator&(Vec a, Vec b) { return bitwise_and(a, b); }
+    friend JM_INLINE Vec operator|(Vec a, Vec b) { return bitwise_or(a, b); }
+    friend JM_INLINE Vec operator^(Vec a, Vec b) { return bitwise_xor(a, b); }
+    friend JM_INLINE Vec operator~(Vec a) { return bitwise_not(a); }
+};
+
+template <class T, int N> JM_INLINE Vec<T, 2 * N> join(Vec<T, N> lo, Vec<T, N> hi) {
+    using W = Vec<T, 2 * N>;
+    if constexpr (W::wide) return W(typename W::storage{lo, hi});
+    else return W(detail::concat<typename W::storage>(lo.v, hi.v, seq_to<2 * N>{}));
+}
+
+template <class T, int N> JM_INLINE Vec<T, N> iota(T start = T(0)) {
+    T lanes[N];
+    for (int i = 0; i < N; ++i) lanes[i] = T(i);
+    return add(Vec<T, N>::load(lanes), Vec<T, N>(start));
+}
+
+// --- masks ---------------------------------------------------------------------------------------------------------
+
+namespace detail {
+// A comparison of lanes of any size as a mask of 32-bit lanes, and back.
+template <class R, int N> JM_INLINE Vec<bool, N> mask_from(R bits) {
+    return Vec<bool, N>(__builtin_convertvector(bits, raw<int32_t, N>));
+}
+template <class T, int N> JM_INLINE raw<signed_of<lane_t<T>>, N> mask_for(Vec<bool, N> m) {
+    return __builtin_convertvector(m.v, raw<signed_of<lane_t<T>>, N>);
+}
+template <class T, int N> constexpr bool split = Vec<T, N>::wide || Vec<bool, N>::wide;
+}  // namespace detail
+
+template <class T, int N> JM_INLINE Vec<T, N> where(Vec<bool, N> m, Vec<T, N> a, Vec<T, N> b) {
+    if constexpr (detail::split<T, N>) return join(where(m.lo(), a.lo(), b.lo()), where(m.hi(), a.hi(), b.hi()));
+    else return Vec<T, N>(detail::mask_for<T, N>(m) ? a.v : b.v);
+}
+
+template <int N> JM_INLINE Mask<N> first_n(int64_t n) {
+    if constexpr (Mask<N>::wide) {
+        return join(first_n<N / 2>(n), first_n<N / 2>(n - N / 2));
+    } else {
+        int32_t lanes[N];
+        for (int i = 0; i < N; ++i) lanes[i] = i;
+        int32_t limit = n < N ? int32_t(n) : N;
+        return Mask<N>(Vec<int32_t, N>::load(lanes).v < limit);
+    }
+}
+
+template <int N> JM_INLINE uint64_t bits(Mask<N> m) {
+    if constexpr (Mask<N>::wide) return bits(m.lo()) | bits(m.hi()) << (N / 2);
+#if JM_AVX512
+    else if constexpr (N == 16) return __builtin_ia32_cvtd2mask512(m.v);
+#endif
+#if JM_FMA
+    else if constexpr (N == 8) return uint32_t(__builtin_ia32_movmskps256((f32x8)m.v));
+#endif
+#if JM_X86
+    else if constexpr (N == 4) return uint32_t(__builtin_ia32_movmskps((f32x4)m.v));
+#endif
+    else {
+        uint64_t out = 0;
+        for (int i = 0; i < N; ++i) out |= uint64_t(m.v[i] & 1) << i;
+        return out;
+    }
+}
+template <int N> JM_INLINE bool any(Mask<N> m) { return bits(m) != 0; }
+template <int N> JM_INLINE bool all(Mask<N> m) { return bits(m) == (N == 64 ? ~uint64_t(0) : (uint64_t(1) << (N & 63)) - 1); }
+
+// --- conversion -----------------------------------------------------------------------------------------------------
+
+namespace detail {
+template <int N> JM_INLINE Vec<float, N> widen(Vec<bf16, N> a) {
+    return Vec<float, N>((raw<float, N>)(__builtin_convertvector(a.v, raw<uint32_t, N>) << 16));
+}
+template <int N> JM_INLINE Vec<bf16, N> to_bf16(Vec<float, N> a) {
+    using U = raw<uint32_t, N>;
+    U u = (U)a.v, rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16, quiet = (u >> 16) | 0x40;
+    return Vec<bf16, N>(__builtin_convertvector(a.v != a.v ? quiet : rounded, raw<uint16_t, N>));
+}
+template <int N> JM_INLINE Vec<float, N> widen(Vec<f16, N> a) {
+#if JM_AVX512
+    if constexpr (N == 16)
+        return Vec<float, N>(__builtin_ia32_vcvtph2ps512_mask((raw<short, 16>)a.v, f32x16{}, reg::all16, reg::current));
+#endif
+#if JM_FMA && defined(__F16C__)
+    if constexpr (N == 8) return Vec<float, N>(__builtin_ia32_vcvtph2ps256((raw<short, 8>)a.v));
+#endif
+    using U = raw<uint32_t, N>;
+    using F = raw<float, N>;
+    U h = __builtin_convertvector(a.v, U), sign = (h & 0x8000) << 16, rest = (h & 0x7fff) << 13;
+    F scaled = (F)rest * 0x1p112f;
+    return Vec<float, N>((F)((rest >= 0x0f800000u ? rest + 0x70000000u : (U)scaled) | sign));
+}
+template <int N> JM_INLINE Vec<f16, N> to_f16(Vec<float, N> a) {
+#if JM_AVX512
+    if constexpr (N == 16)
+        return Vec<f16, N>((raw<uint16_t, 16>)__builtin_ia32_vcvtps2ph512_mask(a.v, 0, raw<short, 16>{}, reg::all16));
+#endif
+#if JM_FMA && defined(__F16C__)
+    if constexpr (N == 8) return Vec<f16, N>((raw<uint16_t, 8>)__builtin_ia32_vcvtps2ph256(a.v, 0));
+#endif
+    f16 out[N];
+    for (int i = 0; i < N; ++i) out[i] = jm::to_f16(a.v[i]);
+    return Vec<f16, N>::load(out);
+}
+}  // namespace detail
+
+template <class U, class T, int N> JM_INLINE Vec<U, N> convert(Vec<T, N> a) {
+    if constexpr (same<U, T>) return a;
+    else if constexpr (detail::split<T, N> || detail::split<U, N> || ((is_half<T> || is_half<U>) && Vec<float, N>::wide))
+        return join(convert<U>(a.lo()), convert<U>(a.hi()));
+    else if constexpr (is_half<T>) return convert<U>(detail::widen(a));
+    else if constexpr (is_bool<U>) return detail::mask_from<raw<signed_of<T>, N>, N>(a.v != T(0));
+    else if constexpr (same<U, bf16>) return detail::to_bf16(convert<float>(a));
+    else if constexpr (same<U, f16>) return detail::to_f16(convert<float>(a));
+    else if constexpr (is_bool<T>) return where(a, Vec<U, N>(U(1)), Vec<U, N>(U(0)));
+    else if constexpr ((is_real<T> && sizeof(U) < 4) || (is_real<U> && sizeof(T) < 4))
+        return convert<U>(convert<int32_t>(a));
+    else return Vec<U, N>(__builtin_convertvector(a.v, raw<U, N>));
+}
+
+template <class U, class T, int N> JM_INLINE Vec<U, N> reinterpret(Vec<T, N> a) {
+    static_assert(sizeof(lane_t<U>) == sizeof(lane_t<T>), "reinterpret keeps the lane size");
+    if constexpr (Vec<T, N>::wide) return join(reinterpret<U>(a.lo()), reinterpret<U>(a.hi()));
+    else return Vec<U, N>((typename Vec<U, N>::storage)a.v);
+}
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+namespace detail {
+#if JM_AVX512
+JM_INLINE uint64_t first_bytes(int64_t n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
+template <class R> JM_INLINE R masked_load(const void* p, int64_t bytes, R fill) {
+    uint64_t m = first_bytes(bytes);
+    if constexpr (sizeof(R) == 64) return (R)__builtin_ia32_loaddquqi512_mask((const char*)p, (raw<char, 64>)fill, m);
+    else if constexpr (sizeof(R) == 32)
+        return (R)__builtin_ia32_loaddquqi256_mask((const char*)p, (raw<char, 32>)fill, uint32_t(m));
+    else return (R)__builtin_ia32_loaddquqi128_mask((const char*)p, (raw<char, 16>)fill, uint16_t(m));
+}
+template <class R> JM_INLINE void masked_store(void* p, int64_t bytes, R v) {
+    uint64_t m = first_bytes(bytes);
+    if constexpr (sizeof(R) == 64) __builtin_ia32_storedquqi512_mask((char*)p, (raw<char, 64>)v, m);
+    else if constexpr (sizeof(R) == 32) __builtin_ia32_storedquqi256_mask((char*)p, (raw<char, 32>)v, uint32_t(m));
+    else __builtin_ia32_storedquqi128_mask((char*)p, (raw<char, 16>)v, uint16_t(m));
+}
+template <class R> constexpr bool byte_masks = sizeof(R) >= 16;
+#else
+template <class R> constexpr bool byte_masks = false;
+template <class R> R masked_load(const void* p, int64_t bytes, R fill);
+template <class R> void masked_store(void* p, int64_t bytes, R v);
+#endif
+template <class T> JM_INLINE uint8_t* bytes_of(T* p) { return (uint8_t*)p; }
+template <class T> JM_INLINE const uint8_t* bytes_of(const T* p) { return (const uint8_t*)p; }
+}  // namespace detail
+
+template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p) {
+    if constexpr (is_bool<T>) return convert<bool>(Vec<uint8_t, N>::load(detail::bytes_of(p)));
+    else if constexpr (wide) return join(Vec<T, N / 2>::load(p), Vec<T, N / 2>::load(p + N / 2));
+    else {
+        storage s;
+        __builtin_memcpy(&s, p, sizeof s);
+        return Vec(s);
+    }
+}
+
+template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p, int64_t n, T fill) {
+    if constexpr (is_bool<T>) return convert<bool>(Vec<uint8_t, N>::load(detail::bytes_of(p), n, uint8_t(fill)));
+    else if constexpr (wide) {
+        constexpr int H = N / 2;
+        auto low = Vec<T, H>::load(p, n, fill);
+        return join(low, n > H ? Vec<T, H>::load(p + H, n - H, fill) : Vec<T, H>(fill));
+    } else if constexpr (detail::byte_masks<storage>) {
+        return Vec(detail::masked_load(p, n * int64_t(sizeof(T)), Vec(fill).v));
+    } else {
+        T lanes[N];
+        Vec(fill).store(lanes);
+        __builtin_memcpy(lanes, p, sizeof(T) * uint64_t(n < N ? n : N));
+        return load(lanes);
+    }
+}
+
+template <class T, int N> JM_INLINE void Vec<T, N>::store(T* p) const {
+    if constexpr (is_bool<T>) convert<uint8_t>(*this).store(detail::bytes_of(p));
+    else if constexpr (wide) {
+        v.lo.store(p);
+        v.hi.store(p + N / 2);
+    } else __builtin_memcpy(p, &v, sizeof v);
+}
+
+template <class T, int N> JM_INLINE void Vec<T, N>::store(T* p, int64_t n) const {
+    if constexpr (is_bool<T>) convert<uint8_t>(*this).store(detail::bytes_of(p), n);
+    else if constexpr (wide) {
+        v.lo.store(p, n);
+        if (n > N / 2) v.hi.store(p + N / 2, n - N / 2);
+    } else if constexpr (detail::byte_masks<storage>) {
+        detail::masked_store(p, n * int64_t(sizeof(T)), v);
+    } else {
+        T lanes[N];
+        store(lanes);
+        __builtin_memcpy(p, lanes, sizeof(T) * uint64_t(n < N ? n : N));
+    }
+}
+
+template <class T, int N> JM_INLINE void Vec<T, N>::stream(T* p) const {
+    if constexpr (wide) {
+        v.lo.stream(p);
+        v.hi.stream(p + N / 2);
+    } else {
+#if JM_X86
+        if constexpr (!is_bool<T> && sizeof(storage) >= 16) {
+            if (((uintptr_t)p & (sizeof(storage) - 1)) == 0) {
+#if JM_AVX512
+                if constexpr (sizeof(storage) == 64) return __builtin_ia32_movntps512((float*)p, (f32x16)v);
+#endif
+#if JM_FMA
+                if constexpr (sizeof(storage) == 32) return __builtin_ia32_movntps256((float*)p, (f32x8)v);
+#endif
+                if constexpr (sizeof(storage) == 16) return __builtin_ia32_movntps((float*)p, (f32x4)v);
+            }
+        }
+#endif
+        store(p);
+    }
+}
+
+}  // namespace jm
+
+#include "ops.h"

@@ -1,0 +1,85 @@
+"""What the autograd split hands on. Data only.
+
+    Joint     = the functional, decomposed ATen graph of forward (and backward when something needs grad)
+    Partition = forward and backward as separate graphs plus the signature the call shell needs
+
+Forward graph: placeholders are the trace's graph inputs in order; outputs are one flat tuple
+`(*results, *saved)`. Mutated inputs are written by trailing `aten.copy_.default(input, new)` nodes, so the
+graph body is functional and the mutation is still visible to every later stage.
+Backward graph: placeholders `(*saved, *tangents)`; outputs one gradient (or None) per entry of
+`grad_inputs`. Every tensor node carries `meta["spec"]: TensorSpec` (real device, static sizes) and
+`meta["lines"]: tuple[UserLine, ...]` where known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..spec import TensorSpec
+
+__all__ = ["FromInput", "Joint", "Output", "Partition", "Result", "ViewOf"]
+
+
+class Output:
+    """How the shell makes one user-visible output. Base of the three kinds."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Output):
+    """A fresh tensor: the index-th of the forward graph's results."""
+
+    index: int
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FromInput(Output):
+    """The input tensor itself (the traced code returned it, or mutated and returned it)."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOf(Output):
+    """as_strided over an input (base_is_input) or over a result, made outside so that autograd sees it."""
+
+    base_is_input: bool
+    base: int
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """forward_outputs/grad_outputs name the nodes of `graph` by their meaning."""
+
+    module: torch.fx.GraphModule
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[Output, ...]
+    results: tuple[TensorSpec, ...]
+    mutated_inputs: tuple[int, ...]
+    tangents: tuple[int, ...]  # which results receive a tangent, in tangent order
+    grad_inputs: tuple[int, ...]  # which inputs receive a gradient, in order; () = forward only
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Two graphs and the signature. backward is None when nothing needs grad."""
+
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule | None
+    outputs: tuple[Output, ...]
+    results: int  # forward returns results first, then saved intermediates
+    saved_inputs: tuple[int, ...]  # inputs kept for backward (version-checked), in backward order
+    saved_results: tuple[int, ...]  # results kept for backward, after the inputs
+    saved_intermediates: int  # extra forward outputs kept for backward, after the results
+    tangents: tuple[int, ...]
+    grad_inputs: tuple[int, ...]
+    mutated_inputs: tuple[int, ...]
+    recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
+    notes: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,136 @@
+"""The plan: what one call of a compiled graph does, as data.
+
+Goes to the native executor (extensions/runtime/plan.cpp) and to its Python twin (runtime/execute.py),
+which must agree. Slots are numbered tensors: the graph inputs first (0 .. inputs-1), then constants, then
+whatever the steps define. All sizes are static; strides and offsets in elements, pool offsets in bytes.
+
+    Plan  = name, inputs, constants, steps, outputs, pool_bytes
+    Step  = Alloc(slot, shape, stride, dtype, device)   a fresh tensor that may leave the call
+          | Pool(slot, offset, shape, stride, dtype, device)   a temporary inside this call's workspace
+          | Launch(kernel, args)                          run a generated kernel on the slots' pointers
+          | Call(op, args, kwargs, results, out)          one ATen call; args hold Slot refs and constants
+          | View(slot, base, shape, stride, offset)       as_strided over base's memory, offset absolute
+                                                          within base's storage relative to base's start
+          | Free(slot)                                    drop the reference
+A kernel that can meet a bad run-time index returns non-zero; the executor raises IndexError and the frame
+falls back to eager, which raises the user's own exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = [
+    "Alloc",
+    "Call",
+    "Free",
+    "KernelSource",
+    "Launch",
+    "LaunchGrid",
+    "Plan",
+    "PlanStep",
+    "Pool",
+    "Slot",
+    "View",
+]
+
+
+class PlanStep:
+    """Base of the steps."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A reference to a slot inside Call arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc(PlanStep):
+    slot: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Pool(PlanStep):
+    slot: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Launch(PlanStep):
+    kernel: str  # a name in KernelSource.symbols
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(PlanStep):
+    op: Any  # torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: tuple[int | None, ...]  # slots that take the returned tensors, in order
+    out: bool = False  # results are already allocated and passed through the op's out= arguments
+
+
+@dataclass(frozen=True, slots=True)
+class View(PlanStep):
+    slot: int
+    base: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free(PlanStep):
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    name: str
+    inputs: int
+    constants: tuple[torch.Tensor, ...]
+    steps: tuple[PlanStep, ...]
+    outputs: tuple[int | None, ...]
+    pool_bytes: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchGrid:
+    """How a GPU kernel is launched: blocks (x, y, z), warps per block; constants baked into the text."""
+
+    grid: tuple[int, int, int]
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """Generated text and what it defines.
+
+    language "cpp":    one translation unit; each symbol is `extern "C" int NAME(void* const* args)`
+    language "numba":  a Python module text; each symbol NAME is a function over 1-d arrays, see codegen/numba.py
+    language "triton": a Python module text; each symbol is an @triton.jit function taking pointers in order
+    `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton.
+    """
+
+    language: str
+    text: str
+    symbols: Mapping[str, tuple[torch.dtype, ...]]
+    grids: Mapping[str, LaunchGrid] = field(default_factory=dict)

@@ -1,0 +1,136 @@
+"""Every error and warning jitmagic raises, as one tree.
+
+    JitmagicError (RuntimeError)
+    ├── TaggingError (TypeError)      what was handed to jit() cannot be compiled at all
+    ├── OptionError (TypeError)       unknown option, mode, backend or magic argument
+    ├── Unsupported                   fullgraph=True met code that does not fit into one graph
+    ├── NativeMissing (ImportError)   the C++ extensions are absent or were built for another torch
+    ├── CompileFailed                 a stage failed; the call itself fell back to eager unless strict
+    │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
+    ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
+    └── DoubleBackward                create_graph=True through a compiled backward
+
+    JitmagicWarning (UserWarning)
+    ├── FallbackWarning               something runs as eager (or a lower tier) and why
+    └── RecompileWarning              the recompile limit of a function was reached
+
+Messages say what happened, where (the user's own line) and what to do about it. The templates live in
+the classes, so that a sentence is written once.
+"""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+__all__ = [
+    "CompileFailed",
+    "DoubleBackward",
+    "FallbackWarning",
+    "JitmagicError",
+    "JitmagicWarning",
+    "NativeMissing",
+    "OptionError",
+    "RecompileWarning",
+    "TaggingError",
+    "ToolchainError",
+    "Unsupported",
+    "UserLine",
+    "VerifyError",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """A place in the user's source: what every message points at."""
+
+    filename: str
+    lineno: int
+    function: str = ""
+
+    @property
+    def text(self) -> str:
+        """The source line itself, or an empty string where the source is not known."""
+        return linecache.getline(self.filename, self.lineno).strip()
+
+    def __str__(self) -> str:
+        where = f'File "{self.filename}", line {self.lineno}'
+        if self.function:
+            where += f", in {self.function}"
+        return f"{where}\n    {self.text}" if self.text else where
+
+
+class JitmagicError(RuntimeError):
+    """Base of everything jitmagic raises on purpose."""
+
+
+class TaggingError(JitmagicError, TypeError):
+    """The object cannot be tagged (generator, coroutine, not callable, a class that is no module)."""
+
+    def __init__(self, what: str, reason: str, hint: str) -> None:
+        super().__init__(f"cannot compile {what}: {reason}\n  hint: {hint}")
+
+
+class OptionError(JitmagicError, TypeError):
+    """An option, mode, backend or flag that does not exist, with the ones that do."""
+
+    def __init__(self, kind: str, given: object, known: tuple[str, ...]) -> None:
+        super().__init__(f"unknown {kind} {given!r}; known: {', '.join(known)}")
+
+
+class Unsupported(JitmagicError):
+    """`fullgraph=True` and the code breaks the graph. Carries reason, hint and the user's line."""
+
+    def __init__(self, reason: str, hint: str, where: UserLine | None) -> None:
+        self.reason, self.hint, self.where = reason, hint, where
+        place = f"\n  {where}" if where else ""
+        super().__init__(f"{reason}{place}\n  hint: {hint}")
+
+
+class NativeMissing(JitmagicError, ImportError):
+    """The native part cannot be loaded; the message says which command mends it."""
+
+    def __init__(self, module: str, cause: str) -> None:
+        super().__init__(
+            f"jitmagic's native part {module} cannot be used: {cause}\n"
+            "  mend it with: python -m pip install --no-build-isolation --force-reinstall --no-deps "
+            "jitmagic   (in a checkout: make build)"
+        )
+
+
+class CompileFailed(JitmagicError):
+    """A compile stage failed. The original exception is the cause."""
+
+
+class ToolchainError(CompileFailed):
+    """The external compiler refused generated code; its own words are in the message."""
+
+    def __init__(self, tool: str, command: str, output: str) -> None:
+        self.tool, self.command, self.output = tool, command, output
+        super().__init__(f"{tool} failed\n  command: {command}\n{output.rstrip()}")
+
+
+class VerifyError(JitmagicError):
+    """A verifier found a malformed stage result; a bug in jitmagic, never in user code."""
+
+
+class DoubleBackward(JitmagicError):
+    """Second-order gradients were asked of a compiled backward."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "create_graph=True (double backward) is not available through a compiled backward\n"
+            "  hint: call the original with jitmagic.disable(fn) where second-order gradients are needed"
+        )
+
+
+class JitmagicWarning(UserWarning):
+    """Base of all jitmagic warnings."""
+
+
+class FallbackWarning(JitmagicWarning):
+    """Something runs slower than asked for, correctly."""
+
+
+class RecompileWarning(JitmagicWarning):
+    """A function met its recompile limit; further new signatures run as eager."""

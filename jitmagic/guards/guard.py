@@ -1,0 +1,144 @@
+"""The Guard family: typed records of what a trace relied on.
+
+Comes in: facts, at the moment the tracer reads them. Goes out: frozen records, checked natively on
+every call (`frame/native.py` lowers them) and by a readable Python twin (`check.py`) in tests and
+explanations. A guard knows the user's line that needed it and can say in one sentence what it wants.
+
+    Guard = TensorMatch(source, spec, keys)        same class, dtype, device, sizes, strides, grad, dispatch keys
+          | TypeIs(source, type)                   exact type
+          | ValueEquals(source, value)             same exact type and equal constant (nan and -0.0 exact)
+          | IdentityIs(source, value)              that very object (functions, classes, modules, singletons)
+          | LengthIs(source, length)               len() of an exact list, tuple or dict
+          | DictKeysAre(source, keys)              same keys in the same order
+          | KeyAbsent(source, key)                 dict (or instance dict) has no such key
+          | GlobalMissing(source)                  name is absent from the globals (so builtins are used)
+          | SameObject(source, other)              two paths lead to one object
+          | DifferentObject(source, other)         ... and must not
+          | NoOverlap(sources)                     these tensors share no memory (one of them is mutated)
+          | CellEmpty(source)                      the cell has no contents
+          | GlobalState(facts)                     grad mode, autocast, default dtype, ... (no source)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..errors import UserLine
+from ..spec import TensorSpec
+from .source import Source
+
+__all__ = [
+    "CellEmpty",
+    "DictKeysAre",
+    "DifferentObject",
+    "GlobalMissing",
+    "GlobalState",
+    "Guard",
+    "IdentityIs",
+    "KeyAbsent",
+    "LengthIs",
+    "NoOverlap",
+    "SameObject",
+    "StateFacts",
+    "TensorMatch",
+    "TypeIs",
+    "ValueEquals",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Base of the family: `where` is the user's line that relied on the fact (not compared)."""
+
+    where: UserLine | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMatch(Guard):
+    source: Source
+    spec: TensorSpec
+    keys: int  # torch._C._dispatch_keys(t).raw_repr(): python, conj, neg, functorch, ... bits
+
+
+@dataclass(frozen=True, slots=True)
+class TypeIs(Guard):
+    source: Source
+    type: type
+
+
+@dataclass(frozen=True, slots=True)
+class ValueEquals(Guard):
+    source: Source
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityIs(Guard):
+    """Held weakly by the native check where the object allows it; never compared by value."""
+
+    source: Source
+    value: object = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthIs(Guard):
+    source: Source
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class DictKeysAre(Guard):
+    source: Source
+    keys: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAbsent(Guard):
+    source: Source
+    key: object
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalMissing(Guard):
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class SameObject(Guard):
+    source: Source
+    other: Source
+
+
+@dataclass(frozen=True, slots=True)
+class DifferentObject(Guard):
+    source: Source
+    other: Source
+
+
+@dataclass(frozen=True, slots=True)
+class NoOverlap(Guard):
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CellEmpty(Guard):
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class StateFacts:
+    """The thread's torch state a trace was made under. All fields are plain values."""
+
+    grad_enabled: bool
+    inference_mode: bool
+    autocast_cpu: object  # None when off, else the autocast dtype
+    autocast_cuda: object
+    default_dtype: object
+    deterministic: bool
+    function_modes: int  # torch-function mode stack depth (0 in ordinary code)
+    dispatch_modes: int  # torch-dispatch mode stack depth (0 in ordinary code)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalState(Guard):
+    facts: StateFacts

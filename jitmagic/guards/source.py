@@ -1,0 +1,166 @@
+"""The Source family: where a value of the traced frame came from, as data.
+
+A source is a path from one of the frame's roots. It is read by separate functions: `describe` (Python
+text for people), the Python twin in `check.py`, and `frame/native.py` which lowers it to a native
+guard program. Following a source never runs user code: attributes are read out of instance
+dictionaries and tuples, never through `__getattr__` or properties.
+
+    Source = Argument(index, name)           i-th value handed to the dispatcher: arguments, then cells
+           | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
+           | CellContents(base)              what a closure cell holds
+           | InstanceDict(base)              base.__dict__
+           | Item(base, key)                 base[key] of an exact list, tuple or dict; key is a constant
+           | DictKeyAt(base, index)          the index-th key of a dict (keys that are no constants)
+           | TypeOf(base)                    type(base)
+           | TypeAttr(base, name)            name found on the MRO of the type `base`, raw (no __get__)
+           | SlotAttr(base, name)            a C-level member/getset of a known built-in type
+           | FunctionPart(base, part)        __code__ | __closure__ | __defaults__ | __kwdefaults__ |
+                                             __globals__ of a Python function; __self__ | __func__ of a
+                                             bound method
+           | ModuleAttr(base, name)          base.__dict__[name] of a Python module
+           | Gradient(base)                  base.grad of a leaf tensor
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "Argument",
+    "Builtin",
+    "CellContents",
+    "DictKeyAt",
+    "FunctionPart",
+    "Global",
+    "Gradient",
+    "InstanceDict",
+    "Item",
+    "ModuleAttr",
+    "SlotAttr",
+    "Source",
+    "TypeAttr",
+    "TypeOf",
+    "describe",
+    "root_of",
+]
+
+
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # where nn.Module keeps its parts
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Base of the family; never made itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument(Source):
+    """The index-th value the call stub hands to the dispatcher: parameters in order, then cells."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Global(Source):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin(Source):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellContents(Source):
+    base: Source
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDict(Source):
+    base: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Source):
+    base: Source
+    key: object
+
+
+@dataclass(frozen=True, slots=True)
+class DictKeyAt(Source):
+    base: Source
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOf(Source):
+    base: Source
+
+
+@dataclass(frozen=True, slots=True)
+class TypeAttr(Source):
+    base: Source
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAttr(Source):
+    base: Source
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionPart(Source):
+    base: Source
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleAttr(Source):
+    base: Source
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient(Source):
+    base: Source
+
+
+def root_of(source: Source) -> Source:
+    """The Argument, Global or Builtin that a path starts from."""
+    while (base := getattr(source, "base", None)) is not None:
+        source = base
+    return source
+
+
+def describe(source: Source) -> str:
+    """Python text for the path, as a person would write it: `self.fc1.weight`, `xs[0]`, `cfg['n']`."""
+    match source:
+        case Argument(name=name) | Global(name=name) | Builtin(name=name):
+            return name
+        case Item(base=Item(base=InstanceDict(base=owner), key=table), key=str(key)) if (
+            table in _MODULE_TABLES
+        ):
+            return f"{describe(owner)}.{key}"
+        case Item(base=InstanceDict(base=owner), key=str(key)):
+            return f"{describe(owner)}.{key}"
+        case Item(base=base, key=key):
+            return f"{describe(base)}[{key!r}]"
+        case DictKeyAt(base=base, index=index):
+            return f"list({describe(base)})[{index}]"
+        case CellContents(base=base):
+            return describe(base)
+        case InstanceDict(base=base):
+            return f"{describe(base)}.__dict__"
+        case TypeOf(base=base):
+            return f"type({describe(base)})"
+        case FunctionPart(base=base, part=part):
+            return f"{describe(base)}.{part}"
+        case TypeAttr(base=base, name=name) | SlotAttr(base=base, name=name):
+            return f"{describe(base)}.{name}"
+        case ModuleAttr(base=base, name=name):
+            return f"{describe(base)}.{name}"
+        case Gradient(base=base):
+            return f"{describe(base)}.grad"
+    raise TypeError(f"not a source: {source!r}")

@@ -1,0 +1,269 @@
+"""The loop-level IR, whole: what the lowering writes and every later stage reads.
+
+    LoopProgram = buffers, inputs, outputs, steps
+    Step   = Nest(name, outer, stores)          loops written by us
+           | Extern(name, op, args, kwargs, results)   one ATen call, whole
+           | Alias(name, base)                  a strided view of another buffer's memory
+    Store  = Store(buffer, inner, index, value, mode)
+    Value  = Load(buffer, index, dtype, mask, fill) | Constant(value, dtype) | IndexValue(expr, dtype)
+           | Compute(op, args, dtype) | Cast(value, dtype)
+           | Reduction(op, axes, value, dtype)
+
+A nest runs its stores for every point of `outer` (in parallel) and, inside, of the store's own `inner`
+axes. A Reduction binds its axes like a lambda binds its parameter: `value` is evaluated for every point
+of `axes` and combined with `op`; so softmax over rows is one nest with outer (i), one store with inner (j):
+
+    y[i, j] = exp(x[i, j] - max{j} x[i, j]) / sum{j} exp(x[i, j] - max{j} x[i, j])
+
+Within a nest all loads of a buffer see its contents before the nest, except that a store may be followed
+by later stores whose values were rewritten to use the stored value itself (never the memory).
+Values are frozen and interned: equal values are the same object.
+`index` has one expression per dimension of the buffer; strides live in the Buffer.
+The unfused program (one nest per ATen op) and the fused one use the same vocabulary: the reference
+interpreter (interp.py) runs both, so a wrong answer is bisected to lowering, schedule or codegen.
+
+Lazy branches: `Compute("where", (c, a, b))` evaluates both sides; a Load that must not be touched when
+out of range carries `mask` (a bool Value): where it is false nothing is read and `fill` is the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from .expr import Axis, Expr, ValueIndex
+
+__all__ = [
+    "COMPUTE_OPS",
+    "REDUCTIONS",
+    "Alias",
+    "Axis",
+    "Buffer",
+    "BufferRef",
+    "Cast",
+    "Compute",
+    "Constant",
+    "Extern",
+    "IndexValue",
+    "Load",
+    "LoopProgram",
+    "Nest",
+    "Reduction",
+    "Step",
+    "Store",
+    "Value",
+    "operands",
+    "walk",
+]
+
+# name -> arity. Every renderer, the interpreter and the kernel header know exactly these.
+COMPUTE_OPS: Mapping[str, int] = {
+    **dict.fromkeys(
+        ("add", "sub", "mul", "truediv", "floordiv", "remainder", "fmod", "pow", "atan2", "hypot"), 2
+    ),
+    **dict.fromkeys(("minimum", "maximum", "fmin", "fmax", "copysign", "nextafter"), 2),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 2),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift"), 2),
+    **dict.fromkeys(("neg", "abs", "sign", "sqrt", "rsqrt", "reciprocal", "relu", "sigmoid"), 1),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan"), 1),
+    **dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), 1),
+    **dict.fromkeys(("erf", "erfc", "erfinv", "lgamma", "floor", "ceil", "round", "trunc", "frac"), 1),
+    **dict.fromkeys(("isnan", "isinf", "isfinite", "signbit", "logical_not", "bitwise_not"), 1),
+    **dict.fromkeys(("where", "fma"), 3),
+}
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", "all"})
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory: strides in elements; role is input | output | temp | constant."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    role: str = "temp"
+
+
+class _Interned(type):
+    """Equal nodes are one object: equality is identity, hashing is O(1), sharing is by construction."""
+
+    _table: WeakValueDictionary[tuple[object, ...], Value] = WeakValueDictionary()
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        node = super().__call__(*args, **kwargs)
+        parts = (_key(getattr(node, f.name)) for f in fields(node))
+        return _Interned._table.setdefault((cls.__name__, *parts), node)
+
+
+def _key(part: object) -> object:
+    """Numbers are told apart by type and sign of zero: 1, 1.0, True, 0.0 and -0.0 are five constants."""
+    return (type(part), repr(part)) if isinstance(part, (bool, int, float)) else part
+
+
+class Value(metaclass=_Interned):
+    """Base of the scalar-valued nodes. All have `.dtype`."""
+
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Load(Value):
+    buffer: str
+    index: tuple[Expr, ...]
+    dtype: torch.dtype
+    mask: Value | None = None
+    fill: bool | int | float = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Value):
+    value: bool | int | float
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class IndexValue(Value):
+    expr: Expr
+    dtype: torch.dtype = torch.int64
+
+
+@dataclass(frozen=True, eq=False)
+class Compute(Value):
+    """op from COMPUTE_OPS; arguments already have the dtype the op computes in (bool for logic)."""
+
+    op: str
+    args: tuple[Value, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Cast(Value):
+    value: Value
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction(Value):
+    """Combine `value` over all points of `axes`. argmax/argmin give the row-major position (int64)."""
+
+    op: str
+    axes: tuple[Axis, ...]
+    value: Value
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] = value for every point of the nest's outer axes and of `inner`; mode 'add': +=, atomic."""
+
+    buffer: str
+    inner: tuple[Axis, ...]
+    index: tuple[Expr, ...]
+    value: Value
+    mode: str = "set"
+
+
+class Step:
+    """Base of the program's steps."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nest(Step):
+    name: str
+    outer: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+    origins: tuple[str, ...] = ()  # names of the ATen nodes it computes, for explanations
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRef:
+    """Stands for a buffer inside Extern arguments."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extern(Step):
+    """results = op(*args, **kwargs), `op` an ATen overload; results name the buffers (None: unused).
+
+    `writes`: input buffers that the op mutates in place. Args hold BufferRef, lists of them, constants.
+    """
+
+    name: str
+    op: Any  # torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: tuple[str | None, ...]
+    writes: tuple[str, ...] = ()
+    reason: str = ""  # why it went whole to ATen: shown by explain
+
+
+@dataclass(frozen=True, slots=True)
+class Alias(Step):
+    """`name` (shape and stride in its Buffer) starts `offset` elements into the memory of `base`."""
+
+    name: str
+    base: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopProgram:
+    """The whole graph as loops. inputs/outputs are buffer names in call order (outputs may repeat)."""
+
+    name: str
+    buffers: Mapping[str, Buffer]
+    inputs: tuple[str, ...]
+    outputs: tuple[str | None, ...]
+    steps: tuple[Step, ...]
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+def operands(value: Value) -> tuple[Value, ...]:
+    """The values a node is computed from (masks and run-time indexes included)."""
+    match value:
+        case Load(index=index, mask=mask):
+            inside = tuple(v for part in index for v in _values_in(part))
+            return inside if mask is None else (*inside, mask)
+        case Compute(args=args):
+            return args
+        case Cast(value=inner) | Reduction(value=inner):
+            return (inner,)
+        case IndexValue(expr=expr):
+            return tuple(_values_in(expr))
+    return ()
+
+
+def _values_in(expr: Expr) -> Iterator[Value]:
+    if isinstance(expr, ValueIndex):
+        yield expr.value
+    for name in ("a", "b"):
+        part = getattr(expr, name, None)
+        if isinstance(part, Expr):
+            yield from _values_in(part)
+
+
+def walk(roots: Iterator[Value] | tuple[Value, ...]) -> list[Value]:
+    """Every distinct node below the roots, operands before users."""
+    order: dict[Value, None] = {}
+    stack: list[tuple[Value, bool]] = [(root, False) for root in reversed(tuple(roots))]
+    while stack:
+        node, ready = stack.pop()
+        if node in order:
+            continue
+        if ready:
+            order[node] = None
+            continue
+        stack.append((node, True))
+        stack.extend((part, False) for part in reversed(operands(node)) if part not in order)
+    return list(order)

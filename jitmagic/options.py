@@ -1,0 +1,93 @@
+"""The options: one frozen object, few knobs, and the only reader of JITMAGIC_* variables.
+
+Comes in: keyword arguments of `jit`, a `dict` given as `options=`, the environment.
+Goes out: a validated, hashable `Options`. Unknown names raise `OptionError` and name the known ones.
+The environment is read when an `Options` is made (not at import), so a notebook may set it at any time.
+
+    JITMAGIC_CXX        path of the C++ compiler; empty: act as if there were none
+    JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
+    JITMAGIC_VERIFY     1: run the verifier after every stage (the test suite sets it)
+    JITMAGIC_DISABLE    1: jit() returns what it was given
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .errors import OptionError
+
+__all__ = ["MODES", "PRECISIONS", "Options", "disabled_by_environment", "make_options"]
+
+MODES = ("default", "reduce-overhead", "max-autotune")
+PRECISIONS = ("eager", "fast")
+CPU_TIERS = ("auto", "cpp", "numba", "aten")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may choose for one tagged function. Hashable: part of every cache key."""
+
+    backend: str | Callable[..., Any] = "native"
+    mode: str = "default"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
+    recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
+    inline_depth: int = 64  # calls inlined below the tagged function
+    unroll_limit: int = 20_000  # instructions one trace may interpret
+    cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
+    cuda_graphs: bool = False  # on under mode="reduce-overhead"
+    fuse: bool = True
+    verify: bool = False
+    cxx: str | None = None  # None: look for one; "": there is none
+    cache_dir: str | None = None
+
+
+def _from_environment() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "JITMAGIC_CXX" in os.environ:
+        found["cxx"] = os.environ["JITMAGIC_CXX"]
+    if "JITMAGIC_CACHE_DIR" in os.environ:
+        found["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
+    if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
+        found["verify"] = True
+    return found
+
+
+def disabled_by_environment() -> bool:
+    """Whether JITMAGIC_DISABLE asks `jit` to hand everything back untouched."""
+    return os.environ.get("JITMAGIC_DISABLE", "") not in ("", "0")
+
+
+def make_options(extra: Mapping[str, Any] | None = None, /, **given: Any) -> Options:
+    """Build options from keywords and an `options=` mapping; raises OptionError on unknown names."""
+    known = tuple(f.name for f in fields(Options))
+    merged = {**_from_environment(), **given, **(extra or {})}
+    for name in merged:
+        if name not in known:
+            raise OptionError("option", name, known)
+    options = Options(**merged)
+    _check(options)
+    if options.mode == "reduce-overhead" and not options.cuda_graphs:
+        options = replace(options, cuda_graphs=True)
+    return options
+
+
+def _check(options: Options) -> None:
+    _one_of("mode", options.mode, MODES)
+    _one_of("precision", options.precision, PRECISIONS)
+    _one_of("cpu_tier", options.cpu_tier, CPU_TIERS)
+    if options.dynamic not in (None, True, False):
+        raise OptionError("value for dynamic", options.dynamic, ("None", "True", "False"))
+    for name in ("recompile_limit", "inline_depth", "unroll_limit"):
+        value = getattr(options, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise OptionError(f"value for {name}", value, ("a positive integer",))
+
+
+def _one_of(kind: str, given: object, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise OptionError(kind, given, known)

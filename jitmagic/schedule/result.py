@@ -1,0 +1,36 @@
+"""What scheduling hands to code generation.
+
+A Schedule is a LoopProgram whose nests have been fused (same IR, see loops/ir.py), in execution order,
+with the memory plan beside it and the sentence for every fusion made or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..loops.ir import LoopProgram
+
+__all__ = ["Decision", "Schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One fusion considered: what, whether, why."""
+
+    producer: str
+    consumer: str
+    fused: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`pool` maps temporaries to byte offsets in one workspace of `pool_bytes`; a temp that is not in it
+    is allocated by itself. `last_use` maps every buffer to the index of the step after which it is dead."""
+
+    program: LoopProgram
+    pool: Mapping[str, int]
+    pool_bytes: int
+    last_use: Mapping[str, int]
+    decisions: tuple[Decision, ...] = field(default=())

@@ -1,0 +1,53 @@
+"""TensorSpec: all that is known about a tensor without its data.
+
+The vocabulary shared by guards (what to check), trace and autograd (shape propagation on meta tensors)
+and loops (what a buffer looks like). Frozen and hashable; sizes are Python integers, strides are in
+elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["TensorSpec", "meta_tensor", "spec_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, stride (elements), dtype, device and autograd facts of one tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool = False
+    is_leaf: bool = True
+    cls: type = torch.Tensor
+    storage_offset: int = 0
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        grad = " grad" if self.requires_grad else ""
+        return f"{dtype}[{', '.join(map(str, self.shape))}] {self.device}{grad}"
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Read the spec off a strided tensor."""
+    return TensorSpec(
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        tensor.dtype,
+        tensor.device,
+        tensor.requires_grad,
+        tensor.is_leaf,
+        type(tensor),
+        tensor.storage_offset(),
+    )
+
+
+def meta_tensor(spec: TensorSpec) -> torch.Tensor:
+    """A meta tensor of that shape, stride, dtype and requires_grad (it carries no device)."""
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+    return made.requires_grad_(spec.requires_grad) if spec.requires_grad else made

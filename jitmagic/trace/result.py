@@ -1,0 +1,281 @@
+"""What a trace hands on: graph, guards, effects, exit. Data only, frozen, printable.
+
+    Trace  = Trace(code_name, graph, inputs, guards, effects, exit, instructions)
+    Exit   = Return(value: Recipe) | Break(reason, ...)
+    Recipe = how to make a Python value when the compiled graph has run:
+             FromSource(source)            read it from the frame again
+           | FromGraph(index)              the index-th output of the graph
+           | Constant(value)               an immutable constant or an object of the process (class, function)
+           | BuildTuple/BuildList/BuildSet(items) | BuildDict(keys, values) | BuildSlice(items)
+           | BuildCell(contents | None)    a fresh closure cell
+           | BuildFunction(code, globals, name, defaults, kwdefaults, closure, annotations)
+           | NewInstance(cls)              cls.__new__(cls); its attributes arrive as effects
+           | Invoke(callee, args, kwargs)  callee(*args, **kwargs): ranges, iterators, named tuples, contexts
+    Recipes are compared by identity: one object of the traced program is one recipe object, so that the
+    emitter makes it once and every holder sees the same object.
+    Effect = what the traced code did to the world, in program order, after the graph:
+             SetAttr(object, name, value) | DelAttr | SetItem(object, key, value) | DelItem
+           | SetGlobal(name, value) | DelGlobal(name) | SetCell(cell, value)
+           | ReplaceList(target, items) | ReplaceDict(target, keys, values)   whole new contents, in place
+           | Perform(callee, args, kwargs)   a call made for its effect (context __enter__, set_grad_enabled)
+
+The tracer never compiles and never changes a live object: everything it wants done is in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ..errors import UserLine
+from ..guards.guard import Guard
+from ..guards.source import Source
+from ..spec import TensorSpec
+
+__all__ = [
+    "Break",
+    "BreakReason",
+    "BuildCell",
+    "BuildDict",
+    "BuildFunction",
+    "BuildList",
+    "BuildSet",
+    "BuildSlice",
+    "BuildTuple",
+    "Constant",
+    "DelAttr",
+    "DelGlobal",
+    "DelItem",
+    "Effect",
+    "Exit",
+    "FromGraph",
+    "FromSource",
+    "GraphInput",
+    "Invoke",
+    "NewInstance",
+    "Perform",
+    "Recipe",
+    "ReplaceDict",
+    "ReplaceList",
+    "Return",
+    "SetAttr",
+    "SetCell",
+    "SetGlobal",
+    "SetItem",
+    "Trace",
+]
+
+
+class Recipe:
+    """Base of the recipes; identity matters, see the module head."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FromSource(Recipe):
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FromGraph(Recipe):
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(Recipe):
+    value: object
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildTuple(Recipe):
+    items: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildList(Recipe):
+    items: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildSet(Recipe):
+    items: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildDict(Recipe):
+    keys: tuple[Recipe, ...]
+    values: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildSlice(Recipe):
+    items: tuple[Recipe, Recipe, Recipe]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildCell(Recipe):
+    contents: Recipe | None  # None: an empty cell (a SetCell effect may fill it later)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuildFunction(Recipe):
+    code: CodeType
+    globals: Recipe
+    name: str
+    qualname: str
+    defaults: Recipe | None
+    kwdefaults: Recipe | None
+    closure: tuple[Recipe, ...]
+    annotations: Recipe | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewInstance(Recipe):
+    cls: Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Invoke(Recipe):
+    callee: Recipe
+    args: tuple[Recipe, ...] = ()
+    kwargs: tuple[tuple[str, Recipe], ...] = ()
+
+
+class Effect:
+    """Base of the effects; replayed in order after the graph ran."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetAttr(Effect):
+    object: Recipe
+    name: str
+    value: Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DelAttr(Effect):
+    object: Recipe
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetItem(Effect):
+    object: Recipe
+    key: Recipe
+    value: Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DelItem(Effect):
+    object: Recipe
+    key: Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetGlobal(Effect):
+    globals: Recipe  # the module dictionary written to (an inlined callee may live elsewhere)
+    name: str
+    value: Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DelGlobal(Effect):
+    globals: Recipe
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetCell(Effect):
+    cell: Recipe
+    value: Recipe | None  # None: the cell is emptied
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplaceList(Effect):
+    target: Recipe
+    items: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplaceDict(Effect):
+    target: Recipe
+    keys: tuple[Recipe, ...]
+    values: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Perform(Effect):
+    callee: Recipe
+    args: tuple[Recipe, ...] = ()
+    kwargs: tuple[tuple[str, Recipe], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """One placeholder of the graph: where its value is read, and what it looked like."""
+
+    name: str
+    source: Source
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BreakReason:
+    """Why a graph ended. Subclasses (trace/breaks.py) hold the template, explanation and hint."""
+
+    message: str
+    hint: str = ""
+
+    @property
+    def kind(self) -> str:
+        """A stable short name for reports: the class's name."""
+        return type(self).__name__
+
+
+class Exit:
+    """Base of the two ways out of a trace."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Return(Exit):
+    value: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Break(Exit):
+    """The graph ends before the instruction at `offset` (bytes, original code) of the traced code.
+
+    The residual restores `locals`, `cells` and `stack` (bottom first; None is a NULL pushed by
+    PUSH_NULL-like instructions), executes that one instruction as plain Python in its place (exception
+    handlers included) and hands over to a resume function for each way on.
+    """
+
+    reason: BreakReason
+    where: UserLine
+    offset: int
+    stack: tuple[Recipe | None, ...]
+    locals: Mapping[str, Recipe]  # plain fast locals that are bound
+    cells: Mapping[str, Recipe]  # cell and free variables: recipes of the cells themselves
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The result of tracing one frame."""
+
+    name: str
+    graph: torch.fx.GraphModule  # torch level; outputs one flat tuple; empty graph: no call_* nodes
+    inputs: tuple[GraphInput, ...]
+    guards: tuple[Guard, ...]
+    effects: tuple[Effect, ...]
+    exit: Exit
+    instructions: int = 0  # how many instructions were interpreted
+    notes: Mapping[str, Any] = field(default_factory=dict)
