@@ -1,0 +1,76 @@
+// Launches of compiled CUDA kernels through the driver, bound with dlsym on first use: the extension is
+// built without CUDA headers and works on machines that have no GPU.
+//
+// The stream is torch's current one on the tensors' device, read from libc10_cuda, which is loaded in any
+// process that holds a CUDA tensor.
+
+#include <dlfcn.h>
+
+#include <vector>
+
+#include "runtime.h"
+
+namespace c10::cuda {
+// The parts of c10/cuda/CUDAStream.h that are needed, declared here because that header wants the CUDA
+// toolkit. Same layout (a c10::Stream) and same mangled names as in libc10_cuda.so.
+class CUDAStream {
+ public:
+  void* stream() const;
+
+ private:
+  c10::Stream stream_;
+};
+}  // namespace c10::cuda
+
+namespace jitmagic {
+namespace {
+
+using LaunchFn = int (*)(
+    uint64_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+using ErrorNameFn = int (*)(int, const char**);
+using CurrentStreamFn = c10::cuda::CUDAStream (*)(c10::DeviceIndex);
+using StreamHandleFn = void* (*)(const c10::cuda::CUDAStream*);
+
+template <class Fn>
+Fn symbol(const char* library, const char* name) {
+  void* handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+  void* found = handle ? dlsym(handle, name) : nullptr;
+  TORCH_CHECK(found != nullptr, "jitmagic: ", library, " has no ", name, ": ", dlerror());
+  return reinterpret_cast<Fn>(found);
+}
+
+struct Driver {
+  LaunchFn launch = symbol<LaunchFn>("libcuda.so.1", "cuLaunchKernel");
+  ErrorNameFn error_name = symbol<ErrorNameFn>("libcuda.so.1", "cuGetErrorName");
+  CurrentStreamFn current_stream =
+      symbol<CurrentStreamFn>("libc10_cuda.so", "_ZN3c104cuda20getCurrentCUDAStreamEa");
+  StreamHandleFn stream_handle =
+      symbol<StreamHandleFn>("libc10_cuda.so", "_ZNK3c104cuda10CUDAStream6streamEv");
+};
+
+const Driver& driver() {
+  static const Driver loaded;
+  return loaded;
+}
+
+}  // namespace
+
+void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device) {
+  const Driver& api = driver();
+  // cuLaunchKernel wants the address of each argument; Triton's trailing scratch pointers are null.
+  c10::SmallVector<void*, 24> arguments;
+  void* null = nullptr;
+  for (size_t i = 0; i < count; ++i) arguments.push_back(&pointers[i]);
+  for (int i = 0; i < launch.scratch; ++i) arguments.push_back(&null);
+  const c10::cuda::CUDAStream stream = api.current_stream(device);
+  const int status = api.launch(
+      launch.function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block, 1, 1,
+      launch.shared, api.stream_handle(&stream), arguments.data(), nullptr);
+  if (status != 0) {
+    const char* name = "unknown";
+    api.error_name(status, &name);
+    TORCH_CHECK(false, "jitmagic: kernel launch failed: ", name);
+  }
+}
+
+}  // namespace jitmagic

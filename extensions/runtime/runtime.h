@@ -1,0 +1,46 @@
+// Shared declarations of jitmagic._runtime: the native half of runtime/ and autograd/.
+//
+// plan.cpp      Executable: runs a Plan (allocations, kernel launches, ATen calls, views, frees)
+// alloc.cpp     tensors for small results out of our own free list
+// cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
+// autograd.cpp  the native autograd Node around a compiled forward and backward
+#pragma once
+
+#include <Python.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace jitmagic {
+
+// One strided tensor to be made: sizes and strides in elements, nbytes what its storage needs.
+struct TensorLayout {
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  at::ScalarType dtype = at::kFloat;
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  size_t nbytes = 0;
+};
+
+// alloc.cpp
+at::Tensor make_tensor(const TensorLayout& layout);
+at::Tensor tensor_over(const c10::Storage& storage, const TensorLayout& layout, int64_t offset_bytes);
+c10::Storage make_storage(size_t nbytes, c10::Device device);
+
+// cuda.cpp
+struct CudaLaunch {
+  uint64_t function = 0;  // CUfunction
+  unsigned grid[3] = {1, 1, 1};
+  unsigned block = 128;   // threads
+  unsigned shared = 0;    // dynamic shared memory, bytes
+  int scratch = 0;        // trailing null pointers that Triton's launch convention wants
+};
+void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device);
+
+// Each adds its types and functions to the module; returns false with a Python error set.
+bool register_plan(PyObject* module);
+bool register_autograd(PyObject* module);
+
+}  // namespace jitmagic
