@@ -8,6 +8,7 @@
     ├── CompileFailed                 a stage failed; the call itself fell back to eager unless strict
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
+    │   └── BytecodeError             bytecode that cannot be decoded, analysed or assembled faithfully
     └── DoubleBackward                create_graph=True through a compiled backward
 
     JitmagicWarning (UserWarning)
@@ -24,6 +25,7 @@ import linecache
 from dataclasses import dataclass
 
 __all__ = [
+    "BytecodeError",
     "CompileFailed",
     "DoubleBackward",
     "FallbackWarning",
@@ -112,6 +114,10 @@ class ToolchainError(CompileFailed):
 
 class VerifyError(JitmagicError):
     """A verifier found a malformed stage result; a bug in jitmagic, never in user code."""
+
+
+class BytecodeError(VerifyError):
+    """A body of bytecode that cannot be represented, analysed or assembled without a guess."""
 
 
 class DoubleBackward(JitmagicError):

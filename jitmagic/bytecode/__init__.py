@@ -1,1 +1,55 @@
+"""bytecode: CPython 3.11-3.13 bytecode as data that can be read, analysed, edited and assembled.
 
+    code --decode--> Body(instructions, regions) --flow, edits, build--> Body --assemble--> code
+
+`instruction` has the model, `versions` all that differs between Pythons, `build` emits for the running
+one, `flow` answers questions, `snapshot` and `stub` are what the frame hook begins and ends with.
+Pure Python; knows nothing of torch.
+"""
+
+from __future__ import annotations
+
+from . import build
+from .assemble import assemble
+from .decode import decode
+from .flow import (
+    Block,
+    basic_blocks,
+    drop_unreachable,
+    live_locals,
+    liveness,
+    reachable,
+    secure_loads,
+    stack_depths,
+    successors,
+)
+from .instruction import Body, ExceptionRegion, Instruction, Position
+from .show import show
+from .snapshot import FrameSnapshot
+from .stub import call_stub
+from .versions import RUNNING, Kind, VersionTable
+
+__all__ = [
+    "RUNNING",
+    "Block",
+    "Body",
+    "ExceptionRegion",
+    "FrameSnapshot",
+    "Instruction",
+    "Kind",
+    "Position",
+    "VersionTable",
+    "assemble",
+    "basic_blocks",
+    "build",
+    "call_stub",
+    "decode",
+    "drop_unreachable",
+    "live_locals",
+    "liveness",
+    "reachable",
+    "secure_loads",
+    "show",
+    "stack_depths",
+    "successors",
+]

@@ -1,0 +1,441 @@
+"""build: emission helpers whose result is right for the running interpreter.
+
+Comes in: names, values, counts, jump targets.  Goes out: a fresh `list[Instruction]` to splice into a
+Body; positions are left empty (`placed` fills them).
+Invariant: the stack protocol in each docstring (before -> after, top on the right) is the same on every
+version; where NULL goes, PRECALL, KW_NAMES / CALL_KW and TO_BOOL are nobody else's business.
+
+Calls.  `push_callable_then(callable, *arguments)` is a whole call. In pieces: `push_callable(code)`, then
+push the arguments, then `call_function(n)`. With the arguments on the stack already:
+`call_stacked(callable, n)`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Sequence
+
+from .instruction import Instruction, Position
+from .versions import RUNNING
+
+__all__ = [
+    "binary_op",
+    "binary_subscr",
+    "build_list",
+    "build_map",
+    "build_set",
+    "build_slice",
+    "build_string",
+    "build_tuple",
+    "call_ex",
+    "call_function",
+    "call_kw",
+    "call_method",
+    "call_stacked",
+    "compare_op",
+    "contains_op",
+    "copy",
+    "delete_attr",
+    "delete_deref",
+    "delete_fast",
+    "delete_global",
+    "delete_subscr",
+    "dict_update",
+    "for_loop",
+    "format_simple",
+    "get_iter",
+    "is_op",
+    "jump",
+    "list_extend",
+    "load_attr",
+    "load_closure",
+    "load_const",
+    "load_deref",
+    "load_fast",
+    "load_global",
+    "load_method",
+    "make_cell",
+    "make_function",
+    "nop",
+    "placed",
+    "pop_jump_if_false",
+    "pop_jump_if_none",
+    "pop_jump_if_not_none",
+    "pop_jump_if_true",
+    "pop_top",
+    "prologue",
+    "push_callable",
+    "push_callable_then",
+    "raise_varargs",
+    "return_value",
+    "rotate_down",
+    "rotate_up",
+    "store_attr",
+    "store_deref",
+    "store_fast",
+    "store_global",
+    "store_subscr",
+    "swap",
+    "unary_invert",
+    "unary_negative",
+    "unary_not",
+    "unpack_ex",
+    "unpack_sequence",
+]
+
+Code = list[Instruction]
+
+_CLOSURE = 8  # MAKE_FUNCTION / SET_FUNCTION_ATTRIBUTE: a tuple of cells
+
+
+def placed(code: Iterable[Instruction], position: Position | None) -> Code:
+    """The same instructions, those without a position put at `position`."""
+    result = list(code)
+    for instruction in result:
+        if instruction.position is None:
+            instruction.position = position
+    return result
+
+
+# -------------------------------------------------------------------------------------- variables
+
+
+def load_const(value: object) -> Code:
+    """-> value. Any object can be a constant of a code object made at run time."""
+    return [Instruction("LOAD_CONST", value)]
+
+
+def load_fast(name: str, *, bound: bool = False) -> Code:
+    """-> value. UnboundLocalError where there is none, unless the caller vouches with `bound`."""
+    return [Instruction("LOAD_FAST" if bound or not RUNNING.checked_loads else "LOAD_FAST_CHECK", name)]
+
+
+def store_fast(name: str) -> Code:
+    """value ->"""
+    return [Instruction("STORE_FAST", name)]
+
+
+def delete_fast(name: str) -> Code:
+    """->. UnboundLocalError where there is no value."""
+    return [Instruction("DELETE_FAST", name)]
+
+
+def load_global(name: str, *, push_null: bool = False) -> Code:
+    """-> value, or with `push_null` the callable of a call (see `push_callable`)."""
+    return [Instruction("LOAD_GLOBAL", name, flag=push_null)]
+
+
+def store_global(name: str) -> Code:
+    """value ->"""
+    return [Instruction("STORE_GLOBAL", name)]
+
+
+def delete_global(name: str) -> Code:
+    """->"""
+    return [Instruction("DELETE_GLOBAL", name)]
+
+
+def load_deref(name: str) -> Code:
+    """-> contents of the cell; NameError where it is empty."""
+    return [Instruction("LOAD_DEREF", name)]
+
+
+def store_deref(name: str) -> Code:
+    """value ->"""
+    return [Instruction("STORE_DEREF", name)]
+
+
+def delete_deref(name: str) -> Code:
+    """->"""
+    return [Instruction("DELETE_DEREF", name)]
+
+
+def load_closure(name: str) -> Code:
+    """-> the cell itself."""
+    return [Instruction("LOAD_CLOSURE", name)]
+
+
+def make_cell(name: str) -> Code:
+    """->. The slot's value, if any, moves into a new cell in that slot."""
+    return [Instruction("MAKE_CELL", name)]
+
+
+def prologue(freevars: Sequence[str] = (), cellvars: Sequence[str] = ()) -> Code:
+    """What every body begins with."""
+    code = [Instruction("COPY_FREE_VARS", len(freevars))] if freevars else []
+    code += [Instruction("MAKE_CELL", name) for name in cellvars]
+    return [*code, Instruction("RESUME", 0)]
+
+
+# ------------------------------------------------------------------------------------------ calls
+
+
+def push_callable(code: Code) -> Code:
+    """-> callable slot of a call; `code` pushes one value, the callable."""
+    null = Instruction("PUSH_NULL")
+    return [null, *code] if RUNNING.null_first else [*code, null]
+
+
+def call_function(count: int, kw_names: tuple[str, ...] = ()) -> Code:
+    """callable slot, `count` arguments (the last ones named by `kw_names`) -> result."""
+    if kw_names and RUNNING.call_kw:
+        return [*load_const(kw_names), Instruction("CALL_KW", count)]
+    names = [Instruction("KW_NAMES", kw_names)] if kw_names else []
+    precall = [Instruction("PRECALL", count)] if RUNNING.precall else []
+    return [*names, *precall, Instruction("CALL", count)]
+
+
+def call_kw(count: int, names: tuple[str, ...]) -> Code:
+    """`call_function` for keyword arguments; `count` is all arguments, positional and named."""
+    return call_function(count, names)
+
+
+def push_callable_then(callable_: Code, *arguments: Code, kw_names: tuple[str, ...] = ()) -> Code:
+    """-> result of calling it: a whole call."""
+    pushed = [instruction for argument in arguments for instruction in argument]
+    return [*push_callable(callable_), *pushed, *call_function(len(arguments), kw_names)]
+
+
+def call_stacked(callable_: Code, count: int) -> Code:
+    """`count` positional arguments -> result; the callable is pushed only now."""
+    return [*build_tuple(count), *push_callable(callable_), *rotate_up(3), *call_ex()]
+
+
+def call_ex(*, kwargs: bool = False) -> Code:
+    """callable slot, tuple[, dict if `kwargs`] -> result of callable(*tuple, **dict)."""
+    return [Instruction("CALL_FUNCTION_EX", int(kwargs))]
+
+
+def load_method(name: str) -> Code:
+    """object -> callable slot with the object bound, for `call_method`."""
+    return [Instruction("LOAD_METHOD", name) if RUNNING.precall
+            else Instruction("LOAD_ATTR", name, flag=True)]
+
+
+def call_method(count: int, kw_names: tuple[str, ...] = ()) -> Code:
+    """callable slot of `load_method`, `count` arguments -> result."""
+    return call_function(count, kw_names)
+
+
+def make_function(code: types.CodeType, closure: Sequence[str] = ()) -> Code:
+    """-> a function of `code` over this frame's globals and the cells in the named slots."""
+    cells = [i for name in closure for i in load_closure(name)]
+    tuple_ = [*cells, *build_tuple(len(closure))] if closure else []
+    if not RUNNING.function_attributes:
+        return [*tuple_, *load_const(code), Instruction("MAKE_FUNCTION", _CLOSURE if closure else 0)]
+    attribute = [Instruction("SET_FUNCTION_ATTRIBUTE", _CLOSURE)] if closure else []
+    return [*tuple_, *load_const(code), Instruction("MAKE_FUNCTION"), *attribute]
+
+
+# ------------------------------------------------------------------------------------------ stack
+
+
+def pop_top() -> Code:
+    """value ->"""
+    return [Instruction("POP_TOP")]
+
+
+def copy(depth: int = 1) -> Code:
+    """... -> ..., the value `depth` from the top (1: the top itself) once more."""
+    return [Instruction("COPY", depth)]
+
+
+def swap(depth: int = 2) -> Code:
+    """Exchange the top with the value `depth` from the top (2: the one below)."""
+    return [Instruction("SWAP", depth)] if depth > 1 else []
+
+
+def rotate_up(count: int) -> Code:
+    """a, b, ..., z -> b, ..., z, a: the lowest of `count` values comes to the top."""
+    return [Instruction("SWAP", depth) for depth in range(2, count + 1)]
+
+
+def rotate_down(count: int) -> Code:
+    """a, ..., y, z -> z, a, ..., y: the top goes below the other `count` - 1 values."""
+    return [Instruction("SWAP", depth) for depth in range(count, 1, -1)]
+
+
+# ------------------------------------------------------------------------------------- containers
+
+
+def build_tuple(count: int) -> Code:
+    """`count` values -> tuple"""
+    return [Instruction("BUILD_TUPLE", count)]
+
+
+def build_list(count: int) -> Code:
+    """`count` values -> list"""
+    return [Instruction("BUILD_LIST", count)]
+
+
+def build_set(count: int) -> Code:
+    """`count` values -> set"""
+    return [Instruction("BUILD_SET", count)]
+
+
+def build_map(count: int) -> Code:
+    """key, value, key, value, ... (`count` pairs) -> dict"""
+    return [Instruction("BUILD_MAP", count)]
+
+
+def build_string(count: int) -> Code:
+    """`count` strings -> str"""
+    return [Instruction("BUILD_STRING", count)]
+
+
+def build_slice(count: int = 2) -> Code:
+    """start, stop[, step if `count` is 3] -> slice"""
+    return [Instruction("BUILD_SLICE", count)]
+
+
+def format_simple() -> Code:
+    """value -> format(value, "")"""
+    simple = "FORMAT_SIMPLE" in RUNNING.opcodes
+    return [Instruction("FORMAT_SIMPLE") if simple else Instruction("FORMAT_VALUE", 0)]
+
+
+def list_extend() -> Code:
+    """list, iterable -> list"""
+    return [Instruction("LIST_EXTEND", 1)]
+
+
+def dict_update() -> Code:
+    """dict, mapping -> dict"""
+    return [Instruction("DICT_UPDATE", 1)]
+
+
+def unpack_sequence(count: int) -> Code:
+    """iterable -> its `count` values, the first on top"""
+    return [Instruction("UNPACK_SEQUENCE", count)]
+
+
+def unpack_ex(before: int, after: int) -> Code:
+    """iterable -> `before` values, a list of the middle, `after` values; the first on top"""
+    return [Instruction("UNPACK_EX", before | after << 8)]
+
+
+# ------------------------------------------------------------------------- attributes, items, operators
+
+
+def load_attr(name: str) -> Code:
+    """object -> value"""
+    return [Instruction("LOAD_ATTR", name)]
+
+
+def store_attr(name: str) -> Code:
+    """value, object ->"""
+    return [Instruction("STORE_ATTR", name)]
+
+
+def delete_attr(name: str) -> Code:
+    """object ->"""
+    return [Instruction("DELETE_ATTR", name)]
+
+
+def binary_subscr() -> Code:
+    """container, key -> value"""
+    return [Instruction("BINARY_SUBSCR")]
+
+
+def store_subscr() -> Code:
+    """value, container, key ->"""
+    return [Instruction("STORE_SUBSCR")]
+
+
+def delete_subscr() -> Code:
+    """container, key ->"""
+    return [Instruction("DELETE_SUBSCR")]
+
+
+def binary_op(operator: str) -> Code:
+    """left, right -> value; "+=" and its like are the in-place forms"""
+    return [Instruction("BINARY_OP", operator)]
+
+
+def compare_op(operator: str) -> Code:
+    """left, right -> what the rich comparison returns"""
+    return [Instruction("COMPARE_OP", operator)]
+
+
+def is_op(*, invert: bool = False) -> Code:
+    """left, right -> bool"""
+    return [Instruction("IS_OP", int(invert))]
+
+
+def contains_op(*, invert: bool = False) -> Code:
+    """item, container -> bool"""
+    return [Instruction("CONTAINS_OP", int(invert))]
+
+
+def unary_not() -> Code:
+    """value -> bool"""
+    return [*_to_bool(), Instruction("UNARY_NOT")]
+
+
+def unary_negative() -> Code:
+    """value -> -value"""
+    return [Instruction("UNARY_NEGATIVE")]
+
+
+def unary_invert() -> Code:
+    """value -> ~value"""
+    return [Instruction("UNARY_INVERT")]
+
+
+def _to_bool() -> Code:
+    return [Instruction("TO_BOOL")] if RUNNING.explicit_bool else []
+
+
+# ----------------------------------------------------------------------------------------- control
+
+
+def nop() -> Code:
+    """Nothing; a landing place for jumps."""
+    return [Instruction("NOP")]
+
+
+def jump(target: Instruction) -> Code:
+    """Forward or backward, as the assembler finds."""
+    return [Instruction("JUMP", target=target)]
+
+
+def pop_jump_if_true(target: Instruction) -> Code:
+    """value ->, jumping if it is true"""
+    return [*_to_bool(), Instruction("POP_JUMP_IF_TRUE", target=target)]
+
+
+def pop_jump_if_false(target: Instruction) -> Code:
+    """value ->, jumping if it is false"""
+    return [*_to_bool(), Instruction("POP_JUMP_IF_FALSE", target=target)]
+
+
+def pop_jump_if_none(target: Instruction) -> Code:
+    """value ->, jumping if it is None"""
+    return [Instruction("POP_JUMP_IF_NONE", target=target)]
+
+
+def pop_jump_if_not_none(target: Instruction) -> Code:
+    """value ->, jumping unless it is None"""
+    return [Instruction("POP_JUMP_IF_NOT_NONE", target=target)]
+
+
+def get_iter() -> Code:
+    """iterable -> iterator"""
+    return [Instruction("GET_ITER")]
+
+
+def for_loop(body: Code) -> Code:
+    """iterator ->, running `body` (item ->) for each item."""
+    landing = [Instruction(op) for op in RUNNING.loop_landing] or nop()
+    head = Instruction("FOR_ITER", target=landing[0])
+    return [head, *body, *jump(head), *landing]
+
+
+def raise_varargs(count: int) -> Code:
+    """[exception[, cause]] -> never"""
+    return [Instruction("RAISE_VARARGS", count)]
+
+
+def return_value() -> Code:
+    """value -> the caller"""
+    return [Instruction("RETURN_VALUE")]

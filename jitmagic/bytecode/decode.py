@@ -1,0 +1,139 @@
+"""decode: a code object becomes a Body.
+
+Comes in: any `types.CodeType` of the running interpreter.  Goes out: a fresh `Body` with symbolic
+arguments, jumps and exception regions; caches, prefixes, superinstructions and specialised forms gone.
+Invariant: `assemble(decode(code))` behaves as `code`, with the same positions. What cannot be
+represented faithfully raises `BytecodeError`.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..errors import BytecodeError
+from .exceptions_table import parse_exception_table
+from .instruction import Body, ExceptionRegion, Instruction, Position
+from .line_table import parse_line_table
+from .versions import BINARY_OPERATORS, RUNNING, Kind
+
+__all__ = ["decode"]
+
+
+class _Raw(NamedTuple):
+    """One instruction as stored, in code units: its first prefix, its opcode, the next instruction."""
+
+    start: int
+    at: int
+    end: int
+    op: str
+    argument: int
+
+
+def decode(code: types.CodeType) -> Body:
+    """Read a code object. The result shares no mutable state with it and may be edited."""
+    body = Body(
+        name=code.co_name,
+        qualname=code.co_qualname,
+        filename=code.co_filename,
+        firstlineno=code.co_firstlineno,
+        argcount=code.co_argcount,
+        posonlyargcount=code.co_posonlyargcount,
+        kwonlyargcount=code.co_kwonlyargcount,
+        flags=code.co_flags,
+        varnames=_told_apart(code.co_varnames, code),
+        cellvars=_told_apart(code.co_cellvars, code),
+        freevars=list(code.co_freevars),
+        consts=code.co_consts,
+        names=code.co_names,
+    )
+    raws = list(_raw_instructions(code.co_code))
+    positions = parse_line_table(code.co_linetable, code.co_firstlineno)
+    decoder = _Decoder(code, body.slots(), positions)
+    firsts: dict[int, Instruction] = {}
+    lasts: dict[int, Instruction] = {}
+    for raw in raws:
+        singles = decoder.instructions(raw)
+        firsts[raw.start], lasts[raw.end] = singles[0], singles[-1]
+        body.instructions.extend(singles)
+    for raw in raws:
+        if RUNNING.kind(raw.op) is Kind.JUMP:
+            firsts[raw.start].target = firsts[_jump_target(raw)]
+    for entry in parse_exception_table(code.co_exceptiontable):
+        start, end, target = firsts[entry.start], lasts[entry.end], firsts[entry.target]
+        body.regions.append(ExceptionRegion(start, end, target, entry.depth, entry.lasti))
+    return body
+
+
+def _told_apart(names: tuple[str, ...], code: types.CodeType) -> list[str]:
+    """Local names; those that are also a separate free variable get the "@local" ending."""
+    free = set(code.co_freevars)
+    return [f"{name}@local" if name in free else name for name in names]
+
+
+def _raw_instructions(code: bytes) -> Iterator[_Raw]:
+    """Fold prefixes and skip caches."""
+    start = unit = argument = 0
+    units = len(code) // 2
+    while unit < units:
+        op = dis.opname[code[2 * unit]]
+        argument = argument << 8 | code[2 * unit + 1]
+        if op != "EXTENDED_ARG":
+            end = unit + 1 + RUNNING.caches.get(op, 0)
+            yield _Raw(start, unit, end, op, argument)
+            start, unit, argument = end, end, 0
+        else:
+            unit += 1
+
+
+def _jump_target(raw: _Raw) -> int:
+    """Jumps count code units from the end of the instruction, its caches included."""
+    return raw.end - raw.argument if "BACKWARD" in raw.op else raw.end + raw.argument
+
+
+class _Decoder:
+    """Turns raw instructions of one code object into symbolic ones."""
+
+    def __init__(
+        self, code: types.CodeType, slots: list[str], positions: list[Position | None]
+    ) -> None:
+        self.code, self.slots, self.positions = code, slots, positions
+
+    def instructions(self, raw: _Raw) -> list[Instruction]:
+        """One instruction, or two for a superinstruction."""
+        parts = RUNNING.superinstructions.get(raw.op)
+        if parts is None:
+            return [self._instruction(raw)]
+        arguments = raw.argument >> 4, raw.argument & 15
+        pairs = zip(parts, arguments, strict=True)
+        return [self._instruction(raw._replace(op=op, argument=argument)) for op, argument in pairs]
+
+    def _instruction(self, raw: _Raw) -> Instruction:
+        instruction = Instruction(raw.op, position=self.positions[raw.at], offset=2 * raw.at)
+        kind, argument = RUNNING.kind(raw.op), raw.argument
+        if kind is Kind.CONST:
+            instruction.arg = self.code.co_consts[argument]
+        elif kind is Kind.NAME:
+            bits = RUNNING.names[raw.op]
+            instruction.arg = self.code.co_names[argument >> bits]
+            instruction.flag = bool(bits and argument & 1)
+            instruction.explicit = bool(bits == 2 and argument & 2)
+        elif kind is Kind.LOCAL or kind is Kind.CELL:
+            instruction.op, instruction.arg = self._slot(raw.op, argument)
+        elif kind is Kind.COMPARE:
+            instruction.arg, instruction.flag = RUNNING.decode_compare(argument)
+        elif kind is Kind.BINARY:
+            instruction.arg = BINARY_OPERATORS[argument]
+        elif kind is Kind.INT:
+            instruction.arg = argument
+        elif kind is Kind.NONE and raw.op not in RUNNING.opcodes:
+            raise BytecodeError(f"unknown opcode {raw.op} at {2 * raw.at} in {self.code.co_qualname}")
+        return instruction
+
+    def _slot(self, op: str, index: int) -> tuple[str, str]:
+        """Opcode and name; LOAD_CLOSURE is told apart again where it was compiled to a plain load."""
+        if op == RUNNING.aliases.get("LOAD_CLOSURE") and index >= self.code.co_nlocals:
+            op = "LOAD_CLOSURE"
+        return op, self.slots[index]

@@ -1,0 +1,348 @@
+"""Control flow over a Body: successors, stack depths, liveness, definite assignment, dead code.
+
+Comes in: a Body.  Goes out: facts keyed by Instruction (identity).  No analysis changes the body;
+`drop_unreachable` and `secure_loads` are the two edits, and say so.
+Invariant: every answer is conservative. An instruction inside an exception region may raise before it
+has done anything; a call that can look at the frame's variables (locals, eval, ...) reads them all.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..errors import BytecodeError
+from .instruction import Body, ExceptionRegion, Instruction
+from .versions import RUNNING, Kind
+
+__all__ = [
+    "Block",
+    "basic_blocks",
+    "drop_unreachable",
+    "live_locals",
+    "liveness",
+    "maximum_depth",
+    "reachable",
+    "regions_by_instruction",
+    "secure_loads",
+    "stack_depths",
+    "stack_effect",
+    "successors",
+]
+
+# Builtins that look at the variables of the frame that calls them.
+_FRAME_READERS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Instructions that run one after the other; `regions` hold for every one of them."""
+
+    instructions: tuple[Instruction, ...]
+    region: ExceptionRegion | None
+
+
+def regions_by_instruction(body: Body) -> dict[Instruction, ExceptionRegion]:
+    """The innermost region around each instruction that has one."""
+    index = {instruction: i for i, instruction in enumerate(body.instructions)}
+    spans = []
+    for region in body.regions:
+        first, last = index.get(region.start), index.get(region.end_inclusive)
+        if first is None or last is None or region.target not in index or last < first:
+            raise BytecodeError(f"{body.qualname}: an exception region points outside of the body")
+        spans.append((last - first, first, last, region))
+    spans.sort(key=lambda span: -span[0])
+    return {
+        instruction: region
+        for _, first, last, region in spans
+        for instruction in body.instructions[first : last + 1]
+    }
+
+
+def successors(body: Body) -> dict[Instruction, list[Instruction]]:
+    """Where control can go after each instruction: fall through, jump, exception handler."""
+    regions = regions_by_instruction(body)
+    following = [*body.instructions[1:], None]
+    result: dict[Instruction, list[Instruction]] = {}
+    for instruction, after in zip(body.instructions, following, strict=True):
+        ways = []
+        if instruction.op not in RUNNING.no_fallthrough:
+            if after is None:
+                raise BytecodeError(f"{body.qualname}: control runs off the end after {instruction}")
+            ways.append(after)
+        if instruction.target is not None:
+            ways.append(instruction.target)
+        if instruction in regions:
+            ways.append(regions[instruction].target)
+        result[instruction] = ways
+    return result
+
+
+def reachable(body: Body) -> set[Instruction]:
+    """Instructions that control can reach from the start."""
+    ways = successors(body)
+    seen: set[Instruction] = set()
+    work = body.instructions[:1]
+    while work:
+        instruction = work.pop()
+        if instruction not in seen:
+            seen.add(instruction)
+            work.extend(ways[instruction])
+    return seen
+
+
+def drop_unreachable(body: Body) -> None:
+    """Edit: remove what control cannot reach, shrinking the regions around it."""
+    keep = reachable(body) | _loop_landings(body)
+    if len(keep) == len(body.instructions):
+        return
+    index = {instruction: i for i, instruction in enumerate(body.instructions)}
+    regions = []
+    for region in body.regions:
+        inside = body.instructions[index[region.start] : index[region.end_inclusive] + 1]
+        kept = [instruction for instruction in inside if instruction in keep]
+        if kept and region.target in keep:
+            region.start, region.end_inclusive = kept[0], kept[-1]
+            regions.append(region)
+    body.regions = regions
+    body.instructions = [instruction for instruction in body.instructions if instruction in keep]
+
+
+def _loop_landings(body: Body) -> set[Instruction]:
+    """What has to follow FOR_ITER's target for the interpreter to skip, reached or not."""
+    index = {instruction: i for i, instruction in enumerate(body.instructions)}
+    length = len(RUNNING.loop_landing)
+    landings: set[Instruction] = set()
+    for instruction in body.instructions:
+        if instruction.op == "FOR_ITER" and instruction.target is not None:
+            first = index[instruction.target]
+            landings.update(body.instructions[first : first + length])
+    return landings
+
+
+def basic_blocks(body: Body) -> list[Block]:
+    """Split at jump targets, handlers, region edges and behind jumps and returns."""
+    regions = regions_by_instruction(body)
+    heads = {i.target for i in body.instructions if i.target} | {r.target for r in body.regions}
+    blocks: list[Block] = []
+    current: list[Instruction] = []
+    for instruction in body.instructions:
+        region = regions.get(instruction)
+        if current and (instruction in heads or region is not regions.get(current[-1])):
+            blocks.append(Block(tuple(current), regions.get(current[-1])))
+            current = []
+        current.append(instruction)
+        if instruction.target is not None or instruction.op in RUNNING.no_fallthrough:
+            blocks.append(Block(tuple(current), region))
+            current = []
+    if current:
+        blocks.append(Block(tuple(current), regions.get(current[-1])))
+    return blocks
+
+
+# ---------------------------------------------------------------------------------------- the stack
+
+
+def stack_effect(instruction: Instruction, *, jump: bool) -> int:
+    """How much an instruction changes the stack depth when it jumps, or does not."""
+    op = instruction.op
+    if op in RUNNING.effects:
+        return RUNNING.effects[op]
+    real = RUNNING.real_op(op) or RUNNING.real_op(op, backward=True)
+    if real is None:
+        raise BytecodeError(f"{op} does not exist on Python {'.'.join(map(str, RUNNING.version))}")
+    kind = RUNNING.kind(op)
+    argument = int(instruction.flag)
+    if kind is Kind.INT:
+        argument = _int_argument(instruction)
+    elif kind is not Kind.NAME:
+        argument = 0
+    return _effect(real, argument, jump)
+
+
+@lru_cache(maxsize=4096)
+def _effect(op: str, argument: int, jump: bool) -> int:
+    number = RUNNING.opcodes[op]
+    return dis.stack_effect(number, argument if number >= dis.HAVE_ARGUMENT else None, jump=jump)
+
+
+def _int_argument(instruction: Instruction) -> int:
+    if not isinstance(instruction.arg, int):
+        raise BytecodeError(f"{instruction} needs an int")
+    return instruction.arg
+
+
+def stack_depths(body: Body) -> dict[Instruction, int]:
+    """Stack depth before each reachable instruction; the depth must not depend on the way there."""
+    regions = regions_by_instruction(body)
+    following = dict(zip(body.instructions, body.instructions[1:], strict=False))
+    depths: dict[Instruction, int] = {}
+    work = [(instruction, 0) for instruction in body.instructions[:1]]
+    while work:
+        instruction, depth = work.pop()
+        if instruction in depths:
+            if depths[instruction] != depth:
+                raise BytecodeError(
+                    f"{body.qualname}: {instruction} is reached with {depths[instruction]} and with "
+                    f"{depth} values on the stack"
+                )
+            continue
+        depths[instruction] = depth
+        region = regions.get(instruction)
+        if region is not None:
+            work.append((region.target, region.depth + region.lasti + 1))
+        if instruction.target is not None:
+            work.append((instruction.target, _after(body, instruction, depth, jump=True)))
+        if instruction.op not in RUNNING.no_fallthrough:
+            after = _after(body, instruction, depth, jump=False)
+            if instruction not in following:
+                raise BytecodeError(f"{body.qualname}: control runs off the end after {instruction}")
+            work.append((following[instruction], after))
+    return depths
+
+
+def _after(body: Body, instruction: Instruction, depth: int, *, jump: bool) -> int:
+    after = depth + stack_effect(instruction, jump=jump)
+    if after < 0:
+        raise BytecodeError(f"{body.qualname}: {instruction} pops from an empty stack")
+    return after
+
+
+def maximum_depth(body: Body) -> int:
+    """The stack size a code object of this body needs."""
+    deepest = 1
+    for instruction, depth in stack_depths(body).items():
+        effects = [stack_effect(instruction, jump=False)]
+        if instruction.target is not None:
+            effects.append(stack_effect(instruction, jump=True))
+        deepest = max(deepest, depth, *(depth + effect for effect in effects))
+    # A handler is entered by pushing on top of its region's depth, which the walk has seen as its own.
+    return deepest
+
+
+# ------------------------------------------------------------------------------------ the variables
+
+
+def live_locals(body: Body, instruction: Instruction) -> frozenset[str]:
+    """Variables whose value may still be read from before `instruction` on.
+
+    Includes cells and free variables (a name in `body.freevars` is always there through the closure),
+    and what an exception handler would read. To ask about many instructions, use `liveness`.
+    """
+    return liveness(body)[instruction]
+
+
+def liveness(body: Body) -> dict[Instruction, frozenset[str]]:
+    """`live_locals` for every instruction, in one backward fixpoint."""
+    names = body.slots()
+    bit = {name: 1 << i for i, name in enumerate(names)}
+    effects = {i: _reads_and_writes(body, i, bit) for i in body.instructions}
+    ways = successors(body)
+    live = dict.fromkeys(body.instructions, 0)
+    handlers = {i: r.target for i, r in regions_by_instruction(body).items()}
+
+    def before(instruction: Instruction) -> int:
+        reads, writes = effects[instruction]
+        after = 0
+        for way in ways[instruction]:
+            after |= live[way]
+        # It may raise before it writes, so its handler sees the value from before.
+        unwound = live[handlers[instruction]] if instruction in handlers else 0
+        return reads | after & ~writes | unwound
+
+    _until_stable(reversed(body.instructions), live, before)
+    sets: dict[int, frozenset[str]] = {}
+    for mask in live.values():
+        if mask not in sets:
+            sets[mask] = frozenset(name for name in names if mask & bit[name])
+    return {instruction: sets[mask] for instruction, mask in live.items()}
+
+
+def _until_stable(
+    order: Iterable[Instruction],
+    state: dict[Instruction, int],
+    update: Callable[[Instruction], int],
+) -> None:
+    sequence, changed = list(order), True
+    while changed:
+        changed = False
+        for instruction in sequence:
+            value = update(instruction)
+            if value != state[instruction]:
+                state[instruction] = value
+                changed = True
+
+
+def _reads_and_writes(body: Body, instruction: Instruction, bit: dict[str, int]) -> tuple[int, int]:
+    """Masks of the variables an instruction reads, and of those whose old value it ends."""
+    op, kind = instruction.op, RUNNING.kind(instruction.op)
+    if kind is Kind.LOCAL:
+        mask = bit[str(instruction.arg)]
+        return (0 if op == "STORE_FAST" else mask), (0 if op.startswith("LOAD") else mask)
+    if kind is Kind.CELL:
+        # The cell itself is read, whatever is done to its contents.
+        return bit[str(instruction.arg)], 0
+    if op in ("LOAD_GLOBAL", "LOAD_NAME"):
+        return _frame_reads(body, str(instruction.arg), bit), 0
+    return 0, 0
+
+
+def _frame_reads(body: Body, name: str, bit: dict[str, int]) -> int:
+    """What a builtin of that name would read from this frame."""
+    if name in _FRAME_READERS:
+        return sum(bit.values())
+    if name == "super":
+        hidden = [*body.parameters[:1], "__class__"]
+        return sum(bit[variable] for variable in hidden if variable in bit)
+    return 0
+
+
+def secure_loads(body: Body) -> None:
+    """Edit: LOAD_FAST of a variable that may be unbound there becomes LOAD_FAST_CHECK.
+
+    Since 3.12 LOAD_FAST trusts the compiler and would push NULL. Code that was cut, joined or entered
+    in the middle has to be secured again. Nothing happens where LOAD_FAST checks by itself.
+    """
+    if not RUNNING.checked_loads:
+        return
+    bound = _definitely_bound(body)
+    bit = {name: 1 << i for i, name in enumerate(body.slots())}
+    for instruction in body.instructions:
+        if instruction.op == "LOAD_FAST" and not bound[instruction] & bit[str(instruction.arg)]:
+            instruction.op = "LOAD_FAST_CHECK"
+
+
+def _definitely_bound(body: Body) -> dict[Instruction, int]:
+    """Masks of variables that hold a value before each instruction on every way there."""
+    bit = {name: 1 << i for i, name in enumerate(body.slots())}
+    everything = (1 << len(bit)) - 1
+    # What LOAD_FAST_AND_CLEAR put aside may have been unbound, and a later STORE_FAST restores it.
+    cleared = {i.arg for i in body.instructions if i.op == "LOAD_FAST_AND_CLEAR"}
+    sources: dict[Instruction, list[tuple[Instruction, bool]]] = {i: [] for i in body.instructions}
+    handlers = {i: r.target for i, r in regions_by_instruction(body).items()}
+    for instruction, ways in successors(body).items():
+        for way in ways:
+            sources[way].append((instruction, way is handlers.get(instruction)))
+    entry = sum(bit[name] for name in (*body.parameters, *body.freevars))
+    bound = dict.fromkeys(body.instructions, everything)
+
+    def after(instruction: Instruction) -> int:
+        mask = bit.get(str(instruction.arg), 0)
+        if instruction.op == "MAKE_CELL" or (
+            instruction.op == "STORE_FAST" and instruction.arg not in cleared
+        ):
+            return bound[instruction] | mask
+        if instruction.op in ("DELETE_FAST", "LOAD_FAST_AND_CLEAR", "STORE_FAST"):
+            return bound[instruction] & ~mask
+        return bound[instruction]
+
+    def before(instruction: Instruction) -> int:
+        value = entry if instruction is body.instructions[0] else everything
+        for source, unwinding in sources[instruction]:
+            value &= after(source) & bound[source] if unwinding else after(source)
+        return value
+
+    _until_stable(body.instructions, bound, before)
+    return bound

@@ -1,0 +1,76 @@
+"""FrameSnapshot: a call at the moment it begins, before its first instruction.
+
+Comes in: a function with its arguments (`of_call`), or what the frame hook found in a fresh frame.
+Goes out: all that the tracer may start from.
+Invariant: `args` has one value for each of the code's parameter slots, in localsplus order (positional,
+keyword-only, *args as a tuple, **kwargs as a dict); `cells` follows co_freevars. The values are the
+live objects, not copies.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["FrameSnapshot"]
+
+_NO_KEYWORDS: Mapping[str, Any] = types.MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameSnapshot:
+    """The code about to run and everything it can reach."""
+
+    code: types.CodeType
+    args: tuple[Any, ...]
+    cells: tuple[types.CellType, ...]
+    globals: dict[str, Any]
+    builtins: dict[str, Any]
+    name: str
+    qualname: str
+
+    @classmethod
+    def of_call(
+        cls,
+        function: types.FunctionType,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = _NO_KEYWORDS,
+    ) -> FrameSnapshot:
+        """The snapshot of `function(*args, **kwargs)`; raises TypeError where that call would."""
+        code = function.__code__
+        stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        slots = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+        bound = inspect.signature(_bare(function)).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return cls(
+            code=code,
+            args=tuple(bound.arguments[name] for name in slots),
+            cells=function.__closure__ or (),
+            globals=function.__globals__,
+            builtins=_builtins_of(function.__globals__),
+            name=function.__name__,
+            qualname=function.__qualname__,
+        )
+
+
+def _bare(function: types.FunctionType) -> types.FunctionType:
+    """The function without __wrapped__ and __signature__, which change how it seems to bind."""
+    bare = types.FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    bare.__kwdefaults__ = function.__kwdefaults__
+    return bare
+
+
+def _builtins_of(namespace: dict[str, Any]) -> dict[str, Any]:
+    """What the interpreter takes for builtins of code with these globals."""
+    found = namespace.get("__builtins__", builtins)
+    return found.__dict__ if isinstance(found, types.ModuleType) else found

@@ -1,0 +1,60 @@
+"""call_stub: a code object that looks like another one and hands its arguments on.
+
+Comes in: the code of the user's function and a callee.  Goes out: code with the same names, place,
+signature and free variables whose whole body is
+
+    return callee(parameter, ..., args, kwargs, cell, ...)
+
+with *args as a tuple, **kwargs as a dict, and the closure's cells themselves. The callee is a constant of the
+stub: it travels with `__code__`, needs no name in any namespace, and dies with it.
+Invariant: no other locals and no cells of its own, so every parameter is a plain bound slot.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from . import build
+from .assemble import assemble
+from .instruction import Body, Instruction, Position
+
+__all__ = ["call_stub"]
+
+# What callers and inspect see of a function; CO_HAS_DOCSTRING (3.13) says that co_consts[0] is the docstring.
+_HAS_DOCSTRING = 0x4000000
+_KEPT_FLAGS = (
+    inspect.CO_OPTIMIZED
+    | inspect.CO_NEWLOCALS
+    | inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_NESTED
+    | _HAS_DOCSTRING
+)
+
+
+def call_stub(code: types.CodeType, callee: Callable[..., Any]) -> types.CodeType:
+    """Code with `code`'s signature and closure that returns `callee(*parameters, *cells)`."""
+    body = Body(
+        name=code.co_name,
+        qualname=code.co_qualname,
+        filename=code.co_filename,
+        firstlineno=code.co_firstlineno,
+        argcount=code.co_argcount,
+        posonlyargcount=code.co_posonlyargcount,
+        kwonlyargcount=code.co_kwonlyargcount,
+        flags=code.co_flags & _KEPT_FLAGS,
+        freevars=list(code.co_freevars),
+        # Up to 3.12 a string that comes first is the docstring.
+        consts=code.co_consts[:1] if code.co_consts and isinstance(code.co_consts[0], str) else (None,),
+    )
+    body.varnames = list(code.co_varnames[: body.parameter_count])
+    parameters = [build.load_fast(name, bound=True) for name in body.varnames]
+    cells = [build.load_closure(name) for name in body.freevars]
+    call = build.push_callable_then(build.load_const(callee), *parameters, *cells)
+    line = Position(code.co_firstlineno, code.co_firstlineno)
+    instructions: list[Instruction] = [*build.prologue(body.freevars), *call, *build.return_value()]
+    body.instructions = build.placed(instructions, line)
+    return assemble(body)

@@ -1,0 +1,37 @@
+"""The version tables, and the one of the running interpreter, chosen once.
+
+`RUNNING` carries the interpreter's opcode numbers; `TABLES` lists every supported version as data.
+An interpreter without a table gets a clear error at import instead of wrong bytecode.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from dataclasses import replace
+
+from ...errors import BytecodeError
+from . import v311, v312, v313
+from .table import BINARY_OPERATORS, COMPARE_OPERATORS, Kind, VersionTable
+
+__all__ = ["BINARY_OPERATORS", "COMPARE_OPERATORS", "RUNNING", "TABLES", "Kind", "VersionTable"]
+
+TABLES = {module.TABLE.version: module.TABLE for module in (v311, v312, v313)}
+
+
+def _running() -> VersionTable:
+    table = TABLES.get(sys.version_info[:2])
+    if table is None:
+        known = ", ".join(f"{major}.{minor}" for major, minor in TABLES)
+        raise BytecodeError(
+            f"no bytecode table for Python {sys.version_info[0]}.{sys.version_info[1]} (there are {known})"
+        )
+    real = {
+        name: number
+        for name, number in dis.opmap.items()
+        if number < 256 and not name.startswith("INSTRUMENTED_")
+    }
+    return replace(table, opcodes=real)
+
+
+RUNNING = _running()
