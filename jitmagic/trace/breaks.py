@@ -1,0 +1,194 @@
+"""Why a trace ends: one class per reason, and the exceptions that carry a way out of the machine.
+
+Comes in: whatever a handler or a value found it cannot follow.  Goes out: `GraphBreak(reason)`, raised
+anywhere below `Machine.run`; the machine restarts the trace and ends it before the instruction of the
+root frame that led there. Nothing needs to be rolled back, so raising is always safe.
+
+    raise GraphBreak(UnknownCFunction.of(name="numpy.dot"))
+
+The other ways out of a handler, `ObservedError` and `Unrestorable`, are about values: values/base.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from .result import BreakReason
+
+__all__ = [
+    "DisabledFunction",
+    "EscapingException",
+    "GraphBreak",
+    "InlineTooDeep",
+    "LoopIterator",
+    "MutatedGenerator",
+    "PrintCall",
+    "StatefulCall",
+    "TensorBranch",
+    "TensorItem",
+    "TooManyInstructions",
+    "TorchCallFailed",
+    "UnknownCFunction",
+    "UnknownObject",
+    "UnsupportedArguments",
+    "UnsupportedAttribute",
+    "UnsupportedOpcode",
+    "UnsupportedOperation",
+    "UnsupportedTensor",
+    "UserGraphBreak",
+]
+
+
+class GraphBreak(Exception):
+    """The instruction of the root frame being interpreted cannot be part of the graph."""
+
+    def __init__(self, reason: BreakReason) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+class Reason(BreakReason):
+    """A reason with its sentences: `template` (what happened), `explanation` (why), `advice` (a hint)."""
+
+    __slots__ = ()
+    template: ClassVar[str]
+    explanation: ClassVar[str]
+    advice: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls, **facts: Any) -> Self:
+        """The reason with its sentences filled in."""
+        return cls(cls.template.format(**facts), cls.advice.format(**facts))
+
+
+class PrintCall(Reason):
+    __slots__ = ()
+    template = "{name}() writes to the outside"
+    explanation = "Output has to appear when the line runs, so the call runs as plain Python."
+    advice = "move the output out of the compiled function, or accept the graph break"
+
+
+class TensorItem(Reason):
+    __slots__ = ()
+    template = "{what} turns tensor data into a Python value"
+    explanation = "The value is known only when the kernels have run, so the graph ends before it."
+    advice = "keep the value in a tensor (torch.where, tensor arithmetic)"
+
+
+class TensorBranch(Reason):
+    __slots__ = ()
+    template = "a branch depends on tensor data ({what})"
+    explanation = "Which way to go is known only when the kernels have run."
+    advice = "use torch.where, or branch on shapes and Python values"
+
+
+class UnknownCFunction(Reason):
+    __slots__ = ()
+    template = "{name} is implemented in C and jitmagic does not know it"
+    explanation = "What a C function reads and changes cannot be seen in bytecode."
+    advice = "call it outside the compiled function, or accept the graph break"
+
+
+class StatefulCall(Reason):
+    __slots__ = ()
+    template = "{name}() has a result that differs from call to call"
+    explanation = "Addresses, clocks, random numbers and frames cannot be baked into a trace."
+    advice = "compute it outside and pass it in"
+
+
+class UnknownObject(Reason):
+    __slots__ = ()
+    template = "{what} of an object of type {type}"
+    explanation = "The type is implemented in C or overrides Python protocols in a way not modelled."
+    advice = "unpack what you need from it before the call"
+
+
+class UnsupportedAttribute(Reason):
+    __slots__ = ()
+    template = "attribute {name!r} of {type} is not followed"
+    explanation = "Its descriptor is implemented in C and jitmagic does not know what it reads."
+    advice = "read the attribute outside the compiled function"
+
+
+class UnsupportedOperation(Reason):
+    __slots__ = ()
+    template = "{what} is not followed for {types}"
+    explanation = "No rule says what this operation gives for these operands."
+    advice = ""
+
+
+class UnsupportedArguments(Reason):
+    __slots__ = ()
+    template = "{name}() with these arguments is not followed: {what}"
+    explanation = "The call is known in general but not in this form."
+    advice = ""
+
+
+class UnsupportedOpcode(Reason):
+    __slots__ = ()
+    template = "{opcode}: {why}"
+    explanation = "The instruction has no symbolic meaning here."
+    advice = "move this statement out of the compiled function"
+
+
+class UnsupportedTensor(Reason):
+    __slots__ = ()
+    template = "a tensor that cannot be a graph input: {what}"
+    explanation = "Sparse, quantized, functorch-wrapped and subclassed tensors run as eager."
+    advice = ""
+
+
+class TorchCallFailed(Reason):
+    __slots__ = ()
+    template = "{name} would raise {error}"
+    explanation = "The call runs as plain Python, so that the error comes with its own traceback."
+    advice = ""
+
+
+class UserGraphBreak(Reason):
+    __slots__ = ()
+    template = "jitmagic.graph_break() was called"
+    explanation = "The program asked for it."
+    advice = ""
+
+
+class DisabledFunction(Reason):
+    __slots__ = ()
+    template = "{name} is excluded from compilation by jitmagic.disable"
+    explanation = "The program asked for it to run as plain Python."
+    advice = ""
+
+
+class MutatedGenerator(Reason):
+    __slots__ = ()
+    template = "{what} is alive at a graph break"
+    explanation = "A half-consumed generator or iterator cannot be rebuilt, so it is made by plain Python."
+    advice = "use a list or tuple there"
+
+
+class LoopIterator(Reason):
+    __slots__ = ()
+    template = "the loop runs over an iterator made before this graph ({type})"
+    explanation = "Only Python can advance it; every iteration is compiled by itself."
+    advice = "avoid the graph break inside the loop, and the loop becomes one graph"
+
+
+class EscapingException(Reason):
+    __slots__ = ()
+    template = "{error} is raised here and leaves the function"
+    explanation = "It is raised by plain Python, so that it comes with its own traceback."
+    advice = ""
+
+
+class TooManyInstructions(Reason):
+    __slots__ = ()
+    template = "more than {limit} instructions in one trace"
+    explanation = "Loops are unrolled; a very long one would give a huge graph."
+    advice = "raise unroll_limit, or vectorise the loop"
+
+
+class InlineTooDeep(Reason):
+    __slots__ = ()
+    template = "calls nest deeper than {limit} levels"
+    explanation = "Calls are inlined; recursion this deep would give a huge graph."
+    advice = "raise inline_depth, or compile the inner function by itself"

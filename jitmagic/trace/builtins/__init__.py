@@ -1,0 +1,1 @@
+"""What the tracer knows about callables written in C, by family; `registry.py` has the table."""

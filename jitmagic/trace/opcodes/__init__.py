@@ -1,0 +1,1 @@
+"""Handlers of the opcodes, by family; `registry.py` has the table."""

@@ -1,0 +1,336 @@
+"""The Value protocol: what the machine computes with, and how the torch side plugs in.
+
+A Value stands for one Python object of the traced program. It has a `source` when the object existed
+before the call, none when the traced code made it. Values are compared by identity: one live object is
+one Value (`Machine.wrap` keeps a memo by id), so mutating the machine's model of a list is seen by
+everyone who holds it. No Value method changes a live object.
+
+Conventions of every method below
+  * `machine` comes first: it takes guards, breaks, effects, and runs inlined Python functions.
+  * Reading a fact about a sourced object installs the guard there and then: `machine.guard(...)`.
+  * What cannot be followed raises `GraphBreak(reason)` (breaks.py); what the traced program would raise
+    itself is `raise machine.error(KeyError, key)`. Both are safe at any point.
+  * Arguments, items of containers, locals may be `Lazy`: an object that nobody has looked at, hence
+    without guards. Call `value.realize(machine)` before any `isinstance`; it is `self` for all others.
+    `Frame.pop()` and `@handles` realize for you; `items` of containers, and kwargs deeper down, do not.
+
+How other rooms plug in (each module is named once in trace/inventory.py, which imports it)
+  * `wrap.wraps(type, ..., subclasses=False)`  decorates `(machine, obj, source) -> Value`: how live objects
+    of these types become values. Exact type first, then the MRO among those with subclasses=True.
+  * `wrap.intercepts(type, ...)`               decorates `(machine, obj, source) -> Value | None`, asked
+    before `wraps` for objects of exactly these types (FunctionType, BuiltinFunctionType, type, ...):
+    torch functions written in Python are kept from being inlined that way. None: not mine.
+  * `builtins.registry.handles(callable, ...)` decorates `(machine, args, kwargs) -> Value`: how a call
+    of exactly that live callable is followed; everything else in C is an `UnknownCFunction` break.
+  * `machine.constant(obj)`                    the Value of a Python constant the trace made (torch.Size,
+    dtype and device included).
+  * context managers override `Value.enter`, see there.
+  * `machine.at_exit(hook)`: `hook(builder)` runs once when the exit is described; it may call
+    `builder.effect(...)`, e.g. to bring the thread's grad mode to what the trace has at a break.
+  * `machine.graph`: the GraphBuilder of `jitmagic/graph/builder.py`, made anew by each attempt. The
+    machine itself asks only for what `GraphBuilder` below says; tensors may use anything else it offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, ClassVar, NoReturn, Protocol
+
+import torch
+
+from ...errors import UserLine
+from ...guards.guard import Guard
+from ...guards.source import Source
+from ...options import Options
+from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
+from ..result import Effect, FromGraph, FromSource, GraphInput, Recipe
+
+__all__ = [
+    "Args",
+    "Builder",
+    "GraphBuilder",
+    "Kwargs",
+    "Lazy",
+    "Machine",
+    "ObservedError",
+    "Unrestorable",
+    "Value",
+]
+
+
+class Builder(Protocol):
+    """Describes an exit: values to recipes (one recipe object per value), effects in order."""
+
+    def __call__(self, value: Value) -> Recipe:
+        """The recipe of a value, made once."""
+
+    def constant(self, value: object) -> Recipe:
+        """A Constant recipe."""
+
+    def output(self, value: Value, node: Any) -> FromGraph:
+        """`node` of the graph becomes an output, once; the recipe that reads it."""
+
+    def effect(self, effect: Effect) -> None:
+        """Append an effect."""
+
+
+class GraphBuilder(Protocol):
+    """What the machine asks of a graph under construction; `jitmagic.graph.builder.GraphBuilder`."""
+
+    def output(self, node: Any) -> int:
+        """Make `node` an output (the same node gives the same index)."""
+
+    def finish(self, name: str) -> tuple[torch.fx.GraphModule, tuple[GraphInput, ...]]:
+        """The finished graph: outputs one flat tuple; unused placeholders and dead pure nodes dropped."""
+
+
+class Effects(Protocol):
+    """The log of side effects (effects.py): the order of the program, contents as of the exit."""
+
+    def set_attr(self, target: Value, name: str, value: Value) -> None: ...
+    def del_attr(self, target: Value, name: str) -> None: ...
+    def set_cell(self, cell: Value) -> None: ...
+    def contents(self, container: Value) -> None:
+        """A container that existed before has new contents: `container.replace(builder)` says which."""
+
+    def perform(
+        self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
+    ) -> None:
+        """A call made for its effect alone."""
+
+
+class Machine(Protocol):
+    """What a value may ask of the machine (trace/machine.py)."""
+
+    options: Options
+    graph: Any  # a GraphBuilder and whatever the tensors need of it
+    effects: Effects
+
+    def guard(self, *guards: Guard) -> None:
+        """Rely on facts; the machine adds the user's line and drops duplicates."""
+
+    def where(self) -> UserLine:
+        """The user's line being interpreted."""
+
+    def wrap(self, obj: object, source: Source) -> Value:
+        """The Value of a live object, guarded by its type."""
+
+    def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
+        """A live object nobody has looked at. certain=False: the guards so far do not imply that the
+        source can be read at all (an attribute, a global); passing it through then guards its type."""
+
+    def constant(self, obj: object) -> Value:
+        """The Value of a Python constant made by the trace (no source)."""
+
+    def error(self, kind: type[BaseException], *args: object) -> ObservedError:
+        """To be raised: the traced program raises kind(*args)."""
+
+    def inline(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
+        """Interpret a call of a Python function."""
+
+    def at_exit(self, hook: Callable[[Builder], None]) -> None:
+        """Have `hook` called when the exit is described."""
+
+    @property
+    def step(self) -> int:
+        """How many instructions of the root frame have begun: when a value is born."""
+
+
+Args = Sequence["Value"]
+Kwargs = Mapping[str, "Value"]
+
+
+class ObservedError(Exception):
+    """The traced program raised `error` (a values.exceptions.ExceptionValue)."""
+
+    def __init__(self, error: Value) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Unrestorable(Exception):
+    """`value` is alive at an exit and cannot be described by a recipe; break where it was born."""
+
+    def __init__(self, value: Value, what: str) -> None:
+        super().__init__(what)
+        self.value = value
+        self.what = what
+
+
+class Value:
+    """One Python object of the traced program. The defaults say: not followed (a graph break)."""
+
+    __slots__ = ("source",)
+    is_constant: ClassVar[bool] = False  # whether `as_constant` works on every value of the class
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    def realize(self, machine: Machine) -> Value:
+        """The value itself, looked at (see Lazy)."""
+        return self
+
+    def python_type(self, machine: Machine) -> type:
+        """The exact type; guarded already when the value was realized."""
+        raise GraphBreak(UnknownObject.of(what="the type", type=type(self).__name__))
+
+    def constant_type(self) -> type | None:
+        """The exact type if the value is a Python constant now (int, str, tuple of constants...)."""
+        return None
+
+    def as_constant(self, machine: Machine) -> Any:
+        """The Python constant it is; installs ValueEquals. Ask `constant_type` first."""
+        self.refuse(machine, "its value")
+
+    def identity(self) -> object:
+        """The live object if there is one known by identity (function, class, module), else self.
+
+        Two values are the same object exactly if their identities are the same object.
+        """
+        return self
+
+    def hash_key(self, machine: Machine) -> object:
+        """What stands for the value as the key of a dict or set in the machine's model."""
+        self.refuse(machine, "hash()")
+
+    # -- attributes ------------------------------------------------------------------------------
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        """`self.name`; raises `machine.error(AttributeError, ...)` where Python does."""
+        self.refuse(machine, f"attribute {name!r}")
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        self.refuse(machine, f"setting attribute {name!r}")
+
+    def del_attr(self, machine: Machine, name: str) -> None:
+        self.refuse(machine, f"deleting attribute {name!r}")
+
+    # -- containers ------------------------------------------------------------------------------
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        self.refuse(machine, "indexing")
+
+    def set_item(self, machine: Machine, key: Value, value: Value) -> None:
+        self.refuse(machine, "item assignment")
+
+    def del_item(self, machine: Machine, key: Value) -> None:
+        self.refuse(machine, "item deletion")
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        """`item in self` (bool constant, or a tensor result)."""
+        self.refuse(machine, "`in`")
+
+    def length(self, machine: Machine) -> int:
+        self.refuse(machine, "len()")
+
+    def iterate(self, machine: Machine) -> Value:
+        """`iter(self)`."""
+        self.refuse(machine, "iteration")
+
+    def next(self, machine: Machine) -> Value | None:
+        """The next item of an iterator; None: it is exhausted."""
+        self.refuse(machine, "next()")
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        """`self op other` ("+", "@", ...), or `other op self` if reflected; None: NotImplemented."""
+        return None
+
+    def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
+        """`self op= other` (op is "+", not "+="); None: there is no in-place form, use `binary`."""
+        return None
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        """`self op other` for == != < <= > >=; None: NotImplemented. `op` is swapped by the caller when
+        `reflected`, so that `self op other` is always what is asked."""
+        return None
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        """`-x`, `+x`, `~x` (`not` goes through `truth`)."""
+        self.refuse(machine, f"unary {op}")
+
+    def truth(self, machine: Machine) -> bool:
+        """`bool(self)`; a tensor breaks with TensorBranch."""
+        self.refuse(machine, "bool()")
+
+    # -- calls and contexts ----------------------------------------------------------------------
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """`self(*args, **kwargs)`."""
+        self.refuse(machine, "a call")
+
+    def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """`self.name(*args, **kwargs)` without making the bound method."""
+        return self.get_attr(machine, name).realize(machine).call(machine, args, kwargs)
+
+    def enter(self, machine: Machine) -> tuple[Value, Value]:
+        """`with self`: (what stays on the stack as the bound `__exit__`, the result of `__enter__`).
+
+        The first is called with (type, value, traceback) or three Nones at the end of the block; its
+        recipe, asked at a graph break within the block, must give a callable that ends it really.
+        """
+        self.refuse(machine, "with")
+
+    # -- exits -----------------------------------------------------------------------------------
+
+    def recipe(self, builder: Builder) -> Recipe:
+        """How to make the object at an exit. Only for values without a source; asked once per exit.
+
+        Raise `Unrestorable(self, what)` if it cannot be made."""
+        if self.source is not None:
+            return FromSource(self.source)
+        raise Unrestorable(self, type(self).__name__)
+
+    def parts(self) -> Iterable[Value]:
+        """The values it holds (for reachability: which tensors and iterators an exit keeps alive)."""
+        return ()
+
+    # -- helpers ---------------------------------------------------------------------------------
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        """Break: `what` is not modelled for this kind of value."""
+        raise GraphBreak(UnsupportedOperation.of(what=what, types=self.describe()))
+
+    def describe(self) -> str:
+        """A short name for messages."""
+        return type(self).__name__.removesuffix("Value").lower()
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()} {self.source}>" if self.source else f"<{self.describe()}>"
+
+
+class Lazy(Value):
+    """A live object that was only moved around so far: no guard. Any look at it realizes it.
+
+    Moves (LOAD_FAST, STORE_FAST, building a tuple, passing an argument, returning) keep it as it is.
+    """
+
+    __slots__ = ("_real", "certain", "obj")
+
+    def __init__(self, obj: object, source: Source, certain: bool) -> None:
+        super().__init__(source)
+        self.obj = obj
+        self.certain = certain
+        self._real: Value | None = None
+
+    def realize(self, machine: Machine) -> Value:
+        if self._real is None:
+            assert self.source is not None
+            self._real = machine.wrap(self.obj, self.source)
+        return self._real
+
+    @property
+    def real(self) -> Value | None:
+        """The realized value, if anyone looked."""
+        return self._real
+
+    def describe(self) -> str:
+        return type(self.obj).__name__

@@ -1,0 +1,59 @@
+"""From live objects to Values: the registries that say which class models which type.
+
+Comes in: an object of the process and its Source.  Goes out: a Value whose type is guarded.
+Nothing is read here beyond the object's exact type; what a class reads of its objects, it guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..guards.source import Source
+from .values.base import Machine, Value
+
+__all__ = ["intercepts", "wrap_object", "wraps"]
+
+Wrapper = Callable[[Machine, object, Source], Value]
+Interceptor = Callable[[Machine, object, Source], Value | None]
+_W = TypeVar("_W", bound=Callable[..., object])
+
+_EXACT: dict[type, Wrapper] = {}
+_SUBCLASSES: dict[type, Wrapper] = {}
+_INTERCEPTORS: dict[type, list[Interceptor]] = {}
+
+
+def wraps(*types: type, subclasses: bool = False) -> Callable[[_W], _W]:
+    """Register how objects of these types become values; see values/base.py."""
+
+    def register(wrapper: _W) -> _W:
+        table = _SUBCLASSES if subclasses else _EXACT
+        table.update(dict.fromkeys(types, wrapper))  # type: ignore[arg-type]
+        return wrapper
+
+    return register
+
+
+def intercepts(*types: type) -> Callable[[_W], _W]:
+    """Register a function asked before `wraps` for objects of exactly these types."""
+
+    def register(interceptor: _W) -> _W:
+        for kind in types:
+            _INTERCEPTORS.setdefault(kind, []).append(interceptor)  # type: ignore[arg-type]
+        return interceptor
+
+    return register
+
+
+def wrap_object(machine: Machine, obj: object, source: Source) -> Value:
+    """The Value of `obj`. Types nobody registered end at the wrapper of `object`."""
+    kind = type(obj)
+    for interceptor in _INTERCEPTORS.get(kind, ()):
+        if (value := interceptor(machine, obj, source)) is not None:
+            return value
+    if (wrapper := _EXACT.get(kind)) is not None:
+        return wrapper(machine, obj, source)
+    for base in kind.__mro__:
+        if (wrapper := _SUBCLASSES.get(base)) is not None:
+            return wrapper(machine, obj, source)
+    raise LookupError(f"no wrapper for {kind!r}")
