@@ -58,8 +58,9 @@ def _find_cxx(named: str | None) -> str:
 
 
 @lru_cache(maxsize=4)
-def _cache_bytes(level: int, default: int) -> int:
-    path = f"/sys/devices/system/cpu/cpu0/cache/index{level + 1 if level == 1 else level}/size"
+def _cache_bytes(index: int, default: int) -> int:
+    """Size of one data cache as Linux tells it: index0 is L1 data, index2 is L2."""
+    path = f"/sys/devices/system/cpu/cpu0/cache/index{index}/size"
     try:
         with open(path) as file:
             text = file.read().strip()

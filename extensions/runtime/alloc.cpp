@@ -92,12 +92,12 @@ c10::Storage make_storage(size_t nbytes, c10::Device device) {
       c10::StorageImpl::use_byte_size_t(), nbytes, allocator, /*resizable=*/true);
 }
 
-at::Tensor tensor_over(const c10::Storage& storage, const TensorLayout& layout, int64_t offset_bytes) {
+at::Tensor tensor_over(
+    const c10::Storage& storage, const TensorLayout& layout, at::ScalarType dtype, int64_t offset) {
   const auto key = layout.device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(layout.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      layout.sizes, layout.strides, offset_bytes / int64_t(c10::elementSize(layout.dtype)));
+      c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides, offset);
   return tensor;
 }
 
@@ -106,7 +106,7 @@ at::Tensor make_tensor(const TensorLayout& layout) {
     return at::empty_strided(
         layout.sizes, layout.strides, at::TensorOptions().dtype(layout.dtype).device(layout.device));
   }
-  return tensor_over(make_storage(layout.nbytes, layout.device), layout, 0);
+  return tensor_over(make_storage(layout.nbytes, layout.device), layout, layout.dtype, 0);
 }
 
 }  // namespace jitmagic

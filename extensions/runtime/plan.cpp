@@ -1,5 +1,5 @@
-// Executable: a Plan (jitmagic/codegen/plan.py), run natively. `Executable(program, constants)` takes the
-// tuple that runtime/native.py lowers a Plan to; calling it with the graph inputs returns a tuple of
+// Executable: a Plan (jitmagic/codegen/plan.py), run natively. `Executable(program, constants, owners)` takes
+// the tuple that runtime/native.py lowers a Plan to; calling it with the graph inputs returns a tuple of
 // tensors. Its Python twin is runtime/execute.py; tests hold the two together.
 //
 // The hot path allocates results, fills a pointer array and calls kernels; it runs below autograd, holds
@@ -73,6 +73,7 @@ struct Executable {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   Program* program;
+  PyObject* owners;  // what the kernels' code lives in (loaded libraries)
 };
 
 // A slot of one running call. `seen` points at the tensor (an input, a constant, or `own`).
@@ -148,15 +149,17 @@ void run_launch(const Step& step, Frame& frame) {
 
 void run_view(const Step& step, Frame& frame) {
   const at::Tensor& base = *frame.slots[step.base].seen;
-  const auto width = int64_t(c10::elementSize(base.scalar_type()));
   frame.slots[step.slot].hold(
-      tensor_over(base.storage(), step.layout, (base.storage_offset() + step.offset) * width));
+      tensor_over(base.storage(), step.layout, base.scalar_type(), base.storage_offset() + step.offset));
 }
 
 void run_pool(const Step& step, Frame& frame) {
   Slot& slot = frame.slots[step.slot];
   slot.pointer = static_cast<char*>(frame.pool.mutable_data()) + step.offset;
-  if (step.as_tensor) slot.hold(tensor_over(frame.pool, step.layout, step.offset));
+  if (step.as_tensor) {
+    const auto width = int64_t(c10::elementSize(step.layout.dtype));
+    slot.hold(tensor_over(frame.pool, step.layout, step.layout.dtype, step.offset / width));
+  }
 }
 
 void run_steps(const Program& program, Frame& frame) {
@@ -409,8 +412,9 @@ std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants) {
 
 PyObject* executable_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *tuple, *constants;
-  if (!PyArg_ParseTuple(args, "O!O!:Executable", &PyTuple_Type, &tuple, &PyTuple_Type, &constants)) {
+  PyObject *tuple, *constants, *owners;
+  if (!PyArg_ParseTuple(
+          args, "O!O!O:Executable", &PyTuple_Type, &tuple, &PyTuple_Type, &constants, &owners)) {
     return nullptr;
   }
   auto program = read_program(tuple, constants);
@@ -418,12 +422,14 @@ PyObject* executable_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!self) return nullptr;
   self->vectorcall = executable_call;
   self->program = program.release();
+  self->owners = Py_NewRef(owners);
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }
 
 void executable_dealloc(PyObject* self) {
   delete reinterpret_cast<Executable*>(self)->program;
+  Py_XDECREF(reinterpret_cast<Executable*>(self)->owners);
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -434,7 +440,7 @@ PyMemberDef executable_members[] = {
 PyTypeObject executable_type = [] {
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   type.tp_name = "jitmagic._runtime.Executable";
-  type.tp_doc = "Executable(program, constants): a compiled graph; call it with its input tensors.";
+  type.tp_doc = "Executable(program, constants, owners): a compiled graph; call it with its input tensors.";
   type.tp_basicsize = sizeof(Executable);
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
   type.tp_vectorcall_offset = offsetof(Executable, vectorcall);

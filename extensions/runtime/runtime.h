@@ -26,7 +26,8 @@ struct TensorLayout {
 
 // alloc.cpp
 at::Tensor make_tensor(const TensorLayout& layout);
-at::Tensor tensor_over(const c10::Storage& storage, const TensorLayout& layout, int64_t offset_bytes);
+at::Tensor tensor_over(
+    const c10::Storage& storage, const TensorLayout& layout, at::ScalarType dtype, int64_t offset);
 c10::Storage make_storage(size_t nbytes, c10::Device device);
 
 // cuda.cpp

@@ -1,0 +1,97 @@
+"""The Python twin of the native executor: runs a Plan step by step.
+
+It is what the native one is tested against, and the executor of the numba tier, whose kernels are Python
+callables. Kernels are given as callables over the argument tensors; one that returns a true value met an
+index out of range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..codegen.plan import Alloc, Call, Free, Launch, Plan, PlanStep, Pool, Slot, View
+from .native import slot_count
+
+__all__ = ["PlanRunner"]
+
+Kernel = Callable[[list[torch.Tensor]], object]
+
+
+class PlanRunner:
+    """Callable with the plan's inputs; returns the tuple of outputs."""
+
+    def __init__(self, plan: Plan, kernels: Mapping[str, Kernel]) -> None:
+        self.plan = plan
+        self._kernels = kernels
+        self._slots = slot_count(plan)
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        plan = self.plan
+        if len(inputs) != plan.inputs:
+            raise TypeError(f"a compiled graph takes {plan.inputs} tensors, got {len(inputs)}")
+        slots: list[Any] = [*inputs, *plan.constants]
+        slots += [None] * (self._slots - len(slots))
+        pool = torch.empty(plan.pool_bytes, dtype=torch.uint8, device=plan.device)
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            for step in plan.steps:
+                self._run(step, slots, pool)
+        return tuple(None if slot is None else slots[slot] for slot in plan.outputs)
+
+    def _run(self, step: PlanStep, slots: list[Any], pool: torch.Tensor) -> None:
+        match step:
+            case Alloc():
+                slots[step.slot] = torch.empty_strided(
+                    step.shape, step.stride, dtype=step.dtype, device=step.device
+                )
+            case Pool():
+                slots[step.slot] = _over_pool(step, pool)
+            case Launch():
+                if self._kernels[step.kernel]([slots[i] for i in step.args]):
+                    raise IndexError("index out of range in a compiled kernel")
+            case View():
+                base = slots[step.base]
+                offset = base.storage_offset() + step.offset
+                slots[step.slot] = base.as_strided(step.shape, step.stride, offset)
+            case Free():
+                slots[step.slot] = None
+            case Call():
+                _call(step, slots)
+
+
+def _over_pool(step: Pool, pool: torch.Tensor) -> torch.Tensor:
+    last = sum((n - 1) * s for n, s in zip(step.shape, step.stride, strict=True))
+    nbytes = (last + 1) * step.dtype.itemsize if 0 not in step.shape else 0
+    memory = pool[step.offset : step.offset + nbytes].view(step.dtype)
+    return memory.as_strided(step.shape, step.stride)
+
+
+def _resolve(value: Any, slots: list[Any]) -> Any:
+    if isinstance(value, Slot):
+        return slots[value.index]
+    if isinstance(value, (tuple, list)):
+        return [_resolve(part, slots) for part in value]
+    return value
+
+
+def _call(step: Call, slots: list[Any]) -> None:
+    args = [_resolve(value, slots) for value in step.args]
+    kwargs = {name: _resolve(value, slots) for name, value in step.kwargs.items()}
+    if step.out:
+        outs = [argument.name for argument in step.op._schema.arguments if argument.is_out]
+        kwargs.update(zip(outs, (slots[i] for i in step.results if i is not None), strict=True))
+        step.op(*args, **kwargs)
+        return
+    made = step.op(*args, **kwargs)
+    flat = [made] if isinstance(made, torch.Tensor) else _flatten(made)
+    for slot, value in zip(step.results, flat, strict=False):
+        if slot is not None:
+            slots[slot] = value
+
+
+def _flatten(made: Any) -> list[Any]:
+    if isinstance(made, (tuple, list)):
+        return [leaf for part in made for leaf in _flatten(part)]
+    return [made]

@@ -1,0 +1,49 @@
+"""load: from a plan and generated text to something callable.
+
+Chooses by the source's language how kernels are built (C++ through the toolchain and the disk cache, Triton
+through its compiler, numba through its own), then hands the plan to the native executor or, for numba, to
+its Python twin. The order of what may be missing is: no native part -> NativeMissing; compiler refuses ->
+ToolchainError. The pipeline decides what to do about either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..codegen.plan import KernelSource, Plan
+from ..options import Options
+from ..target import Target
+from .native import CpuEntry, KernelEntry, make_executable
+from .store import open_store
+from .toolchain import build_library
+
+__all__ = ["Loaded", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`run(*tensors) -> tuple`; `cached`: the kernels came from the disk cache."""
+
+    run: Callable[..., tuple[Any, ...]]
+    cached: bool
+    kernels: int
+
+
+def load(plan: Plan, source: KernelSource | None, target: Target, options: Options) -> Loaded:
+    """Build and bind the kernels of `source` and return the executable of `plan`."""
+    if source is None or not source.symbols:
+        return Loaded(make_executable(plan, {}), cached=True, kernels=0)
+    return _LOADERS[source.language](plan, source, target, options)
+
+
+def _load_cpp(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:
+    library = build_library(source.text, target, open_store(options.cache_dir))
+    entries: dict[str, KernelEntry] = {
+        name: CpuEntry(library.address(name), library) for name in source.symbols
+    }
+    return Loaded(make_executable(plan, entries), library.cached, len(entries))
+
+
+_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options], Loaded]] = {"cpp": _load_cpp}

@@ -1,0 +1,188 @@
+"""From a Plan to the tuple that `jitmagic._runtime.Executable` reads, and the only import of that module.
+
+Comes in: a Plan, and per kernel how it is entered (a C function's address, or a CUDA function with its
+grid). Goes out: the native executable. Arguments of ATen calls are put into schema order here, so that the
+C++ side only converts constants once and fills slots per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..codegen.plan import Alloc, Call, Free, Launch, LaunchGrid, Plan, PlanStep, Pool, Slot, View
+from ..errors import NativeMissing
+
+__all__ = ["CpuEntry", "CudaEntry", "KernelEntry", "lower_plan", "make_executable", "runtime_module"]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuEntry:
+    """A C function `int (void* const*)`; `owner` keeps its library loaded."""
+
+    address: int
+    owner: object
+
+
+@dataclass(frozen=True, slots=True)
+class CudaEntry:
+    """A loaded CUfunction. `scratch`: trailing null pointers of Triton's launch convention."""
+
+    function: int
+    grid: LaunchGrid
+    shared_bytes: int
+    scratch: int
+    owner: object
+
+
+KernelEntry = CpuEntry | CudaEntry
+_HEAVY_BYTES = 1 << 20  # a plan that touches more than this releases the GIL
+
+
+def runtime_module() -> Any:
+    """The native module, or NativeMissing with the remedy."""
+    try:
+        from jitmagic import _runtime  # noqa: PLC0415 - absent until it is built
+    except ImportError as error:
+        raise NativeMissing("jitmagic._runtime", str(error)) from error
+    if _runtime.TORCH_VERSION != torch.__version__:
+        cause = f"it was built for torch {_runtime.TORCH_VERSION}, this is torch {torch.__version__}"
+        raise NativeMissing("jitmagic._runtime", cause)
+    return _runtime
+
+
+def make_executable(plan: Plan, kernels: Mapping[str, KernelEntry]) -> Callable[..., tuple[Any, ...]]:
+    """The native executable of a plan. It keeps what its kernels live in."""
+    owners = tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
+    made = runtime_module().Executable(lower_plan(plan, kernels), plan.constants, owners)
+    return made  # type: ignore[no-any-return]
+
+
+def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:
+    """(inputs, slots, pool_bytes, device, heavy, steps, outputs), see plan.cpp."""
+    as_tensor = _slots_needing_tensors(plan)
+    steps = tuple(_lower_step(step, kernels, as_tensor, plan.device) for step in plan.steps)
+    outputs = tuple(-1 if slot is None else slot for slot in plan.outputs)
+    return (
+        plan.inputs,
+        slot_count(plan),
+        plan.pool_bytes,
+        plan.device,
+        _bytes_touched(plan) > _HEAVY_BYTES,
+        steps,
+        outputs,
+    )
+
+
+def slot_count(plan: Plan) -> int:
+    """One more than the highest slot in use."""
+    highest = plan.inputs + len(plan.constants) - 1
+    for step in plan.steps:
+        made = step.results if isinstance(step, Call) else (getattr(step, "slot", None),)
+        highest = max([highest, *(slot for slot in made if slot is not None)])
+    return highest + 1
+
+
+def _bytes_touched(plan: Plan) -> int:
+    total = plan.pool_bytes
+    for step in plan.steps:
+        if isinstance(step, Alloc):
+            size = step.dtype.itemsize
+            for extent in step.shape:
+                size *= extent
+            total += size
+    return total
+
+
+def _slots_needing_tensors(plan: Plan) -> frozenset[int]:
+    needed = {slot for slot in plan.outputs if slot is not None}
+    for step in plan.steps:
+        if isinstance(step, View):
+            needed.add(step.base)
+        elif isinstance(step, Call):
+            needed.update(s.index for s in slots_in((step.args, tuple(step.kwargs.values()))))
+            if step.out:
+                needed.update(slot for slot in step.results if slot is not None)
+    return frozenset(needed)
+
+
+def slots_in(value: Any) -> list[Slot]:
+    """Every Slot inside nested tuples and lists."""
+    if isinstance(value, Slot):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [slot for part in value for slot in slots_in(part)]
+    return []
+
+
+def _layout(step: Alloc | Pool) -> tuple[Any, ...]:
+    return (step.shape, step.stride, step.dtype, step.device)
+
+
+def _lower_step(
+    step: PlanStep,
+    kernels: Mapping[str, KernelEntry],
+    as_tensor: frozenset[int],
+    device: torch.device,
+) -> tuple[Any, ...]:
+    match step:
+        case Alloc():
+            return ("alloc", step.slot, _layout(step))
+        case Pool():
+            return ("pool", step.slot, _layout(step), step.offset, step.slot in as_tensor)
+        case Launch():
+            return _lower_launch(step, kernels[step.kernel], device)
+        case View():
+            layout = (step.shape, step.stride, step.dtype, device)
+            return ("view", step.slot, step.base, layout, step.offset)
+        case Free():
+            return ("free", step.slot)
+        case Call():
+            return _lower_call(step)
+    raise TypeError(f"not a plan step: {step!r}")
+
+
+def _lower_launch(step: Launch, entry: KernelEntry, device: torch.device) -> tuple[Any, ...]:
+    if isinstance(entry, CpuEntry):
+        return ("launch", entry.address, step.args)
+    grid = entry.grid
+    index = device.index or 0
+    return (
+        "launch_cuda",
+        entry.function,
+        grid.grid,
+        grid.num_warps * 32,
+        entry.shared_bytes,
+        entry.scratch,
+        index,
+        step.args,
+    )
+
+
+def _lower_call(step: Call) -> tuple[Any, ...]:
+    schema = step.op._schema
+    given: dict[str, Any] = {
+        declared.name: value for declared, value in zip(schema.arguments, step.args, strict=False)
+    }
+    given.update(step.kwargs)
+    if step.out:
+        outs = [argument.name for argument in schema.arguments if argument.is_out]
+        given.update(zip(outs, (Slot(s) for s in step.results if s is not None), strict=True))
+    arguments = tuple(_lower_argument(given, declared.name) for declared in schema.arguments)
+    results = tuple(-1 if slot is None else slot for slot in step.results)
+    name, _, _ = schema.name.partition(".")
+    return ("call", name, schema.overload_name, arguments, results, step.out)
+
+
+def _lower_argument(given: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    if name not in given:
+        return ("default",)
+    value = given[name]
+    if isinstance(value, Slot):
+        return ("slot", value.index)
+    if slots_in(value):
+        return ("list", tuple(-1 if part is None else part.index for part in value))
+    return ("const", value)
