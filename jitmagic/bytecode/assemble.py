@@ -1,13 +1,13 @@
 """assemble: a Body becomes a code object.
 
 Comes in: a Body, decoded, edited or made by hand.  Goes out: a `types.CodeType` for the running
-interpreter: co_consts, co_names and localsplus laid out, jumps directed and sized to a fixpoint, caches
-and superinstructions put in, stack size, line and exception tables computed.
+interpreter: co_consts, co_names and localsplus laid out, jumps directed and sized to a fixpoint,
+caches and superinstructions put in, stack size, line and exception tables computed.
 Invariant: the body is not changed, and a body that cannot be encoded raises `BytecodeError`.
 
-Variables. A name means its slot in varnames, then cellvars, then freevars, for every opcode that takes
-a variable: at run time LOAD_DEREF, STORE_DEREF, MAKE_CELL and LOAD_CLOSURE only index localsplus, so
-they may name a plain local (a parameter that holds a cell).
+Variables. A name means its slot in varnames, then cellvars, then freevars, for every opcode that
+takes a variable: at run time LOAD_DEREF, STORE_DEREF, MAKE_CELL and LOAD_CLOSURE only index
+localsplus, so they may name a plain local (a parameter that holds a cell).
 Portable names are accepted: JUMP, POP_JUMP_IF_*, LOAD_CLOSURE; jumps may point either way.
 """
 
@@ -96,8 +96,13 @@ def _check(body: Body) -> None:
     following = _landings(body.instructions)
     for instruction in body.instructions:
         if instruction.op == "COPY_FREE_VARS" and instruction.arg != len(body.freevars):
-            raise BytecodeError(f"{body.qualname}: {instruction} with {len(body.freevars)} free variables")
-        if instruction.op == "FOR_ITER" and following.get(instruction.target) != RUNNING.loop_landing:
+            raise BytecodeError(
+                f"{body.qualname}: {instruction} with {len(body.freevars)} free variables"
+            )
+        if (
+            instruction.op == "FOR_ITER"
+            and following.get(instruction.target) != RUNNING.loop_landing
+        ):
             raise BytecodeError(f"{body.qualname}: FOR_ITER has to jump to {RUNNING.loop_landing}")
 
 
@@ -134,7 +139,9 @@ def _select(body: Body) -> tuple[dict[Instruction, _Item], list[_Item]]:
             op = "JUMP_BACKWARD"
         if op is None:
             where = "backward " if backward else ""
-            raise BytecodeError(f"{body.qualname}: there is no {where}{instruction.op} on this Python")
+            raise BytecodeError(
+                f"{body.qualname}: there is no {where}{instruction.op} on this Python"
+            )
         item = _Item(op, instruction)
         firsts.setdefault(instruction, item)
         items.append(item)
@@ -169,7 +176,9 @@ class _Pools:
             return arg
         if isinstance(arg, str):
             return self._symbol(kind, arg, instruction, item.op)
-        raise BytecodeError(f"{instruction} has an argument of the wrong kind (wanted {kind.value})")
+        raise BytecodeError(
+            f"{instruction} has an argument of the wrong kind (wanted {kind.value})"
+        )
 
     def _symbol(self, kind: Kind, arg: str, instruction: Instruction, op: str) -> int:
         if kind is Kind.NAME:
@@ -205,7 +214,9 @@ def _fuse(items: list[_Item], regions: dict[Instruction, ExceptionRegion]) -> li
     pairs = {parts: op for op, parts in RUNNING.superinstructions.items()}
     if not pairs:
         return items
-    targets = {id(item.target) for item in items} | {id(region.target) for region in regions.values()}
+    targets = {id(item.target) for item in items} | {
+        id(region.target) for region in regions.values()
+    }
     fused: list[_Item] = []
     for item in items:
         last = fused[-1] if fused else None
@@ -274,8 +285,11 @@ def _table_entries(
     """Nested regions flattened: one entry for each run of items under the same innermost region."""
     entries: list[TableEntry] = []
     start = 0
-    ends = [index for index, (one, other) in enumerate(pairwise(items), 1)
-            if regions.get(one.source) is not regions.get(other.source)]
+    ends = [
+        index
+        for index, (one, other) in enumerate(pairwise(items), 1)
+        if regions.get(one.source) is not regions.get(other.source)
+    ]
     for end in [*ends, len(items)]:
         region = regions.get(items[start].source) if items else None
         if region is not None:

@@ -1,13 +1,13 @@
 """build: emission helpers whose result is right for the running interpreter.
 
-Comes in: names, values, counts, jump targets.  Goes out: a fresh `list[Instruction]` to splice into a
-Body; positions are left empty (`placed` fills them).
-Invariant: the stack protocol in each docstring (before -> after, top on the right) is the same on every
-version; where NULL goes, PRECALL, KW_NAMES / CALL_KW and TO_BOOL are nobody else's business.
+Comes in: names, values, counts, jump targets.  Goes out: a fresh `list[Instruction]` to splice into
+a Body; positions are left empty (`placed` fills them).
+Invariant: the stack protocol in each docstring (before -> after, top on the right) is the same on
+every version; where NULL goes, PRECALL, KW_NAMES / CALL_KW and TO_BOOL are nobody else's business.
 
-Calls.  `push_callable_then(callable, *arguments)` is a whole call. In pieces: `push_callable(code)`, then
-push the arguments, then `call_function(n)`. With the arguments on the stack already:
-`call_stacked(callable, n)`.
+Calls.  `push_callable_then(callable, *arguments)` is a whole call. In pieces:
+`push_callable(code)`, then push the arguments, then `call_function(n)`. With the arguments on the
+stack already: `call_stacked(callable, n)`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def load_const(value: object) -> Code:
 
 def load_fast(name: str, *, bound: bool = False) -> Code:
     """-> value. UnboundLocalError where there is none, unless the caller vouches with `bound`."""
-    return [Instruction("LOAD_FAST" if bound or not RUNNING.checked_loads else "LOAD_FAST_CHECK", name)]
+    return [
+        Instruction("LOAD_FAST" if bound or not RUNNING.checked_loads else "LOAD_FAST_CHECK", name)
+    ]
 
 
 def store_fast(name: str) -> Code:
@@ -208,8 +210,11 @@ def call_ex(*, kwargs: bool = False) -> Code:
 
 def load_method(name: str) -> Code:
     """object -> callable slot with the object bound, for `call_method`."""
-    return [Instruction("LOAD_METHOD", name) if RUNNING.precall
-            else Instruction("LOAD_ATTR", name, flag=True)]
+    return [
+        Instruction("LOAD_METHOD", name)
+        if RUNNING.precall
+        else Instruction("LOAD_ATTR", name, flag=True)
+    ]
 
 
 def call_method(count: int, kw_names: tuple[str, ...] = ()) -> Code:
@@ -222,7 +227,11 @@ def make_function(code: types.CodeType, closure: Sequence[str] = ()) -> Code:
     cells = [i for name in closure for i in load_closure(name)]
     tuple_ = [*cells, *build_tuple(len(closure))] if closure else []
     if not RUNNING.function_attributes:
-        return [*tuple_, *load_const(code), Instruction("MAKE_FUNCTION", _CLOSURE if closure else 0)]
+        return [
+            *tuple_,
+            *load_const(code),
+            Instruction("MAKE_FUNCTION", _CLOSURE if closure else 0),
+        ]
     attribute = [Instruction("SET_FUNCTION_ATTRIBUTE", _CLOSURE)] if closure else []
     return [*tuple_, *load_const(code), Instruction("MAKE_FUNCTION"), *attribute]
 
@@ -314,7 +323,7 @@ def unpack_ex(before: int, after: int) -> Code:
     return [Instruction("UNPACK_EX", before | after << 8)]
 
 
-# ------------------------------------------------------------------------- attributes, items, operators
+# ------------------------------------------------------------------ attributes, items, operators
 
 
 def load_attr(name: str) -> Code:

@@ -1,7 +1,8 @@
 """decode: a code object becomes a Body.
 
 Comes in: any `types.CodeType` of the running interpreter.  Goes out: a fresh `Body` with symbolic
-arguments, jumps and exception regions; caches, prefixes, superinstructions and specialised forms gone.
+arguments, jumps and exception regions; caches, prefixes, superinstructions and specialised forms
+gone.
 Invariant: `assemble(decode(code))` behaves as `code`, with the same positions. What cannot be
 represented faithfully raises `BytecodeError`.
 """
@@ -23,7 +24,7 @@ __all__ = ["decode"]
 
 
 class _Raw(NamedTuple):
-    """One instruction as stored, in code units: its first prefix, its opcode, the next instruction."""
+    """One stored instruction, in code units: its first prefix, its opcode, the one after."""
 
     start: int
     at: int
@@ -129,11 +130,13 @@ class _Decoder:
         elif kind is Kind.INT:
             instruction.arg = argument
         elif kind is Kind.NONE and raw.op not in RUNNING.opcodes:
-            raise BytecodeError(f"unknown opcode {raw.op} at {2 * raw.at} in {self.code.co_qualname}")
+            raise BytecodeError(
+                f"unknown opcode {raw.op} at {2 * raw.at} in {self.code.co_qualname}"
+            )
         return instruction
 
     def _slot(self, op: str, index: int) -> tuple[str, str]:
-        """Opcode and name; LOAD_CLOSURE is told apart again where it was compiled to a plain load."""
+        """Opcode and name; LOAD_CLOSURE is told apart again where it was compiled to a load."""
         if op == RUNNING.aliases.get("LOAD_CLOSURE") and index >= self.code.co_nlocals:
             op = "LOAD_CLOSURE"
         return op, self.slots[index]

@@ -1,9 +1,9 @@
 """co_exceptiontable: read and written.
 
 Comes in: the bytes, or entries in code units.  Goes out: the other of the two.
-Each entry is four big-endian base-64 numbers (start, length, target, depth << 1 | lasti); bit 7 marks
-the first byte of an entry, bit 6 says that the number goes on. Entries are sorted and do not overlap,
-because the interpreter bisects. Format: CPython Objects/exception_handling_notes.txt.
+Each entry is four big-endian base-64 numbers (start, length, target, depth << 1 | lasti); bit 7
+marks the first byte of an entry, bit 6 says that the number goes on. Entries are sorted and do not
+overlap, because the interpreter bisects. Format: CPython Objects/exception_handling_notes.txt.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Comes in: a Body.  Goes out: facts keyed by Instruction (identity).  No analysis changes the body;
 `drop_unreachable` and `secure_loads` are the two edits, and say so.
-Invariant: every answer is conservative. An instruction inside an exception region may raise before it
-has done anything; a call that can look at the frame's variables (locals, eval, ...) reads them all.
+Invariant: every answer is conservative. An instruction inside an exception region may raise before
+it has done anything; a call that can look at the frame's variables (locals, eval, ...) reads them
+all.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def successors(body: Body) -> dict[Instruction, list[Instruction]]:
         ways = []
         if instruction.op not in RUNNING.no_fallthrough:
             if after is None:
-                raise BytecodeError(f"{body.qualname}: control runs off the end after {instruction}")
+                raise BytecodeError(
+                    f"{body.qualname}: control runs off the end after {instruction}"
+                )
             ways.append(after)
         if instruction.target is not None:
             ways.append(instruction.target)
@@ -185,8 +188,8 @@ def stack_depths(body: Body) -> dict[Instruction, int]:
         if instruction in depths:
             if depths[instruction] != depth:
                 raise BytecodeError(
-                    f"{body.qualname}: {instruction} is reached with {depths[instruction]} and with "
-                    f"{depth} values on the stack"
+                    f"{body.qualname}: {instruction} is reached with {depths[instruction]} and "
+                    f"with {depth} values on the stack"
                 )
             continue
         depths[instruction] = depth
@@ -198,7 +201,9 @@ def stack_depths(body: Body) -> dict[Instruction, int]:
         if instruction.op not in RUNNING.no_fallthrough:
             after = _after(body, instruction, depth, jump=False)
             if instruction not in following:
-                raise BytecodeError(f"{body.qualname}: control runs off the end after {instruction}")
+                raise BytecodeError(
+                    f"{body.qualname}: control runs off the end after {instruction}"
+                )
             work.append((following[instruction], after))
     return depths
 
@@ -218,7 +223,6 @@ def maximum_depth(body: Body) -> int:
         if instruction.target is not None:
             effects.append(stack_effect(instruction, jump=True))
         deepest = max(deepest, depth, *(depth + effect for effect in effects))
-    # A handler is entered by pushing on top of its region's depth, which the walk has seen as its own.
     return deepest
 
 
@@ -228,8 +232,9 @@ def maximum_depth(body: Body) -> int:
 def live_locals(body: Body, instruction: Instruction) -> frozenset[str]:
     """Variables whose value may still be read from before `instruction` on.
 
-    Includes cells and free variables (a name in `body.freevars` is always there through the closure),
-    and what an exception handler would read. To ask about many instructions, use `liveness`.
+    Includes cells and free variables (a name in `body.freevars` is always there through the
+    closure), and what an exception handler would read. To ask about many instructions, use
+    `liveness`.
     """
     return liveness(body)[instruction]
 
@@ -302,8 +307,8 @@ def _frame_reads(body: Body, name: str, bit: dict[str, int]) -> int:
 def secure_loads(body: Body) -> None:
     """Edit: LOAD_FAST of a variable that may be unbound there becomes LOAD_FAST_CHECK.
 
-    Since 3.12 LOAD_FAST trusts the compiler and would push NULL. Code that was cut, joined or entered
-    in the middle has to be secured again. Nothing happens where LOAD_FAST checks by itself.
+    Since 3.12 LOAD_FAST trusts the compiler and would push NULL. Code that was cut, joined or
+    entered in the middle has to be secured again. Nothing happens where LOAD_FAST checks by itself.
     """
     if not RUNNING.checked_loads:
         return

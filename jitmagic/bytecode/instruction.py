@@ -1,6 +1,7 @@
 """The instruction model: symbolic instructions, exception regions, and the body of a code object.
 
-Comes in: what decode reads, or what build makes.  Goes out: what flow analyses and assemble encodes.
+Comes in: what decode reads, or what build makes.  Goes out: what flow analyses and assemble
+encodes.
 Invariant: nothing here is an index or an offset. Arguments are the things themselves, jumps and
 regions point at instructions (compared by identity), so instructions can be inserted, moved and
 dropped freely.
@@ -35,8 +36,8 @@ class Instruction:
     op: str
     arg: object = None
     flag: bool = field(default=False, kw_only=True)
-    """LOAD_GLOBAL: a NULL is pushed for a call; LOAD_ATTR (3.12+), LOAD_SUPER_ATTR: load as a method;
-    COMPARE_OP (3.13+): turn the result into a bool."""
+    """LOAD_GLOBAL: a NULL is pushed for a call; LOAD_ATTR (3.12+), LOAD_SUPER_ATTR: load as a
+    method; COMPARE_OP (3.13+): turn the result into a bool."""
     explicit: bool = field(default=False, kw_only=True)
     """LOAD_SUPER_ATTR only: super() was written with two arguments."""
     target: Instruction | None = field(default=None, kw_only=True)
@@ -51,7 +52,9 @@ class Instruction:
         return self.position.lineno if self.position else None
 
     def __repr__(self) -> str:
-        text = self.op if self.arg is None and self.op != "LOAD_CONST" else f"{self.op} {self.arg!r}"
+        text = (
+            self.op if self.arg is None and self.op != "LOAD_CONST" else f"{self.op} {self.arg!r}"
+        )
         if self.flag:
             text += " [flag]"
         if self.target is not None:
@@ -63,8 +66,8 @@ class Instruction:
 class ExceptionRegion:
     """Instructions start..end_inclusive unwind to `target` with the stack cut to `depth` entries.
 
-    The handler then finds the index of the raising instruction (if `lasti`) and the exception on top.
-    Regions may nest: the innermost (shortest) one counts.
+    The handler then finds the index of the raising instruction (if `lasti`) and the exception on
+    top. Regions may nest: the innermost (shortest) one counts.
     """
 
     start: Instruction
@@ -78,10 +81,10 @@ class ExceptionRegion:
 class Body:
     """Everything needed to rebuild a code object.
 
-    `varnames` lists the parameters first (positional, keyword-only, *args, **kwargs), then the other
-    locals. A name in both varnames and cellvars is one slot. A name that CPython uses for two separate
-    slots (a local of an inlined comprehension and a free variable) has "@local" added to the local one
-    here; the assembler drops what follows the "@".
+    `varnames` lists the parameters first (positional, keyword-only, *args, **kwargs), then the
+    other locals. A name in both varnames and cellvars is one slot. A name that CPython uses for two
+    separate slots (a local of an inlined comprehension and a free variable) has "@local" added to
+    the local one here; the assembler drops what follows the "@".
     """
 
     instructions: list[Instruction] = field(default_factory=list)
@@ -98,7 +101,7 @@ class Body:
     cellvars: list[str] = field(default_factory=list)
     freevars: list[str] = field(default_factory=list)
     consts: tuple[object, ...] = (None,)
-    """What co_consts begins with; a docstring has to be the first. Others are added as they are used."""
+    """What co_consts begins with, a docstring first. Others are added as they are used."""
     names: tuple[str, ...] = ()
     """What co_names begins with."""
 
@@ -116,17 +119,33 @@ class Body:
     def slots(self) -> list[str]:
         """The localsplus layout: locals, cells that are not locals, free variables."""
         own = set(self.varnames)
-        return [*self.varnames, *(name for name in self.cellvars if name not in own), *self.freevars]
+        return [
+            *self.varnames,
+            *(name for name in self.cellvars if name not in own),
+            *self.freevars,
+        ]
 
     def clone(self) -> tuple[Body, dict[Instruction, Instruction]]:
-        """A copy that can be edited alone, and the map from the old instructions to the new ones."""
+        """A copy to be edited alone, and the map from the old instructions to the new ones."""
         twins = {old: replace(old) for old in self.instructions}
         for new in twins.values():
             if new.target is not None:
                 new.target = twins[new.target]
         regions = [
-            replace(r, start=twins[r.start], end_inclusive=twins[r.end_inclusive], target=twins[r.target])
+            replace(
+                r,
+                start=twins[r.start],
+                end_inclusive=twins[r.end_inclusive],
+                target=twins[r.target],
+            )
             for r in self.regions
         ]
-        lists = {name: list(getattr(self, name)) for name in ("varnames", "cellvars", "freevars")}
-        return replace(self, instructions=list(twins.values()), regions=regions, **lists), twins
+        copied = replace(
+            self,
+            instructions=list(twins.values()),
+            regions=regions,
+            varnames=list(self.varnames),
+            cellvars=list(self.cellvars),
+            freevars=list(self.freevars),
+        )
+        return copied, twins

@@ -1,9 +1,9 @@
 """co_linetable: the location table of PEP 626 / 657, read and written.
 
 Comes in: the bytes, or one position per stretch of code units.  Goes out: the other of the two.
-Each entry covers 1-8 code units: a head byte 1 kkkk lll (kind, length - 1), then kind-dependent data;
-lines are differences to the entry before, starting from co_firstlineno.
-Format: CPython Objects/locations.md.
+Each entry covers 1-8 code units: a head byte 1 kkkk lll (kind, length - 1), then kind-dependent
+data; lines are differences to the entry before, starting from co_firstlineno. Format: CPython
+Objects/locations.md.
 """
 
 from __future__ import annotations
@@ -70,14 +70,15 @@ def encode_line_table(stretches: Iterable[tuple[Position | None, int]], firstlin
     out = bytearray()
     line = firstlineno
     for position, units in _merged(stretches):
-        while units > 0:
-            out += _entry(position, min(units, 8), line)
+        for done in range(0, units, 8):
+            out += _entry(position, min(units - done, 8), line)
             line = position.lineno if position else line
-            units -= 8
     return bytes(out)
 
 
-def _merged(stretches: Iterable[tuple[Position | None, int]]) -> Iterator[tuple[Position | None, int]]:
+def _merged(
+    stretches: Iterable[tuple[Position | None, int]],
+) -> Iterator[tuple[Position | None, int]]:
     current: Position | None = None
     total = 0
     for position, units in stretches:
@@ -104,7 +105,9 @@ def _entry(position: Position | None, units: int, line: int) -> bytes:
             return bytes([_head(col >> 3, units), (col & 7) << 4 | end_col - col])
         if 0 <= delta < 3 and col < 128 and end_col < 128:
             return bytes([_head(_ONE_LINE + delta, units), col, end_col])
-    columns = _varint(0 if col is None else col + 1) + _varint(0 if end_col is None else end_col + 1)
+    columns = _varint(0 if col is None else col + 1) + _varint(
+        0 if end_col is None else end_col + 1
+    )
     lines = _signed_varint(delta) + _varint(end_lineno - position.lineno)
     return bytes([_head(_LONG, units)]) + lines + columns
 

@@ -48,7 +48,10 @@ def show(body: Body | types.CodeType) -> str:
 
 
 def _headline(body: Body) -> str:
-    words = [f"{body.qualname}({', '.join(body.parameters)})", f"{body.filename}:{body.firstlineno}"]
+    words = [
+        f"{body.qualname}({', '.join(body.parameters)})",
+        f"{body.filename}:{body.firstlineno}",
+    ]
     groups = {
         "locals": body.varnames[body.parameter_count :],
         "cells": body.cellvars,

@@ -2,9 +2,9 @@
 
 Comes in: a function with its arguments (`of_call`), or what the frame hook found in a fresh frame.
 Goes out: all that the tracer may start from.
-Invariant: `args` has one value for each of the code's parameter slots, in localsplus order (positional,
-keyword-only, *args as a tuple, **kwargs as a dict); `cells` follows co_freevars. The values are the
-live objects, not copies.
+Invariant: `args` has one value for each of the code's parameter slots, in localsplus order
+(positional, keyword-only, *args as a tuple, **kwargs as a dict); `cells` follows co_freevars. The
+values are the live objects, not copies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class FrameSnapshot:
     ) -> FrameSnapshot:
         """The snapshot of `function(*args, **kwargs)`; raises TypeError where that call would."""
         code = function.__code__
-        stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(
+            code.co_flags & inspect.CO_VARKEYWORDS
+        )
         slots = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
         bound = inspect.signature(_bare(function)).bind(*args, **kwargs)
         bound.apply_defaults()

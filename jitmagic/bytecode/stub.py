@@ -5,8 +5,8 @@ signature and free variables whose whole body is
 
     return callee(parameter, ..., args, kwargs, cell, ...)
 
-with *args as a tuple, **kwargs as a dict, and the closure's cells themselves. The callee is a constant of the
-stub: it travels with `__code__`, needs no name in any namespace, and dies with it.
+with *args as a tuple, **kwargs as a dict, and the closure's cells themselves. The callee is a
+constant of the stub: it travels with `__code__`, needs no name in any namespace, and dies with it.
 Invariant: no other locals and no cells of its own, so every parameter is a plain bound slot.
 """
 
@@ -23,7 +23,8 @@ from .instruction import Body, Instruction, Position
 
 __all__ = ["call_stub"]
 
-# What callers and inspect see of a function; CO_HAS_DOCSTRING (3.13) says that co_consts[0] is the docstring.
+# What callers and inspect see of a function; the last one (3.13) says that co_consts[0] is its
+# docstring.
 _HAS_DOCSTRING = 0x4000000
 _KEPT_FLAGS = (
     inspect.CO_OPTIMIZED
@@ -47,8 +48,7 @@ def call_stub(code: types.CodeType, callee: Callable[..., Any]) -> types.CodeTyp
         kwonlyargcount=code.co_kwonlyargcount,
         flags=code.co_flags & _KEPT_FLAGS,
         freevars=list(code.co_freevars),
-        # Up to 3.12 a string that comes first is the docstring.
-        consts=code.co_consts[:1] if code.co_consts and isinstance(code.co_consts[0], str) else (None,),
+        consts=_docstring(code),
     )
     body.varnames = list(code.co_varnames[: body.parameter_count])
     parameters = [build.load_fast(name, bound=True) for name in body.varnames]
@@ -58,3 +58,9 @@ def call_stub(code: types.CodeType, callee: Callable[..., Any]) -> types.CodeTyp
     instructions: list[Instruction] = [*build.prologue(body.freevars), *call, *build.return_value()]
     body.instructions = build.placed(instructions, line)
     return assemble(body)
+
+
+def _docstring(code: types.CodeType) -> tuple[object, ...]:
+    """The constant that a function made of `code` takes its docstring from."""
+    first = code.co_consts[:1]
+    return first if first and isinstance(first[0], str) else (None,)

@@ -16,16 +16,16 @@ from .table import BINARY_OPERATORS, COMPARE_OPERATORS, Kind, VersionTable
 
 __all__ = ["BINARY_OPERATORS", "COMPARE_OPERATORS", "RUNNING", "TABLES", "Kind", "VersionTable"]
 
-TABLES = {module.TABLE.version: module.TABLE for module in (v311, v312, v313)}
+TABLES: dict[tuple[int, int], VersionTable] = {
+    module.TABLE.version: module.TABLE for module in (v311, v312, v313)
+}
 
 
 def _running() -> VersionTable:
     table = TABLES.get(sys.version_info[:2])
     if table is None:
         known = ", ".join(f"{major}.{minor}" for major, minor in TABLES)
-        raise BytecodeError(
-            f"no bytecode table for Python {sys.version_info[0]}.{sys.version_info[1]} (there are {known})"
-        )
+        raise BytecodeError(f"no bytecode table for Python {sys.version} (there are {known})")
     real = {
         name: number
         for name, number in dis.opmap.items()

@@ -1,10 +1,11 @@
 """VersionTable: everything that differs between CPython versions, as data.
 
 Comes in: nothing; one instance per supported version is written out in v3xx.py.
-Goes out: the kind of each opcode's argument, inline cache sizes, jump directions, superinstructions,
-comparison encoding and portable names, which decode, flow, assemble and build read.
-Invariant: no other file of the room compares `sys.version_info`. A test holds each table against the
-interpreter it describes.
+Goes out: the kind of each opcode's argument, inline cache sizes, jump directions,
+superinstructions, comparison encoding and portable names, which decode, flow, assemble and build
+read.
+Invariant: no other file of the room compares `sys.version_info`. A test holds each table against
+the interpreter it describes.
 
 A new version is one new module here plus one line in `__init__.py`.
 """
@@ -22,8 +23,8 @@ COMPARE_OPERATORS = ("<", "<=", "==", "!=", ">", ">=")
 _PLAIN_OPERATORS = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
 BINARY_OPERATORS = _PLAIN_OPERATORS + tuple(f"{sign}=" for sign in _PLAIN_OPERATORS)
 
-# Which outcomes (unordered 1, less 2, greater 4, equal 8) make each comparison true: the low bits of
-# COMPARE_OP's argument since 3.12.
+# Which outcomes (unordered 1, less 2, greater 4, equal 8) make each comparison true: the low bits
+# of COMPARE_OP's argument since 3.12.
 _COMPARE_MASKS = (2, 10, 8, 7, 4, 12)
 
 
