@@ -44,7 +44,7 @@ from ...guards.guard import Guard
 from ...guards.source import Source
 from ...options import Options
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
-from ..result import Effect, FromGraph, FromSource, GraphInput, Recipe
+from ..result import Effect, FromGraph, GraphInput, Recipe
 
 __all__ = [
     "Args",
@@ -134,7 +134,7 @@ class Machine(Protocol):
 
     @property
     def step(self) -> int:
-        """How many instructions of the root frame have begun: when a value is born."""
+        """When a value is born: the instruction of the root frame to break at to keep it from being."""
 
 
 Args = Sequence["Value"]
@@ -150,19 +150,19 @@ class ObservedError(Exception):
 
 
 class Unrestorable(Exception):
-    """`value` is alive at an exit and cannot be described by a recipe; break where it was born."""
+    """A value alive at an exit cannot be described by a recipe; the break goes where it was born."""
 
-    def __init__(self, value: Value, what: str) -> None:
+    def __init__(self, what: str, born: int) -> None:
         super().__init__(what)
-        self.value = value
         self.what = what
+        self.born = born  # Machine.step when the value was made
 
 
 class Value:
     """One Python object of the traced program. The defaults say: not followed (a graph break)."""
 
     __slots__ = ("source",)
-    is_constant: ClassVar[bool] = False  # whether `as_constant` works on every value of the class
+    by_identity: ClassVar[bool] = False  # guarded by IdentityIs: functions, classes, modules
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
@@ -177,12 +177,13 @@ class Value:
         """The exact type; guarded already when the value was realized."""
         raise GraphBreak(UnknownObject.of(what="the type", type=type(self).__name__))
 
-    def constant_type(self) -> type | None:
-        """The exact type if the value is a Python constant now (int, str, tuple of constants...)."""
-        return None
+    def is_constant(self, machine: Machine) -> bool:
+        """Whether `as_constant` works: an immutable Python constant (int, str, None, dtype, ...), or a
+        tuple, list, slice, ... of constants. Installs no value guard."""
+        return False
 
     def as_constant(self, machine: Machine) -> Any:
-        """The Python constant it is; installs ValueEquals. Ask `constant_type` first."""
+        """The Python constant it is (a fresh one where it is a container); installs ValueEquals."""
         self.refuse(machine, "its value")
 
     def identity(self) -> object:
@@ -284,10 +285,9 @@ class Value:
     def recipe(self, builder: Builder) -> Recipe:
         """How to make the object at an exit. Only for values without a source; asked once per exit.
 
-        Raise `Unrestorable(self, what)` if it cannot be made."""
-        if self.source is not None:
-            return FromSource(self.source)
-        raise Unrestorable(self, type(self).__name__)
+        Raise `Unrestorable(what, born)` if it cannot be made: such a class keeps `machine.step` of its
+        birth. Values with a source are read from the frame again and are not asked."""
+        raise NotImplementedError(type(self).__name__)
 
     def parts(self) -> Iterable[Value]:
         """The values it holds (for reachability: which tensors and iterators an exit keeps alive)."""
