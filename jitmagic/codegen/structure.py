@@ -1,0 +1,311 @@
+"""The loop structure of a fused nest: what every renderer needs to know before it writes text.
+
+In: a Nest of the schedule and the buffers. Out: a Structure, the same computation with
+  - memory offsets: every Load and Store has ONE index expression, the flat element offset into its buffer;
+  - fewer axes: axes of extent 1 are gone, neighbours that are contiguous everywhere are collapsed;
+  - passes: for every point of `outer` the passes run one after the other. A pass loops over its axes,
+    accumulates its reductions and performs its stores; a reduction is used only by later passes, and its
+    result depends on outer axes alone. Stores without inner axes form the last pass, whose axes are ().
+
+Invariant: running the passes in order computes what the interpreter computes for the nest. A store into
+a buffer that the nest also reads runs in the last pass, so that loads see the contents before the nest.
+Reductions that depend on the axes of a pass stay inside values; `passes_in` splits them in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..loops.expr import AxisVar, Expr, Integer, add, axes_of, linear, mul
+from ..loops.ir import (
+    Axis,
+    Buffer,
+    IndexValue,
+    Load,
+    Nest,
+    Reduction,
+    Store,
+    Value,
+    operands,
+    walk,
+)
+from ..schedule.rebuild import Rebuilder, value_axes
+from ..schedule.score import EXPENSIVE, op_cost
+
+__all__ = ["Pass", "Structure", "coefficient", "passes_in", "structure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One loop over `axes`; `keep` are values worth storing in a scratch row for the passes after it."""
+
+    axes: tuple[Axis, ...]
+    reductions: tuple[Reduction, ...] = ()
+    stores: tuple[Store, ...] = ()
+    keep: tuple[Value, ...] = ()
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """Everything evaluated at each of its points."""
+        return (*(r.value for r in self.reductions), *_store_values(self.stores))
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """`arguments` are the nest's buffers, written ones last; `free` maps every value to its axes."""
+
+    name: str
+    origins: tuple[str, ...]
+    outer: tuple[Axis, ...]
+    passes: tuple[Pass, ...]
+    arguments: tuple[str, ...]
+    written: frozenset[str]
+    free: Mapping[Value, frozenset[Axis]]
+
+
+def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
+    """Flatten the indexes, collapse the axes, split into passes."""
+    flat = _collapse(_flatten(nest, buffers))
+    nodes = walk(_store_values(flat.stores))
+    free = value_axes(nodes)
+    read = dict.fromkeys(node.buffer for node in nodes if isinstance(node, Load))
+    written = dict.fromkeys(store.buffer for store in flat.stores)
+    arguments = (*(name for name in read if name not in written), *written)
+    mutated = frozenset(name for name in written if name in read)
+    passes = _with_keeps(passes_in(frozenset(flat.outer), flat.stores, (), free, mutated), free)
+    return Structure(
+        flat.name, flat.origins, flat.outer, passes, arguments, frozenset(written), free
+    )
+
+
+def coefficient(offset: Expr, axis: Axis) -> int | None:
+    """How far `offset` moves when `axis` moves by one; None when that is not a constant."""
+    total = 0
+    for atom, factor in linear(offset)[1].items():
+        if atom == AxisVar(axis):
+            total += factor
+        elif axis in axes_of(atom):
+            return None
+    return total
+
+
+def _store_values(stores: Iterable[Store]) -> tuple[Value, ...]:
+    """The values a store needs: what it writes, and run-time indexes."""
+    found: list[Value] = []
+    for store in stores:
+        found.append(store.value)
+        for part in store.index:
+            found.extend(operands(IndexValue(part)))
+    return tuple(found)
+
+
+def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
+    """One offset per access, and no axis of extent 1."""
+
+    def offset(name: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        total: Expr = Integer(0)
+        for part, stride in zip(index, buffers[name].stride, strict=True):
+            total = add(total, mul(part, stride))
+        return (total,)
+
+    unit: dict[Axis, Expr] = {axis: Integer(0) for axis in _all_axes(nest) if axis.extent == 1}
+    rebuild = Rebuilder(unit, on_load=lambda load: replace(load, index=offset(load.buffer, load.index)))
+    stores = []
+    for store in nest.stores:
+        index = offset(store.buffer, [rebuild.expr(part) for part in store.index])
+        inner = tuple(axis for axis in store.inner if axis.extent != 1)
+        stores.append(replace(store, inner=inner, index=index, value=rebuild.value(store.value)))
+    outer = tuple(axis for axis in nest.outer if axis.extent != 1)
+    return replace(nest, outer=outer, stores=tuple(stores))
+
+
+def _all_axes(nest: Nest) -> set[Axis]:
+    found = set(nest.outer)
+    for binder in _binders(nest):
+        found.update(binder)
+    return found
+
+
+def _binders(nest: Nest) -> set[tuple[Axis, ...]]:
+    """Every tuple of axes that is looped over together."""
+    found = {nest.outer, *(store.inner for store in nest.stores)}
+    found.update(
+        node.axes for node in walk(_store_values(nest.stores)) if isinstance(node, Reduction)
+    )
+    return {binder for binder in found if binder}
+
+
+def _collapse(nest: Nest) -> Nest:
+    """Merge neighbouring axes (a, b) into one wherever every offset moves along them as one."""
+    while (pair := _collapsible(nest)) is not None:
+        nest = _merge_axes(nest, *pair)
+    return nest
+
+
+def _collapsible(nest: Nest) -> tuple[Axis, Axis] | None:
+    binders = _binders(nest)
+    pairs = {(a, b) for binder in binders for a, b in zip(binder, binder[1:], strict=False)}
+    if not pairs:
+        return None
+    nodes = walk(_store_values(nest.stores))
+    offsets = {part for node in nodes if isinstance(node, Load) for part in node.index}
+    offsets.update(part for store in nest.stores for part in store.index)
+    values = {axis for n in nodes if isinstance(n, IndexValue) for axis in axes_of(n.expr)}
+    for a, b in sorted(pairs, key=lambda pair: (pair[0].name, pair[1].name)):
+        if a in values or b in values or not _always_together(a, b, binders):
+            continue
+        if all(_moves_as_one(offset, a, b) for offset in offsets):
+            return a, b
+    return None
+
+
+def _always_together(a: Axis, b: Axis, binders: set[tuple[Axis, ...]]) -> bool:
+    for binder in binders:
+        if (a in binder or b in binder) and (a, b) not in zip(binder, binder[1:], strict=False):
+            return False
+    return True
+
+
+def _moves_as_one(offset: Expr, a: Axis, b: Axis) -> bool:
+    step = coefficient(offset, b)
+    return step is not None and coefficient(offset, a) == step * b.extent
+
+
+def _merge_axes(nest: Nest, a: Axis, b: Axis) -> Nest:
+    both = Axis(f"{a.name}_{b.name}", a.extent * b.extent)
+
+    def bind(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(both if axis == b else axis for axis in axes if axis != a)
+
+    def offset(expr: Expr) -> Expr:
+        constant, terms = linear(expr)
+        kept: Expr = Integer(constant)
+        for atom, factor in terms.items():
+            if atom != AxisVar(a):
+                kept = add(kept, mul(AxisVar(both) if atom == AxisVar(b) else atom, factor))
+        return kept
+
+    rebuild = Rebuilder(on_expr=offset, on_axes=bind)
+    stores = tuple(
+        replace(
+            store,
+            inner=bind(store.inner),
+            index=tuple(rebuild.expr(part) for part in store.index),
+            value=rebuild.value(store.value),
+        )
+        for store in nest.stores
+    )
+    return replace(nest, outer=bind(nest.outer), stores=stores)
+
+
+def passes_in(
+    bound: frozenset[Axis],
+    stores: Sequence[Store],
+    roots: Sequence[Value],
+    free: Mapping[Value, frozenset[Axis]],
+    mutated: frozenset[str] = frozenset(),
+    ready: frozenset[Value] = frozenset(),
+) -> tuple[Pass, ...]:
+    """Order the reductions below stores and roots whose free axes are all `bound` (and not `ready`)."""
+    levels = _levels(bound, (*_store_values(stores), *roots), free, ready)
+    plan: dict[tuple[int, tuple[Axis, ...]], tuple[list[Reduction], list[Store]]] = {}
+    for node, level in levels.items():
+        if isinstance(node, Reduction) and node not in ready and free[node] <= bound:
+            plan.setdefault((level, node.axes), ([], []))[0].append(node)
+    deepest = max((level for level, _ in plan), default=0)
+    for store in stores:
+        level = 1 + max((levels.get(v, 0) for v in _store_values((store,))), default=0)
+        if store.buffer in mutated or not store.inner:
+            level = deepest + 1
+        shared = [at for at, axes in plan if at >= level and axes == store.inner]
+        plan.setdefault((min(shared, default=level), store.inner), ([], []))[1].append(store)
+    order = sorted(plan, key=lambda key: (key[0], not key[1], tuple(a.name for a in key[1])))
+    return tuple(Pass(key[1], tuple(plan[key][0]), tuple(plan[key][1])) for key in order)
+
+
+def _levels(
+    bound: frozenset[Axis],
+    roots: Sequence[Value],
+    free: Mapping[Value, frozenset[Axis]],
+    ready: frozenset[Value],
+) -> dict[Value, int]:
+    """For every node, how many reductions of this scope have to be finished one after the other first."""
+    levels: dict[Value, int] = {}
+    for node in walk(tuple(roots)):
+        if node in ready:
+            levels[node] = 0
+            continue
+        level = max((levels[part] for part in operands(node)), default=0)
+        here = isinstance(node, Reduction) and free[node] <= bound
+        levels[node] = level + 1 if here else level
+    return levels
+
+
+def _with_keeps(
+    passes: tuple[Pass, ...], free: Mapping[Value, frozenset[Axis]]
+) -> tuple[Pass, ...]:
+    """Mark values that a later pass over the same axes needs again and that are costly to recompute."""
+    kept: dict[tuple[Axis, ...], dict[Value, int]] = {}
+    result = list(passes)
+    for number, one in enumerate(passes):
+        if not one.axes:
+            continue
+        known = kept.setdefault(one.axes, {})
+        for value in _costly_again(one, known, free):
+            first = known[value]
+            if value not in result[first].keep:
+                result[first] = replace(result[first], keep=(*result[first].keep, value))
+        for node in _inside(one, free):
+            known.setdefault(node, number)
+    return tuple(result)
+
+
+def _inside(one: Pass, free: Mapping[Value, frozenset[Axis]]) -> list[Value]:
+    """The nodes evaluated at every point of the pass."""
+    axes = frozenset(one.axes)
+    return [node for node in _walk_point(one.roots) if free[node] & axes]
+
+
+def _walk_point(roots: Iterable[Value]) -> list[Value]:
+    """Nodes below the roots without entering reductions: those are loops of their own."""
+    seen: dict[Value, None] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen[node] = None
+        if not isinstance(node, Reduction):
+            stack.extend(operands(node))
+    return list(seen)
+
+
+def _costly_again(
+    one: Pass, known: Mapping[Value, int], free: Mapping[Value, frozenset[Axis]]
+) -> list[Value]:
+    """The topmost nodes of this pass that an earlier pass computed and that cost more than a load."""
+    axes = frozenset(one.axes)
+    found: dict[Value, None] = {}
+    seen: set[Value] = set()
+    stack = list(one.roots)
+    while stack:
+        node = stack.pop()
+        if node in seen or not free[node] & axes:
+            continue
+        seen.add(node)
+        if node in known and _point_cost(node, axes, free) >= EXPENSIVE:
+            found[node] = None
+        elif not isinstance(node, Reduction):
+            stack.extend(operands(node))
+    return list(found)
+
+
+def _point_cost(
+    value: Value, axes: frozenset[Axis], free: Mapping[Value, frozenset[Axis]]
+) -> int:
+    """Cost of the nodes below `value` that vary along `axes`; a nested loop is always costly."""
+    nodes = [node for node in _walk_point((value,)) if free[node] & axes]
+    if any(isinstance(node, Reduction) for node in nodes):
+        return EXPENSIVE
+    return sum(op_cost(node) for node in nodes)

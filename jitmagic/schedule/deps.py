@@ -1,0 +1,144 @@
+"""Dependencies between the steps of a LoopProgram.
+
+In: the program. Out: a Graph: per step the storages it reads and writes (aliases resolved to the buffer
+whose memory they share), its direct predecessors, and per buffer who reads it. An edge means "must run
+before": write-read, read-write and write-write on one storage, in the program's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..loops.ir import (
+    Alias,
+    BufferRef,
+    Extern,
+    IndexValue,
+    Load,
+    LoopProgram,
+    Nest,
+    Step,
+    Store,
+    Value,
+    operands,
+    walk,
+)
+
+__all__ = ["Graph", "analyse", "buffer_refs", "loads_of", "reads_of", "storages", "store_values"]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """`before[i]`: the steps that step i waits for. `readers`: buffer name -> steps that name it."""
+
+    before: tuple[frozenset[int], ...]
+    reads: tuple[frozenset[str], ...]  # storages
+    writes: tuple[frozenset[str], ...]  # storages
+    readers: Mapping[str, tuple[int, ...]]
+    storage: Mapping[str, str]
+    mutated: frozenset[str]  # storages whose contents change after they were first seen
+    escaping: frozenset[str]  # storages that leave the call or live in inputs
+
+
+def store_values(stores: tuple[Store, ...]) -> tuple[Value, ...]:
+    """The roots of a nest's values: what its stores write, and their run-time indexes."""
+    roots: list[Value] = []
+    for store in stores:
+        roots.append(store.value)
+        for part in store.index:
+            roots.extend(operands(IndexValue(part)))
+    return tuple(roots)
+
+
+def loads_of(stores: tuple[Store, ...]) -> list[Load]:
+    """Every distinct load below the stores."""
+    return [node for node in walk(store_values(stores)) if isinstance(node, Load)]
+
+
+def buffer_refs(argument: Any) -> Iterator[str]:
+    """Buffer names inside one Extern argument."""
+    if isinstance(argument, BufferRef):
+        yield argument.name
+    elif isinstance(argument, (tuple, list)):
+        for part in argument:
+            yield from buffer_refs(part)
+    elif isinstance(argument, Mapping):
+        for part in argument.values():
+            yield from buffer_refs(part)
+
+
+def reads_of(step: Step) -> tuple[str, ...]:
+    """Names of the buffers a step reads, each once."""
+    match step:
+        case Nest(stores=stores):
+            adds = (store.buffer for store in stores if store.mode == "add")
+            return tuple(dict.fromkeys((*(load.buffer for load in loads_of(stores)), *adds)))
+        case Extern(args=args, kwargs=kwargs):
+            return tuple(dict.fromkeys(buffer_refs((args, kwargs))))
+        case Alias(base=base):
+            return (base,)
+    return ()
+
+
+def writes_of(step: Step) -> tuple[str, ...]:
+    """Names of the buffers a step writes or brings into being."""
+    match step:
+        case Nest(stores=stores):
+            return tuple(dict.fromkeys(store.buffer for store in stores))
+        case Extern(results=results, writes=writes):
+            return (*(name for name in results if name is not None), *writes)
+    return ()
+
+
+def storages(program: LoopProgram) -> dict[str, str]:
+    """Buffer name -> the buffer that owns its memory."""
+    owner = {name: name for name in program.buffers}
+    for step in program.steps:
+        if isinstance(step, Alias):
+            owner[step.name] = owner[step.base]
+    return owner
+
+
+def analyse(program: LoopProgram) -> Graph:
+    """Scan the steps once, in order."""
+    storage = storages(program)
+    writers: dict[str, list[int]] = {}
+    watching: dict[str, list[int]] = {}
+    alias_step: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    before: list[frozenset[int]] = []
+    reads: list[frozenset[str]] = []
+    writes: list[frozenset[str]] = []
+    for number, step in enumerate(program.steps):
+        read, written = reads_of(step), writes_of(step)
+        roots = frozenset(storage[name] for name in read)
+        targets = frozenset(storage[name] for name in written)
+        waits: set[int] = {alias_step[name] for name in (*read, *written) if name in alias_step}
+        for root in roots:
+            waits.update(writers.get(root, ()))
+            watching.setdefault(root, []).append(number)
+        for root in targets:
+            waits.update(writers.get(root, ()))
+            waits.update(watching.get(root, ()))
+            writers.setdefault(root, []).append(number)
+        for name in read:
+            readers.setdefault(name, []).append(number)
+        if isinstance(step, Alias):
+            alias_step[step.name] = number
+        before.append(frozenset(waits - {number}))
+        reads.append(roots)
+        writes.append(targets)
+    fixed = {storage[name] for name in (*program.inputs, *program.constants)}
+    mutated = {r for r, who in writers.items() if len(who) > 1 or r in fixed}
+    leaving = {storage[name] for name in program.outputs if name is not None}
+    return Graph(
+        tuple(before),
+        tuple(reads),
+        tuple(writes),
+        {name: tuple(who) for name, who in readers.items()},
+        storage,
+        frozenset(mutated),
+        frozenset(leaving | fixed),
+    )

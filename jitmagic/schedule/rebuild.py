@@ -1,0 +1,195 @@
+"""Rewriting values: axes renamed or bound to expressions, loads replaced, bound axes kept apart.
+
+In: values (shared graphs of frozen nodes). Out: values of the same meaning under the substitution; nodes
+that do not change come back as the same objects, so sharing survives. A Reduction binds its axes: an axis
+that it binds is not replaced inside it, and its own axes are renamed when a substituted expression would
+be captured by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import count
+
+from ..loops.expr import (
+    Add,
+    Axis,
+    AxisVar,
+    Expr,
+    FloorDiv,
+    Integer,
+    Mod,
+    Mul,
+    ValueIndex,
+    add,
+    axes_of,
+    floordiv,
+    mod,
+    mul,
+)
+from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, operands, walk
+
+__all__ = ["Rebuilder", "expr_axes", "value_axes"]
+
+_FRESH = count()
+
+
+class Rebuilder:
+    """One substitution, applied to any number of values (results are remembered)."""
+
+    def __init__(
+        self,
+        bindings: Mapping[Axis, Expr] | None = None,
+        on_load: Callable[[Load], Value] | None = None,
+        on_expr: Callable[[Expr], Expr] | None = None,
+        on_axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
+    ) -> None:
+        self.bindings = {a: e for a, e in (bindings or {}).items() if e != AxisVar(a)}
+        self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
+        self._captured = frozenset(axis for e in self.bindings.values() for axis in expr_axes(e))
+        self._idle = not (self.bindings or on_load or on_expr or on_axes)
+        self._done: dict[Value, Value] = {}
+        self._inner: dict[tuple[Axis, ...], tuple[Rebuilder, tuple[Axis, ...]]] = {}
+
+    def store(self, store: Store) -> Store:
+        """The store rewritten; its own inner axes must not be bound here."""
+        if self._idle:
+            return store
+        index = tuple(self.expr(part) for part in store.index)
+        return replace(store, index=index, value=self.value(store.value))
+
+    def value(self, root: Value) -> Value:
+        """The rewritten value; iterative, because user graphs may be deeper than Python's stack."""
+        if self._idle:
+            return root
+        done, stack = self._done, [root]
+        while stack:
+            node = stack[-1]
+            if node in done:
+                stack.pop()
+                continue
+            pending = [part for part in self._parts(node) if part not in done]
+            if pending:
+                stack.extend(reversed(pending))
+                continue
+            stack.pop()
+            done[node] = self._remake(node)
+        return done[root]
+
+    def expr(self, expr: Expr) -> Expr:
+        """The rewritten index expression."""
+        rewritten = self._substitute(expr) if self.bindings or _has_value(expr) else expr
+        return self._on_expr(rewritten) if self._on_expr is not None else rewritten
+
+    def _substitute(self, expr: Expr) -> Expr:
+        match expr:
+            case AxisVar(axis):
+                return self.bindings.get(axis, expr)
+            case Add(a, b):
+                return add(self._substitute(a), self._substitute(b))
+            case Mul(a, Integer(k)):
+                return mul(self._substitute(a), k)
+            case FloorDiv(a, b):
+                return floordiv(self._substitute(a), b)
+            case Mod(a, b):
+                return mod(self._substitute(a), b)
+            case ValueIndex(value, extent):
+                return ValueIndex(self.value(value), extent)
+        return expr
+
+    def _parts(self, node: Value) -> tuple[Value, ...]:
+        return () if isinstance(node, Reduction) and self._clashes(node) else operands(node)
+
+    def _clashes(self, node: Reduction) -> bool:
+        return any(axis in self.bindings or axis in self._captured for axis in node.axes)
+
+    def _remake(self, node: Value) -> Value:
+        match node:
+            case Load():
+                return self._load(node)
+            case Compute(args=args):
+                new = tuple(self._done[arg] for arg in args)
+                return node if new == args else Compute(node.op, new, node.dtype)
+            case Cast(value=value):
+                inner = self._done[value]
+                return node if inner is value else Cast(inner, node.dtype)
+            case Reduction():
+                return self._reduction(node)
+            case IndexValue(expr=expr):
+                return IndexValue(self.expr(expr), node.dtype)
+        return node
+
+    def _load(self, node: Load) -> Value:
+        index = tuple(self.expr(part) for part in node.index)
+        mask = None if node.mask is None else self._done[node.mask]
+        if index != node.index or mask is not node.mask:
+            node = Load(node.buffer, index, node.dtype, mask, node.fill)
+        return node if self._on_load is None else self._on_load(node)
+
+    def _reduction(self, node: Reduction) -> Value:
+        axes = node.axes if self._on_axes is None else self._on_axes(node.axes)
+        if not self._clashes(node):
+            value = self._done[node.value]
+        else:
+            inside, axes = self._scope(node.axes)
+            value = inside.value(node.value)
+        if value is node.value and axes == node.axes:
+            return node
+        return Reduction(node.op, axes, value, node.dtype)
+
+    def _scope(self, axes: tuple[Axis, ...]) -> tuple[Rebuilder, tuple[Axis, ...]]:
+        """The substitution that holds inside a reduction over `axes`, and the axes under it."""
+        if axes not in self._inner:
+            bindings = {a: e for a, e in self.bindings.items() if a not in axes}
+            captured = {axis for e in bindings.values() for axis in expr_axes(e)}
+            new = tuple(
+                Axis(f"{a.name}.{next(_FRESH)}", a.extent) if a in captured else a for a in axes
+            )
+            bindings.update({a: AxisVar(b) for a, b in zip(axes, new, strict=True)})
+            inside = Rebuilder(bindings, self._on_load, self._on_expr, self._on_axes)
+            self._inner[axes] = (inside, new)
+        return self._inner[axes]
+
+
+def _has_value(expr: Expr) -> bool:
+    match expr:
+        case ValueIndex():
+            return True
+        case Add(a, b):
+            return _has_value(a) or _has_value(b)
+        case Mul(a, _) | FloorDiv(a, _) | Mod(a, _):
+            return _has_value(a)
+    return False
+
+
+def expr_axes(expr: Expr) -> frozenset[Axis]:
+    """All axes an expression depends on, through run-time indexes too."""
+    inside = operands(IndexValue(expr)) if _has_value(expr) else ()
+    found = axes_of(expr)
+    for value in inside:
+        found |= _free_axes(value)
+    return found
+
+
+def _free_axes(value: Value) -> frozenset[Axis]:
+    return value_axes(walk((value,)))[value]
+
+
+def value_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
+    """The free axes of every node; `nodes` come operands first, as `ir.walk` gives them."""
+    free: dict[Value, frozenset[Axis]] = {}
+    none: frozenset[Axis] = frozenset()
+    for node in nodes:
+        axes = none
+        for part in operands(node):
+            axes |= free[part]
+        match node:
+            case Load(index=index):
+                axes = axes.union(*(axes_of(part) for part in index)) if index else axes
+            case IndexValue(expr=expr):
+                axes |= axes_of(expr)
+            case Reduction(axes=bound):
+                axes -= frozenset(bound)
+        free[node] = axes
+    return free
