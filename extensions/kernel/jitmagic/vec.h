@@ -358,4 +358,4 @@ template <class T, int N> JM_INLINE void Vec<T, N>::stream(T* p) const {
 
 }  // namespace jm
 
-#include "ops.h"
+#include "ops.h"  // Vec alone, without its operations, is of no use
