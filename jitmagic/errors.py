@@ -15,8 +15,8 @@
     ├── FallbackWarning               something runs as eager (or a lower tier) and why
     └── RecompileWarning              the recompile limit of a function was reached
 
-Messages say what happened, where (the user's own line) and what to do about it. The templates live in
-the classes, so that a sentence is written once.
+Messages say what happened, where (the user's own line) and what to do about it. The templates live
+in the classes, so that a sentence is written once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class JitmagicError(RuntimeError):
 
 
 class TaggingError(JitmagicError, TypeError):
-    """The object cannot be tagged (generator, coroutine, not callable, a class that is no module)."""
+    """The object cannot be tagged (generator, coroutine, not callable, a class that is no
+    module)."""
 
     def __init__(self, what: str, reason: str, hint: str) -> None:
         super().__init__(f"cannot compile {what}: {reason}\n  hint: {hint}")

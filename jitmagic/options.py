@@ -1,8 +1,9 @@
 """The options: one frozen object, few knobs, and the only reader of JITMAGIC_* variables.
 
 Comes in: keyword arguments of `jit`, a `dict` given as `options=`, the environment.
-Goes out: a validated, hashable `Options`. Unknown names raise `OptionError` and name the known ones.
-The environment is read when an `Options` is made (not at import), so a notebook may set it at any time.
+Goes out: a validated, hashable `Options`. Unknown names raise `OptionError` and name the known
+ones. The environment is read when an `Options` is made (not at import), so a notebook may set it at
+any time.
 
     JITMAGIC_CXX        path of the C++ compiler; empty: act as if there were none
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
@@ -63,7 +64,8 @@ def disabled_by_environment() -> bool:
 
 
 def make_options(extra: Mapping[str, Any] | None = None, /, **given: Any) -> Options:
-    """Build options from keywords and an `options=` mapping; raises OptionError on unknown names."""
+    """Build options from keywords and an `options=` mapping; raises OptionError on unknown
+    names."""
     known = tuple(f.name for f in fields(Options))
     merged = {**_from_environment(), **given, **(extra or {})}
     for name in merged:

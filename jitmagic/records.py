@@ -1,7 +1,7 @@
 """StageRecord and Journal: history as a returned value.
 
-`pipeline` appends one StageRecord per stage it runs; diagnostics and notebook read them; no stage knows
-of them. A record keeps the stage's result object (small, frozen data), never user tensors.
+`pipeline` appends one StageRecord per stage it runs; diagnostics and notebook read them; no stage
+knows of them. A record keeps the stage's result object (small, frozen data), never user tensors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """TensorSpec: all that is known about a tensor without its data.
 
-The vocabulary shared by guards (what to check), trace and autograd (shape propagation on meta tensors)
-and loops (what a buffer looks like). Frozen and hashable; sizes are Python integers, strides are in
-elements.
+The vocabulary shared by guards (what to check), trace and autograd (shape propagation on meta
+tensors) and loops (what a buffer looks like). Frozen and hashable; sizes are Python integers,
+strides are in elements.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Target: frozen facts about the machine and its tools that scheduling and code generation may see.
 
-Comes in: options (which compiler, which tier). Goes out: one hashable record; the same facts give the same
-kernels, and the record is part of every cache key. Nothing here imports triton or numba: presence is
-looked up without importing.
+Comes in: options (which compiler, which tier). Goes out: one hashable record; the same facts give
+the same kernels, and the record is part of every cache key. Nothing here imports triton or numba:
+presence is looked up without importing.
 """
 
 from __future__ import annotations

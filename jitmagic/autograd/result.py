@@ -1,12 +1,13 @@
 """What the autograd split hands on. Data only.
 
-    Joint     = the functional, decomposed ATen graph of forward (and backward when something needs grad)
-    Partition = forward and backward as separate graphs plus the signature the call shell needs
+    Joint     = the functional, decomposed ATen graph of forward (and backward when something needs
+    grad) Partition = forward and backward as separate graphs plus the signature the call shell
+    needs
 
 Forward graph: placeholders are the trace's graph inputs in order; outputs are one flat tuple
-`(*results, *saved)`. Mutated inputs are written by trailing `aten.copy_.default(input, new)` nodes, so the
-graph body is functional and the mutation is still visible to every later stage.
-Backward graph: placeholders `(*saved, *tangents)`; outputs one gradient (or None) per entry of
+`(*results, *saved)`. Mutated inputs are written by trailing `aten.copy_.default(input, new)` nodes,
+so the graph body is functional and the mutation is still visible to every later stage. Backward
+graph: placeholders `(*saved, *tangents)`; outputs one gradient (or None) per entry of
 `grad_inputs`. Every tensor node carries `meta["spec"]: TensorSpec` (real device, static sizes) and
 `meta["lines"]: tuple[UserLine, ...]` where known.
 """
@@ -47,7 +48,8 @@ class FromInput(Output):
 
 @dataclass(frozen=True, slots=True)
 class ViewOf(Output):
-    """as_strided over an input (base_is_input) or over a result, made outside so that autograd sees it."""
+    """as_strided over an input (base_is_input) or over a result, made outside so that autograd sees
+    it."""
 
     base_is_input: bool
     base: int

@@ -1,8 +1,9 @@
 """The plan: what one call of a compiled graph does, as data.
 
-Goes to the native executor (extensions/runtime/plan.cpp) and to its Python twin (runtime/execute.py),
-which must agree. Slots are numbered tensors: the graph inputs first (0 .. inputs-1), then constants, then
-whatever the steps define. All sizes are static; strides and offsets in elements, pool offsets in bytes.
+Goes to the native executor (extensions/runtime/plan.cpp) and to its Python twin
+(runtime/execute.py), which must agree. Slots are numbered tensors: the graph inputs first (0 ..
+inputs-1), then constants, then whatever the steps define. All sizes are static; strides and offsets
+in elements, pool offsets in bytes.
 
     Plan  = name, inputs, constants, steps, outputs, pool_bytes
     Step  = Alloc(slot, shape, stride, dtype, device)   a fresh tensor that may leave the call
@@ -10,10 +11,11 @@ whatever the steps define. All sizes are static; strides and offsets in elements
           | Launch(kernel, args)                          run a generated kernel on the slots' pointers
           | Call(op, args, kwargs, results, out)          one ATen call; args hold Slot refs and constants
           | View(slot, base, shape, stride, offset)       as_strided over base's memory, offset absolute
-                                                          within base's storage relative to base's start
+                                                          within base's storage relative to base's
+                                                          start
           | Free(slot)                                    drop the reference
-A kernel that can meet a bad run-time index returns non-zero; the executor raises IndexError and the frame
-falls back to eager, which raises the user's own exception.
+A kernel that can meet a bad run-time index returns non-zero; the executor raises IndexError and the
+frame falls back to eager, which raises the user's own exception.
 """
 
 from __future__ import annotations
@@ -113,7 +115,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LaunchGrid:
-    """How a GPU kernel is launched: blocks (x, y, z), warps per block; constants baked into the text."""
+    """How a GPU kernel is launched: blocks (x, y, z), warps per block; constants baked into the
+    text."""
 
     grid: tuple[int, int, int]
     num_warps: int = 4
@@ -125,9 +128,10 @@ class KernelSource:
     """Generated text and what it defines.
 
     language "cpp":    one translation unit; each symbol is `extern "C" int NAME(void* const* args)`
-    language "numba":  a Python module text; each symbol NAME is a function over 1-d arrays, see codegen/numba.py
-    language "triton": a Python module text; each symbol is an @triton.jit function taking pointers in order
-    `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton.
+    language "numba":  a Python module text; each symbol NAME is a function over 1-d arrays, see
+    codegen/numba.py language "triton": a Python module text; each symbol is an @triton.jit function
+    taking pointers in order `symbols` maps a kernel's name to its argument buffers' dtypes in
+    order; `grids` is for triton.
     """
 
     language: str

@@ -2,9 +2,11 @@
 
 Comes in: facts, at the moment the tracer reads them. Goes out: frozen records, checked natively on
 every call (`frame/native.py` lowers them) and by a readable Python twin (`check.py`) in tests and
-explanations. A guard knows the user's line that needed it and can say in one sentence what it wants.
+explanations. A guard knows the user's line that needed it and can say in one sentence what it
+wants.
 
-    Guard = TensorMatch(source, spec, keys)        same class, dtype, device, sizes, strides, grad, dispatch keys
+    Guard = TensorMatch(source, spec, keys)        same class, dtype, device, sizes, strides, grad,
+    dispatch keys
           | TypeIs(source, type)                   exact type
           | ValueEquals(source, value)             same exact type and equal constant (nan and -0.0 exact)
           | IdentityIs(source, value)              that very object (functions, classes, modules, singletons)

@@ -1,11 +1,12 @@
 """The Source family: where a value of the traced frame came from, as data.
 
-A source is a path from one of the frame's roots. It is read by separate functions: `describe` (Python
-text for people), the Python twin in `check.py`, and `frame/native.py` which lowers it to a native
-guard program. Following a source never runs user code: attributes are read out of instance
+A source is a path from one of the frame's roots. It is read by separate functions: `describe`
+(Python text for people), the Python twin in `check.py`, and `frame/native.py` which lowers it to a
+native guard program. Following a source never runs user code: attributes are read out of instance
 dictionaries and tuples, never through `__getattr__` or properties.
 
-    Source = Argument(index, name)           i-th value handed to the dispatcher: arguments, then cells
+    Source = Argument(index, name)           i-th value handed to the dispatcher: arguments, then
+    cells
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
            | CellContents(base)              what a closure cell holds
            | InstanceDict(base)              base.__dict__
@@ -135,7 +136,8 @@ def root_of(source: Source) -> Source:
 
 
 def describe(source: Source) -> str:
-    """Python text for the path, as a person would write it: `self.fc1.weight`, `xs[0]`, `cfg['n']`."""
+    """Python text for the path, as a person would write it: `self.fc1.weight`, `xs[0]`,
+    `cfg['n']`."""
     match source:
         case Argument(name=name) | Global(name=name) | Builtin(name=name):
             return name

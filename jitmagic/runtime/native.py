@@ -1,8 +1,9 @@
-"""From a Plan to the tuple that `jitmagic._runtime.Executable` reads, and the only import of that module.
+"""From a Plan to the tuple that `jitmagic._runtime.Executable` reads, and the only import of that
+module.
 
-Comes in: a Plan, and per kernel how it is entered (a C function's address, or a CUDA function with its
-grid). Goes out: the native executable. Arguments of ATen calls are put into schema order here, so that the
-C++ side only converts constants once and fills slots per call.
+Comes in: a Plan, and per kernel how it is entered (a C function's address, or a CUDA function with
+its grid). Goes out: the native executable. Arguments of ATen calls are put into schema order here,
+so that the C++ side only converts constants once and fills slots per call.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ def runtime_module() -> Any:
     except ImportError as error:
         raise NativeMissing("jitmagic._runtime", str(error)) from error
     if _runtime.TORCH_VERSION != torch.__version__:
-        cause = f"it was built for torch {_runtime.TORCH_VERSION}, this is torch {torch.__version__}"
-        raise NativeMissing("jitmagic._runtime", cause)
+        cause = f"it was built for torch {_runtime.TORCH_VERSION}, this is torch
+        {torch.__version__}" raise NativeMissing("jitmagic._runtime", cause)
     return _runtime
 
 
-def make_executable(plan: Plan, kernels: Mapping[str, KernelEntry]) -> Callable[..., tuple[Any, ...]]:
+def make_executable(plan: Plan, kernels: Mapping[str, KernelEntry]) -> Callable[..., tuple[Any,
+...]]:
     """The native executable of a plan. It keeps what its kernels live in."""
     owners = tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
     made = runtime_module().Executable(lower_plan(plan, kernels), plan.constants, owners)

@@ -1,10 +1,10 @@
 """The kernel cache on disk: built files by content.
 
-Comes in: a key (hash of everything the built bytes depend on) and a builder. Goes out: the path of a file
-whose checksum was just verified. The folder is private (0700); a file appears by atomic rename together
-with its checksum in the name's sidecar, so concurrent processes see a whole file or none, and a damaged
-file is rebuilt. A folder that cannot be used is replaced by a private temporary one, with a warning: the
-process runs on, only the next one starts cold.
+Comes in: a key (hash of everything the built bytes depend on) and a builder. Goes out: the path of
+a file whose checksum was just verified. The folder is private (0700); a file appears by atomic
+rename together with its checksum in the name's sidecar, so concurrent processes see a whole file or
+none, and a damaged file is rebuilt. A folder that cannot be used is replaced by a private temporary
+one, with a warning: the process runs on, only the next one starts cold.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Store:
         return None
 
     def put(self, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
-        """Have `build` write a scratch file, then move it into place; interrupted builds leave nothing."""
+        """Have `build` write a scratch file, then move it into place; interrupted builds leave
+        nothing."""
         path = self.folder / f"{key}{suffix}"
         scratch = Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
         try:
@@ -106,7 +107,8 @@ def _usable(folder: Path) -> str:
 
 @lru_cache(maxsize=8)
 def open_store(cache_dir: str | None) -> Store:
-    """The store in `cache_dir` (default: the user's cache folder), or a temporary one with a warning."""
+    """The store in `cache_dir` (default: the user's cache folder), or a temporary one with a
+    warning."""
     folder = (Path(cache_dir) if cache_dir else user_cache_path("jitmagic")) / "kernels"
     problem = _usable(folder)
     if not problem:
@@ -114,9 +116,7 @@ def open_store(cache_dir: str | None) -> Store:
     temporary = Path(tempfile.mkdtemp(prefix="jitmagic-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     warnings.warn(
-        f"the kernel cache {folder} cannot be used ({problem}); kernels are kept for this process only. "
-        "Set JITMAGIC_CACHE_DIR to a folder of your own.",
-        FallbackWarning,
-        stacklevel=2,
+        f"the kernel cache {folder} cannot be used ({problem}); kernels are kept for this process
+        only. " "Set JITMAGIC_CACHE_DIR to a folder of your own.", FallbackWarning, stacklevel=2,
     )
     return Store(temporary)

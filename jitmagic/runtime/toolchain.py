@@ -1,8 +1,9 @@
 """The C++ toolchain: generated text in, a loaded shared library out.
 
-A library is cached under the hash of the text, the headers, the flags, the compiler's identity and the
-machine's instruction set, so a second process links what the first one built. A refused text raises
-ToolchainError with the compiler's own words; Ctrl-C stops the compiler and leaves the cache clean.
+A library is cached under the hash of the text, the headers, the flags, the compiler's identity and
+the machine's instruction set, so a second process links what the first one built. A refused text
+raises ToolchainError with the compiler's own words; Ctrl-C stops the compiler and leaves the cache
+clean.
 """
 
 from __future__ import annotations

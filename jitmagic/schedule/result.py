@@ -1,7 +1,7 @@
 """What scheduling hands to code generation.
 
-A Schedule is a LoopProgram whose nests have been fused (same IR, see loops/ir.py), in execution order,
-with the memory plan beside it and the sentence for every fusion made or refused.
+A Schedule is a LoopProgram whose nests have been fused (same IR, see loops/ir.py), in execution
+order, with the memory plan beside it and the sentence for every fusion made or refused.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`pool` maps temporaries to byte offsets in one workspace of `pool_bytes`; a temp that is not in it
-    is allocated by itself. `last_use` maps every buffer to the index of the step after which it is dead."""
+    """`pool` maps temporaries to byte offsets in one workspace of `pool_bytes`; a temp that is not
+    in it is allocated by itself. `last_use` maps every buffer to the index of the step after which
+    it is dead."""
 
     program: LoopProgram
     pool: Mapping[str, int]

@@ -5,19 +5,19 @@
     Recipe = how to make a Python value when the compiled graph has run:
              FromSource(source)            read it from the frame again
            | FromGraph(index)              the index-th output of the graph
-           | Constant(value)               an immutable constant or an object of the process (class, function)
+           | Constant(value)               an immutable constant or a process-wide object (class, function)
            | BuildTuple/BuildList/BuildSet(items) | BuildDict(keys, values) | BuildSlice(items)
            | BuildCell(contents | None)    a fresh closure cell
            | BuildFunction(code, globals, name, defaults, kwdefaults, closure, annotations)
            | NewInstance(cls)              cls.__new__(cls); its attributes arrive as effects
-           | Invoke(callee, args, kwargs)  callee(*args, **kwargs): ranges, iterators, named tuples, contexts
-    Recipes are compared by identity: one object of the traced program is one recipe object, so that the
-    emitter makes it once and every holder sees the same object.
+           | Invoke(callee, args, kwargs)  callee(*args, **kwargs): ranges, iterators, contexts, ...
+    Recipes are compared by identity: one object of the traced program is one recipe object, so that
+    the emitter makes it once and every holder sees the same object.
     Effect = what the traced code did to the world, in program order, after the graph:
              SetAttr(object, name, value) | DelAttr | SetItem(object, key, value) | DelItem
            | SetGlobal(name, value) | DelGlobal(name) | SetCell(cell, value)
-           | ReplaceList(target, items) | ReplaceDict(target, keys, values)   whole new contents, in place
-           | Perform(callee, args, kwargs)   a call made for its effect (context __enter__, set_grad_enabled)
+           | ReplaceList(target, items) | ReplaceDict(target, keys, values)   new contents, in place
+           | Perform(callee, args, kwargs)   a call made for its effect (a context's __enter__, ...)
 
 The tracer never compiles and never changes a live object: everything it wants done is in here.
 """
@@ -255,8 +255,8 @@ class Break(Exit):
     """The graph ends before the instruction at `offset` (bytes, original code) of the traced code.
 
     The residual restores `locals`, `cells` and `stack` (bottom first; None is a NULL pushed by
-    PUSH_NULL-like instructions), executes that one instruction as plain Python in its place (exception
-    handlers included) and hands over to a resume function for each way on.
+    PUSH_NULL-like instructions), executes that one instruction as plain Python in its place
+    (exception handlers included) and hands over to a resume function for each way on.
     """
 
     reason: BreakReason

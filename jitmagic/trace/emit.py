@@ -1,0 +1,244 @@
+"""emit: a trace becomes the residual function of its frame.
+
+Comes in: a Trace, the flat code it was traced from, the compiled graph as a callable. Goes out: a
+Python function of the dispatcher's arguments that (1) runs the graph, (2) rebuilds the values that
+are still needed, (3) replays the effects, and then returns the result, or, at a graph break,
+restores variables and stack, executes the breaking instruction in its own place (so that the user's
+handlers and line numbers hold) and hands over to a resume function for each way on.
+
+A resume is not called but returned as a `Continue`: the dispatcher loops over it, so a loop with a
+break in it does not grow the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from ..bytecode import (
+    Body,
+    Instruction,
+    Position,
+    assemble,
+    build,
+    drop_unreachable,
+    secure_loads,
+)
+from ..bytecode.flow import stack_effect
+from .rebuild import CannotRestore, Code, Writer, make_values, replay, run_graph
+from .result import Break, Return, Trace
+from .resume import FlatCode, ResumeKey, flatten
+
+__all__ = ["CannotRestore", "emit"]
+
+
+def emit(
+    trace: Trace,
+    flat: FlatCode,
+    namespace: dict[str, Any],
+    builtins: dict[str, Any],
+    graph: Callable[..., tuple[Any, ...]] | None,
+    make_resume: Callable[[FlatCode], Callable[..., Any]],
+    continue_with: Callable[..., Any],
+) -> FunctionType:
+    """The residual function of a trace.
+
+    `graph` is None when the trace has nothing to compute. `make_resume` gives the dispatcher of a
+    new resume function; `continue_with(dispatcher, *args)` is what the dispatcher's loop
+    understands. Raises CannotRestore when the break is at a place that cannot be re-entered.
+    """
+    writer = Writer(flat, builtins)
+    run_graph(writer, trace, graph)
+    make_values(writer, trace)
+    for effect in trace.effects:
+        writer.put(replay(effect, writer))
+    if isinstance(trace.exit, Return):
+        writer.put(writer.load(trace.exit.value), build.return_value())
+        body = _empty_body(flat)
+        body.instructions = [*build.prologue(), *writer.code]
+    else:
+        assert isinstance(trace.exit, Break)
+        body = _cut(writer, trace.exit, make_resume, continue_with)
+    _declare_temporaries(body)
+    drop_unreachable(body)
+    secure_loads(body)
+    build.placed(body.instructions, _first_position(flat))
+    return FunctionType(assemble(body), namespace, flat.code.co_name)
+
+
+def _first_position(flat: FlatCode) -> Position | None:
+    positions = (i.position for i in flat.root.body.instructions if i.position is not None)
+    return next(positions, None)
+
+
+def _empty_body(flat: FlatCode) -> Body:
+    root = flat.root.body
+    body = Body(
+        name=root.name,
+        qualname=root.qualname,
+        filename=root.filename,
+        firstlineno=root.firstlineno,
+    )
+    flatten(body, flat.parameters)
+    return body
+
+
+def _declare_temporaries(body: Body) -> None:
+    known = set(body.varnames)
+    for instruction in body.instructions:
+        name = instruction.arg
+        if instruction.op == "STORE_FAST" and isinstance(name, str) and name not in known:
+            known.add(name)
+            body.varnames.append(name)
+
+
+# ------------------------------------------------------------------------------------------- breaks
+
+
+def _cut(
+    writer: Writer,
+    exit_: Break,
+    make_resume: Callable[[FlatCode], Callable[..., Any]],
+    continue_with: Callable[..., Any],
+) -> Body:
+    """The root body, entered at the breaking instruction, left right behind it."""
+    flat = writer.flat
+    root = flat.root
+    if exit_.offset not in flat.at or flat.at[exit_.offset] in root.handlers:
+        raise CannotRestore("the graph breaks while an exception is being handled")
+    body, twins = root.body.clone()
+    flatten(body, flat.parameters)
+    breaking = flat.at[exit_.offset]
+    _restore(writer, exit_, root.live[breaking], body)
+    writer.put(build.jump(twins[_group(root.body, breaking)[0]]))
+    tails: Code = []
+    for way in _ways_on(root.body, breaking):
+        key, absent = _key_of(exit_, breaking, way, root.live)
+        tail = _hand_over(key, absent, flat.resume(key, make_resume), continue_with)
+        if way.jumps:
+            twins[breaking].target = tail[0]
+        else:
+            after = body.instructions.index(twins[breaking]) + 1
+            body.instructions[after:after] = build.placed(build.jump(tail[0]), breaking.position)
+        tails += build.placed(tail, breaking.position)
+    if _is_call_form(breaking):
+        _load_plainly(twins[breaking])
+    body.instructions = [*build.prologue(), *writer.code, *body.instructions, *tails]
+    return body
+
+
+def _group(body: Body, breaking: Instruction) -> Code:
+    """The breaking instruction behind those that belong to it: a call's KW_NAMES and PRECALL (the
+    interpreter keeps the names in between)."""
+    last = first = body.instructions.index(breaking)
+    while first and body.instructions[first - 1].op in ("KW_NAMES", "PRECALL"):
+        first -= 1
+    return body.instructions[first : last + 1]
+
+
+def _restore(writer: Writer, exit_: Break, live: frozenset[str], body: Body) -> None:
+    """Variables that are still needed go back into their slots, the stack onto the stack."""
+    restored = {**exit_.locals, **exit_.cells}
+    for name in writer.flat.parameters:
+        if name not in restored and name in live:
+            writer.put(build.delete_fast(name))
+    for name, recipe in restored.items():
+        if name in live:
+            writer.put(writer.load(recipe), build.store_fast(name))
+    for entry in exit_.stack:
+        writer.put([Instruction("PUSH_NULL")] if entry is None else writer.load(entry))
+    for name in writer.made.values():
+        writer.put(build.delete_fast(name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way on behind the breaking instruction."""
+
+    target: Instruction
+    jumps: bool
+    effect: int  # how much the stack grows
+
+
+def _ways_on(body: Body, breaking: Instruction) -> Iterator[_Way]:
+    from_here = dict(zip(body.instructions, body.instructions[1:], strict=False))
+    before = sum(stack_effect(i, jump=False) for i in _group(body, breaking)[:-1])
+    if breaking.target is not None:
+        yield _Way(breaking.target, True, before + stack_effect(breaking, jump=True))
+    if breaking.op not in _NO_FALLTHROUGH and breaking in from_here:
+        yield _Way(from_here[breaking], False, before + stack_effect(breaking, jump=False))
+
+
+_NO_FALLTHROUGH = frozenset(
+    {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD"}
+)
+_LOADS_FOR_CALLS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR"})
+
+
+def _is_call_form(instruction: Instruction) -> bool:
+    """Whether the instruction pushes a pair, one of which may be a NULL."""
+    return instruction.op == "LOAD_METHOD" or (
+        instruction.op in _LOADS_FOR_CALLS and instruction.flag
+    )
+
+
+def _load_plainly(instruction: Instruction) -> None:
+    """Edit: push the plain value only: a resume function cannot be handed a NULL, it pushes its
+    own."""
+    if instruction.op == "LOAD_METHOD":
+        instruction.op = "LOAD_ATTR"
+    instruction.flag = False
+
+
+def _key_of(
+    exit_: Break, breaking: Instruction, way: _Way, live: dict[Instruction, frozenset[str]]
+) -> tuple[ResumeKey, int | None]:
+    """The resume to hand over to, and the index of a NULL that it pushes though nobody left one."""
+    bound = {**exit_.locals, **exit_.cells}
+    names = tuple(sorted(name for name in bound if name in live[way.target]))
+    nulls = [entry is None for entry in exit_.stack]
+    depth = len(nulls) + way.effect
+    nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
+    absent = None
+    if _is_call_form(breaking):
+        absent = depth - 2 if build.RUNNING.null_first else depth - 1
+        nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
+    return ResumeKey(way.target, names, tuple(nulls)), absent
+
+
+def _hand_over(
+    key: ResumeKey,
+    absent: int | None,
+    dispatcher: Callable[..., Any],
+    continue_with: Callable[..., Any],
+) -> Code:
+    """Stack -> return continue_with(dispatcher, *variables, *stack values)."""
+    code: Code = []
+    names: list[str] = []
+    for index in reversed(range(len(key.nulls))):
+        if not key.nulls[index]:
+            names.append(name := f".s{index}")
+            code += build.store_fast(name)
+        elif index != absent:
+            code += _pop_null()
+    arguments = [build.load_fast(name, bound=True) for name in (*key.names, *reversed(names))]
+    callee = build.load_const(continue_with)
+    call = build.push_callable_then(callee, build.load_const(dispatcher), *arguments)
+    return [*code, *call, *build.return_value()]
+
+
+def _pop_null() -> Code:
+    """NULL ->. POP_TOP would crash on it; a call consumes it."""
+    order = [] if build.RUNNING.null_first else build.swap(2)
+    return [
+        *build.load_const(_nothing),
+        *order,
+        *build.call_function(0),
+        *build.pop_top(),
+    ]
+
+
+def _nothing() -> None:
+    """Called for its NULL."""

@@ -1,0 +1,350 @@
+"""rebuild: recipes, sources and effects of a trace as bytecode.
+
+Comes in: the data of trace/result.py. Goes out: instructions that read, build and write back the
+same values when the compiled graph has run. Every value is rebuilt into a temporary of its own
+before anything is written back: a source read after an effect would see the new state. One recipe
+object is one Python object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import CellType, FunctionType
+from typing import Any
+
+from ..bytecode import Instruction, build
+from ..guards.source import (
+    Argument,
+    Builtin,
+    CellContents,
+    DictKeyAt,
+    FunctionPart,
+    Global,
+    Gradient,
+    InstanceDict,
+    Item,
+    ModuleAttr,
+    SlotAttr,
+    Source,
+    TypeAttr,
+    TypeOf,
+)
+from .result import (
+    Break,
+    BuildCell,
+    BuildDict,
+    BuildFunction,
+    BuildList,
+    BuildSet,
+    BuildSlice,
+    BuildTuple,
+    Constant,
+    DelAttr,
+    DelGlobal,
+    DelItem,
+    Effect,
+    FromGraph,
+    FromSource,
+    Invoke,
+    NewInstance,
+    Perform,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    Return,
+    SetAttr,
+    SetCell,
+    SetGlobal,
+    SetItem,
+    Trace,
+)
+from .resume import FlatCode
+
+__all__ = ["CannotRestore", "Code", "Writer", "replay", "run_graph", "make_values"]
+
+Code = list[Instruction]
+_GRAPH = ".graph"
+
+
+class CannotRestore(Exception):
+    """The frame cannot be cut here (an exception is being handled, say); it runs as eager."""
+
+
+@dataclass(eq=False)
+class Writer:
+    """The residual under construction: `made` maps recipes to the temporaries that hold them."""
+
+    flat: FlatCode
+    builtins: dict[str, Any]
+    code: Code = field(default_factory=list)
+    made: dict[Recipe, str] = field(default_factory=dict)
+
+    def put(self, *parts: Code) -> None:
+        for part in parts:
+            self.code.extend(part)
+
+    def load(self, recipe: Recipe) -> Code:
+        """Push a recipe's value; it has been made, or is a constant."""
+        if isinstance(recipe, Constant):
+            return build.load_const(recipe.value)
+        return build.load_fast(self.made[recipe], bound=True)
+
+    def make(self, recipe: Recipe) -> None:
+        """Make a recipe's value (its parts first) and keep it in a temporary."""
+        if isinstance(recipe, Constant) or recipe in self.made:
+            return
+        for part in _parts(recipe):
+            self.make(part)
+        self.put(_build(recipe, self), build.store_fast(name := f".v{len(self.made)}"))
+        self.made[recipe] = name
+
+
+# ------------------------------------------------------------------------- the graph and the values
+
+
+def run_graph(writer: Writer, trace: Trace, graph: Callable[..., Any] | None) -> None:
+    if graph is None:
+        return
+    inputs = [_load_source(entry.source, writer) for entry in trace.inputs]
+    writer.put(build.push_callable_then(build.load_const(graph), *inputs), build.store_fast(_GRAPH))
+
+
+def make_values(writer: Writer, trace: Trace) -> None:
+    roots = list(_roots(trace))
+    seen: set[Recipe] = set()
+    order: list[Recipe] = []
+    for root in roots:
+        _collect(root, seen, order)
+    # Sources and graph outputs first: what is built from them may call user-visible constructors.
+    for recipe in order:
+        if isinstance(recipe, (FromSource, FromGraph)):
+            writer.make(recipe)
+    for recipe in order:
+        writer.make(recipe)
+    if any(isinstance(i.arg, str) and i.arg == _GRAPH for i in writer.code):
+        writer.put(build.delete_fast(_GRAPH))
+
+
+def _collect(recipe: Recipe, seen: set[Recipe], order: list[Recipe]) -> None:
+    if recipe in seen:
+        return
+    seen.add(recipe)
+    for part in _parts(recipe):
+        _collect(part, seen, order)
+    order.append(recipe)
+
+
+def _roots(trace: Trace) -> Iterator[Recipe]:
+    for effect in trace.effects:
+        yield from _effect_parts(effect)
+    if isinstance(trace.exit, Return):
+        yield trace.exit.value
+    elif isinstance(trace.exit, Break):
+        yield from (recipe for recipe in trace.exit.stack if recipe is not None)
+        yield from trace.exit.locals.values()
+        yield from trace.exit.cells.values()
+
+
+def _parts(recipe: Recipe) -> tuple[Recipe, ...]:
+    match recipe:
+        case BuildTuple(items) | BuildList(items) | BuildSet(items) | BuildSlice(items):
+            return items
+        case BuildDict(keys, values):
+            return (*keys, *values)
+        case BuildCell(contents):
+            return () if contents is None else (contents,)
+        case BuildFunction():
+            extras = (recipe.defaults, recipe.kwdefaults, recipe.annotations)
+            return (recipe.globals, *recipe.closure, *(e for e in extras if e is not None))
+        case NewInstance(cls):
+            return (cls,)
+        case Invoke(callee, args, kwargs):
+            return (callee, *args, *(value for _, value in kwargs))
+    return ()
+
+
+def _loads(writer: Writer, recipes: Iterable[Recipe]) -> Code:
+    return [instruction for recipe in recipes for instruction in writer.load(recipe)]
+
+
+def _build(recipe: Recipe, writer: Writer) -> Code:
+    """Code that pushes the value of a recipe whose parts are made."""
+    match recipe:
+        case FromSource(source):
+            return _load_source(source, writer)
+        case FromGraph(index):
+            graph = build.load_fast(_GRAPH, bound=True)
+            return [*graph, *build.load_const(index), *build.binary_subscr()]
+        case BuildTuple(items):
+            return [*_loads(writer, items), *build.build_tuple(len(items))]
+        case BuildList(items):
+            return [*_loads(writer, items), *build.build_list(len(items))]
+        case BuildSet(items):
+            return [*_loads(writer, items), *build.build_set(len(items))]
+        case BuildSlice(items):
+            return [*_loads(writer, items), *build.build_slice(3)]
+        case BuildDict(keys, values):
+            pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
+            return [*_loads(writer, pairs), *build.build_map(len(keys))]
+        case BuildCell(contents):
+            return _call(CellType, *(() if contents is None else (writer.load(contents),)))
+        case BuildFunction():
+            return _build_function(recipe, writer)
+        case NewInstance(cls):
+            return _call(object.__new__, writer.load(cls))
+        case Invoke(callee, args, kwargs):
+            return _invoke(writer, callee, args, kwargs)
+    raise CannotRestore(f"no way to build {type(recipe).__name__}")
+
+
+def _call(callee: Callable[..., Any], *arguments: Code) -> Code:
+    return build.push_callable_then(build.load_const(callee), *arguments)
+
+
+def _invoke(
+    writer: Writer,
+    callee: Recipe,
+    args: tuple[Recipe, ...],
+    kwargs: tuple[tuple[str, Recipe], ...],
+) -> Code:
+    loads = [writer.load(value) for value in (*args, *(value for _, value in kwargs))]
+    names = tuple(name for name, _ in kwargs)
+    return build.push_callable_then(writer.load(callee), *loads, kw_names=names)
+
+
+def _build_function(recipe: BuildFunction, writer: Writer) -> Code:
+    optional = (recipe.defaults, recipe.kwdefaults, recipe.annotations)
+    given = [build.load_const(None) if part is None else writer.load(part) for part in optional]
+    return _call(
+        _make_function,
+        build.load_const((recipe.code, recipe.name, recipe.qualname)),
+        writer.load(recipe.globals),
+        [*_loads(writer, recipe.closure), *build.build_tuple(len(recipe.closure))],
+        *given,
+    )
+
+
+def _make_function(
+    identity: tuple[Any, str, str],
+    namespace: dict[str, Any],
+    closure: tuple[Any, ...],
+    defaults: tuple[Any, ...] | None,
+    kwdefaults: dict[str, Any] | None,
+    annotations: dict[str, Any] | None,
+) -> FunctionType:
+    code, name, qualname = identity
+    made = FunctionType(code, namespace, name, defaults, closure)
+    made.__qualname__ = qualname
+    made.__kwdefaults__ = kwdefaults
+    if annotations:
+        made.__annotations__ = annotations
+    return made
+
+
+# ------------------------------------------------------------------------------------------ sources
+
+
+def _load_source(source: Source, writer: Writer) -> Code:
+    """Code that reads a source again, without running user code where a plain read exists."""
+    match source:
+        case Argument(index=index):
+            return build.load_fast(writer.flat.parameters[index], bound=True)
+        case Global(name=name):
+            return build.load_global(name)
+        case Builtin(name=name):
+            table = build.load_const(writer.builtins)
+            return [*table, *build.load_const(name), *build.binary_subscr()]
+        case CellContents(base=base):
+            return [*_load_source(base, writer), *build.load_attr("cell_contents")]
+        case InstanceDict(base=base):
+            return [*_load_source(base, writer), *build.load_attr("__dict__")]
+        case ModuleAttr(base=base, name=name):
+            table = [*_load_source(base, writer), *build.load_attr("__dict__")]
+            return [*table, *build.load_const(name), *build.binary_subscr()]
+        case Item(base=base, key=key):
+            container = _load_source(base, writer)
+            return [*container, *build.load_const(key), *build.binary_subscr()]
+        case DictKeyAt(base=base, index=index):
+            return _call(_key_at, _load_source(base, writer), build.load_const(index))
+        case TypeOf(base=base):
+            return _call(type, _load_source(base, writer))
+        case TypeAttr(base=base, name=name):
+            return _call(_raw_attribute, _load_source(base, writer), build.load_const(name))
+        case FunctionPart(base=base, part=name) | SlotAttr(base=base, name=name):
+            return [*_load_source(base, writer), *build.load_attr(name)]
+        case Gradient(base=base):
+            return [*_load_source(base, writer), *build.load_attr("grad")]
+    raise CannotRestore(f"no way to read {source!r} again")
+
+
+def _key_at(table: dict[Any, Any], index: int) -> object:
+    return list(table)[index]
+
+
+def _raw_attribute(cls: type, name: str) -> object:
+    return next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
+
+
+# ------------------------------------------------------------------------------------------ effects
+
+
+def _effect_parts(effect: Effect) -> Iterator[Recipe]:
+    match effect:
+        case SetAttr(target, _, value) | SetGlobal(target, _, value):
+            yield from (target, value)
+        case DelAttr(target, _) | DelGlobal(target, _):
+            yield target
+        case SetItem(target, key, value):
+            yield from (target, key, value)
+        case DelItem(target, key):
+            yield from (target, key)
+        case SetCell(cell, contents):
+            yield cell
+            if contents is not None:
+                yield contents
+        case ReplaceList(target, items):
+            yield from (target, *items)
+        case ReplaceDict(target, keys, values):
+            yield from (target, *keys, *values)
+        case Perform(callee, args, kwargs):
+            yield from (callee, *args, *(value for _, value in kwargs))
+
+
+def replay(effect: Effect, writer: Writer) -> Code:
+    load = writer.load
+    match effect:
+        case SetAttr(target, name, value):
+            return [*load(value), *load(target), *build.store_attr(name)]
+        case DelAttr(target, name):
+            return [*load(target), *build.delete_attr(name)]
+        case SetItem(target, key, value):
+            return [*load(value), *load(target), *load(key), *build.store_subscr()]
+        case DelItem(target, key):
+            return [*load(target), *load(key), *build.delete_subscr()]
+        case SetGlobal(target, name, value):
+            key = build.load_const(name)
+            return [*load(value), *load(target), *key, *build.store_subscr()]
+        case DelGlobal(target, name):
+            return [*load(target), *build.load_const(name), *build.delete_subscr()]
+        case SetCell(cell, None):
+            return [*load(cell), *build.delete_attr("cell_contents")]
+        case SetCell(cell, value):
+            assert value is not None
+            return [*load(value), *load(cell), *build.store_attr("cell_contents")]
+        case ReplaceList(target, items):
+            new = [*_loads(writer, items), *build.build_list(len(items))]
+            everything = build.load_const(slice(None))
+            return [*new, *load(target), *everything, *build.store_subscr()]
+        case ReplaceDict(target, keys, values):
+            pairs = [part for pair in zip(keys, values, strict=True) for part in pair]
+            new = [*_loads(writer, pairs), *build.build_map(len(keys))]
+            return [*_call(_replace_dict, load(target), new), *build.pop_top()]
+        case Perform(callee, args, kwargs):
+            return [*_invoke(writer, callee, args, kwargs), *build.pop_top()]
+    raise CannotRestore(f"no way to replay {type(effect).__name__}")
+
+
+def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
+    target.clear()
+    target.update(new)

@@ -1,0 +1,160 @@
+"""Flat code: what a frame and its resume functions are cut from.
+
+Comes in: a code object. Goes out: `FlatCode`, the code as the tracer and the emitter see it: all
+values the dispatcher is handed are plain parameters (cells travel as cell objects in plain slots),
+and every instruction knows which instruction of the *root* code it is. A resume function is cut
+from the root body again, never from another resume function, so that a loop with a break in it has
+finitely many.
+
+    resume code = parameters: live variables of the root, then stack values
+                  prologue:   push the stack values (NULL where the root had NULL), jump to the way
+                  on
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from ..bytecode import (
+    RUNNING,
+    Body,
+    Instruction,
+    assemble,
+    build,
+    decode,
+    drop_unreachable,
+    liveness,
+    secure_loads,
+)
+
+__all__ = ["FlatCode", "ResumeKey", "Root", "flatten"]
+
+_SUPER_ARGUMENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeKey:
+    """One way on: where in the root, with which variables bound, and the stack (True: a NULL)."""
+
+    instruction: Instruction
+    names: tuple[str, ...]
+    nulls: tuple[bool, ...]
+
+
+@dataclass(eq=False)
+class Root:
+    """The body of a tagged function, the liveness of its variables, and the resumes cut so far."""
+
+    body: Body
+    live: dict[Instruction, frozenset[str]]
+    handlers: frozenset[Instruction]  # instructions that run while an exception is being handled
+    resumes: dict[ResumeKey, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class FlatCode:
+    """A code object to trace. `parameters` are the dispatcher's arguments in order; `at` maps byte
+    offsets of `code` to the root's instructions (the prologue of a resume function has none)."""
+
+    code: CodeType
+    parameters: tuple[str, ...]
+    root: Root
+    at: dict[int, Instruction]
+
+    @classmethod
+    def of(cls, code: CodeType) -> FlatCode:
+        """The flat view of a tagged function's own code."""
+        body = decode(code)
+        at = {i.offset: i for i in body.instructions if i.offset is not None}
+        _spell_out_super(body)
+        root = Root(body, liveness(body), _handler_instructions(body))
+        return cls(code, (*body.parameters, *body.freevars), root, at)
+
+    def resume(self, key: ResumeKey, make: Callable[[FlatCode], Any]) -> Any:
+        """The dispatcher of the resume function for `key`; `make` is called for a new one only."""
+        root = self.root
+        if key not in root.resumes:
+            root.resumes[key] = make(_resume_code(root, key))
+        return root.resumes[key]
+
+
+def flatten(body: Body, parameters: tuple[str, ...]) -> None:
+    """Edit: `parameters` become plain positional ones, every other variable and cell a plain
+    local."""
+    others = [name for name in body.slots() if name not in parameters]
+    body.varnames = [*parameters, *others]
+    body.cellvars, body.freevars = [], []
+    body.argcount, body.posonlyargcount, body.kwonlyargcount = len(parameters), 0, 0
+    body.flags = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
+
+
+def stack_name(index: int) -> str:
+    """The parameter that carries the index-th stack value; no Python variable can be called so."""
+    return f".stack{index}"
+
+
+def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
+    body, twins = root.body.clone()
+    origin = {new: old for old, new in twins.items()}
+    carried = [stack_name(i) for i, null in enumerate(key.nulls) if not null]
+    parameters = (*key.names, *carried)
+    flatten(body, parameters)
+    prologue = build.prologue()
+    for index, null in enumerate(key.nulls):
+        null_push = [Instruction("PUSH_NULL")]
+        prologue += null_push if null else build.load_fast(stack_name(index), bound=True)
+    prologue += build.jump(twins[key.instruction])
+    line = key.instruction.position
+    body.instructions = [*build.placed(prologue, line), *body.instructions]
+    drop_unreachable(body)
+    secure_loads(body)
+    code = assemble(body)
+    at = {
+        decoded.offset: origin[instruction]
+        for decoded, instruction in zip(decode(code).instructions, body.instructions, strict=True)
+        if instruction in origin and decoded.offset is not None
+    }
+    return FlatCode(code, parameters, root, at)
+
+
+def _spell_out_super(body: Body) -> None:
+    """Edit: `super()` finds class and self through the frame's layout, which flat code does not
+    keep: give it both by name. (From 3.12 on the compiler does so itself.)"""
+    if RUNNING.version >= (3, 12) or "__class__" not in body.freevars or not body.parameters:
+        return
+    instructions = list(body.instructions)
+    for position, instruction in enumerate(instructions):
+        if instruction.op != "LOAD_GLOBAL" or instruction.arg != "super":
+            continue
+        calls = instructions[position + 1 : position + 3]
+        if [(i.op, i.arg) for i in calls] != [("PRECALL", 0), ("CALL", 0)]:
+            continue
+        calls[0].arg = calls[1].arg = _SUPER_ARGUMENTS
+        first = body.parameters[0]
+        load_self = "LOAD_DEREF" if first in body.cellvars else "LOAD_FAST"
+        given = [Instruction("LOAD_DEREF", "__class__"), Instruction(load_self, first)]
+        where = body.instructions.index(calls[0])
+        body.instructions[where:where] = build.placed(given, instruction.position)
+
+
+def _handler_instructions(body: Body) -> frozenset[Instruction]:
+    """What can only be reached with an exception pushed: PUSH_EXC_INFO up to its POP_EXCEPT."""
+    following = dict(zip(body.instructions, body.instructions[1:], strict=False))
+    inside: set[Instruction] = set()
+    work = [region.target for region in body.regions]
+    while work:
+        instruction = work.pop()
+        if instruction in inside:
+            continue
+        inside.add(instruction)
+        if instruction.op == "POP_EXCEPT":
+            continue
+        if instruction.target is not None:
+            work.append(instruction.target)
+        if instruction.op not in RUNNING.no_fallthrough and instruction in following:
+            work.append(following[instruction])
+    return frozenset(inside)
