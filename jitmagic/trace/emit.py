@@ -201,6 +201,8 @@ def _key_of(
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
     nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]
+    if breaking.op.startswith("CALL"):  # only calls consume NULLs; their result is the top
+        nulls[depth - 1] = False
     absent = None
     if _is_call_form(breaking):
         absent = depth - 2 if build.RUNNING.null_first else depth - 1
