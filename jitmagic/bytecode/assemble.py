@@ -174,7 +174,7 @@ class _Pools:
             return 0
         if kind is Kind.INT and isinstance(arg, int) and 0 <= arg < 1 << 31:
             return arg
-        if isinstance(arg, str):
+        if isinstance(arg, str) and kind is not Kind.INT and kind is not Kind.NONE:
             return self._symbol(kind, arg, instruction, item.op)
         raise BytecodeError(
             f"{instruction} has an argument of the wrong kind (wanted {kind.value})"

@@ -1,0 +1,566 @@
+"""Emission helpers, assembler refusals, stubs, snapshots and listings, executed."""
+
+# These run without pytest.
+# ruff: noqa: PT017, PT018
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import traceback
+import types
+import weakref
+
+from jitmagic.bytecode import (
+    RUNNING,
+    Body,
+    ExceptionRegion,
+    FrameSnapshot,
+    Instruction,
+    Position,
+    assemble,
+    build,
+    call_stub,
+    decode,
+    show,
+)
+from jitmagic.errors import BytecodeError
+
+CHECKS = {}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def run(*code, args=None, namespace=None, returns=True):
+    """Execute instructions as the body of a function and return the value left on the stack."""
+    args = args or {}
+    instructions = [*build.prologue(), *(i for part in code for i in part)]
+    instructions += build.return_value() if returns else []
+    names = list(args)
+    for instruction in instructions:
+        is_variable = RUNNING.kind(instruction.op).value in ("local", "cell")
+        if is_variable and instruction.arg not in names:
+            names.append(instruction.arg)
+    body = Body(instructions, name="made", argcount=len(args), varnames=names)
+    return types.FunctionType(assemble(body), {"__builtins__": __builtins__, **(namespace or {})})(
+        *args.values()
+    )
+
+
+def raises(kind, fragment, function, *arguments, **keywords):
+    try:
+        function(*arguments, **keywords)
+    except kind as error:
+        assert fragment in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__} with {fragment!r}")
+
+
+def const(value):
+    return build.load_const(value)
+
+
+# ---------------------------------------------------------------------- emission
+
+
+@check
+def constants_of_any_kind():
+    marker = object()
+    assert run(const(marker)) is marker
+    assert run(const([1, 2])) == [1, 2]
+    values = run(const(0.0), const(-0.0), const(1), const(True), const(1.0), build.build_tuple(5))
+    assert repr(values) == "(0.0, -0.0, 1, True, 1.0)"
+
+
+@check
+def locals_and_globals():
+    assert (
+        run(build.load_fast("x"), build.store_fast("y"), build.load_fast("y"), args={"x": 3}) == 3
+    )
+    code = [build.load_fast("x"), build.delete_fast("x"), build.pop_top(), build.load_fast("x")]
+    raises(UnboundLocalError, "x", run, *code, args={"x": 3})
+    space = {"g": 4}
+    kept = [const(5), build.store_global("h"), build.load_global("g"), build.delete_global("g")]
+    assert run(*kept, namespace=space) == 4
+
+
+@check
+def cells_in_plain_slots():
+    cell = types.CellType(5)
+    code = [build.load_deref("c"), const(1), build.binary_op("+"), build.store_deref("c")]
+    assert run(*code, build.load_deref("c"), args={"c": cell}) == 6
+    assert cell.cell_contents == 6
+    assert run(build.load_closure("c"), args={"c": cell}) is cell
+    raises(NameError, "c", run, build.delete_deref("c"), build.load_deref("c"), args={"c": cell})
+    made = run(build.make_cell("x"), build.load_closure("x"), args={"x": 7})
+    assert made.cell_contents == 7
+
+
+@check
+def own_cells_and_free_variables():
+    body = Body(varnames=["x"], argcount=1, cellvars=["x", "y"], freevars=["z"])
+    body.instructions = [
+        *build.prologue(["z"], ["x", "y"]),
+        *const(1),
+        *build.store_deref("y"),
+        *build.load_deref("x"),
+        *build.load_deref("y"),
+        *build.load_deref("z"),
+        *build.load_closure("z"),
+        *build.build_tuple(4),
+        *build.return_value(),
+    ]
+    cell = types.CellType("z")
+    function = types.FunctionType(assemble(body), {}, "f", None, (cell,))
+    assert function(5) == (5, 1, "z", cell)
+
+
+def _callee(*args, **kwargs):
+    return args, kwargs
+
+
+@check
+def calls_in_one_piece():
+    f = const(_callee)
+    assert run(build.push_callable_then(f)) == ((), {})
+    assert run(build.push_callable_then(const(_callee), const(1), const(2))) == ((1, 2), {})
+    named = build.push_callable_then(
+        const(_callee), const(1), const(2), const(3), kw_names=("a", "b")
+    )
+    assert run(named) == ((1,), {"a": 2, "b": 3})
+
+
+@check
+def calls_in_pieces():
+    assert run(build.push_callable(const(_callee)), const(1), build.call_function(1)) == ((1,), {})
+    pieces = [build.push_callable(const(_callee)), const(1), build.call_kw(1, ("k",))]
+    assert run(*pieces) == ((), {"k": 1})
+    pieces = [build.load_global("f", push_null=True), const(2), build.call_function(1)]
+    assert run(*pieces, namespace={"f": _callee}) == ((2,), {})
+
+
+@check
+def calls_with_arguments_already_there():
+    assert run(const(1), const(2), const(3), build.call_stacked(const(_callee), 3)) == (
+        (1, 2, 3),
+        {},
+    )
+    assert run(build.call_stacked(const(_callee), 0)) == ((), {})
+    below = [const("below"), const(1), build.call_stacked(const(_callee), 1), build.build_tuple(2)]
+    assert run(*below) == ("below", ((1,), {}))
+
+
+@check
+def calls_with_unpacking():
+    pushed = build.push_callable(const(_callee))
+    assert run(pushed, const((1, 2)), build.call_ex()) == ((1, 2), {})
+    code = [
+        build.push_callable(const(_callee)),
+        const((1,)),
+        const({"k": 2}),
+        build.call_ex(kwargs=True),
+    ]
+    assert run(*code) == ((1,), {"k": 2})
+
+
+@check
+def method_calls():
+    code = [const("a-b"), build.load_method("split"), const("-"), build.call_method(1)]
+    assert run(*code) == ["a", "b"]
+    code = [
+        const("a b c"),
+        build.load_method("split"),
+        const(1),
+        build.call_method(1, ("maxsplit",)),
+    ]
+    assert run(*code) == ["a", "b c"]
+    holder = types.SimpleNamespace(f=_callee)
+    assert run(const(holder), build.load_method("f"), const(1), build.call_method(1)) == ((1,), {})
+
+
+@check
+def functions_are_made():
+    inner = decode((lambda: c).__code__)  # noqa: F821
+    inner.freevars = ["c"]
+    inner.instructions = [*build.prologue(["c"]), *build.load_deref("c"), *build.return_value()]
+    cell = types.CellType(8)
+    made = run(build.make_function(assemble(inner), ["c"]), args={"c": cell})
+    assert made() == 8 and made.__closure__ == (cell,)
+    assert run(build.make_function((lambda: 4).__code__))() == 4
+
+
+@check
+def stack_shuffles():
+    three = [const("a"), const("b"), const("c")]
+    tuple3 = build.build_tuple(3)
+    assert run(*three, build.rotate_up(3), tuple3) == ("b", "c", "a")
+    three = [const("a"), const("b"), const("c")]
+    assert run(*three, build.rotate_down(3), build.build_tuple(3)) == ("c", "a", "b")
+    two = [const(1), const(2)]
+    assert run(*two, build.swap(), build.build_tuple(2)) == (2, 1)
+    two = [const(1), const(2)]
+    assert run(*two, build.copy(2), build.build_tuple(3)) == (1, 2, 1)
+    assert run(const(1), build.swap(1), build.nop(), const(2), build.pop_top()) == 1
+
+
+@check
+def containers():
+    assert run(const(1), const(2), build.build_list(2)) == [1, 2]
+    assert run(const(1), const(2), build.build_set(2)) == {1, 2}
+    assert run(const("a"), const(2), build.build_map(1)) == {"a": 2}
+    assert run(const("a"), const("b"), build.build_string(2)) == "ab"
+    assert run(const(5), build.format_simple()) == "5"
+    assert run(const(1), const(2), build.build_slice()) == slice(1, 2)
+    assert run(const(1), const(2), const(3), build.build_slice(3)) == slice(1, 2, 3)
+    assert run(build.build_list(0), const((1, 2)), build.list_extend()) == [1, 2]
+    assert run(build.build_map(0), const({"k": 1}), build.dict_update()) == {"k": 1}
+    assert run(const((1, 2)), build.unpack_sequence(2), build.build_tuple(2)) == (2, 1)
+    assert run(const(range(5)), build.unpack_ex(1, 2), build.build_tuple(4)) == (4, 3, [1, 2], 0)
+
+
+@check
+def attributes_and_items():
+    o = types.SimpleNamespace(a=1, b=2)
+    assert run(const(o), build.load_attr("a")) == 1
+    run(const(9), const(o), build.store_attr("a"), const(o), build.delete_attr("b"), const(None))
+    assert vars(o) == {"a": 9}
+    d = {"k": 1, "z": 2}
+    assert run(const(d), const("k"), build.binary_subscr()) == 1
+    code = [const(5), const(d), const("n"), build.store_subscr()]
+    run(*code, const(d), const("z"), build.delete_subscr(), const(None))
+    assert d == {"k": 1, "n": 5}
+
+
+@check
+def operators():
+    assert run(const(7), const(2), build.binary_op("//")) == 3
+    assert run(const([1]), const([2]), build.binary_op("+=")) == [1, 2]
+    assert run(const(1), const(2), build.compare_op("<")) is True
+    assert run(const(1), const(2), build.compare_op(">=")) is False
+    assert run(const(None), const(None), build.is_op()) is True
+    assert run(const(1), const((1,)), build.contains_op(invert=True)) is False
+    assert run(const([]), build.unary_not()) is True
+    assert run(const(3), build.unary_negative()) == -3
+    assert run(const(3), build.unary_invert()) == -4
+
+
+@check
+def branches():
+    jumps = {
+        build.pop_jump_if_true: [1, "x"],
+        build.pop_jump_if_false: [0, "", None],
+        build.pop_jump_if_none: [None],
+        build.pop_jump_if_not_none: [0, 1, "", "x"],
+    }
+    values = [v for taken in jumps.values() for v in taken]
+    for make, taken in jumps.items():
+        for value in values:
+            target = const("jumped")
+            code = [const(value), make(target[0]), const("fell"), build.return_value(), target]
+            assert (run(*code) == "jumped") == any(value is v for v in taken), (make, value)
+
+
+@check
+def backward_branches():
+    head = build.load_fast("n")
+    step = [*const(1), *build.binary_op("-"), *build.copy(), *build.store_fast("n")]
+    assert run(head, step, build.pop_jump_if_true(head[0]), const("end"), args={"n": 400}) == "end"
+    filler = [i for _ in range(300) for i in [*const(0), *build.pop_top()]]
+    head = build.load_fast("n")
+    step = [*const(1), *build.binary_op("-"), *build.copy(), *build.store_fast("n"), *filler]
+    assert run(head, step, build.pop_jump_if_true(head[0]), const("end"), args={"n": 4}) == "end"
+    head = build.nop()
+    done = const("done")
+    count = [
+        *build.load_fast("n"),
+        *const(1),
+        *build.binary_op("-"),
+        *build.copy(),
+        *build.store_fast("n"),
+    ]
+    code = [head, count, build.pop_jump_if_false(done[0]), build.jump(head[0]), done]
+    assert run(*code, args={"n": 5}) == "done"
+
+
+@check
+def loops():
+    body = [*build.load_fast("t"), *build.binary_op("+"), *build.store_fast("t")]
+    code = [
+        const(0),
+        build.store_fast("t"),
+        const([1, 2, 3]),
+        build.get_iter(),
+        build.for_loop(body),
+    ]
+    assert run(*code, build.load_fast("t")) == 6
+    nested = build.for_loop(
+        [*const((10, 20)), *build.get_iter(), *build.for_loop(body), *build.pop_top()]
+    )
+    code = [const(0), build.store_fast("t"), const([1, 2]), build.get_iter(), nested]
+    assert run(*code, build.load_fast("t")) == 60
+
+
+@check
+def raising_and_handling():
+    raises(ValueError, "v", run, const(ValueError("v")), build.raise_varargs(1), returns=False)
+    guarded = [*const(1), *const(0), *build.binary_op("/"), *build.return_value()]
+    handler = [
+        Instruction("PUSH_EXC_INFO"),
+        *build.pop_top(),
+        Instruction("POP_EXCEPT"),
+        *const("caught"),
+    ]
+    body = Body([*build.prologue(), *guarded, *handler, *build.return_value()])
+    body.regions = [ExceptionRegion(guarded[0], guarded[-1], handler[0], 0)]
+    assert types.FunctionType(assemble(body), {})() == "caught"
+
+
+@check
+def nested_regions_the_innermost_counts():
+    def handler(word):
+        push = Instruction("PUSH_EXC_INFO")
+        return [
+            push,
+            *build.pop_top(),
+            Instruction("POP_EXCEPT"),
+            *const(word),
+            *build.return_value(),
+        ]
+
+    inner = [*const(1), *const(0), *build.binary_op("/"), *build.pop_top()]
+    outer = [*build.load_global("nothing_like_this"), *build.return_value()]
+    first, second = handler("inner"), handler("outer")
+    for skip, expected in ((False, "inner"), (True, "outer")):
+        body = Body([*build.prologue(), *inner, *outer, *first, *second])
+        around = ExceptionRegion(inner[0], outer[-1], second[0], 0)
+        within = ExceptionRegion(inner[0], inner[-1], first[0], 0)
+        body.regions = [around] if skip else [within, around]
+        assert types.FunctionType(assemble(body), {})() == expected
+
+
+@check
+def positions_reach_tracebacks():
+    code = [*const(1), *const(0), *build.binary_op("/"), *build.return_value()]
+    placed = build.placed([*build.prologue(), *code], Position(41, 42, 3, 9))
+    body = Body(placed, name="where", filename="<made>", firstlineno=40)
+    try:
+        types.FunctionType(assemble(body), {})()
+    except ZeroDivisionError as error:
+        frame = traceback.TracebackException.from_exception(error).stack[-1]
+    found = frame.filename, frame.name, frame.lineno, frame.end_lineno, frame.colno, frame.end_colno
+    assert found == ("<made>", "where", 41, 42, 3, 9)
+
+
+@check
+def edits_are_possible():
+    """A call is put in front of every return of a compiled function."""
+
+    def f(x):
+        for i in range(3):
+            if i == x:
+                return "found"
+        return "lost"
+
+    log = []
+    body = decode(f.__code__)
+    edited = []
+    for instruction in body.instructions:
+        if instruction.op in ("RETURN_VALUE", "RETURN_CONST"):
+            extra = [
+                *build.push_callable_then(const(log.append), const(instruction.lineno)),
+                *build.pop_top(),
+            ]
+            edited += build.placed(extra, instruction.position)
+        edited.append(instruction)
+    body.instructions = edited
+    new = types.FunctionType(assemble(body), {"range": range})
+    assert [new(1), new(7)] == ["found", "lost"]
+    assert len(log) == 2 and log[0] < log[1]
+
+
+# ------------------------------------------------------------------------ refusals
+
+
+@check
+def malformed_bodies_are_refused():
+    def refused(fragment, *code, **fields):
+        body = Body([*build.prologue(), *(i for part in code for i in part)], **fields)
+        raises(BytecodeError, fragment, assemble, body)
+
+    end = [*const(1), *build.return_value()]
+    outside = build.nop()[0]
+    refused("no target", build.jump(outside), end)
+    refused("no target", [Instruction("JUMP_FORWARD")], end)
+    refused("no such local", build.load_fast("unknown"), build.return_value())
+    refused("no such cell", build.load_deref("unknown"), build.return_value())
+    refused("wrong kind", [Instruction("BUILD_LIST", "x")], build.return_value())
+    refused("no such binary", const(1), const(2), build.binary_op("?"), build.return_value())
+    refused("wrong kind", [Instruction("NOP", 3)], end)
+    refused("there is no", [Instruction("NO_SUCH_OPCODE")], end)
+    refused("runs off the end", const(1))
+    refused("two variables", end, varnames=["a", "a"])
+    refused("parameters", end, argcount=2, varnames=["a"])
+    refused("free variables", [Instruction("COPY_FREE_VARS", 1)], end, freevars=["a", "b"])
+    region = ExceptionRegion(outside, outside, outside, 0)
+    refused("outside of the body", end, regions=[region])
+    if RUNNING.loop_landing:
+        loop = [Instruction("FOR_ITER", target=end[0]), *build.pop_top()]
+        refused("FOR_ITER has to jump", const(()), build.get_iter(), loop, end)
+
+
+# --------------------------------------------------------------------------- stubs
+
+
+def _shapes():
+    free = 10
+
+    def nothing(): ...
+    def plain(a, b=2): ...
+    def everything(a, /, b, *args, c, d=4, **kw):
+        "Has a docstring."
+        unused = [a for a in args]
+        return lambda: (unused, b)
+
+    def closed(a, *, k):
+        return free, a, k, lambda: (free, a, k)
+
+    def generator(a):
+        yield a
+
+    return [
+        (nothing, [((), {})]),
+        (plain, [((1,), {}), ((), {"a": 1, "b": 3})]),
+        (everything, [((1, 2), {"c": 3}), ((1, 2, 5, 6), {"c": 3, "z": 9})]),
+        (closed, [((1,), {"k": 2})]),
+        (generator, [((1,), {})]),
+        (lambda x=3: x, [((), {}), ((4,), {})]),
+    ]
+
+
+@check
+def stubs_hand_everything_on():
+    for function, calls in _shapes():
+        stub = call_stub(function.__code__, lambda *received: received)
+        twin = types.FunctionType(
+            stub,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        twin.__kwdefaults__ = function.__kwdefaults__
+        for args, kwargs in calls:
+            expected = FrameSnapshot.of_call(function, args, kwargs)
+            assert twin(*args, **kwargs) == (*expected.args, *expected.cells), function
+
+
+@check
+def stubs_look_like_the_original():
+    for function, _ in _shapes():
+        code = function.__code__
+        stub = call_stub(code, print)
+        twin = types.FunctionType(stub, {}, None, function.__defaults__, function.__closure__)
+        twin.__kwdefaults__, twin.__annotations__ = (
+            function.__kwdefaults__,
+            function.__annotations__,
+        )
+        assert inspect.signature(twin) == inspect.signature(function)
+        assert twin.__doc__ == function.__doc__
+        for field in ("name", "qualname", "filename", "firstlineno", "freevars", "argcount"):
+            assert getattr(stub, f"co_{field}") == getattr(code, f"co_{field}")
+        assert stub.co_cellvars == ()
+        assert not inspect.isgeneratorfunction(twin)
+        assert not stub.co_flags & inspect.CO_GENERATOR
+        assert set(stub.co_varnames) <= set(code.co_varnames)
+        assert {line for _, _, line in stub.co_lines()} - {None} == {code.co_firstlineno}
+
+
+@check
+def stubs_raise_as_a_call_does():
+    function, _ = _shapes()[1]
+    twin = types.FunctionType(call_stub(function.__code__, print), {}, None, function.__defaults__)
+    for args, kwargs in [((), {}), ((1, 2, 3), {}), ((1,), {"a": 2}), ((), {"z": 1})]:
+        messages = []
+        for f in (function, twin):
+            try:
+                f(*args, **kwargs)
+            except TypeError as error:
+                messages.append(str(error))
+        assert len(messages) == 2 and messages[0] == messages[1]
+
+
+@check
+def the_callee_lives_and_dies_with_the_stub():
+    class Callee:
+        def __call__(self, *args):
+            return args
+
+    callee = Callee()
+    stub = call_stub((lambda a: a).__code__, callee)
+    gone = weakref.ref(callee)
+    del callee
+    assert types.FunctionType(stub, {})(3) == (3,)
+    del stub
+    gc.collect()
+    assert gone() is None
+
+
+@check
+def stubs_can_replace_the_code_of_a_function():
+    function, _ = _shapes()[3]
+    function.__code__ = call_stub(function.__code__, lambda *received: received)
+    a, k, cell = function(1, k=2)
+    assert (a, k, cell.cell_contents) == (1, 2, 10)
+
+
+# ----------------------------------------------------------------------- snapshots
+
+
+@check
+def snapshots_bind_like_a_call():
+    def f(a, b=2, *args, c=3, **kw): ...
+
+    @functools.wraps(lambda something, else_: None)
+    def g(a): ...
+
+    assert FrameSnapshot.of_call(f, (1,)).args == (1, 2, 3, (), {})
+    assert FrameSnapshot.of_call(f, (1, 5, 6), {"z": 7, "c": 8}).args == (1, 5, 8, (6,), {"z": 7})
+    assert FrameSnapshot.of_call(g, (1,)).args == (1,)
+    raises(TypeError, "missing", FrameSnapshot.of_call, f)
+    snapshot = FrameSnapshot.of_call(f, (1,))
+    assert snapshot.globals is globals() and snapshot.builtins["len"] is len
+    assert snapshot.qualname == f.__qualname__ and snapshot.cells == ()
+
+
+# ------------------------------------------------------------------------ listings
+
+
+@check
+def listings_say_everything():
+    def f(a):
+        try:
+            return a.b < 1.5
+        except AttributeError:
+            return "nothing"
+
+    text = show(f.__code__)
+    assert text == show(decode(f.__code__)) == show(assemble(decode(f.__code__)))
+    for part in (
+        "f(a)",
+        "LOAD_ATTR",
+        " b",
+        "1.5",
+        "<",
+        "L1:",
+        "regions:",
+        "AttributeError",
+        "depth 0",
+    ):
+        assert part in text, text
+    assert " at 0x" not in show(call_stub(f.__code__, object()))
+    assert "<function f>" not in text
+    assert "frozenset({1, 2})" in show((lambda x: x in {1, 2}).__code__)
