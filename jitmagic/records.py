@@ -1,25 +1,35 @@
-"""StageRecord and Journal: history as a returned value.
+"""StageRecord, CompileRecord and Journal: history as a returned value.
 
-`pipeline` appends one StageRecord per stage it runs; diagnostics and notebook read them; no stage
-knows of them. A record keeps the stage's result object (small, frozen data), never user tensors.
+`pipeline` writes one StageRecord per stage it runs; diagnostics and notebook read them; no stage knows of
+them. A record keeps the stage's result object (small, frozen data), never user tensors. `watchers` are
+told when a stage begins and ends: the progress line is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["CompileRecord", "Journal", "StageRecord"]
+__all__ = ["CompileRecord", "Journal", "StageRecord", "watchers"]
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StageRecord:
     """One stage of one compile: its name, wall time in seconds, and what came out."""
 
     stage: str
-    seconds: float
+    seconds: float = 0.0
     result: Any = None
+
+    def keep(self, result: T) -> T:
+        """Remember what the stage made, and hand it on."""
+        self.result = result
+        return result
 
 
 @dataclass(slots=True)
@@ -29,15 +39,37 @@ class CompileRecord:
     name: str
     stages: list[StageRecord] = field(default_factory=list)
     outcome: str = "running"  # "compiled" | "eager: why" | "failed: why"
-    cache_hits: int = 0  # kernels found in the disk cache
+    kernels: int = 0
+    cache_hits: int = 0  # kernels that came out of the disk cache
 
     @property
     def seconds(self) -> float:
+        """Wall time of all stages so far."""
         return sum(stage.seconds for stage in self.stages)
 
     def result(self, stage: str) -> Any:
         """The result of the last stage of that name, or None."""
         return next((s.result for s in reversed(self.stages) if s.stage == stage), None)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[StageRecord]:
+        """Time a stage and keep its record, also when it raises."""
+        stage = StageRecord(name)
+        self.stages.append(stage)
+        for watch in watchers:
+            watch(self, stage, True)
+        started = time.perf_counter()
+        try:
+            yield stage
+        finally:
+            stage.seconds = time.perf_counter() - started
+            for watch in watchers:
+                watch(self, stage, False)
+
+
+Watcher = Callable[[CompileRecord, StageRecord, bool], None]
+watchers: list[Watcher] = []
+"""Called as watch(record, stage, begins) on the compiling thread."""
 
 
 @dataclass(slots=True)
@@ -47,6 +79,7 @@ class Journal:
     records: list[CompileRecord] = field(default_factory=list)
 
     def open(self, name: str) -> CompileRecord:
+        """Start the record of one compile."""
         record = CompileRecord(name)
         self.records.append(record)
         return record

@@ -1,0 +1,68 @@
+"""read_source: follow a Source in a live frame, in Python.
+
+Comes in: a source and the frame's snapshot. Goes out: the object, or KeyError, IndexError, AttributeError
+or ValueError where the path no longer leads anywhere. Follows the same rule as the native guard program:
+no user code runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..bytecode import FrameSnapshot
+from .source import (
+    Argument,
+    Builtin,
+    CellContents,
+    DictKeyAt,
+    FunctionPart,
+    Global,
+    Gradient,
+    InstanceDict,
+    Item,
+    ModuleAttr,
+    SlotAttr,
+    Source,
+    TypeAttr,
+    TypeOf,
+)
+
+__all__ = ["read_source"]
+
+
+def read_source(source: Source, frame: FrameSnapshot) -> Any:
+    """The object a source leads to."""
+    match source:
+        case Argument(index=index):
+            arguments = (*frame.args, *frame.cells)
+            return arguments[index]
+        case Global(name=name):
+            return frame.globals[name]
+        case Builtin(name=name):
+            return frame.builtins[name]
+    return _step(source, read_source(source.base, frame))  # type: ignore[attr-defined]
+
+
+def _step(source: Source, base: Any) -> Any:
+    match source:
+        case CellContents():
+            return base.cell_contents
+        case InstanceDict() | ModuleAttr():
+            table = object.__getattribute__(base, "__dict__")
+            return table[source.name] if isinstance(source, ModuleAttr) else table
+        case Item(key=key):
+            return base[key]
+        case DictKeyAt(index=index):
+            return list(base)[index]
+        case TypeOf():
+            return type(base)
+        case TypeAttr(name=name):
+            for cls in base.__mro__:
+                if name in cls.__dict__:
+                    return cls.__dict__[name]
+            raise AttributeError(name)
+        case SlotAttr(name=name) | FunctionPart(part=name):
+            return getattr(base, name)
+        case Gradient():
+            return base.grad
+    raise TypeError(f"not a source: {source!r}")

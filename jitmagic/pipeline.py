@@ -1,0 +1,223 @@
+"""The order of the stages: the only file that knows it. Read it as a table of contents.
+
+    compile_frame   snapshot -> Entry (guards, executable or residual) | Skip
+      compile_graph   torch-level graph -> callable: backend "native" | "aot_eager" | "eager" | yours
+        build_native    one ATen graph -> executable: lower, schedule, render, load
+
+Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and lets
+the progress line speak. A stage that fails makes the frame run as eager, visibly (FallbackWarning);
+`Unsupported` (fullgraph) and KeyboardInterrupt pass through.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .autograd.joint import trace_joint
+from .autograd.partition import partition
+from .autograd.shell import make_callable
+from .bytecode import FrameSnapshot
+from .codegen import render
+from .errors import FallbackWarning, ToolchainError, Unsupported
+from .frame.handle import Handle, Skip
+from .frame.native import Entry, GuardProgram, continue_with, lower_guards
+from .graph.verify import verify as verify_graph
+from .guards.read import read_source
+from .loops.lower import lower
+from .loops.verify import verify as verify_loops
+from .options import Options
+from .records import CompileRecord
+from .runtime.load import load
+from .schedule import schedule
+from .spec import TensorSpec
+from .target import Target, find_target
+from .trace.emit import CannotRestore, emit
+from .trace.machine import trace
+from .trace.result import Break, Trace
+from .trace.template import template_of
+
+__all__ = ["compile_frame"]
+
+Graph = Callable[..., tuple[Any, ...]]
+
+
+def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+    """Compile one call's frame for every later call that passes the same guards."""
+    options = handle.options
+    with record.stage("trace") as stage:
+        traced = stage.keep(trace(snapshot, options))
+    if isinstance(traced.exit, Break) and options.fullgraph:
+        reason = traced.exit.reason
+        raise Unsupported(reason.message, reason.hint, traced.exit.where)
+    if options.verify:
+        verify_graph(traced.graph)
+    graph = compile_graph(traced, snapshot, options, record) if _computes(traced) else None
+    with record.stage("emit") as stage:
+        return stage.keep(_make_entry(handle, snapshot, traced, graph))
+
+
+def _computes(traced: Trace) -> bool:
+    return any(node.op != "placeholder" and node.op != "output" for node in traced.graph.graph.nodes)
+
+
+def _make_entry(
+    handle: Handle, snapshot: FrameSnapshot, traced: Trace, graph: Graph | None
+) -> Entry | Skip:
+    """Natively callable when the frame is one graph with a plain result, else with a residual."""
+    template = template_of(traced)
+    sources = tuple(entry.source for entry in traced.inputs)
+    if template is not None:
+        wanted = (*sources, *template.sources)
+        steps, registers = lower_guards(
+            traced.guards, wanted, snapshot.globals, snapshot.builtins
+        )
+        inputs, read_again = registers[: len(sources)], registers[len(sources) :]
+        shape = template.with_registers(read_again)
+        run = graph if graph is not None else _no_graph
+        return Entry(GuardProgram(steps), run, inputs if graph else (), shape, False)
+    steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
+    try:
+        residual = emit(
+            traced,
+            handle.flat,
+            snapshot.globals,
+            snapshot.builtins,
+            graph,
+            handle.resume_dispatcher,
+            continue_with,
+        )
+    except CannotRestore as error:
+        return Skip(str(error))
+    return Entry(GuardProgram(steps), residual, None, None, isinstance(traced.exit, Break))
+
+
+def _no_graph() -> tuple[Any, ...]:
+    """The executable of a frame that computes nothing."""
+    return ()
+
+
+# ------------------------------------------------------------------------------------- one graph
+
+
+def compile_graph(
+    traced: Trace, snapshot: FrameSnapshot, options: Options, record: CompileRecord
+) -> Graph:
+    """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
+    specs = tuple(entry.spec for entry in traced.inputs)
+    if options.backend == "eager":
+        return traced.graph.forward
+    if callable(options.backend):
+        inputs = [read_source(entry.source, snapshot) for entry in traced.inputs]
+        with record.stage("backend"):
+            return _as_tuple(options.backend(traced.graph, inputs))
+    return _compile_ahead(traced.graph, specs, options, record)
+
+
+def _as_tuple(run: Callable[..., Any]) -> Graph:
+    """Backends may return a list or a tuple."""
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        made = run(*inputs)
+        return made if type(made) is tuple else tuple(made)
+
+    return call
+
+
+def _compile_ahead(
+    gm: torch.fx.GraphModule,
+    specs: Sequence[TensorSpec],
+    options: Options,
+    record: CompileRecord,
+) -> Graph:
+    with record.stage("joint") as stage:
+        joint = stage.keep(trace_joint(gm, specs))
+    with record.stage("partition") as stage:
+        parts = stage.keep(partition(joint))
+    build = _build_replay if options.backend == "aot_eager" else _build_graph
+    forward = build(parts.forward, "forward", options, record)
+    backward: Callable[[], Graph] | None = None
+    if parts.backward is not None:
+        module = parts.backward
+        backward = lambda: build(module, "backward", options, record)  # noqa: E731
+    return make_callable(parts, forward, backward)
+
+
+def _build_replay(
+    gm: torch.fx.GraphModule, name: str, options: Options, record: CompileRecord
+) -> Graph:
+    """Plain ATen replay: the graph's own Python code, below autograd."""
+    forward = gm.forward
+
+    def replay(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            return tuple(forward(*inputs))
+
+    return replay
+
+
+def _build_graph(
+    gm: torch.fx.GraphModule, name: str, options: Options, record: CompileRecord
+) -> Graph:
+    """Kernels of the best tier that works here; a tier that fails hands over to the next, visibly."""
+    device = _device_of(gm)
+    target = find_target(device, options)
+    while target.tier != "aten":
+        try:
+            return build_native(gm, name, target, options, record)
+        except (ToolchainError, ImportError) as error:
+            weaker = replace(options, cpu_tier="numba" if target.tier == "cpp" else "aten")
+            lower_tier = find_target(device, weaker)
+            if lower_tier.tier == target.tier:
+                lower_tier = replace(target, tier="aten")
+            _warn_fallback(name, target, lower_tier, error)
+            target, options = lower_tier, weaker
+    return _build_replay(gm, name, options, record)
+
+
+def _warn_fallback(name: str, target: Target, weaker: Target, error: Exception) -> None:
+    warnings.warn(
+        f"{name}: the {target.tier} code generator failed, using {weaker.tier} instead\n{error}",
+        FallbackWarning,
+        stacklevel=2,
+    )
+
+
+def _device_of(gm: torch.fx.GraphModule) -> torch.device:
+    """The device the graph computes on: CUDA as soon as one of its tensors lives there."""
+    devices = {
+        spec.device
+        for node in gm.graph.nodes
+        if isinstance(spec := node.meta.get("spec"), TensorSpec)
+    }
+    on_gpu = sorted((d for d in devices if d.type == "cuda"), key=str)
+    return on_gpu[0] if on_gpu else torch.device("cpu")
+
+
+def build_native(
+    gm: torch.fx.GraphModule,
+    name: str,
+    target: Target,
+    options: Options,
+    record: CompileRecord,
+) -> Graph:
+    """One ATen graph to one executable."""
+    with record.stage(f"{name}: lower") as stage:
+        program = stage.keep(lower(gm, name))
+        if options.verify:
+            verify_loops(program)
+    with record.stage(f"{name}: schedule") as stage:
+        plan = stage.keep(schedule(program, target, options))
+        if options.verify:
+            verify_loops(plan.program)
+    with record.stage(f"{name}: render") as stage:
+        rendered = stage.keep(render(plan, target))
+    with record.stage(f"{name}: load") as stage:
+        loaded = stage.keep(load(*rendered, target, options))
+    record.kernels += loaded.kernels
+    record.cache_hits += loaded.kernels if loaded.cached else 0
+    return loaded.run
