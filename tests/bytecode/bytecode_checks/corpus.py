@@ -5,7 +5,7 @@ data or raise; they depend on nothing that differs between two calls. `ASYNC` fu
 """
 
 # Odd code is the point of this file.
-# ruff: noqa: E501, E742, F541, F821, I001, UP
+# ruff: noqa: E501, E742, F541, F821, I001, UP008, UP028, UP033, UP037
 
 from __future__ import annotations
 
