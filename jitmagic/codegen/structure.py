@@ -32,6 +32,7 @@ from ..loops.ir import (
 )
 from ..schedule.rebuild import Rebuilder, value_axes
 from ..schedule.score import EXPENSIVE, op_cost
+from ..schedule.tile import drop_unit_axes
 
 __all__ = ["Pass", "Structure", "coefficient", "passes_in", "structure"]
 
@@ -66,7 +67,7 @@ class Structure:
 
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
     """Flatten the indexes, collapse the axes, split into passes."""
-    flat = _collapse(_flatten(nest, buffers))
+    flat = _collapse(_flatten(drop_unit_axes(nest), buffers))
     nodes = walk(_store_values(flat.stores))
     free = value_axes(nodes)
     read = dict.fromkeys(node.buffer for node in nodes if isinstance(node, Load))
@@ -101,7 +102,7 @@ def _store_values(stores: Iterable[Store]) -> tuple[Value, ...]:
 
 
 def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
-    """One offset per access, and no axis of extent 1."""
+    """One element offset per access."""
 
     def offset(name: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
         total: Expr = Integer(0)
@@ -109,22 +110,12 @@ def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
             total = add(total, mul(part, stride))
         return (total,)
 
-    unit: dict[Axis, Expr] = {axis: Integer(0) for axis in _all_axes(nest) if axis.extent == 1}
-    rebuild = Rebuilder(unit, on_load=lambda load: replace(load, index=offset(load.buffer, load.index)))
+    rebuild = Rebuilder(on_load=lambda load: replace(load, index=offset(load.buffer, load.index)))
     stores = []
     for store in nest.stores:
         index = offset(store.buffer, [rebuild.expr(part) for part in store.index])
-        inner = tuple(axis for axis in store.inner if axis.extent != 1)
-        stores.append(replace(store, inner=inner, index=index, value=rebuild.value(store.value)))
-    outer = tuple(axis for axis in nest.outer if axis.extent != 1)
-    return replace(nest, outer=outer, stores=tuple(stores))
-
-
-def _all_axes(nest: Nest) -> set[Axis]:
-    found = set(nest.outer)
-    for binder in _binders(nest):
-        found.update(binder)
-    return found
+        stores.append(replace(store, index=index, value=rebuild.value(store.value)))
+    return replace(nest, stores=tuple(stores))
 
 
 def _binders(nest: Nest) -> set[tuple[Axis, ...]]:

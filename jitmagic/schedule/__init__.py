@@ -1,1 +1,41 @@
+"""From an unfused LoopProgram to a Schedule: what is fused, in which order, where memory lives.
 
+In: the program of the lowering (one nest per ATen op), the target's facts, the options. Out: a Schedule
+whose program uses the same IR. Nothing here knows a backend; a refused fusion always has a sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..loops.ir import LoopProgram, Nest
+from ..options import Options
+from ..target import Target
+from .deps import analyse
+from .fuse import Fusion, fuse
+from .groups import Groups
+from .memory import plan_memory
+from .order import ordered_program
+from .result import Decision, Schedule
+from .tile import drop_unit_axes
+
+__all__ = ["Decision", "Schedule", "schedule"]
+
+
+def schedule(program: LoopProgram, target: Target, options: Options) -> Schedule:
+    """Fuse, order and place in memory."""
+    program = _prepared(program)
+    graph = analyse(program)
+    fusion = Fusion(program, graph, target, Groups(program, graph))
+    if options.fuse:
+        fuse(fusion)
+    fused = ordered_program(fusion)
+    memory = plan_memory(fused)
+    return Schedule(
+        fused, memory.pool, memory.pool_bytes, memory.last_use, tuple(fusion.decisions)
+    )
+
+
+def _prepared(program: LoopProgram) -> LoopProgram:
+    steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
+    return replace(program, steps=tuple(steps))

@@ -26,7 +26,7 @@ from ..loops.ir import (
     walk,
 )
 
-__all__ = ["Graph", "analyse", "buffer_refs", "loads_of", "reads_of", "storages", "store_values"]
+__all__ = ["Graph", "analyse", "buffer_refs", "loads_of", "reads_of", "storages", "store_values", "writes_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ be captured by them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from itertools import count
 
 from ..loops.expr import (
@@ -30,9 +29,14 @@ from ..loops.expr import (
 )
 from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, operands, walk
 
-__all__ = ["Rebuilder", "expr_axes", "value_axes"]
+__all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis", "value_axes"]
 
 _FRESH = count()
+
+
+def fresh_axis(like: Axis, extent: int) -> Axis:
+    """An axis that no nest has; tile.py gives the final names."""
+    return Axis(f"{like.name}.{next(_FRESH)}", extent)
 
 
 class Rebuilder:
@@ -44,20 +48,27 @@ class Rebuilder:
         on_load: Callable[[Load], Value] | None = None,
         on_expr: Callable[[Expr], Expr] | None = None,
         on_axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
+        on_reduction: Callable[[Reduction], Value] | None = None,
     ) -> None:
         self.bindings = {a: e for a, e in (bindings or {}).items() if e != AxisVar(a)}
         self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
+        self._on_reduction = on_reduction
         self._captured = frozenset(axis for e in self.bindings.values() for axis in expr_axes(e))
-        self._idle = not (self.bindings or on_load or on_expr or on_axes)
+        self._idle = not (self.bindings or on_load or on_expr or on_axes or on_reduction)
         self._done: dict[Value, Value] = {}
-        self._inner: dict[tuple[Axis, ...], tuple[Rebuilder, tuple[Axis, ...]]] = {}
+        self._inner: dict[object, tuple[Rebuilder, tuple[Axis, ...]]] = {}
 
     def store(self, store: Store) -> Store:
-        """The store rewritten; its own inner axes must not be bound here."""
+        """The store rewritten; its inner axes are bound by it, as a reduction's are."""
         if self._idle:
             return store
-        index = tuple(self.expr(part) for part in store.index)
-        return replace(store, index=index, value=self.value(store.value))
+        if any(axis in self.bindings or axis in self._captured for axis in store.inner):
+            free = free_axes(store.value).union(*(expr_axes(part) for part in store.index))
+            inside, inner = self._scope(store.inner, free)
+        else:
+            inside, inner = self, store.inner
+        index = tuple(inside.expr(part) for part in store.index)
+        return Store(store.buffer, inner, index, inside.value(store.value), store.mode)
 
     def value(self, root: Value) -> Value:
         """The rewritten value; iterative, because user graphs may be deeper than Python's stack."""
@@ -132,24 +143,25 @@ class Rebuilder:
         if not self._clashes(node):
             value = self._done[node.value]
         else:
-            inside, axes = self._scope(node.axes)
+            inside, axes = self._scope(node.axes, free_axes(node.value))
             value = inside.value(node.value)
-        if value is node.value and axes == node.axes:
-            return node
-        return Reduction(node.op, axes, value, node.dtype)
+        if value is not node.value or axes != node.axes:
+            node = Reduction(node.op, axes, value, node.dtype)
+        return node if self._on_reduction is None else self._on_reduction(node)
 
-    def _scope(self, axes: tuple[Axis, ...]) -> tuple[Rebuilder, tuple[Axis, ...]]:
-        """The substitution that holds inside a reduction over `axes`, and the axes under it."""
-        if axes not in self._inner:
-            bindings = {a: e for a, e in self.bindings.items() if a not in axes}
+    def _scope(
+        self, axes: tuple[Axis, ...], free: frozenset[Axis]
+    ) -> tuple[Rebuilder, tuple[Axis, ...]]:
+        """The substitution inside a loop over `axes` whose body depends on `free`, and its new axes."""
+        wanted = frozenset(a for a in self.bindings if a in free and a not in axes)
+        if (axes, wanted) not in self._inner:
+            bindings = {axis: self.bindings[axis] for axis in wanted}
             captured = {axis for e in bindings.values() for axis in expr_axes(e)}
-            new = tuple(
-                Axis(f"{a.name}.{next(_FRESH)}", a.extent) if a in captured else a for a in axes
-            )
+            new = tuple(fresh_axis(a, a.extent) if a in captured else a for a in axes)
             bindings.update({a: AxisVar(b) for a, b in zip(axes, new, strict=True)})
-            inside = Rebuilder(bindings, self._on_load, self._on_expr, self._on_axes)
-            self._inner[axes] = (inside, new)
-        return self._inner[axes]
+            hooks = (self._on_load, self._on_expr, self._on_axes, self._on_reduction)
+            self._inner[axes, wanted] = (Rebuilder(bindings, *hooks), new)
+        return self._inner[axes, wanted]
 
 
 def _has_value(expr: Expr) -> bool:
@@ -168,11 +180,12 @@ def expr_axes(expr: Expr) -> frozenset[Axis]:
     inside = operands(IndexValue(expr)) if _has_value(expr) else ()
     found = axes_of(expr)
     for value in inside:
-        found |= _free_axes(value)
+        found |= free_axes(value)
     return found
 
 
-def _free_axes(value: Value) -> frozenset[Axis]:
+def free_axes(value: Value) -> frozenset[Axis]:
+    """The axes one value depends on."""
     return value_axes(walk((value,)))[value]
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from ..loops.ir import Axis, Buffer, Compute, Load, Reduction, Value, walk
+from ..loops.ir import Axis, Buffer, Compute, Load, Reduction, Store, Value, walk
 
 __all__ = [
     "CHEAP",
     "EXPENSIVE",
     "PARALLEL_WORK",
-    "buffer_bytes",
     "body_cost",
+    "buffer_bytes",
     "extent_product",
     "op_cost",
     "value_cost",
+    "walk_cost",
 ]
 
 CHEAP = 8  # a value of at most this cost may be computed again in every consumer
@@ -60,6 +61,11 @@ def value_cost(value: Value) -> int:
         else:
             total += op_cost(node)
     return total
+
+
+def walk_cost(stores: Iterable[Store]) -> int:
+    """Cost of one point of all the values the stores write, shared nodes once."""
+    return body_cost(walk(tuple(store.value for store in stores)))
 
 
 def extent_product(axes: Iterable[Axis]) -> int:

@@ -1,0 +1,356 @@
+"""Fusion: which nests become one, and the values of the result.
+
+In: groups (one per step). Out: fewer groups, with the sentence for every pair that was considered.
+
+  1. inline     a pointwise producer that no one needs in memory is written into its readers' values
+  2. vertical   a producer joins a reader's nest when their axes line up; it is stored only if needed
+  3. horizontal nests over the same points that read the same memory become one nest
+
+Legality (legality.py, Groups.cyclic) and worth (the `_worth` functions, score.py) are asked one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..loops.expr import Axis, AxisVar
+from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
+from ..target import Target
+from .deps import Graph, loads_of
+from .groups import Group, Groups, mapping_of_stores
+from .legality import Alignment, align, inline_load, overwrites_reads, solve
+from .rebuild import Rebuilder
+from .result import Decision
+from .score import (
+    CHEAP,
+    PARALLEL_WORK,
+    body_cost,
+    buffer_bytes,
+    extent_product,
+    value_cost,
+    walk_cost,
+)
+
+__all__ = ["Fusion", "fuse"]
+
+MAX_BUFFERS = 48  # arguments of one kernel; beyond this the compiler runs out of registers for addresses
+MAX_NODES = 800  # values in one nest; keeps the compile time of one kernel in hand
+
+
+@dataclass(slots=True)
+class Fusion:
+    """The state of one run: what is fixed, the groups, what was decided."""
+
+    program: LoopProgram
+    graph: Graph
+    target: Target
+    groups: Groups
+    decisions: list[Decision] = field(default_factory=list)
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]:
+        return self.program.buffers
+
+    def say(self, producer: Group, consumer: Group, fused: bool, reason: str) -> None:
+        self.decisions.append(Decision(producer.name, consumer.name, fused, reason))
+
+
+def fuse(fusion: Fusion) -> None:
+    """Run the three phases in order; `fusion.groups` is changed in place."""
+    _inline(fusion)
+    _vertical(fusion)
+    _horizontal(fusion)
+
+
+# --- 1. inline --------------------------------------------------------------------------------------
+
+
+def _inline(fusion: Fusion) -> None:
+    groups, ready = fusion.groups, {}
+    for key in list(groups.alive):
+        group = groups.alive[key]
+        if not group.is_nest:
+            continue
+        _write_in(group, ready)
+        readers = _inline_readers(fusion, key, group)
+        if readers:
+            ready[group.stores[0].buffer] = (group.outer, group.stores[0])
+            for reader in readers:
+                target = groups.alive[reader]
+                target.origins = tuple(dict.fromkeys((*group.origins, *target.origins)))
+                fusion.say(group, target, True, "pointwise: written into its reader")
+            groups.drop(key)
+
+
+def _write_in(group: Group, ready: Mapping[str, tuple[tuple[Axis, ...], Store]]) -> None:
+    """Replace loads of inlined buffers by the values they held."""
+    if not any(load.buffer in ready for load in group.shape.loads):
+        return
+
+    def on_load(load: Load) -> Value:
+        if load.buffer not in ready:
+            return load
+        outer, store = ready[load.buffer]
+        bindings = solve(store, load, outer)
+        return load if bindings is None else inline_load(load, store, bindings)
+
+    rebuild = Rebuilder(on_load=on_load)
+    group.rewrite(group.outer, [rebuild.store(store) for store in group.stores])
+
+
+def _inline_readers(fusion: Fusion, key: int, group: Group) -> tuple[int, ...]:
+    """The steps into which the group is written, or () when it stays a nest."""
+    graph, groups = fusion.graph, fusion.groups
+    if len(group.stores) != 1 or group.shape.rigid or group.adds:
+        return ()
+    store = group.stores[0]
+    readers = graph.readers.get(store.buffer, ())
+    if graph.storage[store.buffer] in graph.escaping | graph.mutated or not readers:
+        return ()
+    if any(graph.storage[load.buffer] in graph.mutated for load in group.shape.loads):
+        return ()
+    cost = value_cost(store.value)
+    for reader in readers:
+        target = groups.alive[reader]
+        if not target.is_nest:
+            return ()
+        links = [load for load in target.shape.loads if load.buffer == store.buffer]
+        if any(solve(store, load, group.outer) is None for load in links):
+            fusion.say(group, target, False, "it is read through an index that loops cannot follow")
+            return ()
+        if not _cheap_enough(group, target, cost, links):
+            fusion.say(group, target, False, "its value would be computed many times over")
+            return ()
+        if len(target.shape.loads) + len(group.shape.loads) > MAX_BUFFERS or cost > MAX_NODES:
+            return ()
+    if len(readers) > 1 and not _cheap_to_repeat(fusion, group, cost):
+        return ()
+    return readers
+
+
+def _cheap_enough(group: Group, target: Group, cost: int, links: Sequence[Load]) -> bool:
+    """Whether the reader evaluates the value about as often as it has elements."""
+    points = extent_product(group.outer)
+    times = extent_product(target.outer) * max(
+        (extent_product(binder) for binder in target.shape.binders), default=1
+    )
+    if times <= points * 2 or cost <= CHEAP:
+        return True
+    innermost = target.shape.binders[0] if target.shape.binders else target.outer[-1:]
+    varies = any(AxisVar(axis) in load.index for load in links for axis in innermost)
+    return not varies or (times - points) * cost <= PARALLEL_WORK
+
+
+def _cheap_to_repeat(fusion: Fusion, group: Group, cost: int) -> bool:
+    """Cheap arithmetic on at most one tensor of its own size costs less than a round trip to memory."""
+    size = extent_product(group.outer)
+    full = {
+        load.buffer
+        for load in group.shape.loads
+        if extent_product_of(fusion.buffers[load.buffer]) >= max(size, 2) // 2
+    }
+    return cost <= CHEAP and len(full) <= 1
+
+
+def extent_product_of(buffer: Buffer) -> int:
+    """Number of elements."""
+    return buffer_bytes(buffer) // buffer.dtype.itemsize
+
+
+# --- 2. vertical ------------------------------------------------------------------------------------
+
+
+def _vertical(fusion: Fusion) -> None:
+    """Readers in program order take in their producers, the biggest first, as long as one fits."""
+    for key in list(fusion.groups.alive):
+        refused: set[int] = set()
+        while key in fusion.groups.alive and fusion.groups.alive[key].is_nest:
+            candidate = _next_producer(fusion, key, refused)
+            if candidate is None:
+                break
+            if not _join(fusion, candidate, key):
+                refused.add(candidate)
+
+
+def _next_producer(fusion: Fusion, key: int, refused: set[int]) -> int | None:
+    found: dict[int, int] = {}
+    for load in fusion.groups.alive[key].shape.loads:
+        producer = fusion.groups.producer.get(load.buffer)
+        if producer is not None and producer != key and producer not in refused:
+            size = buffer_bytes(fusion.buffers[load.buffer])
+            found[producer] = found.get(producer, 0) + size
+    return max(found, key=lambda producer: found[producer], default=None)
+
+
+def _join(fusion: Fusion, first: int, second: int) -> bool:
+    groups = fusion.groups
+    producer, consumer = groups.alive[first], groups.alive[second]
+    stores = mapping_of_stores(producer.stores)
+    links = [(stores[load.buffer], load) for load in consumer.shape.loads if load.buffer in stores]
+    refusal: str | None = None
+    if producer.adds or consumer.adds:
+        refusal = "one of them adds into memory in an order of its own"
+    elif groups.cyclic(producer, consumer):
+        refusal = "another step has to run between them"
+    plan = refusal or align(producer.shape, consumer.shape, links)
+    if isinstance(plan, str):
+        fusion.say(producer, consumer, False, plan)
+        return False
+    joined = _joined_stores(producer, consumer, plan)
+    refusal = _hazard(fusion, joined) or _not_worth(fusion, producer, consumer, plan, joined)
+    if refusal:
+        fusion.say(producer, consumer, False, refusal)
+        return False
+    fusion.say(producer, consumer, True, "its values are used where they are made")
+    groups.merge(first, second)
+    groups.alive[second].rewrite(plan.outer, joined)
+    return True
+
+
+def _joined_stores(producer: Group, consumer: Group, plan: Alignment) -> list[Store]:
+    into_rows = Rebuilder(plan.producer)
+    made = [_with_inner(into_rows.store(store), plan.producer_inner) for store in producer.stores]
+    by_buffer = mapping_of_stores(made)
+    rename = Rebuilder(plan.consumer)
+
+    def on_load(load: Load) -> Value:
+        store = by_buffer.get(load.buffer)
+        bindings = None if store is None else solve(store, load, store.inner)
+        return load if store is None or bindings is None else inline_load(load, store, bindings)
+
+    use = Rebuilder(on_load=on_load)
+    used = [
+        _with_inner(use.store(rename.store(store)), plan.consumer_inner) for store in consumer.stores
+    ]
+    return [*made, *used]
+
+
+def _with_inner(store: Store, axes: tuple[Axis, ...]) -> Store:
+    return replace(store, inner=(*axes, *store.inner)) if axes else store
+
+
+def _hazard(fusion: Fusion, stores: Sequence[Store]) -> str | None:
+    graph = fusion.graph
+    fixed = graph.mutated
+    if not any(graph.storage[store.buffer] in fixed for store in stores):
+        return None
+    if overwrites_reads(stores, loads_of(tuple(stores)), graph.storage, fixed):
+        return "one would overwrite what the other still reads"
+    return None
+
+
+def _not_worth(
+    fusion: Fusion, producer: Group, consumer: Group, plan: Alignment, stores: Sequence[Store]
+) -> str | None:
+    """The sentence that says why the joined nest would be slower, or None."""
+    if len({load.buffer for load in loads_of(tuple(stores))}) + len(stores) > MAX_BUFFERS:
+        return "the kernel would need too many buffers"
+    if walk_cost(stores) > MAX_NODES:
+        return "the kernel would become too long"
+    if not (producer.shape.rigid or consumer.shape.rigid):
+        return _not_worth_pointwise(fusion, producer, plan)
+    if producer.shape.rigid and not consumer.shape.rigid:
+        return _not_worth_rows(fusion, consumer, plan)
+    return None
+
+
+def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> str | None:
+    """Two pointwise nests: both must walk memory in the same order."""
+    last = plan.outer[-1:] and AxisVar(plan.outer[-1])
+    for store in producer.stores:
+        moved = Rebuilder(plan.producer).store(store)
+        axes = [part for part in moved.index if isinstance(part, AxisVar)]
+        if last and axes and axes[-1] != last and buffer_bytes(fusion.buffers[store.buffer]) > 1 << 14:
+            return "they walk through memory in different orders"
+    return None
+
+
+def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | None:
+    """A reduction and a pointwise reader: rows must be many enough, and stay in cache."""
+    rows, inner = extent_product(plan.outer), extent_product(plan.consumer_inner)
+    work = rows * inner * walk_cost(consumer.stores)
+    if work > PARALLEL_WORK and rows < 2 * max(fusion.target.threads, 1) and inner > rows:
+        return f"{rows} rows are too few to run in parallel"
+    store = max(consumer.stores, key=lambda s: buffer_bytes(fusion.buffers[s.buffer]))
+    strides = fusion.buffers[store.buffer].stride
+    inner_axes = {AxisVar(axis) for axis in plan.consumer_inner}
+    moved = Rebuilder(plan.consumer).store(store)
+    steps = [s for part, s in zip(moved.index, strides, strict=True) if part in inner_axes]
+    if steps and min(steps) > 1:
+        tile = inner * fusion.target.lanes * 4 * (1 + len(consumer.shape.loads))
+        if tile > fusion.target.l2_bytes:
+            return f"columns of {inner} elements do not stay in cache"
+    return None
+
+
+# --- 3. horizontal ----------------------------------------------------------------------------------
+
+
+def _horizontal(fusion: Fusion) -> None:
+    """Join nests that read a common big buffer at the same points, neighbours in program order."""
+    groups = fusion.groups
+    for key in list(groups.alive):
+        if key not in groups.alive or not groups.alive[key].is_nest:
+            continue
+        for other in _sharing(fusion, key):
+            if key in groups.alive and other in groups.alive:
+                _join_beside(fusion, other, key)
+
+
+def _sharing(fusion: Fusion, key: int) -> Iterator[int]:
+    """Earlier nests that read a buffer this one reads, most shared bytes first."""
+    mine = {load.buffer for load in fusion.groups.alive[key].shape.loads}
+    found: dict[int, int] = {}
+    for other, group in fusion.groups.alive.items():
+        if other >= key:
+            break
+        if not group.is_nest:
+            continue
+        common = mine.intersection(load.buffer for load in group.shape.loads)
+        if common:
+            found[other] = sum(buffer_bytes(fusion.buffers[name]) for name in common)
+    return iter(sorted(found, key=lambda other: -found[other]))
+
+
+def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
+    groups = fusion.groups
+    a, b = groups.alive[first], groups.alive[second]
+    if a.adds or b.adds or groups.cyclic(a, b) or (a.after & b.members) or (b.after & a.members):
+        return False
+    plan = _beside(a, b)
+    if plan is None:
+        return False
+    outer, stores = plan
+    if len({load.buffer for load in loads_of(tuple(stores))}) + len(stores) > MAX_BUFFERS:
+        return False
+    if _hazard(fusion, stores):
+        return False
+    fusion.say(a, b, True, "they read the same memory at the same points")
+    groups.merge(first, second)
+    groups.alive[second].rewrite(outer, stores)
+    return True
+
+
+def _beside(a: Group, b: Group) -> tuple[tuple[Axis, ...], list[Store]] | None:
+    """The stores of both over common outer axes, if a shared load then has the same index."""
+    extents = [axis.extent for axis in a.outer]
+    if extents != [axis.extent for axis in b.outer] or a.shape.rigid != b.shape.rigid:
+        return None
+    rename = Rebuilder({x: AxisVar(y) for x, y in zip(b.outer, a.outer, strict=True)})
+    moved = [rename.store(store) for store in b.stores]
+    stores = [*a.stores, *moved]
+    mine = {_where(load, a.outer) for load in a.shape.loads}
+    theirs = {_where(load, a.outer) for load in loads_of(tuple(moved))}
+    return (a.outer, stores) if mine & theirs else None
+
+
+def _where(load: Load, outer: Sequence[Axis]) -> tuple[object, ...]:
+    """The index of a load with inner axes known by their extents only."""
+    return (
+        load.buffer,
+        *(
+            part.axis.extent if isinstance(part, AxisVar) and part.axis not in outer else part
+            for part in load.index
+        ),
+    )

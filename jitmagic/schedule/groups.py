@@ -1,0 +1,137 @@
+"""Groups of steps on the way to becoming fused nests, and what has to run before what.
+
+In: the program and its dependency Graph. A Group starts as one step; `merge` joins two. The order between
+groups is kept as bit masks over the original steps (transitive), so that "would this make a cycle?" is a
+few integer operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..loops.expr import Axis
+from ..loops.ir import LoopProgram, Load, Nest, Reduction, Step, Store, walk
+from .deps import Graph, store_values
+from .legality import Shape
+
+__all__ = ["Group", "Groups"]
+
+
+@dataclass(slots=True)
+class Group:
+    """One step of the result. `after`/`before`: masks of the steps that must follow / precede."""
+
+    step: Step
+    members: int
+    before: int
+    after: int
+    outer: tuple[Axis, ...] = ()
+    stores: tuple[Store, ...] = ()
+    origins: tuple[str, ...] = ()
+    _shape: Shape | None = field(default=None)
+
+    @property
+    def is_nest(self) -> bool:
+        return isinstance(self.step, Nest)
+
+    @property
+    def name(self) -> str:
+        return self.step.name if isinstance(self.step, Nest) else str(getattr(self.step, "name", ""))
+
+    @property
+    def shape(self) -> Shape:
+        """Facts about the current stores, computed when first asked for."""
+        if self._shape is None:
+            self._shape = _shape_of(self.outer, self.stores)
+        return self._shape
+
+    def rewrite(self, outer: tuple[Axis, ...], stores: Sequence[Store]) -> None:
+        self.outer, self.stores, self._shape = outer, tuple(stores), None
+
+    @property
+    def adds(self) -> bool:
+        return any(store.mode == "add" for store in self.stores)
+
+
+def _shape_of(outer: tuple[Axis, ...], stores: tuple[Store, ...]) -> Shape:
+    loads: list[Load] = []
+    binders = dict.fromkeys(store.inner for store in stores if store.inner)
+    for node in walk(store_values(stores)):
+        if isinstance(node, Load):
+            loads.append(node)
+        elif isinstance(node, Reduction):
+            binders[node.axes] = None
+    return Shape(outer, stores, tuple(loads), bool(binders), tuple(binders))
+
+
+class Groups:
+    """All groups, alive ones only, keyed by the number of their first step."""
+
+    def __init__(self, program: LoopProgram, graph: Graph) -> None:
+        self.alive: dict[int, Group] = {}
+        self.producer: dict[str, int] = {}  # buffer -> key of the nest that stores it
+        self._gone = 0  # steps that were written into their readers: they order nothing any more
+        masks = _transitive(graph.before)
+        after = [0] * len(masks)
+        for number, mask in enumerate(masks):
+            for earlier in _bits(mask):
+                after[earlier] |= 1 << number
+        for number, step in enumerate(program.steps):
+            group = Group(step, 1 << number, masks[number], after[number])
+            if isinstance(step, Nest):
+                group.outer, group.stores = step.outer, step.stores
+                group.origins = step.origins or (step.name,)
+                for store in step.stores:
+                    self.producer[store.buffer] = number
+            self.alive[number] = group
+
+    def drop(self, key: int) -> None:
+        """Forget a group whose values were written into all of its readers."""
+        self._gone |= 1 << key
+        for store in self.alive.pop(key).stores:
+            self.producer.pop(store.buffer, None)
+
+    def cyclic(self, a: Group, b: Group) -> bool:
+        """Whether some other step has to run between the two."""
+        between = (a.after & b.before) | (b.after & a.before)
+        return bool(between & ~(a.members | b.members | self._gone))
+
+    def merge(self, producer: int, consumer: int) -> None:
+        """The consumer takes over the producer's place in the order; its stores are set by `rewrite`."""
+        first, second = self.alive.pop(producer), self.alive[consumer]
+        members = first.members | second.members
+        second.members = members
+        second.before = (first.before | second.before) & ~members
+        second.after = (first.after | second.after) & ~members
+        second.origins = tuple(dict.fromkeys((*first.origins, *second.origins)))
+        for store in first.stores:
+            self.producer[store.buffer] = consumer
+        up, down = members | second.after, members | second.before
+        for group in self.alive.values():
+            if group.members & second.after:
+                group.before |= down
+            elif group.members & second.before:
+                group.after |= up
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _transitive(before: Sequence[frozenset[int]]) -> list[int]:
+    masks: list[int] = []
+    for direct in before:
+        mask = 0
+        for number in direct:
+            mask |= masks[number] | 1 << number
+        masks.append(mask)
+    return masks
+
+
+def mapping_of_stores(stores: Sequence[Store]) -> Mapping[str, Store]:
+    """Buffer -> the store that writes it."""
+    return {store.buffer: store for store in stores}

@@ -1,0 +1,202 @@
+"""Whether two groups of stores may share one nest, and how their axes line up.
+
+In: a producer group, a consumer group, the loads by which the consumer reads the producer. Out: an
+Alignment (how to rename both sides' axes into the shared nest) or the sentence that says why not.
+Nothing here asks whether it is worth it; that is score.py.
+
+A group is *rigid* when it holds a reduction or inner axes: its outer axes are then the rows, one point of
+which must stay together. A flexible group is pointwise: any of its axes may become inner axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..loops.expr import Axis, AxisVar, Expr, FloorDiv, Integer, Mod, add, linear, mul
+from ..loops.ir import Compute, Constant, Load, Store, Value
+from .rebuild import Rebuilder, fresh_axis
+
+__all__ = ["Alignment", "Shape", "align", "inline_load", "overwrites_reads", "solve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What alignment needs to know of a group."""
+
+    outer: tuple[Axis, ...]
+    stores: tuple[Store, ...]
+    loads: tuple[Load, ...]
+    rigid: bool
+    binders: tuple[tuple[Axis, ...], ...]  # axes of its reductions and inner loops
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The shared outer axes, what each side's outer axes become, and the inner axes each side gains."""
+
+    outer: tuple[Axis, ...]
+    producer: Mapping[Axis, Expr]
+    consumer: Mapping[Axis, Expr]
+    producer_inner: tuple[Axis, ...] = ()
+    consumer_inner: tuple[Axis, ...] = ()
+
+
+def solve(store: Store, load: Load, axes: Iterable[Axis]) -> dict[Axis, Expr] | None:
+    """The point of the store's loops at which the loaded element was written; None when unknown."""
+    if store.mode != "set":
+        return None
+    found: dict[Axis, Expr] = {}
+    for target, source in zip(store.index, load.index, strict=True):
+        match target:
+            case AxisVar(axis):
+                if found.setdefault(axis, source) != source:
+                    return None
+            case Integer(0):
+                continue  # a dimension of size 1
+            case _:
+                return None
+    return found if all(axis in found for axis in axes) else None
+
+
+def inline_load(load: Load, store: Store, bindings: Mapping[Axis, Expr]) -> Value:
+    """The value that `store` wrote at `bindings`, in place of the load."""
+    value = Rebuilder(bindings).value(store.value)
+    if load.mask is None:
+        return value
+    mask = load.mask
+
+    def guarded(inside: Load) -> Load:
+        both = mask if inside.mask is None else _both(mask, inside.mask)
+        return Load(inside.buffer, inside.index, inside.dtype, both, inside.fill)
+
+    value = Rebuilder(on_load=guarded).value(value)
+    return Compute("where", (mask, value, Constant(load.fill, load.dtype)), load.dtype)
+
+
+def _both(a: Value, b: Value) -> Value:
+    return a if a is b else Compute("logical_and", (a, b), a.dtype)
+
+
+def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]]) -> Alignment | str:
+    """Line up the axes of two groups, given every load by which the consumer reads the producer."""
+    exprs: tuple[Expr, ...] | None = None
+    for store, load in links:
+        found = solve(store, load, (*producer.outer, *store.inner))
+        if found is None:
+            return "it is read through an index that loops cannot follow"
+        here = tuple(found[axis] for axis in producer.outer)
+        if exprs is not None and here != exprs:
+            return "it is read at two different places at once"
+        exprs = here
+    split = split_axes(exprs or (), producer.outer, consumer.outer)
+    renamed = Rebuilder(split)
+    outer = tuple(a for axis in consumer.outer for a in digits_of(renamed.expr(AxisVar(axis))))
+    rows: list[Axis] = []
+    bindings: dict[Axis, Expr] = {}
+    for axis, expr in zip(producer.outer, exprs or (), strict=True):
+        bindings[axis] = renamed.expr(expr)
+        digits = mixed_radix(bindings[axis], axis.extent)
+        if digits is None:
+            return "its rows are not the consumer's rows"
+        rows.extend(digits)
+    if len(set(rows)) != len(rows):
+        return "its rows are not the consumer's rows"
+    return _share(producer, consumer, outer, tuple(rows), bindings, split)
+
+
+def _share(
+    producer: Shape,
+    consumer: Shape,
+    outer: tuple[Axis, ...],
+    rows: tuple[Axis, ...],
+    bindings: Mapping[Axis, Expr],
+    split: Mapping[Axis, Expr],
+) -> Alignment | str:
+    used = set(rows)
+    if producer.rigid and consumer.rigid:
+        if used != set(outer):
+            return "both reduce, over different rows"
+        return Alignment(outer, bindings, split)
+    if producer.rigid:
+        if not used <= set(outer):
+            return "its rows are not rows of the consumer"
+        rest = tuple(axis for axis in outer if axis not in used)
+        return Alignment(
+            tuple(axis for axis in outer if axis in used), bindings, split, consumer_inner=rest
+        )
+    if not used >= set(outer):
+        return "it is smaller than the consumer, which would compute it again and again"
+    extra = tuple(axis for axis in rows if axis not in outer)
+    if extra and not consumer.rigid:
+        return "its axes are not axes of the consumer"
+    for binder in consumer.binders:
+        if set(binder) == set(extra):
+            extra = binder
+    return Alignment(outer, bindings, split, producer_inner=extra)
+
+
+def mixed_radix(expr: Expr, extent: int) -> tuple[Axis, ...] | None:
+    """Axes (x, y, ..) such that expr = x*len(y)*.. + y*.. + .. runs once over 0..extent-1, or None."""
+    constant, terms = linear(expr)
+    if constant != 0:
+        return () if not terms and extent == 1 else None
+    axes: list[Axis] = []
+    scale = 1
+    for atom, factor in sorted(terms.items(), key=lambda item: item[1]):
+        if not isinstance(atom, AxisVar) or factor != scale:
+            return None
+        axes.append(atom.axis)
+        scale *= atom.axis.extent
+    return tuple(reversed(axes)) if scale == extent else None
+
+
+def digits_of(expr: Expr) -> tuple[Axis, ...]:
+    """The axes of a mixed-radix expression, most significant first."""
+    terms = linear(expr)[1]
+    ordered = sorted(terms.items(), key=lambda item: -item[1])
+    return tuple(atom.axis for atom, _ in ordered if isinstance(atom, AxisVar))
+
+
+def split_axes(
+    exprs: Sequence[Expr], axes: Sequence[Axis], outer: Sequence[Axis]
+) -> dict[Axis, Expr]:
+    """How to split the consumer's outer axes so that `f // 8` and `f % 8` become axes themselves."""
+    cuts: dict[Axis, set[int]] = {}
+    for expr, axis in zip(exprs, axes, strict=True):
+        digit = _digit(expr)
+        if digit is not None and digit[0] in outer:
+            cuts.setdefault(digit[0], set()).update((digit[1], digit[1] * axis.extent))
+    bindings: dict[Axis, Expr] = {}
+    for axis, found in cuts.items():
+        points = sorted(found | {1, axis.extent})
+        if all(b % a == 0 for a, b in zip(points, points[1:], strict=False)):
+            total: Expr = Integer(0)
+            for low, high in zip(points, points[1:], strict=False):
+                total = add(total, mul(AxisVar(fresh_axis(axis, high // low)), low))
+            bindings[axis] = total
+    return bindings
+
+
+def _digit(expr: Expr) -> tuple[Axis, int] | None:
+    """(axis, scale) of `axis // scale`, maybe `% n`; None for a plain axis and for anything else."""
+    match expr:
+        case FloorDiv(AxisVar(axis), scale) | Mod(FloorDiv(AxisVar(axis), scale), _):
+            return axis, scale
+        case Mod(AxisVar(axis), _):
+            return axis, 1
+    return None
+
+
+def overwrites_reads(
+    stores: Sequence[Store], loads: Sequence[Load], storage: Mapping[str, str], fixed: frozenset[str]
+) -> bool:
+    """Whether the nest would overwrite an element of shared memory that another point still reads."""
+    written = {storage[s.buffer]: s for s in stores if storage[s.buffer] in fixed}
+    if len(written) < sum(storage[s.buffer] in fixed for s in stores):
+        return True
+    for load in loads:
+        store = written.get(storage[load.buffer])
+        if store is not None and (load.buffer, load.index) != (store.buffer, store.index):
+            return True
+    return False

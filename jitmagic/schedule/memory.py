@@ -1,0 +1,145 @@
+"""Where temporaries live: one pool per call, with memory reused after the last reader.
+
+In: the ordered program. Out: byte offsets (64-byte aligned) for every temporary that a nest writes, the
+size of the pool, and for every buffer the step after which it is dead. A pointwise nest may write its
+result over an operand that dies there, when both are walked through at the same offsets.
+Invariant: two temporaries whose lifetimes overlap never overlap in memory; what leaves the call, and what
+an ATen op allocates itself, is never in the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, walk
+from .deps import reads_of, storages, store_values, writes_of
+from .externs import out_overload
+from .score import buffer_bytes
+
+__all__ = ["MemoryPlan", "last_uses", "plan_memory", "storage_bytes"]
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """See schedule.result.Schedule for the fields."""
+
+    pool: Mapping[str, int]
+    pool_bytes: int
+    last_use: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _FreeList:
+    """Gaps (offset, size) in a pool that grows at its end; first fit, neighbours merged."""
+
+    end: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, size: int) -> int:
+        for number, (offset, room) in enumerate(self.gaps):
+            if room >= size:
+                rest = [(offset + size, room - size)] if room > size else []
+                self.gaps[number : number + 1] = rest
+                return offset
+        offset = self.end
+        if self.gaps and sum(self.gaps[-1]) == self.end:  # grow the gap at the end
+            offset = self.gaps.pop()[0]
+        self.end = offset + size
+        return offset
+
+    def give(self, offset: int, size: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for start, room in sorted([*self.gaps, (offset, size)]):
+            if merged and sum(merged[-1]) == start:
+                merged[-1] = (merged[-1][0], merged[-1][1] + room)
+            else:
+                merged.append((start, room))
+        self.gaps = merged
+
+
+def storage_bytes(buffer: Buffer) -> int:
+    """Bytes from the first to the last element, rounded up to the pool's alignment."""
+    if 0 in buffer.shape:
+        return ALIGNMENT
+    last = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.stride, strict=True))
+    return -(-(last + 1) * buffer.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+
+
+def last_uses(program: LoopProgram) -> dict[str, int]:
+    """Buffer -> last step that touches its memory; an owner lives as long as its aliases."""
+    owner = storages(program)
+    last: dict[str, int] = {}
+    for number, step in enumerate(program.steps):
+        for name in (*reads_of(step), *writes_of(step)):
+            last[name] = last[owner[name]] = number
+    end = len(program.steps)
+    for name in program.outputs:
+        if name is not None:
+            last[name] = last[owner[name]] = end
+    return last
+
+
+def plan_memory(program: LoopProgram) -> MemoryPlan:
+    """Walk the steps once, handing out and taking back memory."""
+    last, owner = last_uses(program), storages(program)
+    poolable = _poolable(program, owner)
+    free = _FreeList()
+    pool: dict[str, int] = {}
+    size: dict[str, int] = {}
+    for number, step in enumerate(program.steps):
+        fresh = [name for name in writes_of(step) if name in poolable and name not in pool]
+        dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
+        for name in fresh:
+            size[name] = storage_bytes(program.buffers[name])
+            heir = _operand_to_overwrite(program, step, name, dying, pool, size)
+            if heir is not None:
+                dying.remove(heir)
+                pool[name] = pool[heir]
+            else:
+                pool[name] = free.take(size[name])
+        dead = [name for name in fresh if last[name] == number]
+        for name in dict.fromkeys((*dying, *dead)):
+            if name in pool:
+                free.give(pool[name], size[name])
+    return MemoryPlan(pool, free.end, last)
+
+
+def _poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
+    """Temporaries written by nests (or by ops that can write into given memory) that stay inside."""
+    leaving = {owner[name] for name in (*program.outputs, *program.inputs) if name is not None}
+    made: set[str] = set()
+    for step in program.steps:
+        given = isinstance(step, Extern) and out_overload(step, program.buffers) is not None
+        if given or isinstance(step, Nest):
+            made.update(name for name in writes_of(step) if program.buffers[name].role == "temp")
+    return made - leaving - set(program.constants)
+
+
+def _operand_to_overwrite(
+    program: LoopProgram,
+    step: object,
+    name: str,
+    dying: Sequence[str],
+    pool: Mapping[str, int],
+    size: Mapping[str, int],
+) -> str | None:
+    """A dying operand of a pointwise nest that is only read where `name` is written."""
+    if not isinstance(step, Nest):
+        return None
+    store = next(store for store in step.stores if store.buffer == name)
+    nodes = walk(store_values(step.stores))
+    if store.inner or store.mode != "set" or any(isinstance(n, Reduction) for n in nodes):
+        return None
+    mine = program.buffers[name]
+    for candidate in dying:
+        if candidate not in pool or size[candidate] != size[name]:
+            continue
+        other = program.buffers[candidate]
+        same = (other.shape, other.stride, other.dtype) == (mine.shape, mine.stride, mine.dtype)
+        loads = [n for n in nodes if isinstance(n, Load) and n.buffer == candidate]
+        if same and loads and all(load.index == store.index for load in loads):
+            return candidate
+    return None

@@ -1,0 +1,109 @@
+"""The order of the fused steps, and the program they make.
+
+In: the groups. Out: a LoopProgram: dead stores and dead nests dropped, every group turned into its final
+step, sorted so that each comes after what it waits for and otherwise as early as the user wrote it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..loops.ir import LoopProgram, Nest, Step
+from .deps import Graph, loads_of, reads_of
+from .fuse import Fusion
+from .groups import Group
+from .tile import final_nest
+
+__all__ = ["ordered_program"]
+
+
+def ordered_program(fusion: Fusion) -> LoopProgram:
+    """The program after fusion; buffers that no step mentions any more are gone."""
+    program, alive = fusion.program, fusion.groups.alive
+    _drop_dead_stores(program, fusion.graph, alive)
+    names: dict[str, int] = {}
+    steps: list[Step] = []
+    for group in _sorted(alive):
+        step = group.step
+        if isinstance(step, Nest):
+            name = _unique(_name(group), names)
+            step = final_nest(name, group.outer, group.stores, group.origins, program.buffers)
+        steps.append(step)
+    used = {name for step in steps for name in _mentioned(step)}
+    used.update(program.inputs, program.constants, (n for n in program.outputs if n is not None))
+    buffers = {name: buffer for name, buffer in program.buffers.items() if name in used}
+    return replace(program, buffers=buffers, steps=tuple(steps))
+
+
+def _mentioned(step: Step) -> tuple[str, ...]:
+    if isinstance(step, Nest):
+        return (*(s.buffer for s in step.stores), *(load.buffer for load in loads_of(step.stores)))
+    named = (getattr(step, "name", None), *(getattr(step, "results", None) or ()))
+    return (*reads_of(step), *(name for name in named if name is not None))
+
+
+def _drop_dead_stores(program: LoopProgram, graph: Graph, alive: dict[int, Group]) -> None:
+    """Stores that nobody outside their nest reads go; emptied nests go with them, users first."""
+    readers: dict[str, int] = {}
+    for group in alive.values():
+        for name in _read_by(group):
+            readers[name] = readers.get(name, 0) + 1
+    for key, group in sorted(alive.items(), key=lambda item: -item[1].members):
+        if not group.is_nest:
+            continue
+        own = {load.buffer for load in group.shape.loads}
+        kept = []
+        for store in group.stores:
+            root = graph.storage[store.buffer]
+            elsewhere = readers.get(store.buffer, 0) - (store.buffer in own)
+            if elsewhere or root in graph.escaping or root in graph.mutated:
+                kept.append(store)
+        if not kept:
+            del alive[key]
+            for name in own:
+                readers[name] -= 1
+        elif len(kept) < len(group.stores):
+            group.rewrite(group.outer, kept)
+            for name in own.difference(load.buffer for load in group.shape.loads):
+                readers[name] -= 1
+
+
+def _read_by(group: Group) -> set[str]:
+    if group.is_nest:
+        return {load.buffer for load in group.shape.loads}
+    return set(reads_of(group.step))
+
+
+def _sorted(alive: Mapping[int, Group]) -> list[Group]:
+    """Topological, ties in the program's order."""
+    result: list[Group] = []
+    done = 0
+    present = 0
+    for group in alive.values():
+        present |= group.members
+    waiting = sorted(alive.items())
+    while waiting:
+        later = []
+        for key, group in waiting:
+            if group.before & present & ~done:
+                later.append((key, group))
+            else:
+                result.append(group)
+                done |= group.members
+        waiting = later
+    return result
+
+
+def _name(group: Group) -> str:
+    """A C identifier from the ATen nodes inside: `softmax`-like names for people to recognise."""
+    plain = [re.sub(r"(_default|_tensor|_scalar)?(_\d+)?$", "", origin) for origin in group.origins]
+    words = list(dict.fromkeys(re.sub(r"\W", "_", word) for word in plain if word))
+    return "_".join(words[:5]) or "nest"
+
+
+def _unique(name: str, used: dict[str, int]) -> str:
+    number = used.get(name, 0)
+    used[name] = number + 1
+    return f"{name}_{number}"

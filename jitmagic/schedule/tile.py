@@ -1,0 +1,129 @@
+"""The final form of a fused nest: axes named alike where they run alike, in memory order.
+
+In: a group's outer axes and stores. Out: a Nest in which
+  - the outer axes are i0, i1, .. ordered so that the biggest store walks through memory forwards;
+  - reductions and inner loops of equal extents bind the same axes j0, j1, .., so that equal work is one
+    shared value (softmax's exp is one node, used by the sum and by the store).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from ..loops.expr import Axis, AxisVar, Expr, Integer, add, linear, mul, substitute
+from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, walk
+from .deps import store_values
+from .rebuild import Rebuilder, free_axes
+
+__all__ = ["drop_unit_axes", "final_nest"]
+
+Extents = tuple[int, ...]
+
+
+def drop_unit_axes(nest: Nest) -> Nest:
+    """Axes of extent 1 become the constant 0, so that every size-1 dimension is indexed alike."""
+    units = _unit_axes(nest)
+    if not units:
+        return nest
+    zero: dict[Axis, Expr] = {axis: Integer(0) for axis in units}
+
+    def kept(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(axis for axis in axes if axis.extent != 1)
+
+    rebuild = Rebuilder(
+        on_axes=kept, on_expr=lambda expr: substitute(expr, zero), on_reduction=_without_loop
+    )
+    stores = []
+    for store in nest.stores:
+        index = tuple(rebuild.expr(part) for part in store.index)
+        value = rebuild.value(store.value)
+        stores.append(Store(store.buffer, kept(store.inner), index, value, store.mode))
+    return Nest(nest.name, kept(nest.outer), tuple(stores), nest.origins)
+
+
+def _without_loop(node: Reduction) -> Value:
+    """A reduction over nothing is its value."""
+    if node.axes:
+        return node
+    if node.op in ("argmax", "argmin"):
+        return Constant(0, node.dtype)
+    return node.value if node.value.dtype == node.dtype else Cast(node.value, node.dtype)
+
+
+def _unit_axes(nest: Nest) -> list[Axis]:
+    bound = [axis for store in nest.stores for axis in store.inner]
+    for node in walk(store_values(nest.stores)):
+        if isinstance(node, Reduction):
+            bound.extend(node.axes)
+    return [axis for axis in (*nest.outer, *bound) if axis.extent == 1]
+
+
+def final_nest(
+    name: str,
+    outer: Sequence[Axis],
+    stores: Sequence[Store],
+    origins: tuple[str, ...],
+    buffers: Mapping[str, Buffer],
+) -> Nest:
+    """Order and name the axes; share the inner ones."""
+    ordered = _in_memory_order(outer, stores, buffers)
+    names = {axis: Axis(f"i{n}", axis.extent) for n, axis in enumerate(ordered)}
+    rebuild = Rebuilder({axis: AxisVar(new) for axis, new in names.items()})
+    renamed = tuple(rebuild.store(store) for store in stores)
+    return Nest(name, tuple(names.values()), _share_inner(renamed), origins)
+
+
+def _in_memory_order(
+    outer: Sequence[Axis], stores: Sequence[Store], buffers: Mapping[str, Buffer]
+) -> list[Axis]:
+    """Outer axes by falling stride in the biggest store; stable where it does not tell."""
+    biggest = max(stores, key=lambda store: prod(buffers[store.buffer].shape))
+    offset: Expr = Integer(0)
+    for part, stride in zip(biggest.index, buffers[biggest.buffer].stride, strict=True):
+        offset = add(offset, mul(part, stride))
+    steps = {a.axis: n for a, n in linear(offset)[1].items() if isinstance(a, AxisVar)}
+    if any(axis not in steps for axis in outer):
+        return list(outer)
+    return sorted(outer, key=lambda axis: -abs(steps[axis]))
+
+
+class _Shared:
+    """Hands out inner axes by extents; a second set where the first is taken by an enclosing loop."""
+
+    def __init__(self) -> None:
+        self._sets: dict[Extents, list[tuple[Axis, ...]]] = {}
+        self._count = 0
+
+    def axes(self, bound: tuple[Axis, ...], taken: frozenset[Axis]) -> tuple[Axis, ...]:
+        sets = self._sets.setdefault(tuple(axis.extent for axis in bound), [])
+        for candidate in sets:
+            if taken.isdisjoint(candidate):
+                return candidate
+        made = tuple(Axis(f"j{self._count + n}", axis.extent) for n, axis in enumerate(bound))
+        self._count += len(bound)
+        sets.append(made)
+        return made
+
+
+def _share_inner(stores: tuple[Store, ...]) -> tuple[Store, ...]:
+    """Rename the axes of every store's inner loop and of every reduction to shared ones."""
+    shared = _Shared()
+    opened = []
+    for store in stores:
+        inner = shared.axes(store.inner, frozenset()) if store.inner else ()
+        bind = {a: AxisVar(b) for a, b in zip(store.inner, inner, strict=True)}
+        moved = Rebuilder(bind)
+        index = tuple(moved.expr(part) for part in store.index)
+        opened.append(Store(store.buffer, inner, index, moved.value(store.value), store.mode))
+    return tuple(_share_reductions(opened, shared))
+
+
+def _share_reductions(stores: Sequence[Store], shared: _Shared) -> list[Store]:
+    def renamed(node: Reduction) -> Value:
+        axes = shared.axes(node.axes, free_axes(node))
+        bind = {a: AxisVar(b) for a, b in zip(node.axes, axes, strict=True)}
+        return Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
+
+    rebuild = Rebuilder(on_reduction=renamed)
+    return [rebuild.store(store) for store in stores]
