@@ -117,6 +117,7 @@ def _cut(
     for way in _ways_on(root.body, breaking):
         key, absent = _key_of(exit_, breaking, way, root.live)
         tail = _hand_over(key, absent, flat.resume(key, make_resume), continue_with)
+        tail = [*(Instruction(op) for op in way.landing), *tail]
         if way.jumps:
             twins[breaking].target = tail[0]
         else:
@@ -160,20 +161,25 @@ class _Way:
     target: Instruction
     jumps: bool
     effect: int  # how much the stack grows
+    landing: tuple[str, ...] = ()  # what FOR_ITER must jump to, though it never runs
 
 
 def _ways_on(body: Body, breaking: Instruction) -> Iterator[_Way]:
-    from_here = dict(zip(body.instructions, body.instructions[1:], strict=False))
+    following = dict(zip(body.instructions, body.instructions[1:], strict=False))
     before = sum(stack_effect(i, jump=False) for i in _group(body, breaking)[:-1])
-    if breaking.target is not None:
+    if breaking.op == "FOR_ITER":
+        target = breaking.target
+        for _ in build.RUNNING.loop_landing:
+            assert target is not None
+            target = following[target]
+        assert target is not None
+        yield _Way(target, True, -1, tuple(build.RUNNING.loop_landing))
+    elif breaking.target is not None:
         yield _Way(breaking.target, True, before + stack_effect(breaking, jump=True))
-    if breaking.op not in _NO_FALLTHROUGH and breaking in from_here:
-        yield _Way(from_here[breaking], False, before + stack_effect(breaking, jump=False))
+    if breaking.op not in build.RUNNING.no_fallthrough and breaking in following:
+        yield _Way(following[breaking], False, before + stack_effect(breaking, jump=False))
 
 
-_NO_FALLTHROUGH = frozenset(
-    {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD"}
-)
 _LOADS_FOR_CALLS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_SUPER_ATTR"})
 
 
