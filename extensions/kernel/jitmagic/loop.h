@@ -1,0 +1,161 @@
+// Loops of generated kernels: blocks of lanes with a short last one, and memory access that knows how many lanes count.
+//
+// In: what the C++ renderer writes. A block body is called as body(at, n): `n` is Full, or an int64_t 0 < n < N for the last
+// block. Every access takes `n`, so a body is written once. Invariant: lanes at and after n are never read from memory
+// nor written to it; their values are whatever the arithmetic makes of zeros, and `only` removes them from reductions.
+#pragma once
+#include "math.h"
+#include "parallel.h"
+#include "reduce.h"
+
+#define JM_BODY __attribute__((always_inline))
+
+namespace jm {
+
+struct Full {};
+
+template <int N, class Body> JM_INLINE void blocks(int64_t begin, int64_t end, Body&& body) {
+    int64_t at = begin;
+    for (; at + N <= end; at += N) body(at, Full{});
+    if (at < end) body(at, end - at);
+}
+
+JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+template <int N, class T> JM_INLINE Vec<T, N> load(const T* p, Full) { return Vec<T, N>::load(p); }
+template <int N, class T> JM_INLINE Vec<T, N> load(const T* p, int64_t n) { return Vec<T, N>::load(p, n); }
+template <int N, class T> JM_INLINE Vec<T, N> load_strided(const T* p, int64_t stride, Full) {
+    return Vec<T, N>::strided(p, stride);
+}
+template <int N, class T> JM_INLINE Vec<T, N> load_strided(const T* p, int64_t stride, int64_t n) {
+    return Vec<T, N>::strided(p, stride, n);
+}
+
+template <int N> JM_INLINE Mask<N> valid(Full) { return Mask<N>(true); }
+template <int N> JM_INLINE Mask<N> valid(int64_t n) { return first_n<N>(n); }
+
+template <class T, int N> JM_INLINE Vec<T, N> gather(const T* p, Vec<int64_t, N> index, Full) {
+    return Vec<T, N>::gather(p, index);
+}
+template <class T, int N> JM_INLINE Vec<T, N> gather(const T* p, Vec<int64_t, N> index, int64_t n) {
+    return Vec<T, N>::gather(p, index, first_n<N>(n));
+}
+template <class T, int N, class Count>
+JM_INLINE Vec<T, N> gather_where(const T* p, Vec<int64_t, N> index, Mask<N> mask, T fill, Count n) {
+    return Vec<T, N>::gather(p, index, mask & valid<N>(n), fill);
+}
+// Contiguous memory of which only masked lanes may be read: most blocks lie wholly inside or outside.
+template <class T, int N, class Count> JM_INLINE Vec<T, N> load_where(const T* p, Mask<N> mask, T fill, Count n) {
+    mask = mask & valid<N>(n);
+    if (all(mask)) return Vec<T, N>::load(p);
+    if (!any(mask)) return Vec<T, N>(fill);
+    T lanes[N];
+    for (int i = 0; i < N; ++i) lanes[i] = mask[i] ? p[i] : fill;
+    return Vec<T, N>::load(lanes);
+}
+
+template <class T, int N> JM_INLINE void store(T* p, Vec<T, N> v, Full) { v.store(p); }
+template <class T, int N> JM_INLINE void store(T* p, Vec<T, N> v, int64_t n) { v.store(p, n); }
+template <class T, int N> JM_INLINE void store_strided(T* p, int64_t stride, Vec<T, N> v, Full) {
+    v.scatter_strided(p, stride);
+}
+template <class T, int N> JM_INLINE void store_strided(T* p, int64_t stride, Vec<T, N> v, int64_t n) {
+    v.scatter_strided(p, stride, n);
+}
+template <class T, int N> JM_INLINE void scatter(T* p, Vec<int64_t, N> index, Vec<T, N> v, Full) { v.scatter(p, index); }
+template <class T, int N> JM_INLINE void scatter(T* p, Vec<int64_t, N> index, Vec<T, N> v, int64_t n) {
+    v.scatter(p, index, first_n<N>(n));
+}
+
+// --- run-time indexes -------------------------------------------------------------------------------------------------
+
+JM_INLINE void flag(int& bad) { __atomic_store_n(&bad, 1, __ATOMIC_RELAXED); }
+
+// Negative indexes count from the end; one that is out of range sets `bad` and becomes 0.
+JM_INLINE int64_t checked(int64_t index, int64_t extent, int& bad, bool used = true) {
+    index += index < 0 ? extent : 0;
+    if (uint64_t(index) < uint64_t(extent)) return index;
+    if (used) flag(bad);
+    return 0;
+}
+template <int N, class Count>
+JM_INLINE Vec<int64_t, N> checked(Vec<int64_t, N> index, int64_t extent, int& bad, Mask<N> used, Count n) {
+    using I = Vec<int64_t, N>;
+    index = where(lt(index, I(0)), add(index, I(extent)), index);
+    auto outside = logical_or(lt(index, I(0)), ge(index, I(extent)));
+    if (any(outside & used & valid<N>(n))) flag(bad);
+    return where(outside, I(0), index);
+}
+template <int N, class Count> JM_INLINE Vec<int64_t, N> checked(Vec<int64_t, N> index, int64_t extent, int& bad, Count n) {
+    return checked<N>(index, extent, bad, Mask<N>(true), n);
+}
+
+// --- reductions -------------------------------------------------------------------------------------------------------
+
+template <class T> struct Limits;
+template <> struct Limits<float> {
+    static constexpr float least = -__builtin_inff(), most = __builtin_inff();
+};
+template <> struct Limits<double> {
+    static constexpr double least = -__builtin_inf(), most = __builtin_inf();
+};
+template <> struct Limits<bool> {
+    static constexpr bool least = false, most = true;
+};
+#define JM_LIMITS(T, LOW, HIGH) template <> struct Limits<T> { static constexpr T least = LOW, most = HIGH; };
+JM_LIMITS(int8_t, INT8_MIN, INT8_MAX)
+JM_LIMITS(int16_t, INT16_MIN, INT16_MAX)
+JM_LIMITS(int32_t, INT32_MIN, INT32_MAX)
+JM_LIMITS(int64_t, INT64_MIN, INT64_MAX)
+JM_LIMITS(uint8_t, 0, UINT8_MAX)
+JM_LIMITS(uint16_t, 0, UINT16_MAX)
+JM_LIMITS(uint32_t, 0, UINT32_MAX)
+JM_LIMITS(uint64_t, 0, UINT64_MAX)
+#undef JM_LIMITS
+
+// Lanes after the first n replaced by the neutral element of the reduction that follows.
+template <class T, int N> JM_INLINE Vec<T, N> only(Vec<T, N> v, T, Full) { return v; }
+template <class T, int N> JM_INLINE Vec<T, N> only(Vec<T, N> v, T neutral, int64_t n) {
+    return where(first_n<N>(n), v, Vec<T, N>(neutral));
+}
+
+// The greatest (or least) value and the first position that has it; NaN beats everything, as in torch.
+template <class T, bool Greatest> struct Best {
+    T value = Greatest ? Limits<T>::least : Limits<T>::most;
+    int64_t at = INT64_MAX;
+
+    static JM_INLINE bool nan(T x) { return x != x; }
+    JM_INLINE void take(T x, int64_t position) {
+        bool better = nan(value) ? false : nan(x) || (Greatest ? x > value : x < value);
+        bool same = x == value || (nan(x) && nan(value));
+        if (better || (same && position < at)) value = x, at = position;
+    }
+    JM_INLINE void take(Best other) { take(other.value, other.at); }
+    template <int N> JM_INLINE void take(Vec<T, N> v, Vec<int64_t, N> position, Full) { take(v, position, int64_t(N)); }
+    template <int N> JM_INLINE void take(Vec<T, N> v, Vec<int64_t, N> position, int64_t n) {
+        for (int i = 0; i < N; ++i) if (i < n) take(v[i], position[i]);
+    }
+};
+
+// The same, lane by lane: positions grow from call to call, so the first of equal values stays.
+template <class T, int N, bool Greatest> struct BestLanes {
+    Vec<T, N> value = Vec<T, N>(Greatest ? Limits<T>::least : Limits<T>::most);
+    Vec<int64_t, N> at = Vec<int64_t, N>(INT64_MAX);
+
+    template <class Count> JM_INLINE void take(Vec<T, N> v, Vec<int64_t, N> position, Count n) {
+        auto better = Greatest ? gt(v, value) : lt(v, value);
+        better = better | (ne(v, v) & eq(value, value)) | (eq(v, value) & eq(at, Vec<int64_t, N>(INT64_MAX)));
+        better = better & valid<N>(n);
+        value = where(better, v, value);
+        at = where(better, position, at);
+    }
+    JM_INLINE Best<T, Greatest> best() const {
+        Best<T, Greatest> out;
+        for (int i = 0; i < N; ++i) if (at[i] != INT64_MAX) out.take(value[i], at[i]);
+        return out;
+    }
+};
+
+}  // namespace jm
