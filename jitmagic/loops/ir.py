@@ -63,7 +63,8 @@ __all__ = [
 # name -> arity. Every renderer, the interpreter and the kernel header know exactly these.
 COMPUTE_OPS: Mapping[str, int] = {
     **dict.fromkeys(
-        ("add", "sub", "mul", "truediv", "floordiv", "remainder", "fmod", "pow", "atan2", "hypot"), 2
+        ("add", "sub", "mul", "truediv", "floordiv", "remainder", "fmod", "pow", "atan2", "hypot"),
+        2,
     ),
     **dict.fromkeys(("minimum", "maximum", "fmin", "fmax", "copysign", "nextafter"), 2),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
@@ -73,7 +74,9 @@ COMPUTE_OPS: Mapping[str, int] = {
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 1),
     **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan"), 1),
     **dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), 1),
-    **dict.fromkeys(("erf", "erfc", "erfinv", "lgamma", "floor", "ceil", "round", "trunc", "frac"), 1),
+    **dict.fromkeys(
+        ("erf", "erfc", "erfinv", "lgamma", "floor", "ceil", "round", "trunc", "frac"), 1
+    ),
     **dict.fromkeys(("isnan", "isinf", "isfinite", "signbit", "logical_not", "bitwise_not"), 1),
     **dict.fromkeys(("where", "fma"), 3),
 }

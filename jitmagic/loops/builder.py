@@ -1,0 +1,312 @@
+"""Builder: the program under construction, and the few ways in which lowerings add to it.
+
+Comes in: calls from the lowerings (ops/*) while `lower` walks the graph. Goes out: a LoopProgram.
+Invariants: an axis is made once and never reused by another nest; dimensions of size 1 get no axis and
+tensors without elements get no nest; a view costs nothing until `memory` is asked for it; every buffer
+has the strides that eager would give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+
+from ..spec import TensorSpec
+from .expr import Axis, AxisVar, Expr, Integer
+from .ir import (
+    Alias,
+    Buffer,
+    BufferRef,
+    Extern,
+    Load,
+    LoopProgram,
+    Nest,
+    Reduction,
+    Step,
+    Store,
+    Value,
+)
+from .tensor_view import Point, TensorView, broadcast_point, formal_point, strided, whole
+from .values import FLOATS, INTEGERS, cast
+
+__all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "contiguous_stride"]
+
+LOOP_DTYPES = FLOATS | INTEGERS | {torch.bool}
+ValueAt = Callable[[Point], Value]
+
+
+class Decline(Exception):
+    """Raised by a lowering: the node goes whole to ATen, for the reason given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """What the node being lowered must define: a name, and the spec of each result (None: unused)."""
+
+    name: str
+    specs: tuple[TensorSpec | None, ...]
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The first result's spec, which single-result nodes always have."""
+        if not self.specs or self.specs[0] is None:
+            raise Decline("the graph does not say what the result looks like")
+        return self.specs[0]
+
+    def part(self, number: int) -> Out | None:
+        """The number-th result as an Out of its own, or None where nothing reads it."""
+        spec = self.specs[number] if number < len(self.specs) else None
+        return None if spec is None else Out(f"{self.name}_{number}", (spec,))
+
+
+def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides, as torch computes them (sizes of 0 count as 1)."""
+    return tuple(prod(max(size, 1) for size in shape[d + 1 :]) for d in range(len(shape)))
+
+
+class Builder:
+    """Mutable only while lowering."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.buffers: dict[str, Buffer] = {}
+        self.steps: list[Step] = []
+        self.inputs: list[str] = []
+        self.outputs: list[str | None] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.bases: dict[str, str] = {}  # alias buffer -> the buffer whose memory it is
+        self.offsets: dict[str, int] = {}  # where a buffer starts in its storage, if not at 0
+        self._axes = 0
+        self._memory: dict[tuple[TensorView, tuple[int, ...] | None], str] = {}
+
+    # -- axes, buffers ---------------------------------------------------------------------------
+
+    def axis(self, extent: int) -> Axis:
+        """A new axis."""
+        self._axes += 1
+        return Axis(f"i{self._axes - 1}", extent)
+
+    def grid(self, shape: Iterable[int]) -> tuple[tuple[Axis, ...], Point]:
+        """New axes over a shape (none for sizes of 1) and the point they make."""
+        axes: list[Axis] = []
+        point: list[Expr] = []
+        for size in shape:
+            if size == 1:
+                point.append(Integer(0))
+            else:
+                axes.append(self.axis(size))
+                point.append(AxisVar(axes[-1]))
+        return tuple(axes), tuple(point)
+
+    def define(self, name: str, spec: TensorSpec, role: str = "temp") -> TensorView:
+        """A new buffer as `spec` says, and the view that is all of it."""
+        name = self._unique(name)
+        self.buffers[name] = Buffer(name, spec.shape, spec.stride, spec.dtype, spec.device, role)
+        return whole(name, spec.shape, spec.dtype, spec.device)
+
+    def _unique(self, name: str) -> str:
+        candidate, n = name, 0
+        while candidate in self.buffers:
+            n += 1
+            candidate = f"{name}_v{n}"
+        return candidate
+
+    def root(self, buffer: str) -> str:
+        """The buffer that owns the memory."""
+        while buffer in self.bases:
+            buffer = self.bases[buffer]
+        return buffer
+
+    def offset(self, buffer: str) -> int:
+        """Where the buffer starts in its storage, in elements."""
+        return self.offsets.get(buffer, 0)
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def load(self, view: TensorView, point: Sequence[Expr]) -> Value:
+        """The element of `view` that broadcasts to `point`."""
+        if view.dtype not in LOOP_DTYPES:
+            raise Decline(f"{view.dtype} has no loops")
+        return Load(view.buffer, view.at(broadcast_point(view.shape, point)), view.dtype)
+
+    def reduce(
+        self, op: str, sizes: Sequence[int], value: ValueAt, identity: Value | None = None
+    ) -> Value:
+        """Combine value(point) over new axes of the given sizes."""
+        if 0 in sizes:
+            if identity is None:
+                raise Decline("a reduction over no elements")
+            return identity
+        axes, point = self.grid(sizes)
+        body = value(point)
+        if axes:
+            return Reduction(op, axes, body, torch.int64 if op.startswith("arg") else body.dtype)
+        return cast(body, torch.int64) if identity is None and op.startswith("arg") else body
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def pointwise(self, out: Out, value: ValueAt, inner: Sequence[int] = ()) -> TensorView:
+        """One nest that stores value(point) for every point of the result."""
+        return self.nest(out.name, [(out, value, inner)])[0]
+
+    def nest(
+        self, name: str, parts: Sequence[tuple[Out, ValueAt, Sequence[int]]]
+    ) -> list[TensorView]:
+        """One nest with a store per part (out, value, dimensions that are inner).
+
+        The dimensions that are not inner are the nest's outer axes, alike in all parts: in order, and
+        size-1 dimensions aside, they must have the same sizes.
+        """
+        views, stores = [], []
+        outer: tuple[Axis, ...] | None = None
+        for out, value, inner in parts:
+            spec = out.spec
+            if spec.dtype not in LOOP_DTYPES:
+                raise Decline(f"{spec.dtype} has no loops")
+            axes, inside, point = self._split_grid(spec.shape, inner, outer)
+            outer = axes
+            if 0 not in spec.shape:
+                stores.append((out, inside, point, cast(value(point), spec.dtype)))
+        for out, _, _ in parts:
+            views.append(self.define(out.name, out.spec))
+        names = {out.name: view.buffer for (out, _, _), view in zip(parts, views, strict=True)}
+        if stores:
+            made = tuple(Store(names[o.name], i, p, v) for o, i, p, v in stores)
+            self.steps.append(Nest(name, outer or (), made, (name,)))
+        return views
+
+    def _split_grid(
+        self, shape: Sequence[int], inner: Sequence[int], outer: tuple[Axis, ...] | None
+    ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Point]:
+        given = None if outer is None else iter(outer)
+        outside: list[Axis] = []
+        inside: list[Axis] = []
+        point: list[Expr] = []
+        for d, size in enumerate(shape):
+            if size == 1:
+                point.append(Integer(0))
+                continue
+            shared = given is not None and d not in inner
+            axis = next(given) if shared and given is not None else self.axis(size)
+            (inside if d in inner else outside).append(axis)
+            point.append(AxisVar(axis))
+        return tuple(outside), tuple(inside), tuple(point)
+
+    def write(self, name: str, target: TensorView, value: ValueAt) -> None:
+        """A nest that overwrites existing memory (a mutated input)."""
+        if target.numel:
+            axes, point = self.grid(target.shape)
+            store = Store(target.buffer, (), target.at(point), cast(value(point), target.dtype))
+            self.steps.append(Nest(name, axes, (store,), (name,)))
+        self._memory = {
+            key: kept
+            for key, kept in self._memory.items()
+            if self.root(key[0].buffer) != self.root(target.buffer)
+        }
+
+    def extern(
+        self, out: Out, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
+    ) -> list[TensorView | None]:
+        """One ATen call; its results are new buffers with the strides that eager gives them."""
+        made_args = tuple(self._argument(arg) for arg in args)
+        made_kwargs = {key: self._argument(arg) for key, arg in kwargs.items()}
+        single = len(out.specs) == 1
+        results: list[TensorView | None] = [
+            None if spec is None else self.define(out.name if single else f"{out.name}_{n}", spec)
+            for n, spec in enumerate(out.specs)
+        ]
+        names = tuple(None if view is None else view.buffer for view in results)
+        self.steps.append(Extern(out.name, op, made_args, made_kwargs, names, (), reason))
+        return results
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, TensorView):
+            return BufferRef(self.memory(arg))
+        if isinstance(arg, (list, tuple)):
+            return type(arg)(self._argument(part) for part in arg)
+        return arg
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:
+        """The name of a buffer that is exactly this view: itself, a strided alias, or a copy."""
+        buffer = self.buffers[view.buffer]
+        if view.index == formal_point(buffer.shape) and view.shape == buffer.shape:
+            return view.buffer
+        if (view, stride) not in self._memory:
+            self._memory[view, stride] = self._alias(view, stride) or self._copy(view, stride)
+        return self._memory[view, stride]
+
+    def _alias(self, view: TensorView, stride: tuple[int, ...] | None) -> str | None:
+        placed = strided(view, self.buffers[view.buffer].stride)
+        if placed is None:
+            return None
+        offset, found = placed
+        if stride is not None and any(
+            want != have
+            for size, want, have in zip(view.shape, stride, found, strict=True)
+            if size != 1 and view.numel
+        ):
+            return None
+        if stride is None:
+            stride = _with_neat_ones(view.shape, found)
+        return self.alias(view.buffer, view.shape, stride, offset)
+
+    def alias(self, base: str, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> str:
+        """A strided view of a buffer's memory, as a buffer."""
+        owner = self.buffers[base]
+        name = self._unique(f"{base}_view")
+        self.buffers[name] = Buffer(name, shape, stride, owner.dtype, owner.device)
+        self.bases[name] = base
+        self.offsets[name] = self.offset(base) + offset
+        self.steps.append(Alias(name, base, offset))
+        return name
+
+    def _copy(self, view: TensorView, stride: tuple[int, ...] | None) -> str:
+        steps = contiguous_stride(view.shape) if stride is None else stride
+        spec = TensorSpec(view.shape, steps, view.dtype, view.device)
+        out = Out(f"{view.buffer}_copy", (spec,))
+        return self.pointwise(out, lambda point: self.load(view, point)).buffer
+
+    def copied(self, view: TensorView) -> TensorView:
+        """A copy of the view in memory of its own."""
+        return whole(self._copy(view, None), view.shape, view.dtype, view.device)
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    def output(self, view: TensorView | None, spec: TensorSpec | None) -> None:
+        """Append an output; the memory it lives in leaves the call."""
+        if view is None:
+            self.outputs.append(None)
+            return
+        name: str | None = self.memory(view, None if spec is None else spec.stride)
+        self.outputs.append(name)
+        while name is not None:
+            if self.buffers[name].role == "temp":
+                self.buffers[name] = replace(self.buffers[name], role="output")
+            name = self.bases.get(name)
+
+    def finish(self) -> LoopProgram:
+        """The program as a frozen value."""
+        return LoopProgram(
+            self.name,
+            self.buffers,
+            tuple(self.inputs),
+            tuple(self.outputs),
+            tuple(self.steps),
+            self.constants,
+        )
+
+
+def _with_neat_ones(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """Strides of size-1 dimensions never matter to results; ATen's kernels like them as below."""
+    neat: list[int] = []
+    following = 1
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        neat.append(following if size == 1 else step)
+        following = neat[-1] * max(size, 1)
+    return tuple(reversed(neat))

@@ -1,0 +1,322 @@
+"""The reference interpreter: what a LoopProgram means, slowly and obviously, with torch ops.
+
+Comes in: a program and its input tensors. Goes out: the output tensors; input buffers are written as the
+program says. Every axis of a nest gets a dimension of one broadcast grid; a value is a tensor over that
+grid with size 1 where it does not depend on the axis; a reduction folds its dimensions back to size 1.
+Runs unfused and fused programs alike. With precision="float64" all floating-point buffers and arithmetic
+are float64: what the program would say without roundings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
+from .ir import (
+    Alias,
+    Buffer,
+    BufferRef,
+    Cast,
+    Compute,
+    Constant,
+    Extern,
+    IndexValue,
+    Load,
+    LoopProgram,
+    Nest,
+    Reduction,
+    Store,
+    Value,
+    walk,
+)
+
+__all__ = ["run"]
+
+Tensor = torch.Tensor
+
+
+def run(
+    program: LoopProgram, inputs: Sequence[Tensor], precision: str = "eager"
+) -> list[Tensor | None]:
+    """Execute the program; returns its outputs. precision is "eager" or "float64"."""
+    memory = _Memory(program, precision == "float64")
+    memory.bind(inputs)
+    for step in program.steps:
+        match step:
+            case Nest():
+                _run_nest(step, memory)
+            case Alias(name, base, offset):
+                memory.alias(name, base, offset)
+            case Extern():
+                _run_extern(step, memory)
+    return [None if name is None else memory.read(name) for name in program.outputs]
+
+
+class _Memory:
+    """The buffers as tensors."""
+
+    def __init__(self, program: LoopProgram, wide: bool) -> None:
+        self.program = program
+        self.wide = wide
+        self.tensors: dict[str, Tensor] = {}
+
+    def dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype used in place of `dtype`."""
+        return torch.float64 if self.wide and dtype.is_floating_point else dtype
+
+    def bind(self, inputs: Sequence[Tensor]) -> None:
+        given = dict(zip(self.program.inputs, inputs, strict=True)) | dict(self.program.constants)
+        for name, tensor in given.items():
+            data = tensor.detach()
+            if self.wide and data.is_floating_point():
+                buffer = self.program.buffers[name]
+                data = torch.empty_strided(
+                    buffer.shape, buffer.stride, dtype=torch.float64, device=data.device
+                ).copy_(data)
+            self.tensors[name] = data
+
+    def read(self, name: str) -> Tensor:
+        """The tensor of a buffer, allocated on first use."""
+        if name not in self.tensors:
+            buffer = self.program.buffers[name]
+            self.tensors[name] = torch.empty_strided(
+                buffer.shape,
+                buffer.stride,
+                dtype=self.dtype(buffer.dtype),
+                device=buffer.device,
+            )
+        return self.tensors[name]
+
+    def put(self, name: str, tensor: Tensor) -> None:
+        """Take what an ATen call returned, which must look as the program says."""
+        buffer: Buffer = self.program.buffers[name]
+        if tuple(tensor.shape) != buffer.shape or tensor.dtype != self.dtype(buffer.dtype):
+            raise ValueError(
+                f"{name}: {tensor.dtype}{list(tensor.shape)} where {buffer} was promised"
+            )
+        self.tensors[name] = tensor
+
+    def alias(self, name: str, base: str, offset: int) -> None:
+        buffer, owner = self.program.buffers[name], self.read(base)
+        start = owner.storage_offset() + offset
+        self.tensors[name] = owner.as_strided(buffer.shape, buffer.stride, start)
+
+
+def _run_extern(step: Extern, memory: _Memory) -> None:
+    args = _resolve(step.args, memory)
+    kwargs = {key: _resolve(arg, memory) for key, arg in step.kwargs.items()}
+    returned = step.op(*args, **kwargs)
+    flat = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    for name, tensor in zip(step.results, flat, strict=False):
+        if name is not None:
+            memory.put(name, tensor)
+
+
+def _resolve(arg: Any, memory: _Memory) -> Any:
+    if isinstance(arg, BufferRef):
+        return memory.read(arg.name)
+    if isinstance(arg, torch.dtype):
+        return memory.dtype(arg)
+    if isinstance(arg, (tuple, list)):
+        return type(arg)(_resolve(part, memory) for part in arg)
+    return arg
+
+
+# -- nests ----------------------------------------------------------------------------------------
+
+
+def _run_nest(nest: Nest, memory: _Memory) -> None:
+    """Evaluate every store's value before any store is made: loads see the memory as it was."""
+    device = memory.program.buffers[nest.stores[0].buffer].device
+    grid = _Grid(_all_axes(nest), device)
+    values = _Evaluation(grid, memory)
+    pending = [(store, values.of(store.value), values.point(store)) for store in nest.stores]
+    for store, value, point in pending:
+        target = memory.read(store.buffer)
+        extents = grid.extents((*nest.outer, *store.inner))
+        spread = torch.broadcast_to(value.to(target.dtype), extents)
+        places = tuple(torch.broadcast_to(part, extents) for part in point)
+        target.index_put_(places, spread, accumulate=store.mode == "add") if places else (
+            target.add_(spread.sum()) if store.mode == "add" else target.copy_(spread.reshape(()))
+        )
+
+
+def _all_axes(nest: Nest) -> list[Axis]:
+    axes = dict.fromkeys(nest.outer)
+    for store in nest.stores:
+        axes |= dict.fromkeys(store.inner)
+    roots = [store.value for store in nest.stores]
+    roots += [v for store in nest.stores for part in store.index for v in _values_in(part)]
+    for node in walk(tuple(roots)):
+        if isinstance(node, Reduction):
+            axes |= dict.fromkeys(node.axes)
+    return list(axes)
+
+
+def _values_in(expr: Expr) -> list[Value]:
+    match expr:
+        case ValueIndex(value=value):
+            return [value]
+        case Add(a, b):
+            return _values_in(a) + _values_in(b)
+        case Mul(a, _) | FloorDiv(a, _) | Mod(a, _):
+            return _values_in(a)
+    return []
+
+
+class _Grid:
+    """One dimension per axis."""
+
+    def __init__(self, axes: Sequence[Axis], device: torch.device) -> None:
+        self.place = {axis: d for d, axis in enumerate(axes)}
+        self.device = device
+
+    def extents(self, axes: Sequence[Axis]) -> list[int]:
+        """The grid's shape with size 1 for the axes not named."""
+        shape = [1] * len(self.place)
+        for axis in axes:
+            shape[self.place[axis]] = axis.extent
+        return shape
+
+    def variable(self, axis: Axis) -> Tensor:
+        return torch.arange(axis.extent, device=self.device).reshape(self.extents((axis,)))
+
+    def scalar(self, value: Any, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(value, dtype=dtype, device=self.device).reshape([1] * len(self.place))
+
+
+class _Evaluation:
+    """Values over one grid, each computed once."""
+
+    def __init__(self, grid: _Grid, memory: _Memory) -> None:
+        self.grid, self.memory = grid, memory
+        self.known: dict[Value, Tensor] = {}
+
+    def of(self, root: Value) -> Tensor:
+        for node in walk((root,)):
+            if node not in self.known:
+                self.known[node] = self._compute(node)
+        return self.known[root]
+
+    def point(self, store: Store) -> list[Tensor]:
+        for part in store.index:
+            for value in _values_in(part):
+                self.of(value)
+        return [self.index(part) for part in store.index]
+
+    def index(self, expr: Expr) -> Tensor:
+        match expr:
+            case Integer(value):
+                return self.grid.scalar(value, torch.int64)
+            case AxisVar(axis):
+                return self.grid.variable(axis)
+            case Add(a, b):
+                return self.index(a) + self.index(b)
+            case Mul(a, b):
+                return self.index(a) * self.index(b)
+            case FloorDiv(a, b):
+                return torch.div(self.index(a), b, rounding_mode="floor")
+            case Mod(a, b):
+                return torch.remainder(self.index(a), b)
+            case ValueIndex(value, extent):
+                return self._run_time_index(self.known[value].to(torch.int64), extent)
+        raise TypeError(f"not an index expression: {expr!r}")
+
+    def _run_time_index(self, index: Tensor, extent: int) -> Tensor:
+        bad = (index < -extent) | (index >= extent)
+        if bool(bad.any()):
+            raise IndexError(f"index out of range for a dimension of size {extent}")
+        return torch.where(index < 0, index + extent, index)
+
+    def _compute(self, node: Value) -> Tensor:
+        dtype = self.memory.dtype(node.dtype)
+        match node:
+            case Load():
+                return self._load(node)
+            case Constant(value=value):
+                return self.grid.scalar(value, dtype)
+            case IndexValue(expr=expr):
+                return self.index(expr).to(dtype)
+            case Cast(value=value):
+                return self.known[value].to(dtype)
+            case Compute(op=op, args=args):
+                return _apply(op, [self.known[arg] for arg in args])
+            case Reduction():
+                return self._reduce(node)
+        raise TypeError(f"not a value: {node!r}")
+
+    def _load(self, node: Load) -> Tensor:
+        source = self.memory.read(node.buffer)
+        point = [self.index(part) for part in node.index]
+        if node.mask is None:
+            return source[tuple(point)] if point else self._lift(source)
+        mask = self.known[node.mask]
+        inside = [torch.where(mask, part, 0) for part in point]
+        found = source[tuple(inside)] if inside else self._lift(source)
+        return torch.where(mask, found, self.grid.scalar(node.fill, source.dtype))
+
+    def _lift(self, source: Tensor) -> Tensor:
+        return source.clone().reshape([1] * len(self.grid.place))
+
+    def _reduce(self, node: Reduction) -> Tensor:
+        value = self.known[node.value]
+        places = [self.grid.place[axis] for axis in node.axes]
+        shape = list(value.shape)
+        for axis, place in zip(node.axes, places, strict=True):
+            shape[place] = axis.extent
+        value = value.expand(shape)
+        if node.op.startswith("arg"):
+            return _position(node.op, value, places)
+        if node.op == "prod":
+            for place in places:
+                value = value.prod(place, keepdim=True)
+            return value.to(self.memory.dtype(node.dtype))
+        found: Tensor = _REDUCE[node.op](value, places)
+        return found.to(self.memory.dtype(node.dtype))
+
+
+_REDUCE: Mapping[str, Callable[[Tensor, list[int]], Tensor]] = {
+    "sum": lambda x, dims: x.sum(dims, keepdim=True),
+    "max": lambda x, dims: x.amax(dims, keepdim=True),
+    "min": lambda x, dims: x.amin(dims, keepdim=True),
+    "any": lambda x, dims: torch.any(x, dims, keepdim=True),
+    "all": lambda x, dims: torch.all(x, dims, keepdim=True),
+}
+
+
+def _position(op: str, value: Tensor, places: Sequence[int]) -> Tensor:
+    """argmax/argmin over several dimensions, in row-major order of the axes."""
+    rest = [d for d in range(value.dim()) if d not in places]
+    flat = value.permute(*rest, *places).reshape([value.shape[d] for d in rest] + [-1])
+    if flat.dtype is torch.bool:
+        flat = flat.to(torch.uint8)
+    found = flat.argmax(-1) if op == "argmax" else flat.argmin(-1)
+    shape = [1 if d in places else value.shape[d] for d in range(value.dim())]
+    return found.reshape(shape)
+
+
+def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c with one rounding: float32 through float64, float64 by ATen's own fused kernel."""
+    if a.dtype is torch.float64:
+        a, b, c = (part.contiguous() for part in torch.broadcast_tensors(a, b, c))
+        return torch.addcmul(c, a, b)
+    return (a.double() * b.double() + c.double()).to(a.dtype)
+
+
+_OPS: Mapping[str, Callable[..., Tensor]] = {
+    "truediv": torch.true_divide,
+    "floordiv": torch.floor_divide,
+    "lshift": torch.bitwise_left_shift,
+    "rshift": torch.bitwise_right_shift,
+    "lgamma": torch.lgamma,
+    "fma": _fma,
+}
+
+
+def _apply(op: str, args: Sequence[Tensor]) -> Tensor:
+    function = _OPS.get(op) or getattr(torch, op)
+    result: Tensor = function(*args)
+    return result

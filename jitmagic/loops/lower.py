@@ -1,0 +1,158 @@
+"""Lower: a functional ATen graph becomes a LoopProgram, one unfused nest per op.
+
+Comes in: a GraphModule of call_function nodes on ATen overloads, every tensor node with meta["spec"].
+Goes out: a LoopProgram with the graph's own order of effects. Views are index maps and cost nothing; an op
+without a lowering, or whose lowering declines, is one Extern step with the reason.
+Trailing `aten.copy_(input, value)` nodes become writes to the input's buffer, in graph order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..errors import VerifyError
+from ..spec import TensorSpec, spec_of
+from . import ops as _register_lowerings
+from .builder import Builder, Decline, Out
+from .ir import LoopProgram
+from .ops.extern import send_whole
+from .registry import LOWERINGS
+from .tensor_view import TensorView, broadcast_point
+
+__all__ = ["lower"]
+
+assert _register_lowerings is not None
+
+
+def lower(gm: GraphModule, name: str) -> LoopProgram:
+    """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
+    builder = Builder(name)
+    env: dict[Node, Any] = {}
+    for node in gm.graph.nodes:
+        match node.op:
+            case "placeholder":
+                env[node] = _placeholder(builder, node)
+            case "get_attr":
+                env[node] = _constant(builder, node, gm)
+            case "call_function":
+                env[node] = _call(builder, node, env)
+            case "output":
+                _outputs(builder, node, env)
+            case other:
+                raise VerifyError(f"{other} node {node.name} in a graph handed to lower()")
+    return builder.finish()
+
+
+def _placeholder(builder: Builder, node: Node) -> TensorView | None:
+    spec = node.meta.get("spec")
+    if not isinstance(spec, TensorSpec):
+        raise VerifyError(f"placeholder {node.name} has no spec")
+    view = builder.define(node.name, spec, "input")
+    builder.inputs.append(view.buffer)
+    builder.offsets[view.buffer] = spec.storage_offset
+    return view
+
+
+def _constant(builder: Builder, node: Node, gm: GraphModule) -> TensorView:
+    value = operator.attrgetter(str(node.target))(gm)
+    if not isinstance(value, torch.Tensor):
+        raise VerifyError(f"attribute {node.target} of the graph is no tensor")
+    view = builder.define(node.name, spec_of(value), "constant")
+    builder.constants[view.buffer] = value.detach()
+    return view
+
+
+def _outputs(builder: Builder, node: Node, env: Mapping[Node, Any]) -> None:
+    results = node.args[0]
+    for result in results if isinstance(results, (tuple, list)) else (results,):
+        if result is None:
+            builder.output(None, None)
+        elif isinstance(result, Node) and isinstance(env[result], TensorView):
+            builder.output(env[result], result.meta.get("spec"))
+        else:
+            raise VerifyError(f"graph output {result!r} is no tensor")
+
+
+def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
+    args = _bind(node.args, env)
+    kwargs = _bind(node.kwargs, env)
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    op = node.target
+    if str(op) == "aten.copy_.default":
+        return _write(builder, node, args[0], args[1])
+    out = Out(node.name, _result_specs(node))
+    lowering = LOWERINGS.get(str(op))
+    if lowering is None:
+        return send_whole(builder, out, op, args, kwargs, "no lowering for this op")
+    mark = len(builder.steps)
+    try:
+        return lowering(builder, out, *_positional(op, args, kwargs), **kwargs)
+    except Decline as why:
+        if len(builder.steps) != mark:
+            raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
+        args, kwargs = _bind(node.args, env), _bind(node.kwargs, env)
+        return send_whole(builder, out, op, args, kwargs, str(why))
+
+
+def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
+    if isinstance(part, Node):
+        return env[part]
+    if isinstance(part, dict):
+        return {key: _bind(value, env) for key, value in part.items()}
+    if isinstance(part, (tuple, list)):
+        return type(part)(_bind(value, env) for value in part) if part else part
+    return part
+
+
+def _positional(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """Move keywords that name positional parameters into their places."""
+    if not kwargs:
+        return args
+    found = list(args)
+    for argument in op._schema.arguments[len(args) :]:
+        if argument.kwarg_only or not any(
+            later.name in kwargs and not later.kwarg_only
+            for later in op._schema.arguments[len(found) :]
+        ):
+            break
+        found.append(kwargs.pop(argument.name, argument.default_value))
+    return found
+
+
+def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:
+    """Specs of the node's results; of several, those that a getitem reads."""
+    spec = node.meta.get("spec")
+    if isinstance(spec, TensorSpec):
+        return (spec,)
+    if isinstance(spec, (tuple, list)):
+        return tuple(part if isinstance(part, TensorSpec) else None for part in spec)
+    read = {
+        int(user.args[1]): user.meta.get("spec")  # type: ignore[arg-type]
+        for user in node.users
+        if user.target is operator.getitem
+    }
+    count = len(node.target._schema.returns)  # type: ignore[union-attr]
+    return tuple(read.get(n) for n in range(max([count, *(n + 1 for n in read)])))
+
+
+def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) -> TensorView:
+    """aten.copy_(input, value): read first what the write would destroy, then store into the input."""
+    same = builder.root(target.buffer) == builder.root(value.buffer)
+    if same and target == value:
+        return target
+    if value.device != target.device or target.dtype.is_complex:
+        raise VerifyError(f"{node.name}: a copy_ between devices or of complex values in the graph")
+    if same:
+        value = builder.copied(value)
+    builder.write(
+        node.name,
+        target,
+        lambda point: builder.load(value, broadcast_point(value.shape, point)),
+    )
+    return target

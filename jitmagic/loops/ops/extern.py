@@ -1,0 +1,52 @@
+"""Whole to ATen: what becomes one Extern step instead of loops.
+
+Comes in: any op with its arguments. Goes out: an Extern step whose results own their memory. An op that
+returns a view of its argument is replaced by its `_copy` twin, so that no memory is shared behind the
+back of the memory plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ...errors import VerifyError
+from ..builder import Builder, Out
+from ..tensor_view import TensorView
+
+__all__ = ["send_whole"]
+
+
+def send_whole(
+    builder: Builder,
+    out: Out,
+    op: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    reason: str,
+) -> TensorView | list[TensorView | None] | None:
+    """One Extern step; a single view, or a list when the op returns several tensors."""
+    results = builder.extern(out, _without_aliasing(op), args, kwargs, reason)
+    return results[0] if _returns_one_tensor(op) else results
+
+
+@lru_cache(maxsize=1024)
+def _returns_one_tensor(op: Any) -> bool:
+    returns = op._schema.returns
+    return len(returns) == 1 and str(returns[0].type) == "Tensor"
+
+
+@lru_cache(maxsize=1024)
+def _without_aliasing(op: Any) -> Any:
+    if op._schema.is_mutable:
+        raise VerifyError(f"{op} mutates its arguments: the graph is not functional")
+    if all(result.alias_info is None for result in op._schema.returns):
+        return op
+    name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
+    packet = getattr(torch.ops.aten, f"{name}_copy", None)
+    if packet is None or overload not in packet.overloads():
+        raise VerifyError(f"{op} returns a view and has no twin that copies")
+    return getattr(packet, overload)

@@ -1,0 +1,457 @@
+"""Pointwise arithmetic, comparison, logic, bits, choice and conversion.
+
+Every function is scalar: Values in the dtype that the rule named beside it computes in, a Value out.
+Where eager computes a special form (pow by an integer, fused multiply-add under alpha), so do we.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..builder import Builder, Decline, Out
+from ..ir import Constant, Value
+from ..promotion import Operand
+from ..registry import lowers, pointwise, pointwise_lowering
+from ..tensor_view import TensorView
+from ..values import FLOATS, cast, compute, constant, where
+
+__all__: list[str] = []
+
+
+def _unary(op: str) -> Callable[[Value], Value]:
+    def function(x: Value) -> Value:
+        return compute(op, x)
+
+    return function
+
+
+def _binary(op: str) -> Callable[[Value, Value], Value]:
+    def function(x: Value, y: Value) -> Value:
+        return compute(op, x, y)
+
+    return function
+
+
+_FLOAT_UNARY = (
+    *("sqrt", "rsqrt", "reciprocal", "sigmoid", "exp", "exp2", "expm1"),
+    *("log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma"),
+)
+for _name in _FLOAT_UNARY:
+    pointwise(f"{_name}.default", rule="float")(_unary(_name))
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    pointwise(f"{_name}.Tensor", f"{_name}.Scalar", rule="compare")(_binary(_name))
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    pointwise(f"{_name}.default", rule="logic")(_binary(_name))
+pointwise("logical_not.default", rule="logic")(_unary("logical_not"))
+
+for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+    _overloads = (f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.Scalar_Tensor")
+    pointwise(*_overloads, rule="integral")(_binary(_name))
+pointwise("bitwise_not.default", rule="integral")(_unary("bitwise_not"))
+
+for _name in ("atan2", "hypot"):
+    pointwise(f"{_name}.default", rule="float" if _name == "atan2" else "arith")(_binary(_name))
+for _name in ("maximum", "minimum"):
+    pointwise(f"{_name}.default")(_binary(_name))
+pointwise("max.other")(_binary("maximum"))
+pointwise("min.other")(_binary("minimum"))
+
+
+# -- sums and products ----------------------------------------------------------------------------
+
+
+def _scaled(x: Value, y: Value, alpha: Value | None, sign: int) -> Value:
+    factor = 1 if alpha is None else alpha.value if isinstance(alpha, Constant) else None
+    if factor is None:
+        raise Decline("alpha is no number")
+    if factor == 1:
+        return compute("add" if sign > 0 else "sub", x, y)
+    if x.dtype in FLOATS:
+        return compute("fma", y, sign * factor, x)
+    return compute("add" if sign > 0 else "sub", x, compute("mul", y, factor))
+
+
+@pointwise("add.Tensor", "add.Scalar", rule="alpha")
+def add(x: Value, y: Value, alpha: Value | None) -> Value:
+    return _scaled(x, y, alpha, 1)
+
+
+@pointwise("sub.Tensor", "sub.Scalar", rule="alpha")
+def sub(x: Value, y: Value, alpha: Value | None) -> Value:
+    return _scaled(x, y, alpha, -1)
+
+
+@pointwise("rsub.Tensor", "rsub.Scalar", rule="alpha")
+def rsub(x: Value, y: Value, alpha: Value | None) -> Value:
+    return _scaled(y, x, alpha, -1)
+
+
+@pointwise("mul.Tensor", "mul.Scalar", rule="arith_wide")
+def mul(x: Value, y: Value) -> Value:
+    return compute("mul", x, y)
+
+
+@pointwise("div.Tensor", "div.Scalar", "true_divide.Tensor", rule="float_wide")
+def div(x: Value, y: Value) -> Value:
+    return compute("truediv", x, y)
+
+
+@pointwise("addcmul.default", rule="value")
+def addcmul(x: Value, a: Value, b: Value, value: Value | None) -> Value:
+    product = a if value is None or _is_one(value) else compute("mul", value, a)
+    if x.dtype in FLOATS:
+        return compute("fma", product, b, x)
+    return compute("add", x, compute("mul", product, b))
+
+
+@pointwise("addcdiv.default", rule="value")
+def addcdiv(x: Value, a: Value, b: Value, value: Value | None) -> Value:
+    if x.dtype not in FLOATS:
+        raise Decline("addcdiv of integers")
+    product = a if value is None or _is_one(value) else compute("mul", value, a)
+    return compute("add", x, compute("truediv", product, b))
+
+
+def _is_one(value: Value) -> bool:
+    return isinstance(value, Constant) and value.value == 1
+
+
+@pointwise("lerp.Scalar", "lerp.Tensor", rule="value")
+def lerp(x: Value, y: Value, weight: Value) -> Value:
+    """The two forms of ATen/native/Lerp.h, each exact at its own end."""
+    step = compute("sub", y, x)
+    near = compute("fma", weight, step, x)
+    far = compute("fma", compute("sub", compute("neg", weight), -1.0), compute("neg", step), y)
+    if isinstance(weight, Constant):
+        return near if abs(weight.value) < 0.5 else far
+    return where(compute("lt", compute("abs", weight), 0.5), near, far)
+
+
+# -- division of every kind -----------------------------------------------------------------------
+
+
+def _divisor(y: Value) -> Value:
+    """Integers divided by zero raise in eager: only divisors known not to be zero become loops."""
+    if y.dtype in FLOATS or (isinstance(y, Constant) and y.value != 0):
+        return y
+    raise Decline("integer division by values that may be zero, which raises")
+
+
+@pointwise("floor_divide.default", "floor_divide.Scalar")
+def floor_divide(x: Value, y: Value) -> Value:
+    return compute("floordiv", x, _divisor(y))
+
+
+@pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(x: Value, y: Value) -> Value:
+    return compute("remainder", x, _divisor(y))
+
+
+@pointwise("fmod.Tensor", "fmod.Scalar")
+def fmod(x: Value, y: Value) -> Value:
+    return compute("fmod", x, _divisor(y))
+
+
+def _trunc_divide(x: Value, y: Value) -> Value:
+    if x.dtype in FLOATS:
+        return compute("trunc", compute("truediv", x, y))
+    return compute("floordiv", compute("sub", x, compute("fmod", x, _divisor(y))), y)
+
+
+_TRUNC_DIVIDE = pointwise_lowering(_trunc_divide, "arith", 2)
+_FLOOR_DIVIDE = pointwise_lowering(floor_divide, "arith", 2)
+_TRUE_DIVIDE = pointwise_lowering(div, "float_wide", 2)
+
+
+@lowers("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(
+    builder: Builder, out: Out, x: TensorView, y: Operand, *, rounding_mode: str | None = None
+) -> Any:
+    kinds = {None: _TRUE_DIVIDE, "floor": _FLOOR_DIVIDE, "trunc": _TRUNC_DIVIDE}
+    return kinds[rounding_mode](builder, out, x, y)
+
+
+# -- powers ---------------------------------------------------------------------------------------
+
+
+@pointwise("pow.Tensor_Scalar", rule="power")
+def pow_scalar(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
+    """The special cases of ATen/native/cpu/PowKernel.cpp, which round differently from pow()."""
+    if not isinstance(exponent, Constant):
+        raise Decline("the exponent is no number")
+    if x.dtype not in FLOATS:
+        return _integer_power(x, int(exponent.value))
+    match float(exponent.value):
+        case 0.0:
+            return constant(1.0, x.dtype)
+        case 1.0:
+            return x
+        case 0.5:
+            return compute("sqrt", x)
+        case -0.5:
+            return compute("rsqrt", x)
+        case 2.0:
+            return compute("mul", x, x)
+        case 3.0:
+            return compute("mul", cast(cast(compute("mul", x, x), result), x.dtype), x)
+        case -1.0:
+            return compute("reciprocal", x)
+        case -2.0:
+            return compute("reciprocal", cast(cast(compute("mul", x, x), result), x.dtype))
+    return compute("pow", x, exponent.value)
+
+
+def _integer_power(x: Value, exponent: int) -> Value:
+    """Repeated squaring; wraps around as machine integers do."""
+    if not 0 <= exponent <= 64:
+        raise Decline("an integer power that is not a small natural number")
+    result: Value | None = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else compute("mul", result, x)
+        exponent >>= 1
+        if exponent:
+            x = compute("mul", x, x)
+    return constant(1, x.dtype) if result is None else result
+
+
+@pointwise("pow.Tensor_Tensor", "pow.Scalar")
+def power(x: Value, y: Value) -> Value:
+    if x.dtype not in FLOATS:
+        raise Decline("integer powers of tensors")
+    return compute("pow", x, y)
+
+
+# -- rounding and sign ----------------------------------------------------------------------------
+
+
+def _only_on_floats(op: str) -> Callable[[Value], Value]:
+    """Integers are returned as they are."""
+
+    def function(x: Value) -> Value:
+        return compute(op, x) if x.dtype in FLOATS else x
+
+    return function
+
+
+for _name in ("floor", "ceil", "round", "trunc"):
+    pointwise(f"{_name}.default")(_only_on_floats(_name))
+pointwise("fix.default")(_only_on_floats("trunc"))
+
+
+def _numeric(x: Value) -> Value:
+    if x.dtype is torch.bool:
+        raise Decline("eager refuses bool here")
+    return x
+
+
+@pointwise("neg.default", "negative.default")
+def neg(x: Value) -> Value:
+    return compute("neg", _numeric(x))
+
+
+@pointwise("abs.default", "absolute.default")
+def absolute(x: Value) -> Value:
+    return x if x.dtype is torch.uint8 else compute("abs", _numeric(x))
+
+
+@pointwise("sign.default", "sgn.default")
+def sign(x: Value) -> Value:
+    return x if x.dtype is torch.bool else compute("sign", x)
+
+
+@pointwise("frac.default")
+def frac(x: Value) -> Value:
+    return compute("frac", x)
+
+
+@pointwise("positive.default")
+def positive(x: Value) -> Value:
+    return x
+
+
+@pointwise("square.default")
+def square(x: Value) -> Value:
+    return compute("mul", x, x)
+
+
+@pointwise("relu.default")
+def relu(x: Value) -> Value:
+    return compute("relu", _numeric(x))
+
+
+@pointwise("deg2rad.default", rule="float")
+def deg2rad(x: Value) -> Value:
+    return compute("mul", x, 0.017453292519943295)
+
+
+@pointwise("rad2deg.default", rule="float")
+def rad2deg(x: Value) -> Value:
+    return compute("mul", x, 57.29577951308232)
+
+
+@pointwise("copysign.Tensor", "copysign.Scalar", rule="float")
+def copysign(x: Value, y: Value) -> Value:
+    return compute("copysign", x, y)
+
+
+@pointwise("nextafter.default")
+def nextafter(x: Value, y: Value, *, result: torch.dtype) -> Value:
+    if x.dtype is not result:
+        raise Decline("nextafter of 16-bit floats steps in 16 bits")
+    return compute("nextafter", x, y)
+
+
+@pointwise("fmax.default")
+def fmax(x: Value, y: Value) -> Value:
+    return compute("fmax" if x.dtype in FLOATS else "maximum", x, y)
+
+
+@pointwise("fmin.default")
+def fmin(x: Value, y: Value) -> Value:
+    return compute("fmin" if x.dtype in FLOATS else "minimum", x, y)
+
+
+@pointwise("xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self", rule="float")
+def xlogy(x: Value, y: Value) -> Value:
+    product = where(compute("eq", x, 0.0), 0.0, compute("mul", x, compute("log", y)))
+    return where(compute("isnan", y), float("nan"), product)
+
+
+@pointwise("heaviside.default")
+def heaviside(x: Value, y: Value) -> Value:
+    step = where(compute("lt", x, 0), constant(0, x.dtype), constant(1, x.dtype))
+    return where(compute("eq", x, 0), y, step)
+
+
+# -- asking ---------------------------------------------------------------------------------------
+
+
+def _asked(op: str, of_integers: bool) -> Callable[[Value], Value]:
+    def function(x: Value) -> Value:
+        return compute(op, x) if x.dtype in FLOATS else constant(of_integers, torch.bool)
+
+    return function
+
+
+pointwise("isnan.default", rule="predicate")(_asked("isnan", False))
+pointwise("isinf.default", rule="predicate")(_asked("isinf", False))
+pointwise("isfinite.default", rule="predicate")(_asked("isfinite", True))
+
+
+@pointwise("isposinf.default", rule="predicate")
+def isposinf(x: Value) -> Value:
+    if x.dtype not in FLOATS:
+        return constant(False, torch.bool)
+    return compute("eq", x, float("inf"))
+
+
+@pointwise("isneginf.default", rule="predicate")
+def isneginf(x: Value) -> Value:
+    if x.dtype not in FLOATS:
+        return constant(False, torch.bool)
+    return compute("eq", x, float("-inf"))
+
+
+@pointwise("signbit.default", rule="predicate")
+def signbit(x: Value) -> Value:
+    if x.dtype is torch.bool:
+        return constant(False, torch.bool)
+    return compute("signbit", x) if x.dtype in FLOATS else compute("lt", x, 0)
+
+
+# -- choosing -------------------------------------------------------------------------------------
+
+
+@pointwise("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar", rule="choose")
+def choose(condition: Value, x: Value, y: Value) -> Value:
+    return where(condition, x, y)
+
+
+@pointwise("masked_fill.Scalar", "masked_fill.Tensor", rule="fill")
+def masked_fill(x: Value, mask: Value, value: Value) -> Value:
+    return where(mask, value, x)
+
+
+@pointwise("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
+def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
+    x = x if low is None else compute("maximum", x, low)
+    return x if high is None else compute("minimum", x, high)
+
+
+@pointwise("clamp_min.default", "clamp_min.Tensor")
+def clamp_min(x: Value, low: Value) -> Value:
+    return compute("maximum", x, low)
+
+
+@pointwise("clamp_max.default", "clamp_max.Tensor")
+def clamp_max(x: Value, high: Value) -> Value:
+    return compute("minimum", x, high)
+
+
+@pointwise("nan_to_num.default", operands=1)
+def nan_to_num(
+    x: Value,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+    *,
+    result: torch.dtype,
+) -> Value:
+    if x.dtype not in FLOATS:
+        return x
+    limits = torch.finfo(result)
+    high = limits.max if posinf is None else posinf
+    low = limits.min if neginf is None else neginf
+    kept = where(compute("eq", x, float("inf")), high, x)
+    kept = where(compute("eq", x, float("-inf")), low, kept)
+    return where(compute("isnan", x), nan or 0.0, kept)
+
+
+# -- shifts ---------------------------------------------------------------------------------------
+
+
+def _shifted(op: str, x: Value, y: Value) -> Value:
+    """Shifts by less than 0 or the width and more: 0 to the left, the sign to the right."""
+    bits = torch.iinfo(x.dtype).bits
+    if isinstance(y, Constant) and 0 <= y.value < bits:
+        return compute(op, x, y)
+    wild = compute("logical_or", compute("lt", y, 0), compute("ge", y, bits))
+    if op == "lshift":
+        return where(wild, 0, compute(op, x, where(wild, 0, y)))
+    return compute(op, x, where(wild, bits - 1, y))
+
+
+@pointwise("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", rule="integral")
+@pointwise("__lshift__.Tensor", "__lshift__.Scalar", rule="integral")
+def lshift(x: Value, y: Value) -> Value:
+    return _shifted("lshift", x, y)
+
+
+@pointwise("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", rule="integral")
+@pointwise("__rshift__.Tensor", "__rshift__.Scalar", rule="integral")
+def rshift(x: Value, y: Value) -> Value:
+    return _shifted("rshift", x, y)
+
+
+# -- conversion and copies ------------------------------------------------------------------------
+
+
+@lowers("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device")
+@lowers("clone.default", "contiguous.default", "lift_fresh_copy.default")
+def convert(builder: Builder, out: Out, x: TensorView, *_: Any, **__: Any) -> TensorView:
+    """A copy in the result's dtype and strides; between devices it is ATen's."""
+    if x.device != out.spec.device:
+        raise Decline("a copy between devices")
+    return builder.pointwise(out, lambda point: builder.load(x, point))
+
+
+@lowers("copy.default")
+def copy(builder: Builder, out: Out, x: TensorView, source: TensorView, *_: Any) -> TensorView:
+    return convert(builder, out, source)

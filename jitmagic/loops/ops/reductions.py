@@ -1,0 +1,420 @@
+"""Reductions: one nest per op, the reduced axes bound inside its value.
+
+Sums of 16-bit floats accumulate in float32 and round once; sums of integers and bools are int64 (or the
+dtype asked for); variance is the two-pass formula. Dimensions without elements give the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+import torch
+
+from ..builder import Builder, Decline, Out
+from ..expr import Expr
+from ..ir import Value
+from ..registry import lowers
+from ..tensor_view import Point, TensorView
+from ..values import FLOATS, cast, compute, constant, opmath, where
+from .views import wrap_dim
+
+__all__ = ["Reduced"]
+
+Dims = int | Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """A tensor being reduced over some dimensions, and how the result's point reads it."""
+
+    builder: Builder
+    x: TensorView
+    dims: tuple[int, ...]
+    keepdim: bool
+
+    @staticmethod
+    def over(builder: Builder, x: TensorView, dims: Dims, keepdim: bool = False) -> Reduced:
+        """None and () mean all dimensions."""
+        rank = len(x.shape)
+        if dims is None or (not isinstance(dims, int) and not dims):
+            return Reduced(builder, x, tuple(range(rank)), keepdim)
+        named = (dims,) if isinstance(dims, int) else dims
+        return Reduced(
+            builder, x, tuple(sorted(wrap_dim(d, rank) for d in named)) if rank else (), keepdim
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[d] for d in self.dims)
+
+    @property
+    def count(self) -> int:
+        return prod(self.sizes)
+
+    def join(self, point: Point, inside: Point) -> Point:
+        """The point of x at a point of the result and a point of the reduced dimensions."""
+        bound = iter(inside)
+        kept = iter(enumerate(point) if self.keepdim else ())
+        free = iter(point)
+        joined: list[Expr] = []
+        for d in range(len(self.x.shape)):
+            if d in self.dims:
+                joined.append(next(bound))
+                if self.keepdim:
+                    next(free)
+            else:
+                joined.append(next(free))
+        del kept
+        return tuple(joined)
+
+    def combine(
+        self,
+        op: str,
+        point: Point,
+        value: Callable[[Point], Value],
+        identity: Value | None = None,
+    ) -> Value:
+        """Reduce value(point of x) over the reduced dimensions."""
+        return self.builder.reduce(
+            op, self.sizes, lambda inside: value(self.join(point, inside)), identity
+        )
+
+    def load(self, dtype: torch.dtype) -> Callable[[Point], Value]:
+        """The reader of x's elements in `dtype`."""
+        return lambda point: cast(self.builder.load(self.x, point), dtype)
+
+
+def _accumulator(reduced: Reduced, out: Out) -> torch.dtype:
+    """Sums are taken in the result's opmath dtype."""
+    if out.spec.dtype is torch.bool:
+        raise Decline("a sum as bool")
+    return opmath(out.spec.dtype)
+
+
+def _sum(
+    reduced: Reduced, point: Point, value: Callable[[Point], Value], dtype: torch.dtype
+) -> Value:
+    return reduced.combine("sum", point, value, constant(0, dtype))
+
+
+@lowers("sum.default", "sum.dim_IntList")
+def sum_(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> TensorView:
+    reduced = Reduced.over(builder, x, dims, keepdim)
+    wide = _accumulator(reduced, out)
+    return builder.pointwise(
+        out, lambda point: _sum(reduced, point, _through(reduced, out, wide), wide)
+    )
+
+
+def _through(reduced: Reduced, out: Out, wide: torch.dtype) -> Callable[[Point], Value]:
+    """Elements cast to the result's dtype, as `dtype=` asks, then to the accumulator's."""
+    read = reduced.load(out.spec.dtype) if reduced.x.dtype is not out.spec.dtype else None
+    if read is None or out.spec.dtype is wide:
+        return reduced.load(wide)
+    return lambda point: cast(read(point), wide)
+
+
+@lowers("mean.default", "mean.dim")
+def mean(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> TensorView:
+    reduced = Reduced.over(builder, x, dims, keepdim)
+    wide = _accumulator(reduced, out)
+
+    def value(point: Point) -> Value:
+        total = _sum(reduced, point, _through(reduced, out, wide), wide)
+        return compute("truediv", total, float(reduced.count))
+
+    return builder.pointwise(out, value)
+
+
+@lowers("prod.default", "prod.dim_int")
+def prod_(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> TensorView:
+    reduced = Reduced.over(builder, x, dim, keepdim)
+    wide = _accumulator(reduced, out)
+    return builder.pointwise(
+        out,
+        lambda point: reduced.combine(
+            "prod", point, _through(reduced, out, wide), constant(1, wide)
+        ),
+    )
+
+
+# -- extremes -------------------------------------------------------------------------------------
+
+
+def _extreme(
+    builder: Builder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
+) -> TensorView:
+    reduced = Reduced.over(builder, x, dims, keepdim)
+    return builder.pointwise(
+        out, lambda point: reduced.combine(op, point, reduced.load(opmath(x.dtype)))
+    )
+
+
+@lowers("amax.default")
+def amax(
+    builder: Builder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+) -> TensorView:
+    return _extreme(builder, out, x, "max", dims, keepdim)
+
+
+@lowers("amin.default")
+def amin(
+    builder: Builder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+) -> TensorView:
+    return _extreme(builder, out, x, "min", dims, keepdim)
+
+
+@lowers("max.default")
+def max_all(builder: Builder, out: Out, x: TensorView) -> TensorView:
+    return _extreme(builder, out, x, "max", None, False)
+
+
+@lowers("min.default")
+def min_all(builder: Builder, out: Out, x: TensorView) -> TensorView:
+    return _extreme(builder, out, x, "min", None, False)
+
+
+@lowers("argmax.default")
+def argmax(
+    builder: Builder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
+) -> TensorView:
+    return _extreme(builder, out, x, "argmax", dim, keepdim)
+
+
+@lowers("argmin.default")
+def argmin(
+    builder: Builder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
+) -> TensorView:
+    return _extreme(builder, out, x, "argmin", dim, keepdim)
+
+
+def _with_indices(
+    builder: Builder, out: Out, x: TensorView, op: str, dim: int, keepdim: bool
+) -> list[TensorView | None]:
+    """Values and positions as two stores of one nest."""
+    reduced = Reduced.over(builder, x, dim, keepdim)
+    read = reduced.load(opmath(x.dtype))
+    ops = (op, f"arg{op}")
+    made: list[TensorView | None] = [None, None]
+    wanted = [n for n in (0, 1) if out.part(n) is not None]
+
+    def reader(which: str) -> Callable[[Point], Value]:
+        return lambda point: reduced.combine(which, point, read)
+
+    parts = [(part, reader(ops[n]), ()) for n in wanted if (part := out.part(n)) is not None]
+    for n, view in zip(wanted, builder.nest(out.name, parts), strict=True):
+        made[n] = view
+    return made
+
+
+@lowers("max.dim")
+def max_dim(
+    builder: Builder, out: Out, x: TensorView, dim: int, keepdim: bool = False
+) -> list[TensorView | None]:
+    return _with_indices(builder, out, x, "max", dim, keepdim)
+
+
+@lowers("min.dim")
+def min_dim(
+    builder: Builder, out: Out, x: TensorView, dim: int, keepdim: bool = False
+) -> list[TensorView | None]:
+    return _with_indices(builder, out, x, "min", dim, keepdim)
+
+
+# -- truth ----------------------------------------------------------------------------------------
+
+
+def _truth(
+    builder: Builder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
+) -> TensorView:
+    reduced = Reduced.over(builder, x, dims, keepdim)
+    identity = constant(op == "all", torch.bool)
+    return builder.pointwise(
+        out, lambda point: reduced.combine(op, point, reduced.load(torch.bool), identity)
+    )
+
+
+@lowers("any.default", "any.dim", "any.dims")
+def any_(
+    builder: Builder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+) -> TensorView:
+    return _truth(builder, out, x, "any", dims, keepdim)
+
+
+@lowers("all.default", "all.dim", "all.dims")
+def all_(
+    builder: Builder, out: Out, x: TensorView, dims: Dims = None, keepdim: bool = False
+) -> TensorView:
+    return _truth(builder, out, x, "all", dims, keepdim)
+
+
+@lowers("count_nonzero.default", "count_nonzero.dim_IntList")
+def count_nonzero(builder: Builder, out: Out, x: TensorView, dims: Dims = None) -> TensorView:
+    reduced = Reduced.over(builder, x, dims)
+
+    def value(point: Point) -> Value:
+        return _sum(
+            reduced,
+            point,
+            lambda at: cast(cast(builder.load(x, at), torch.bool), torch.int64),
+            torch.int64,
+        )
+
+    return builder.pointwise(out, value)
+
+
+# -- spread ---------------------------------------------------------------------------------------
+
+
+def _moments(reduced: Reduced, correction: float | None) -> Callable[[Point], tuple[Value, Value]]:
+    """(variance, mean) at a point, by the two-pass formula."""
+    if reduced.x.dtype not in FLOATS:
+        raise Decline("the variance of what is not real floating point")
+    wide = opmath(reduced.x.dtype)
+    read = reduced.load(wide)
+    n = float(reduced.count)
+    divisor = max(n - (1.0 if correction is None else float(correction)), 0.0)
+
+    def value(point: Point) -> tuple[Value, Value]:
+        middle = compute("truediv", _sum(reduced, point, read, wide), n)
+
+        def squared(at: Point) -> Value:
+            distance = compute("sub", read(at), middle)
+            return compute("mul", distance, distance)
+
+        return compute("truediv", _sum(reduced, point, squared, wide), divisor), middle
+
+    return value
+
+
+@lowers("var.correction", "var.dim", "var.default")
+def var(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dims: Dims = None,
+    *_: bool,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> TensorView:
+    if _:
+        raise Decline("the old form of var")
+    moments = _moments(Reduced.over(builder, x, dims, keepdim), correction)
+    return builder.pointwise(out, lambda point: moments(point)[0])
+
+
+@lowers("std.correction")
+def std(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dims: Dims = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> TensorView:
+    moments = _moments(Reduced.over(builder, x, dims, keepdim), correction)
+    return builder.pointwise(out, lambda point: compute("sqrt", moments(point)[0]))
+
+
+@lowers("var_mean.correction")
+def var_mean(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dims: Dims = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> list[TensorView | None]:
+    moments = _moments(Reduced.over(builder, x, dims, keepdim), correction)
+    made: list[TensorView | None] = [None, None]
+    cache: dict[Point, tuple[Value, Value]] = {}
+
+    def part(n: int) -> Callable[[Point], Value]:
+        return lambda point: cache.setdefault(point, moments(point))[n]
+
+    wanted = [n for n in (0, 1) if out.part(n) is not None]
+    parts = [(spec, part(n), ()) for n in wanted if (spec := out.part(n)) is not None]
+    for n, view in zip(wanted, builder.nest(out.name, parts), strict=True):
+        made[n] = view
+    return made
+
+
+@lowers("logsumexp.default")
+def logsumexp(
+    builder: Builder, out: Out, x: TensorView, dims: Dims, keepdim: bool = False
+) -> TensorView:
+    reduced = Reduced.over(builder, x, dims, keepdim)
+    wide = opmath(out.spec.dtype)
+    read = reduced.load(wide)
+
+    def value(point: Point) -> Value:
+        if 0 in reduced.sizes:
+            return constant(-inf, wide)
+        top = reduced.combine("max", point, read)
+        top = where(compute("eq", compute("abs", top), inf), 0.0, top)
+        total = _sum(reduced, point, lambda at: compute("exp", compute("sub", read(at), top)), wide)
+        return compute("add", compute("log", total), top)
+
+    return builder.pointwise(out, value)
+
+
+@lowers("linalg_vector_norm.default")
+def vector_norm(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    order: float = 2,
+    dims: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> TensorView:
+    reduced = Reduced.over(builder, x, dims, keepdim)
+    wide = opmath(out.spec.dtype)
+    read = reduced.load(wide)
+
+    def size(at: Point) -> Value:
+        return compute("abs", read(at))
+
+    def value(point: Point) -> Value:
+        if abs(order) == inf:
+            return reduced.combine("max" if order > 0 else "min", point, size)
+        if order == 0:
+            return _sum(reduced, point, lambda at: cast(compute("ne", read(at), 0.0), wide), wide)
+        if order == 1:
+            return _sum(reduced, point, size, wide)
+        if order == 2:
+            squares = _sum(reduced, point, lambda at: compute("mul", read(at), read(at)), wide)
+            return compute("sqrt", squares)
+        powers = _sum(reduced, point, lambda at: compute("pow", size(at), float(order)), wide)
+        return compute("pow", powers, 1.0 / order)
+
+    return builder.pointwise(out, value)

@@ -1,0 +1,195 @@
+"""Views: index maps over the same buffer; no memory, no step.
+
+Each lowering gives the point of the viewed tensor for a point of the result. Only as_strided needs real
+memory (an Alias), and a reshape that eager would copy is a copy nest here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...errors import VerifyError
+from ..builder import Builder, Out
+from ..expr import Expr, Integer, add, mul
+from ..registry import lowers
+from ..tensor_view import (
+    TensorView,
+    broadcast_point,
+    formal_point,
+    reshape_point,
+    strided,
+    whole,
+)
+
+__all__ = ["clamp_index", "wrap_dim"]
+
+
+def wrap_dim(dim: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return dim % max(rank, 1)
+
+
+def clamp_index(index: int | None, size: int, default: int) -> int:
+    """A slice bound inside [0, size]."""
+    if index is None:
+        return default
+    return min(max(index + size if index < 0 else index, 0), size)
+
+
+@lowers("alias.default", "detach.default", "lift.default", "lift_fresh.default")
+def same(builder: Builder, out: Out, x: TensorView) -> TensorView:
+    return x
+
+
+@lowers(
+    "view.default",
+    "_unsafe_view.default",
+    "_reshape_alias.default",
+    "squeeze.default",
+    "squeeze.dim",
+    "squeeze.dims",
+    "unsqueeze.default",
+    "unflatten.int",
+    "flatten.using_ints",
+)
+def view(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
+    shape = out.spec.shape
+    return x.remap(shape, reshape_point(x.shape, shape, formal_point(shape)))
+
+
+@lowers("reshape.default")
+def reshape(builder: Builder, out: Out, x: TensorView, *_: Any) -> TensorView:
+    found = view(builder, out, x)
+    if strided(found, builder.buffers[found.buffer].stride) is not None:
+        return found
+    return builder.pointwise(out, lambda point: builder.load(found, point))
+
+
+@lowers("expand.default", "broadcast_to.default")
+def expand(builder: Builder, out: Out, x: TensorView, *_: Any, **__: Any) -> TensorView:
+    shape = out.spec.shape
+    return x.remap(shape, broadcast_point(x.shape, formal_point(shape)))
+
+
+@lowers("permute.default")
+def permute(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> TensorView:
+    point: list[Expr] = [Integer(0)] * len(x.shape)
+    shape = tuple(x.shape[dim] for dim in dims)
+    for place, dim in zip(formal_point(shape), dims, strict=True):
+        point[dim] = place
+    return x.remap(shape, point)
+
+
+@lowers("transpose.int")
+def transpose(builder: Builder, out: Out, x: TensorView, a: int, b: int) -> TensorView:
+    dims = list(range(len(x.shape)))
+    if dims:
+        dims[a], dims[b] = dims[b], dims[a]
+    return permute(builder, out, x, dims)
+
+
+@lowers("t.default", "numpy_T.default")
+def t(builder: Builder, out: Out, x: TensorView) -> TensorView:
+    return permute(builder, out, x, tuple(reversed(range(len(x.shape)))))
+
+
+@lowers("slice.Tensor")
+def slice_(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> TensorView:
+    dim = wrap_dim(dim, len(x.shape))
+    first = clamp_index(start, x.shape[dim], 0)
+    return _strip(x, dim, first, out.spec.shape[dim], step)
+
+
+def _strip(x: TensorView, dim: int, first: int, size: int, step: int = 1) -> TensorView:
+    shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+    point = list(formal_point(shape))
+    point[dim] = add(mul(point[dim], step), Integer(first))
+    return x.remap(shape, point)
+
+
+@lowers("select.int")
+def select(builder: Builder, out: Out, x: TensorView, dim: int, index: int) -> TensorView:
+    return _pick(x, wrap_dim(dim, len(x.shape)), index)
+
+
+def _pick(x: TensorView, dim: int, index: int) -> TensorView:
+    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
+    point = list(formal_point(shape))
+    point.insert(dim, Integer(index % x.shape[dim]))
+    return x.remap(shape, point)
+
+
+@lowers("unbind.int")
+def unbind(builder: Builder, out: Out, x: TensorView, dim: int = 0) -> list[TensorView]:
+    dim = wrap_dim(dim, len(x.shape))
+    return [_pick(x, dim, index) for index in range(x.shape[dim])]
+
+
+@lowers("split.Tensor", "unsafe_split.Tensor")
+def split(builder: Builder, out: Out, x: TensorView, size: int, dim: int = 0) -> list[TensorView]:
+    dim = wrap_dim(dim, len(x.shape))
+    total = x.shape[dim]
+    if total == 0:
+        return [x]
+    return [_strip(x, dim, first, min(size, total - first)) for first in range(0, total, size)]
+
+
+@lowers("split_with_sizes.default", "unsafe_split_with_sizes.default", "split.sizes")
+def split_with_sizes(
+    builder: Builder, out: Out, x: TensorView, sizes: Sequence[int], dim: int = 0
+) -> list[TensorView]:
+    dim = wrap_dim(dim, len(x.shape))
+    return [_strip(x, dim, sum(sizes[:n]), size) for n, size in enumerate(sizes)]
+
+
+@lowers("diagonal.default")
+def diagonal(
+    builder: Builder, out: Out, x: TensorView, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> TensorView:
+    rank = len(x.shape)
+    dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    shape = out.spec.shape
+    *rest, along = formal_point(shape)
+    others = iter(rest)
+    down, right = max(-offset, 0), max(offset, 0)
+    at = {dim1: add(along, Integer(down)), dim2: add(along, Integer(right))}
+    return x.remap(shape, [at[d] if d in at else next(others) for d in range(rank)])
+
+
+@lowers("unfold.default")
+def unfold(builder: Builder, out: Out, x: TensorView, dim: int, size: int, step: int) -> TensorView:
+    shape = out.spec.shape
+    if not x.shape:
+        return x.remap(shape, ())
+    dim = wrap_dim(dim, len(x.shape))
+    *point, inside = formal_point(shape)
+    point[dim] = add(mul(point[dim], step), inside)
+    return x.remap(shape, point)
+
+
+@lowers("as_strided.default")
+def as_strided(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> TensorView:
+    """Memory as it lies: valid because every buffer has the strides that eager gives it."""
+    if strided(x, builder.buffers[x.buffer].stride) is None:
+        raise VerifyError(f"as_strided of {out.name}'s argument, which has no memory of its own")
+    here = builder.memory(x)
+    offset = builder.offset(here) if storage_offset is None else storage_offset
+    root = builder.root(here)
+    name = builder.alias(root, tuple(size), tuple(stride), offset - builder.offset(root))
+    return whole(name, tuple(size), x.dtype, x.device)

@@ -1,0 +1,193 @@
+"""Type promotion: which dtype an op computes in and returns, as eager decides it.
+
+Comes in: operands (TensorViews and Python numbers). Goes out: for each operand the dtypes it is cast
+through, and the result's dtype. The rules have names; a lowering states its rule by name beside itself.
+The categories are those of c10: tensors with dimensions, zero-dimensional tensors, Python numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from .builder import Decline
+from .tensor_view import TensorView
+from .values import FLOATS, Number, opmath
+
+__all__ = ["RULES", "Casts", "Operand", "result_type"]
+
+Operand = TensorView | Number | None
+Casts = tuple[tuple[torch.dtype, ...], ...]
+Rule = Callable[[Sequence[Operand]], tuple[Casts, torch.dtype]]
+
+
+def result_type(operands: Sequence[Operand]) -> torch.dtype:
+    """The common dtype of the operands, by torch's three categories."""
+    dims: torch.dtype | None = None
+    zeros: torch.dtype | None = None
+    numbers: torch.dtype | None = None
+    for operand in operands:
+        if operand is None:
+            continue
+        if not isinstance(operand, TensorView):
+            numbers = _join(numbers, _number_dtype(operand))
+        elif operand.shape:
+            dims = _join(dims, operand.dtype)
+        else:
+            zeros = _join(zeros, operand.dtype)
+    found = _combine(dims, _combine(zeros, numbers))
+    if found is None:
+        raise Decline("no operand has a dtype")
+    return found
+
+
+def _number_dtype(value: object) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    if isinstance(value, int):
+        return torch.int64
+    if isinstance(value, float):
+        return torch.get_default_dtype()
+    raise Decline(f"a {type(value).__name__} operand has no loops")
+
+
+def _join(a: torch.dtype | None, b: torch.dtype) -> torch.dtype:
+    return b if a is None else torch.promote_types(a, b)
+
+
+def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_complex or lower.is_complex:
+        raise Decline("complex numbers have no loops")
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def _through(common: torch.dtype, count: int) -> Casts:
+    return ((common, opmath(common)),) * count
+
+
+def _arith(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    common = result_type(operands)
+    return _through(common, len(operands)), common
+
+
+def _arith_wide(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """mul and div take a CPU scalar on the right in opmath precision, not rounded to 16 bits."""
+    common = result_type(operands)
+    return _widen_scalar(operands, common), common
+
+
+def _widen_scalar(operands: Sequence[Operand], common: torch.dtype) -> Casts:
+    last = operands[-1]
+    wide = last.device.type == "cpu" and not last.shape if isinstance(last, TensorView) else True
+    casts = _through(common, len(operands))
+    if wide and isinstance(operands[0], TensorView) and operands[0].shape:
+        return (*casts[:-1], (opmath(common),))
+    return casts
+
+
+def _to_float(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def _float(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """Integers and bools are computed as the default float dtype."""
+    common = _to_float(result_type(operands))
+    return _through(common, len(operands)), common
+
+
+def _float_wide(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    common = _to_float(result_type(operands))
+    return _widen_scalar(operands, common), common
+
+
+def _compare(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    common = result_type(operands)
+    return _through(common, len(operands)), torch.bool
+
+
+def _logic(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """Every operand is a truth value of its own dtype."""
+    return ((torch.bool,),) * len(operands), torch.bool
+
+
+def _predicate(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """isnan and the like: asked of the operand in its own dtype."""
+    common = result_type(operands)
+    return _through(common, len(operands)), torch.bool
+
+
+def _first(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """The first operand's dtype, whatever the others are."""
+    first = operands[0]
+    if not isinstance(first, TensorView):
+        raise Decline("the first operand is no tensor")
+    return _through(first.dtype, len(operands)), first.dtype
+
+
+def _choose(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """where(condition, a, b): a and b meet in their common dtype and are not computed with."""
+    common = result_type(operands[1:])
+    return ((torch.bool,), (common,), (common,)), common
+
+
+def _integral(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    common = result_type(operands)
+    if common in FLOATS:
+        raise Decline("bit operations on floats")
+    return _through(common, len(operands)), common
+
+
+def _alpha(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """add(x, y, alpha): the factor has no say and is rounded to the common dtype."""
+    common = result_type(operands[:2])
+    return _through(common, 3), common
+
+
+def _value(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """addcmul and the like: a number at the end is a factor in opmath precision and has no say."""
+    *tensors, last = operands
+    if isinstance(last, TensorView):
+        common = result_type(operands)
+        return _through(common, len(operands)), common
+    common = result_type(tensors)
+    return (*_through(common, len(tensors)), (opmath(common),)), common
+
+
+def _power(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """x ** number: the exponent keeps its precision, special ones become products and roots."""
+    common = result_type(operands)
+    exponent = torch.float64 if common in FLOATS else torch.int64
+    return ((common, opmath(common)), (exponent,)), common
+
+
+def _fill(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """masked_fill(x, mask, value): x's dtype, not computed with."""
+    first = operands[0]
+    if not isinstance(first, TensorView):
+        raise Decline("the first operand is no tensor")
+    return ((first.dtype,), (torch.bool,), (first.dtype,)), first.dtype
+
+
+RULES: Mapping[str, Rule] = {
+    "arith": _arith,
+    "arith_wide": _arith_wide,
+    "float": _float,
+    "float_wide": _float_wide,
+    "compare": _compare,
+    "logic": _logic,
+    "predicate": _predicate,
+    "first": _first,
+    "choose": _choose,
+    "integral": _integral,
+    "alpha": _alpha,
+    "value": _value,
+    "power": _power,
+    "fill": _fill,
+}

@@ -1,0 +1,119 @@
+"""The table of lowerings: ATen overload name -> the function that writes it as loops.
+
+`@lowers("sum.dim_IntList")` registers a function `(builder, out, *args, **kwargs) -> view(s)`.
+`@pointwise("add.Tensor", rule="arith")` registers a function of scalar Values, one per operand; operands
+are promoted by the named rule (promotion.py), broadcast, and the result is cast to the result's dtype.
+Names, not overload objects: importing the table resolves nothing and a torch without one op loses one line.
+A lowering that cannot handle its arguments raises Decline before it has added anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .builder import LOOP_DTYPES, Builder, Decline, Out
+from .ir import Value
+from .promotion import RULES, Operand
+from .tensor_view import Point, TensorView
+from .values import FLOATS, Number, cast, constant, round_to
+
+__all__ = ["LOWERINGS", "lowers", "operand_value", "pointwise", "pointwise_lowering"]
+
+Lowering = Callable[..., Any]
+Scalar = Callable[..., Value]
+LOWERINGS: dict[str, Lowering] = {}
+
+
+def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
+    """Register a lowering for ATen overloads named like "sum.dim_IntList"."""
+
+    def register(function: Lowering) -> Lowering:
+        for overload in overloads:
+            LOWERINGS[f"aten.{overload}"] = function
+        return function
+
+    return register
+
+
+def pointwise(
+    *overloads: str, rule: str = "arith", operands: int | None = None
+) -> Callable[[Scalar], Scalar]:
+    """Register a scalar function; `operands`: how many leading arguments are operands (default: all
+    positional parameters). Further arguments reach the function as they are; one that has a
+    keyword parameter `result` is told the result's dtype."""
+
+    def register(function: Scalar) -> Scalar:
+        count = function.__code__.co_argcount if operands is None else operands
+        return_value = pointwise_lowering(function, rule, count)
+        for overload in overloads:
+            LOWERINGS[f"aten.{overload}"] = return_value
+        return function
+
+    return register
+
+
+def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
+    """The lowering that applies a scalar function to `count` promoted and broadcast operands."""
+    code = function.__code__
+    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    wants_result = "result" in named
+
+    def lowering(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
+        given: tuple[Operand, ...] = args[:count] + (None,) * (count - len(args))
+        if "alpha" in kwargs or "value" in kwargs:
+            given = (*given[:-1], kwargs.pop("alpha", None) or kwargs.pop("value", None))
+        casts, dtype = RULES[rule](given)
+        _check(given, dtype, out)
+        if wants_result:
+            kwargs["result"] = dtype
+
+        def value(point: Point) -> Value:
+            values = (
+                operand_value(builder, operand, through, point)
+                for operand, through in zip(given, casts, strict=True)
+            )
+            return cast(function(*values, *args[count:], **kwargs), dtype)
+
+        return builder.pointwise(out, value)
+
+    return lowering
+
+
+def _check(operands: tuple[Operand, ...], dtype: torch.dtype, out: Out) -> None:
+    if out.spec.dtype is not dtype:
+        raise Decline(f"promotion gives {dtype} where eager gives {out.spec.dtype}")
+    if dtype not in LOOP_DTYPES:
+        raise Decline(f"{dtype} has no loops")
+    shapes = [operand.shape for operand in operands if isinstance(operand, TensorView)]
+    if torch.broadcast_shapes(*shapes) != out.spec.shape:
+        raise Decline("the operands do not broadcast to the result's shape")
+
+
+def operand_value(
+    builder: Builder, operand: Operand, through: tuple[torch.dtype, ...], point: Point
+) -> Value | None:
+    """The operand at a point, cast through the given dtypes; None stays None."""
+    if operand is None:
+        return None
+    if not isinstance(operand, TensorView):
+        return _number_value(operand, through)
+    value = builder.load(operand, point)
+    for dtype in through:
+        value = cast(value, dtype)
+    return value
+
+
+def _number_value(number: Number, through: tuple[torch.dtype, ...]) -> Value:
+    for dtype in through:
+        if dtype in FLOATS:
+            number = round_to(number, dtype)
+        elif dtype is torch.bool:
+            number = bool(number)
+        elif isinstance(number, float):
+            raise Decline(f"a float operand of an op on {dtype}")
+        elif not torch.iinfo(dtype).min <= number <= torch.iinfo(dtype).max:
+            raise Decline(f"the number {number} does not fit into {dtype}")
+    return constant(number, through[-1])

@@ -1,0 +1,129 @@
+"""TensorView: a tensor of the graph as an index map over a buffer; how views cost nothing.
+
+Comes in: the view operations' parameters. Goes out: a TensorView whose `index` gives, for a point of the
+viewed tensor, the point of the buffer. Maps are written over formal axes (one per dimension) and composed
+by substitution, so a chain of views is one map. No memory is named here but the base buffer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import torch
+
+from .expr import Axis, AxisVar, Expr, Integer, add, floordiv, linear, mod, mul, substitute
+
+__all__ = [
+    "Point",
+    "TensorView",
+    "broadcast_point",
+    "formal_point",
+    "reshape_point",
+    "strided",
+    "whole",
+]
+
+Point = tuple[Expr, ...]
+ZERO = Integer(0)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """`buffer` seen through `index` (one expression per buffer dimension, over the formal axes)."""
+
+    buffer: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    index: Point
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    def at(self, point: Sequence[Expr]) -> Point:
+        """The buffer's point for a point of this view."""
+        if self.index == formal_point(self.shape):
+            return tuple(point)
+        formals = formal_axes(self.shape)
+        bindings = dict(zip(formals, point, strict=True))
+        return tuple(substitute(part, bindings) for part in self.index)
+
+    def remap(self, shape: tuple[int, ...], point: Sequence[Expr]) -> TensorView:
+        """A view of shape `shape` that reads this one at `point` (over the new formal axes)."""
+        return TensorView(self.buffer, shape, self.dtype, self.device, self.at(point))
+
+
+@lru_cache(maxsize=4096)
+def formal_axes(shape: tuple[int, ...]) -> tuple[Axis, ...]:
+    """The parameters of an index map over `shape`."""
+    return tuple(Axis(f"v{d}", extent) for d, extent in enumerate(shape))
+
+
+@lru_cache(maxsize=4096)
+def formal_point(shape: tuple[int, ...]) -> Point:
+    """The formal axes as expressions; dimensions of size 1 are the constant 0."""
+    return tuple(ZERO if axis.extent == 1 else AxisVar(axis) for axis in formal_axes(shape))
+
+
+def whole(
+    buffer: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> TensorView:
+    """The buffer itself."""
+    return TensorView(buffer, shape, dtype, device, formal_point(shape))
+
+
+def broadcast_point(shape: Sequence[int], point: Sequence[Expr]) -> Point:
+    """Where a tensor of `shape` is read for a point of the (broadcast) result."""
+    offset = len(point) - len(shape)
+    return tuple(ZERO if size == 1 else point[offset + d] for d, size in enumerate(shape))
+
+
+def reshape_point(old: Sequence[int], new: Sequence[int], point: Sequence[Expr]) -> Point:
+    """The point of shape `old` with the row-major position that `point` has in shape `new`.
+
+    Dimensions are matched in groups of equal products, so that each group needs the fewest divisions.
+    """
+    if prod(old) == 0:
+        return (ZERO,) * len(old)
+    result: list[Expr] = []
+    i = j = 0
+    while i < len(old):
+        start = i
+        flat: Expr = ZERO
+        have, want = old[i], 1
+        i += 1
+        while have != want:
+            if want < have:
+                flat = add(mul(flat, new[j]), point[j])
+                want *= new[j]
+                j += 1
+            else:
+                have *= old[i]
+                i += 1
+        result.extend(_digits(flat, old[start:i]))
+    return tuple(result)
+
+
+def _digits(flat: Expr, sizes: Sequence[int]) -> list[Expr]:
+    """Row-major coordinates of the position `flat`."""
+    found: list[Expr] = []
+    for size in reversed(sizes[1:]):
+        found.append(mod(flat, size))
+        flat = floordiv(flat, size)
+    return [flat, *reversed(found)] if sizes else []
+
+
+def strided(view: TensorView, stride: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
+    """(offset, strides) of the view in the memory of its buffer, or None if it is no strided view."""
+    position: Expr = ZERO
+    for part, step in zip(view.index, stride, strict=True):
+        position = add(position, mul(part, step))
+    offset, terms = linear(position)
+    formals = {AxisVar(axis): d for d, axis in enumerate(formal_axes(view.shape))}
+    if any(atom not in formals for atom in terms):
+        return None
+    return offset, tuple(terms.get(AxisVar(axis), 0) for axis in formal_axes(view.shape))

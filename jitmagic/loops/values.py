@@ -1,0 +1,81 @@
+"""Constructors of scalar values that know the dtype rules of the vocabulary.
+
+Comes in: Values and Python numbers. Goes out: interned Values, with the trivial cases folded (a cast to
+the same dtype, bool arithmetic as logic). Lowerings write `add(x, mul(y, 2.0))`; numbers take the dtype
+of the value beside them. Nothing here knows about tensors, buffers or axes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .ir import Cast, Compute, Constant, Value
+
+__all__ = [
+    "FLOATS",
+    "INTEGERS",
+    "Number",
+    "cast",
+    "compute",
+    "constant",
+    "opmath",
+    "round_to",
+    "where",
+]
+
+Number = bool | int | float
+
+FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+_PREDICATES = frozenset(
+    {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit"}
+    | {"logical_and", "logical_or", "logical_xor", "logical_not"}
+)
+_BOOL_LOGIC = {
+    "add": "logical_or",
+    "maximum": "logical_or",
+    "bitwise_or": "logical_or",
+    "mul": "logical_and",
+    "minimum": "logical_and",
+    "bitwise_and": "logical_and",
+    "bitwise_xor": "logical_xor",
+    "bitwise_not": "logical_not",
+}
+
+
+def opmath(dtype: torch.dtype) -> torch.dtype:
+    """The dtype arithmetic is done in: float32 for the 16-bit floats, else the dtype itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def constant(value: Number, dtype: torch.dtype) -> Constant:
+    """A number as a value of `dtype`, in the Python type that the dtype prints as."""
+    if dtype is torch.bool:
+        return Constant(bool(value), dtype)
+    return Constant(float(value) if dtype in FLOATS else int(value), dtype)
+
+
+def round_to(value: Number, dtype: torch.dtype) -> Number:
+    """The number nearest to `value` that `dtype` holds."""
+    return torch.tensor(value, dtype=dtype).item()
+
+
+def cast(value: Value, dtype: torch.dtype) -> Value:
+    """Convert as `Tensor.to` does; to bool means != 0."""
+    return value if value.dtype is dtype else Cast(value, dtype)
+
+
+def compute(op: str, *args: Value | Number) -> Value:
+    """Apply an op of COMPUTE_OPS; numbers take the dtype of the first Value among the arguments."""
+    dtype = next(arg.dtype for arg in args if isinstance(arg, Value))
+    values = tuple(arg if isinstance(arg, Value) else constant(arg, dtype) for arg in args)
+    if dtype is torch.bool:
+        op = _BOOL_LOGIC.get(op, op)
+    return Compute(op, values, torch.bool if op in _PREDICATES else values[0].dtype)
+
+
+def where(condition: Value, yes: Value | Number, no: Value | Number) -> Value:
+    """Choose elementwise; both sides are evaluated."""
+    dtype = next(arg.dtype for arg in (yes, no) if isinstance(arg, Value))
+    pair = tuple(arg if isinstance(arg, Value) else constant(arg, dtype) for arg in (yes, no))
+    return Compute("where", (condition, *pair), dtype)

@@ -1,0 +1,236 @@
+"""Verify: the rules of the IR, checked; the boundary that every producer of LoopPrograms must pass.
+
+Comes in: a LoopProgram, unfused or fused. Raises VerifyError naming the step and the rule. Checked: names,
+dtypes of every node, arity of ops and indexes, bounds where they can be proved wrong, axes bound where they
+are used, buffers written before they are read, outputs defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+
+from ..errors import VerifyError
+from .expr import Axis, AxisVar, Expr, ValueIndex, bounds, leaves
+from .ir import (
+    COMPUTE_OPS,
+    REDUCTIONS,
+    Alias,
+    Buffer,
+    BufferRef,
+    Cast,
+    Compute,
+    Extern,
+    IndexValue,
+    Load,
+    LoopProgram,
+    Nest,
+    Reduction,
+    Step,
+    Store,
+    Value,
+    operands,
+)
+
+__all__ = ["verify"]
+
+_ROLES = frozenset({"input", "output", "temp", "constant"})
+_TO_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit"})
+_LOGIC = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
+
+
+def verify(program: LoopProgram) -> None:
+    """Raise VerifyError unless the program keeps every rule of ir.py."""
+    _Verifier(program).run()
+
+
+class _Verifier:
+    def __init__(self, program: LoopProgram) -> None:
+        self.program = program
+        self.defined = {*program.inputs, *program.constants}
+        self.where = "the program"
+        self.seen: set[tuple[Value, frozenset[Axis]]] = set()
+
+    def fail(self, rule: str) -> NoReturn:
+        raise VerifyError(f"{self.program.name}, {self.where}: {rule}")
+
+    def require(self, holds: bool, rule: str) -> None:
+        if not holds:
+            self.fail(rule)
+
+    def run(self) -> None:
+        self.buffers()
+        names: set[str] = set()
+        for step in self.program.steps:
+            name = step.name  # type: ignore[attr-defined]
+            self.where = f"step {name}"
+            self.require(name not in names, "two steps have this name")
+            names.add(name)
+            self.step(step)
+        self.where = "the outputs"
+        for output in self.program.outputs:
+            if output is not None:
+                self.reads(output)
+                role = self.program.buffers[output].role
+                self.require(role != "temp", f"{output} leaves the call but is a temp")
+
+    def buffers(self) -> None:
+        for name, buffer in self.program.buffers.items():
+            self.where = f"buffer {name}"
+            self.require(buffer.name == name, "is kept under another name")
+            self.require(len(buffer.shape) == len(buffer.stride), "one stride per dimension")
+            self.require(all(size >= 0 for size in buffer.shape), "a negative size")
+            self.require(buffer.role in _ROLES, f"no such role: {buffer.role}")
+        self.where = "the inputs"
+        for name in self.defined:
+            self.require(name in self.program.buffers, f"{name} is no buffer")
+        for name in self.program.constants:
+            self.require(self.program.buffers[name].role == "constant", f"role of {name}")
+
+    def buffer(self, name: str) -> Buffer:
+        if name not in self.program.buffers:
+            self.fail(f"there is no buffer {name}")
+        return self.program.buffers[name]
+
+    def reads(self, name: str) -> None:
+        buffer = self.buffer(name)
+        self.require(
+            name in self.defined or 0 in buffer.shape, f"{name} is read before it is written"
+        )
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Nest():
+                self.nest(step)
+            case Extern():
+                self.extern(step)
+            case Alias(name, base):
+                self.reads(base)
+                made, owner = self.buffer(name), self.buffer(base)
+                self.require(made.dtype is owner.dtype, "an alias has its base's dtype")
+                self.require(made.device == owner.device, "an alias is where its base is")
+                self.defined.add(name)
+            case _:
+                self.fail(f"no such step: {type(step).__name__}")
+
+    def extern(self, step: Extern) -> None:
+        self.require(isinstance(step.op, torch._ops.OpOverload), f"{step.op!r} is no ATen overload")
+        for ref in _references((step.args, tuple(step.kwargs.values()))):
+            self.reads(ref.name)
+        for name in step.writes:
+            self.reads(name)
+        for result in step.results:
+            if result is not None:
+                self.buffer(result)
+                self.defined.add(result)
+
+    def nest(self, nest: Nest) -> None:
+        self.require(bool(nest.stores), "a nest without stores")
+        self.axes(nest.outer, frozenset())
+        written: set[str] = set()
+        for store in nest.stores:
+            self.axes(store.inner, frozenset(nest.outer))
+            self.store(store, frozenset((*nest.outer, *store.inner)))
+            written.add(store.buffer)
+        self.defined |= written
+
+    def axes(self, axes: tuple[Axis, ...], bound: frozenset[Axis]) -> None:
+        self.require(len({axis.name for axis in axes}) == len(axes), "an axis bound twice")
+        names = {axis.name for axis in bound}
+        for axis in axes:
+            self.require(axis.extent > 0, f"axis {axis.name} has extent {axis.extent}")
+            self.require(axis.name not in names, f"axis {axis.name} is bound outside already")
+
+    def store(self, store: Store, bound: frozenset[Axis]) -> None:
+        buffer = self.buffer(store.buffer)
+        self.require(store.mode in ("set", "add"), f"no such mode: {store.mode}")
+        self.require(buffer.role != "constant", f"{store.buffer} is a constant")
+        self.require(
+            store.value.dtype is buffer.dtype, f"a {store.value.dtype} stored as {buffer.dtype}"
+        )
+        self.index(store.index, buffer, bound, masked=False)
+        self.value(store.value, bound)
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def index(
+        self, index: tuple[Expr, ...], buffer: Buffer, bound: frozenset[Axis], masked: bool
+    ) -> None:
+        self.require(
+            len(index) == len(buffer.shape),
+            f"{buffer.name} has {len(buffer.shape)} dimensions, its index {len(index)}",
+        )
+        for part, size in zip(index, buffer.shape, strict=True):
+            self.expr(part, bound)
+            low, high = bounds(part)
+            self.require(
+                masked or (low < size and high >= 0),
+                f"{part} is outside {buffer.name}'s size {size}",
+            )
+            if isinstance(part, (AxisVar,)) and not masked:
+                self.require(high < size, f"{part.axis} runs past {buffer.name}'s size {size}")
+
+    def expr(self, expr: Expr, bound: frozenset[Axis]) -> None:
+        for leaf in leaves(expr):
+            if isinstance(leaf, AxisVar):
+                self.require(leaf.axis in bound, f"axis {leaf.axis.name} is not bound here")
+            elif isinstance(leaf, ValueIndex):
+                self.require(leaf.value.dtype is torch.int64, "a run-time index is int64")
+                self.value(leaf.value, bound)
+
+    def value(self, root: Value, bound: frozenset[Axis]) -> None:
+        stack = [(root, bound)]
+        while stack:
+            node, scope = stack.pop()
+            if (node, scope) in self.seen:
+                continue
+            self.seen.add((node, scope))
+            self.node(node, scope)
+            inner = scope | frozenset(node.axes) if isinstance(node, Reduction) else scope
+            stack.extend((part, inner) for part in operands(node))
+
+    def node(self, node: Value, bound: frozenset[Axis]) -> None:
+        match node:
+            case Load(buffer=name, index=index, dtype=dtype, mask=mask):
+                buffer = self.buffer(name)
+                self.reads(name)
+                self.require(dtype is buffer.dtype, f"{name} holds {buffer.dtype}, not {dtype}")
+                self.index(index, buffer, bound, mask is not None)
+                self.require(mask is None or mask.dtype is torch.bool, "a mask is bool")
+            case IndexValue(expr=expr):
+                self.expr(expr, bound)
+            case Reduction(op=op, axes=axes, value=value, dtype=dtype):
+                self.require(op in REDUCTIONS, f"no such reduction: {op}")
+                self.axes(axes, bound)
+                want = torch.int64 if op.startswith("arg") else value.dtype
+                self.require(dtype is want, f"{op} of {value.dtype} is {dtype}")
+            case Compute():
+                self.compute(node)
+            case Cast():
+                self.require(node.dtype is not node.value.dtype, "a cast to the same dtype")
+
+    def compute(self, node: Compute) -> None:
+        self.require(
+            COMPUTE_OPS.get(node.op) == len(node.args), f"op {node.op} on {len(node.args)}"
+        )
+        dtypes = {arg.dtype for arg in node.args}
+        if node.op == "where":
+            self.require(node.args[0].dtype is torch.bool, "a condition is bool")
+            dtypes = {arg.dtype for arg in node.args[1:]}
+        self.require(len(dtypes) == 1, f"{node.op} mixes {sorted(map(str, dtypes))}")
+        if node.op in _LOGIC:
+            self.require(dtypes == {torch.bool}, f"{node.op} is for bools")
+        want = torch.bool if node.op in _TO_BOOL | _LOGIC else next(iter(dtypes))
+        self.require(node.dtype is want, f"{node.op} of {want} typed {node.dtype}")
+
+
+def _references(part: Any) -> Iterator[BufferRef]:
+    if isinstance(part, BufferRef):
+        yield part
+    elif isinstance(part, (tuple, list)):
+        for inner in part:
+            yield from _references(inner)
