@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define JM_INLINE inline __attribute__((always_inline))
-#define JM_NOINLINE __attribute__((noinline))
+#define JM_NOINLINE __attribute__((noinline, cold))   // for paths that are hardly ever taken
 
 namespace jm {
 

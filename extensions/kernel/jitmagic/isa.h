@@ -90,7 +90,22 @@ template <int How, class R> JM_INLINE R round(R a) {
     return out;
 }
 
+// The smaller of limit and x, x where x is NaN (and the larger, likewise).
+template <class R> JM_INLINE R at_most(R x, R limit) { return x > limit ? limit : x; }
+template <class R> JM_INLINE R at_least(R x, R limit) { return x < limit ? limit : x; }
+// Is some lane above the limit, or NaN?
+template <class R> JM_INLINE bool any_beyond(R x, R limit) {
+    bool out = false;
+    for (int i = 0; i < count<R>; ++i) out |= !(x[i] <= limit[i]);
+    return out;
+}
+
 #if JM_FMA
+JM_INLINE f32x8 at_most(f32x8 x, f32x8 limit) { return __builtin_ia32_minps256(limit, x); }
+JM_INLINE f32x8 at_least(f32x8 x, f32x8 limit) { return __builtin_ia32_maxps256(limit, x); }
+JM_INLINE f64x4 at_most(f64x4 x, f64x4 limit) { return __builtin_ia32_minpd256(limit, x); }
+JM_INLINE f64x4 at_least(f64x4 x, f64x4 limit) { return __builtin_ia32_maxpd256(limit, x); }
+JM_INLINE bool any_beyond(f32x8 x, f32x8 limit) { return __builtin_ia32_movmskps256((f32x8)~(x <= limit)) != 0; }
 JM_INLINE f32x8 fma(f32x8 a, f32x8 b, f32x8 c) { return __builtin_ia32_vfmaddps256(a, b, c); }
 JM_INLINE f64x4 fma(f64x4 a, f64x4 b, f64x4 c) { return __builtin_ia32_vfmaddpd256(a, b, c); }
 JM_INLINE f32x4 fma(f32x4 a, f32x4 b, f32x4 c) { return __builtin_ia32_vfmaddps(a, b, c); }
@@ -103,6 +118,8 @@ template <int How> JM_INLINE f32x4 round(f32x4 a) { return __builtin_ia32_roundp
 template <int How> JM_INLINE f64x2 round(f64x2 a) { return __builtin_ia32_roundpd(a, How); }
 #endif
 #if JM_X86
+JM_INLINE f32x4 at_most(f32x4 x, f32x4 limit) { return __builtin_ia32_minps(limit, x); }
+JM_INLINE f32x4 at_least(f32x4 x, f32x4 limit) { return __builtin_ia32_maxps(limit, x); }
 JM_INLINE f32x4 sqrt(f32x4 a) { return __builtin_ia32_sqrtps(a); }
 JM_INLINE f64x2 sqrt(f64x2 a) { return __builtin_ia32_sqrtpd(a); }
 #endif
@@ -113,6 +130,11 @@ constexpr uint8_t all8 = 0xff;
 constexpr int current = 4;   // the current rounding direction
 JM_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, all16, current); }
 JM_INLINE f64x8 fma(f64x8 a, f64x8 b, f64x8 c) { return __builtin_ia32_vfmaddpd512_mask(a, b, c, all8, current); }
+JM_INLINE f32x16 at_most(f32x16 x, f32x16 limit) { return __builtin_ia32_minps512_mask(limit, x, x, all16, current); }
+JM_INLINE f32x16 at_least(f32x16 x, f32x16 limit) { return __builtin_ia32_maxps512_mask(limit, x, x, all16, current); }
+JM_INLINE f64x8 at_most(f64x8 x, f64x8 limit) { return __builtin_ia32_minpd512_mask(limit, x, x, all8, current); }
+JM_INLINE f64x8 at_least(f64x8 x, f64x8 limit) { return __builtin_ia32_maxpd512_mask(limit, x, x, all8, current); }
+JM_INLINE bool any_beyond(f32x16 x, f32x16 limit) { return __builtin_ia32_cmpps512_mask(x, limit, 6, all16, current) != 0; }
 JM_INLINE f32x16 sqrt(f32x16 a) { return __builtin_ia32_sqrtps512_mask(a, a, all16, current); }
 JM_INLINE f64x8 sqrt(f64x8 a) { return __builtin_ia32_sqrtpd512_mask(a, a, all8, current); }
 template <int How> JM_INLINE f32x16 round(f32x16 a) { return __builtin_ia32_rndscaleps_mask(a, How, a, all16, current); }

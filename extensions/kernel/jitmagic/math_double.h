@@ -18,8 +18,8 @@ template <class R> JM_INLINE R with_sign_d(R magnitude, R sign) {
     return (R)(((ulongs<R>)magnitude & ~top) | ((ulongs<R>)sign & top));
 }
 template <class R> JM_INLINE R magnitude_d(R x) { return (R)((ulongs<R>)x & ~(uint64_t(1) << 63)); }
-template <class R> JM_INLINE R at_most_d(R x, double limit) { return x > limit ? R{} + limit : x; }
-template <class R> JM_INLINE R at_least_d(R x, double limit) { return x < limit ? R{} + limit : x; }
+template <class R> JM_INLINE R at_most_d(R x, double limit) { return reg::at_most(x, R{} + limit); }
+template <class R> JM_INLINE R at_least_d(R x, double limit) { return reg::at_least(x, R{} + limit); }
 
 // x = n ln2 + r and em1 = e^r - 1; k = n + shift_in_d carries n in its low bits
 template <class R> struct ExpParts { R k, em1; };

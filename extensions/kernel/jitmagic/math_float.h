@@ -28,8 +28,8 @@ template <class R> JM_INLINE R with_sign(R magnitude, R sign) {
     return (R)(((words<R>)magnitude & 0x7fffffffu) | ((words<R>)sign & 0x80000000u));
 }
 template <class R> JM_INLINE R magnitude(R x) { return (R)((words<R>)x & 0x7fffffffu); }
-template <class R> JM_INLINE R at_most(R x, float limit) { return x > limit ? R{} + limit : x; }
-template <class R> JM_INLINE R at_least(R x, float limit) { return x < limit ? R{} + limit : x; }
+template <class R> JM_INLINE R at_most(R x, float limit) { return reg::at_most(x, R{} + limit); }
+template <class R> JM_INLINE R at_least(R x, float limit) { return reg::at_least(x, R{} + limit); }
 
 // Out of line on purpose: a call that is hardly ever made should not cost registers in the loop around it.
 template <class R, class F> JM_NOINLINE R lanewise(R x, F f) {
@@ -181,7 +181,7 @@ template <class R> JM_INLINE R sin_reduced(R r, words<R> flip) {   // |r| <= pi/
     return with_sign(fma(r * s, p, r), r);
 }
 template <class R> JM_INLINE bool beyond(R x, float limit) {
-    return any_lane<R>(~(ints<R>)(magnitude(x) <= limit));
+    return reg::any_beyond(magnitude(x), R{} + limit);
 }
 template <class R> JM_INLINE R sin(R x) {
     if (__builtin_expect(beyond(x, trig_limit), 0)) return lanewise(x, [](float t) { return __builtin_sinf(t); });

@@ -174,32 +174,33 @@ JM_FOR_VEC Vec<T, N> rshift(Vec<T, N> a, Vec<T, N> b) {
 
 // --- order: minimum, maximum, relu, abs, sign ---------------------------------------------------------------------------
 
-#define JM_ORDER(NAME, FNAME, OP)                                                                         \
+#define JM_ORDER(NAME, FNAME, OP, CLAMP)                                                                         \
     JM_FOR_SCALAR(is_scalar<T>) T NAME(T a, T b) { return a OP b || a != a ? a : b; }                      \
     JM_FOR_SCALAR(is_scalar<T>) T FNAME(T a, T b) { return a OP b || b != b ? a : b; }                     \
     JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a, Vec<T, N> b) {                                                  \
         if constexpr (Vec<T, N>::wide) return JM_SPLIT2(NAME, a, b);                                       \
         else if constexpr (is_real<T>) {                                                                   \
-            raw<T, N> out = a.v OP b.v ? a.v : b.v;                                                        \
+            raw<T, N> out = reg::CLAMP(b.v, a.v);   /* b where one is NaN */                               \
             return Vec<T, N>(a.v != a.v ? a.v : out);                                                      \
         } else return where(NAME##_first(a, b), a, b);                                                     \
     }                                                                                                      \
     JM_FOR_VEC Vec<T, N> FNAME(Vec<T, N> a, Vec<T, N> b) {                                                 \
         if constexpr (Vec<T, N>::wide) return JM_SPLIT2(FNAME, a, b);                                      \
         else if constexpr (is_real<T>) {                                                                   \
-            raw<T, N> out = a.v OP b.v ? a.v : b.v;                                                        \
+            raw<T, N> out = reg::CLAMP(b.v, a.v);                                                          \
             return Vec<T, N>(b.v != b.v ? a.v : out);                                                      \
         } else return NAME(a, b);                                                                          \
     }
 JM_FOR_VEC Mask<N> minimum_first(Vec<T, N> a, Vec<T, N> b) { return lt(a, b); }
 JM_FOR_VEC Mask<N> maximum_first(Vec<T, N> a, Vec<T, N> b) { return gt(a, b); }
-JM_ORDER(minimum, fmin, <)
-JM_ORDER(maximum, fmax, >)
+JM_ORDER(minimum, fmin, <, at_most)
+JM_ORDER(maximum, fmax, >, at_least)
 #undef JM_ORDER
 
 JM_FOR_SCALAR(is_number<T>) T relu(T a) { return a < T(0) ? T(0) : a; }
 JM_FOR_VEC Vec<T, N> relu(Vec<T, N> a) {
     if constexpr (Vec<T, N>::wide) return JM_SPLIT1(relu, a);
+    else if constexpr (is_real<T>) return Vec<T, N>(reg::at_least(a.v, raw<T, N>{}));
     else return Vec<T, N>(a.v < T(0) ? typename Vec<T, N>::storage{} : a.v);
 }
 
