@@ -1,0 +1,258 @@
+"""GraphBuilder: makes a torch-level torch.fx.Graph as the trace goes, shapes propagated at once.
+
+Comes in: placeholders with their TensorSpec; calls of torch functions (`call_function`) and tensor
+methods (`call_method`) whose tensor arguments are nodes of this graph. Goes out: for every call its
+result with a Node in place of each tensor, and in the end a GraphModule with one flat tuple of outputs.
+
+The graph records the program in order, mutations, random draws and changes of grad mode included: run
+as it is on real inputs it does what the traced code does. What a node carries: node_meta.py. A call
+whose result holds no tensor and which changes nothing leaves no node: it is a constant of the trace.
+A result that is an existing tensor (in-place methods, `x.float()` of a float tensor) is that node.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ..errors import UserLine
+from ..spec import TensorSpec
+from .devices import place
+from .node_meta import device_of, spec_on, tensors_in
+from .passes import drop_dead_code
+from .propagate import (
+    Target,
+    input_meta,
+    run_on_meta,
+    strides_are_certain,
+    target_name,
+)
+from .target_traits import draws, statistics_written
+
+__all__ = ["GraphBuilder", "map_nodes"]
+
+
+class GraphBuilder:
+    """A graph under construction. `grad_enabled` is the grad mode of the traced program right now."""
+
+    def __init__(self, grad_enabled: bool | None = None) -> None:
+        self.graph = Graph()
+        self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
+        self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
+        self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
+        self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
+        self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
+        self.noted: set[str] = set()  # what the tracer arranged once for this graph
+        self._entry_mode = self._emitted_mode = self.grad_enabled
+        self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
+        self._outputs: dict[Node, int] = {}
+
+    # -- inputs and outputs ----------------------------------------------------------------------
+
+    def placeholder(self, name: str, spec: TensorSpec) -> Node:
+        """A new graph input; all placeholders come first in the graph."""
+        first = next((node for node in self.graph.nodes if node.op != "placeholder"), None)
+        point = self.graph.inserting_before(first) if first is not None else nullcontext()
+        with point:
+            node = self.graph.placeholder(_identifier(name))
+        meta = input_meta(spec)
+        self._describe(node, meta, spec, ())
+        self._nodes[id(meta)] = node
+        self.inputs[node] = None
+        return node
+
+    def output(self, node: Node) -> int:
+        """Make `node` an output (the same node gives the same index)."""
+        return self._outputs.setdefault(node, len(self._outputs))
+
+    def finish(self, name: str) -> tuple[GraphModule, tuple[Any, ...]]:
+        """The finished graph and what `inputs` says of each placeholder left, in order."""
+        self._emit_mode(self._entry_mode, ())
+        self.graph.output(tuple(self._outputs))
+        drop_dead_code(self.graph)
+        kept = []
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                if node.users:
+                    kept.append(self.inputs[node])
+                else:
+                    self.graph.erase_node(node)
+        module = GraphModule(torch.nn.Module(), self.graph, class_name=_identifier(name))
+        return module, tuple(kept)
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def call(
+        self,
+        target: Target,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        lines: tuple[UserLine, ...] = (),
+    ) -> Any:
+        """Record a call; the result with nodes in place of tensors.
+
+        `target` is a function, or a method's name. Raises DataDependent, EagerRaises, MixedDevices.
+        """
+        args, kwargs = tuple(args), dict(kwargs or {})
+        given = _nodes_in((args, kwargs))
+        devices = {id(node.meta["val"]): device_of(node) for node in given}
+        name = target_name(target)
+        placement = place(
+            name, *map_nodes((args, kwargs), _value), lambda tensor: devices[id(tensor)]
+        )
+        before = [node.meta["val"]._version for node in given]
+        run = placement.method or target
+        value = run_on_meta(run, placement.args, placement.kwargs, self.grad_enabled)
+        if placement.moves and isinstance(value, torch.Tensor) and id(value) in devices:
+            value = run_on_meta("clone", (value,), {}, self.grad_enabled)
+        written = tuple(
+            node
+            for node, version in zip(given, before, strict=True)
+            if node.meta["val"]._version != version
+        )
+        written += statistics_written(target, args, kwargs, written)
+        random = draws(target, args, kwargs)
+        value = self._settle(target, value, given)
+        fresh = [tensor for tensor in tensors_in(value) if id(tensor) not in self._nodes]
+        if not fresh and not written and not random:
+            return map_tensors(value, lambda tensor: self._nodes[id(tensor)])
+        return self._record(target, args, kwargs, value, placement.device, written, random, lines)
+
+    def set_grad_enabled(self, mode: bool) -> None:
+        """The traced program changes the grad mode; a node appears when the next call needs it."""
+        self.grad_enabled = mode
+
+    def _record(
+        self,
+        target: Target,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        value: Any,
+        device: torch.device,
+        written: tuple[Node, ...],
+        random: bool,
+        lines: tuple[UserLine, ...],
+    ) -> Any:
+        self._emit_mode(self.grad_enabled, lines)
+        kind = "call_method" if isinstance(target, str) else "call_function"
+        node = self.graph.create_node(kind, target, args, kwargs)
+        self._describe(node, value, spec_on(value, device), lines)
+        if random:
+            node.meta["random"] = True
+        if written:
+            node.meta["mutates"] = written
+            self._note_written_inputs(written)
+        if not isinstance(value, torch.Tensor):
+            return self._unpack(node, value, device, lines)
+        return self._nodes.setdefault(id(value), node)
+
+    def _unpack(
+        self, node: Node, value: Any, device: torch.device, lines: tuple[UserLine, ...]
+    ) -> Any:
+        """Getitem nodes for the tensors of a tuple or list result; the structure with those nodes."""
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self._nodes:
+                self._describe(node, value, spec_on(value, device), lines)
+                self._nodes[id(value)] = node
+            return self._nodes[id(value)]
+        if not isinstance(value, tuple | list):
+            return value
+        items = []
+        for index, item in enumerate(value):
+            if next(tensors_in(item), None) is None:
+                items.append(item)
+                continue
+            taken = self.graph.call_function(operator.getitem, (node, index))
+            self._describe(taken, item, spec_on(item, device), lines)
+            items.append(self._unpack(taken, item, device, lines))
+        return _rebuild(value, items)
+
+    def _settle(self, target: Target, value: Any, given: list[Node]) -> Any:
+        """Results whose strides are the kernels' choice: a no-op on meta may copy in reality."""
+        if isinstance(value, torch.Tensor) and target_name(target) in ("contiguous", "reshape"):
+            node = self._nodes.get(id(value))
+            if node in self.unsettled:
+                return run_on_meta("view_as", (value, value), {}, self.grad_enabled)
+        return value
+
+    def _describe(self, node: Node, value: Any, spec: Any, lines: tuple[UserLine, ...]) -> None:
+        node.meta["val"] = value
+        node.meta["spec"] = spec
+        node.meta["lines"] = lines
+        if node.op == "placeholder":
+            return
+        certain = strides_are_certain(node.target) and not any(
+            source in self.unsettled for source in node.all_input_nodes
+        )
+        if not certain and node.target != "contiguous":
+            self.unsettled.add(node)
+
+    def _emit_mode(self, mode: bool, lines: tuple[UserLine, ...]) -> None:
+        if mode != self._emitted_mode:
+            node = self.graph.call_function(torch._C._set_grad_enabled, (mode,))
+            node.meta.update(val=None, spec=None, lines=lines)
+            self._emitted_mode = mode
+
+    def _note_written_inputs(self, written: tuple[Node, ...]) -> None:
+        storages = {node.meta["val"].untyped_storage()._cdata for node in written}
+        for node in self.inputs:
+            if node.meta["val"].untyped_storage()._cdata in storages:
+                self.mutated_inputs[node] = None
+
+
+def _value(node: Node) -> Any:
+    return node.meta["val"]
+
+
+def _identifier(name: str) -> str:
+    clean = "".join(char if char.isalnum() or char == "_" else "_" for char in name).strip("_")
+    while "__" in clean:
+        clean = clean.replace("__", "_")
+    return clean if clean and not clean[0].isdigit() else f"_{clean}"
+
+
+def _nodes_in(value: Any) -> list[Node]:
+    found: dict[Node, None] = {}
+
+    def note(node: Node) -> Node:
+        found[node] = None
+        return node
+
+    map_nodes(value, note)
+    return list(found)
+
+
+def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
+    """The nested arguments with `change(node)` in place of each node."""
+    if isinstance(value, Node):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_nodes(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [map_nodes(item, change) for item in value]
+    if type(value) is tuple:
+        return tuple(map_nodes(item, change) for item in value)
+    if isinstance(value, slice):
+        return slice(*(map_nodes(item, change) for item in (value.start, value.stop, value.step)))
+    return value
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The nested result with `change(tensor)` in place of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple | list) and next(tensors_in(value), None) is not None:
+        return _rebuild(value, [map_tensors(item, change) for item in value])
+    return value
+
+
+def _rebuild(like: Any, items: list[Any]) -> Any:
+    """A sequence of `items` of the same class: torch.return_types and named tuples stay what they are."""
+    if type(like) in (tuple, list):
+        return type(like)(items)
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)

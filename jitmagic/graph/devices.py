@@ -1,0 +1,175 @@
+"""On which device the result of a torch call lives, and how to run that call on meta tensors.
+
+Comes in: a call's target, its arguments (meta tensors in place of the real ones) and the real device of
+each. Goes out: a `Placement`: the result's device and the arguments for the meta run. A combination
+that eager would reject, or that no rule covers, raises `MixedDevices`: the call then runs as eager,
+which raises its own error or knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .node_meta import tensors_in
+
+__all__ = ["MixedDevices", "Placement", "place"]
+
+META = torch.device("meta")
+CPU = torch.device("cpu")
+
+# Calls whose second tensor only lends its shape.
+_SHAPE_FROM_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "broadcast_to"})
+# Calls that may mix a device with CPU tensors beyond the rule for 0-dim operands.
+_INDEXING = frozenset({"getitem", "setitem", "__getitem__", "__setitem__", "index_put", "index_put_"})
+# Elementwise calls: a 0-dim CPU tensor acts as a number beside tensors of another device.
+_ELEMENTWISE = frozenset(
+    """add sub mul truediv true_divide div divide multiply subtract rsub floordiv floor_divide mod
+    remainder fmod pow float_power eq ne lt le gt ge maximum minimum fmax fmin atan2 arctan2 and_ or_
+    xor iadd isub imul itruediv ifloordiv imod ipow iand ior ixor bitwise_and bitwise_or bitwise_xor
+    logical_and logical_or logical_xor where copysign hypot logaddexp logaddexp2 xlogy ldexp nextafter
+    not_equal greater greater_equal less less_equal lerp addcmul addcdiv clamp clamp_min clamp_max clip
+    lshift rshift ilshift irshift bitwise_left_shift bitwise_right_shift masked_fill""".split()
+)
+
+
+class MixedDevices(Exception):
+    """Arguments on devices that no rule lets meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The real device of every tensor result, and the call to run on meta tensors."""
+
+    device: torch.device
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    moves: bool = False  # the first argument changes device: the result is never that tensor itself
+    method: str | None = None  # the method to run on meta tensors where it is another one
+
+
+def as_device(given: Any) -> torch.device:
+    """A device argument, with the current index filled in as torch does."""
+    device = torch.device("cuda", given) if isinstance(given, int) else torch.device(given)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def place(
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    device_of: Callable[[torch.Tensor], torch.device],
+) -> Placement:
+    """Decide the device of the call `name` (the bare name of the function or method)."""
+    changed = dict(kwargs)
+    asked = changed.get("device")
+    if asked is not None:
+        changed["device"] = META
+    tensors = list(tensors_in((args, dict(kwargs))))
+    if not tensors:
+        made_on = as_device(asked) if asked is not None else CPU
+        return Placement(made_on, args, {**changed, "device": META} if _makes(name) else changed)
+    own = device_of(tensors[0])
+    mover = _MOVERS.get(name)
+    if mover is not None and args and args[0] is tensors[0]:
+        return mover(own, args, changed, asked, device_of)
+    if asked is not None:
+        return Placement(as_device(asked), args, changed)
+    return Placement(_common(name, tensors, device_of), args, changed)
+
+
+def _common(
+    name: str, tensors: list[torch.Tensor], device_of: Callable[[torch.Tensor], torch.device]
+) -> torch.device:
+    devices = {device_of(tensor) for tensor in tensors}
+    own = device_of(tensors[0])
+    if len(devices) == 1 or name in _SHAPE_FROM_SECOND or name == "copy_":
+        return own
+    rest = devices - {CPU}
+    bare = name.rstrip("_") if not name.endswith("__") else name.strip("_")
+    if len(rest) == 1:
+        (accelerator,) = rest
+        on_cpu = [tensor for tensor in tensors if device_of(tensor) == CPU]
+        numbers = all(tensor.dim() == 0 for tensor in on_cpu)
+        if numbers and (bare in _ELEMENTWISE or name in _ELEMENTWISE or name in _BINARY_DUNDERS):
+            if (name.endswith("_") and not name.endswith("__")) and own == CPU:
+                raise MixedDevices(_sentence(devices))
+            return accelerator
+        if name in _INDEXING and own == accelerator:
+            return own
+    raise MixedDevices(_sentence(devices))
+
+
+def _sentence(devices: set[torch.device]) -> str:
+    return "tensors on " + " and ".join(sorted(map(str, devices)))
+
+
+_BINARY_DUNDERS = frozenset(
+    f"__{prefix}{name}__"
+    for prefix in ("", "r", "i")
+    for name in "add sub mul truediv floordiv mod pow and or xor eq ne lt le gt ge".split()
+)
+
+
+def _makes(name: str) -> bool:
+    """Whether a call without tensor arguments is a factory that takes `device=`."""
+    return name in _FACTORIES
+
+
+_FACTORIES = frozenset(
+    """tensor zeros ones empty full arange linspace logspace eye rand randn randint randperm range
+    scalar_tensor as_tensor normal empty_strided tril_indices triu_indices hann_window hamming_window
+    blackman_window bartlett_window kaiser_window complex_window fft_fftfreq fft_rfftfreq
+    empty_permuted asarray vander""".split()
+)
+
+
+def _to(
+    own: torch.device,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    asked: Any,
+    device_of: Callable[[torch.Tensor], torch.device],
+) -> Placement:
+    target, rest = own, args[1:]
+    if asked is not None:
+        target = as_device(asked)
+    elif "other" in kwargs:
+        target = device_of(kwargs["other"])
+    elif rest and isinstance(rest[0], torch.Tensor):
+        target = device_of(rest[0])
+    elif rest and isinstance(rest[0], str | int | torch.device) and not isinstance(rest[0], bool):
+        target = as_device(rest[0])
+        rest = (META, *rest[1:])
+    return Placement(target, (args[0], *rest), kwargs, moves=target != own)
+
+
+def _cpu(own: torch.device, args: Any, kwargs: Any, asked: Any, device_of: Any) -> Placement:
+    kept = {"memory_format": kwargs["memory_format"]} if "memory_format" in kwargs else {}
+    return Placement(CPU, (args[0], META), kept, own != CPU, "to")
+
+
+def _cuda(own: torch.device, args: Any, kwargs: Any, asked: Any, device_of: Any) -> Placement:
+    if not torch.cuda.is_available():
+        raise MixedDevices("no CUDA device is available")
+    index = asked if asked is not None else args[1] if len(args) > 1 else None
+    target = as_device("cuda" if index is None else index)
+    return Placement(target, (args[0], META), {}, target != own, "to")
+
+
+def _type_as(own: torch.device, args: Any, kwargs: Any, asked: Any, device_of: Any) -> Placement:
+    target = device_of(next(tensors_in((args[1:], kwargs))))
+    return Placement(target, args, kwargs, moves=target != own)
+
+
+_MOVERS: dict[str, Callable[..., Placement]] = {
+    "to": _to,
+    "cpu": _cpu,
+    "cuda": _cuda,
+    "type_as": _type_as,
+}

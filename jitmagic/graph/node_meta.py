@@ -1,0 +1,94 @@
+"""What a node of the torch-level graph carries in `node.meta`, under which keys.
+
+    val      the meta tensor, or the tuple/list structure with meta tensors in it, that the call gave
+    spec     TensorSpec with the real device; the same structure for several results; None without tensors
+    lines    tuple[UserLine, ...]: the user's line, then the lines it was inlined from (innermost first)
+    mutates  tuple[Node, ...]: arguments written in place
+    random   True: the call draws from the random number generator
+
+Meta tensors are live: an in-place op on a view changes what its base's node carries in `val`, as in
+eager. `spec` is a snapshot of the moment when the node was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..errors import UserLine
+from ..spec import TensorSpec, spec_of
+
+__all__ = [
+    "device_of",
+    "is_effectful",
+    "lines_of",
+    "mutated_by",
+    "spec_on",
+    "tensors_in",
+    "value_of",
+]
+
+
+def value_of(node: Node) -> Any:
+    """The meta tensor (or structure) of a node."""
+    return node.meta["val"]
+
+
+def device_of(node: Node) -> torch.device:
+    """The real device of a node that stands for one tensor."""
+    device: torch.device = node.meta["spec"].device
+    return device
+
+
+def lines_of(node: Node) -> tuple[UserLine, ...]:
+    return tuple(node.meta.get("lines", ()))
+
+
+def mutated_by(node: Node) -> tuple[Node, ...]:
+    """The argument nodes that this call writes in place."""
+    return tuple(node.meta.get("mutates", ()))
+
+
+def is_effectful(node: Node) -> bool:
+    """Whether the node has to stay although nobody uses it."""
+    if node.op in ("placeholder", "output"):
+        return True
+    return bool(
+        node.meta.get("random") or node.meta.get("mutates") or node.target is torch._C._set_grad_enabled
+    )
+
+
+def spec_on(value: Any, device: torch.device) -> Any:
+    """The spec of a meta tensor that really lives on `device`; structures are mapped."""
+    if isinstance(value, torch.Tensor):
+        spec = spec_of(value)
+        return TensorSpec(
+            spec.shape,
+            spec.stride,
+            spec.dtype,
+            device,
+            spec.requires_grad,
+            spec.is_leaf,
+            torch.Tensor,
+            spec.storage_offset,
+        )
+    if isinstance(value, tuple | list):
+        return tuple(spec_on(item, device) for item in value)
+    return None
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a nested structure of tuples, lists, dicts and slices, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, slice):
+        yield from tensors_in((value.start, value.stop, value.step))

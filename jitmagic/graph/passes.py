@@ -1,0 +1,108 @@
+"""Passes over a torch-level graph, each in place and each keeping what the program does.
+
+    drop_dead_code   pure nodes without users go; random, mutating and mode-changing nodes stay
+    merge_equal      equal pure calls become one (cse), where nobody can tell two tensors from one
+    run_passes       user passes: callables that get the GraphModule and may return another one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from .node_meta import is_effectful, tensors_in
+
+__all__ = ["drop_dead_code", "merge_equal", "run_passes"]
+
+Pass = Callable[[GraphModule], GraphModule | None]
+
+
+def drop_dead_code(graph: Graph) -> int:
+    """Erase pure nodes nobody uses, and changes of grad mode that nothing runs under."""
+    erased = 0
+    for node in reversed(list(graph.nodes)):
+        if not node.users and not is_effectful(node):
+            graph.erase_node(node)
+            erased += 1
+    return erased + _drop_idle_modes(graph)
+
+
+def _drop_idle_modes(graph: Graph) -> int:
+    """Of consecutive set_grad_enabled nodes only the last one counts."""
+    erased = 0
+    previous: Node | None = None
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            continue
+        is_mode = node.target is torch._C._set_grad_enabled
+        if is_mode and previous is not None:
+            graph.erase_node(previous)
+            erased += 1
+        previous = node if is_mode else None
+    return erased
+
+
+def merge_equal(graph: Graph) -> int:
+    """Merge equal pure calls. Nothing is merged in a graph that writes in place, nor what leaves it.
+
+    Two results that are both outputs (or views of what is) must stay two tensors: the caller may
+    write into one of them.
+    """
+    nodes = list(graph.nodes)
+    if any(node.meta.get("mutates") for node in nodes):
+        return 0
+    leaving = _storages_of_outputs(graph)
+    seen: dict[tuple[Any, ...], Node] = {}
+    mode, merged = 0, 0
+    for node in nodes:
+        if node.target is torch._C._set_grad_enabled:
+            mode += 1
+        if node.op not in ("call_function", "call_method") or is_effectful(node):
+            continue
+        if leaving & _storages(node):
+            continue
+        key = (mode, node.op, node.target, _freeze(node.args), _freeze(node.kwargs))
+        first = seen.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+            merged += 1
+    return merged
+
+
+def _storages(node: Node) -> set[int]:
+    return {t.untyped_storage()._cdata for t in tensors_in(node.meta.get("val"))}
+
+
+def _storages_of_outputs(graph: Graph) -> set[int]:
+    leaving: set[int] = set()
+    for node in graph.nodes:
+        if node.op == "output":
+            for source in node.all_input_nodes:
+                leaving |= _storages(source)
+    return leaving
+
+
+def _freeze(value: Any) -> Any:
+    """A hashable form in which 1, 1.0, True and -0.0 stay apart."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, dict):
+        return tuple((key, _freeze(item)) for key, item in sorted(value.items()))
+    if isinstance(value, tuple | list):
+        return (type(value).__name__, *(_freeze(item) for item in value))
+    if isinstance(value, slice):
+        return ("slice", *(_freeze(item) for item in (value.start, value.stop, value.step)))
+    return (type(value).__name__, repr(value))
+
+
+def run_passes(module: GraphModule, passes: Iterable[Pass]) -> GraphModule:
+    """Run user passes in order; each may change the module in place or return a new one."""
+    for run in passes:
+        module = run(module) or module
+        module.graph.lint()
+        module.recompile()
+    return module

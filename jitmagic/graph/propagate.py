@@ -1,0 +1,139 @@
+"""One torch call executed on meta tensors: shapes, dtypes, views, aliasing and requires_grad for free.
+
+Comes in: a call whose tensors are meta tensors, and the grad mode of the traced program. Goes out: what
+the call gives, as meta tensors and plain values. Nothing outside changes: the random number generators,
+the grad mode and the inference mode of the thread are as before.
+
+    DataDependent(what)   the result depends on tensor data: there is none here
+    EagerRaises(error)    the call raised: the traced program would see that error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..spec import TensorSpec
+
+__all__ = ["DataDependent", "EagerRaises", "input_meta", "run_on_meta", "strides_are_certain", "target_name"]
+
+Target = Callable[..., Any] | str
+
+# What torch says when an operation needs the data of a meta tensor, or has no meta implementation.
+_NO_DATA = (
+    "cannot be called on meta tensors",
+    "Cannot copy out of meta tensor",
+    "meta tensor without output_size",
+    "data-dependent",
+    "data-depenent",
+    "no fake impl or Meta kernel",
+    "with Meta tensors",
+    "on the expected device meta",
+)
+
+
+class DataDependent(Exception):
+    """The call has no result without tensor data."""
+
+
+class EagerRaises(Exception):
+    """The call raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def target_name(target: Target) -> str:
+    """The bare name of a function or method: `relu`, `add_`, `getitem`."""
+    if isinstance(target, str):
+        return target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target._opname)
+    return str(getattr(target, "__name__", target))
+
+
+def run_on_meta(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> Any:
+    """Call `target` (a function, or a method's name) on meta tensors in that grad mode."""
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        try:
+            if isinstance(target, str):
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            return _with_kernel_strides(target, args, target(*args, **kwargs))
+        except NotImplementedError as error:
+            raise DataDependent(_first_line(error)) from None
+        except Exception as error:  # whatever a torch function may raise is the program's to see
+            text = str(error)
+            if any(sign in text for sign in _NO_DATA):
+                raise DataDependent(_first_line(error)) from None
+            raise EagerRaises(error) from None
+
+
+def strides_are_certain(target: Target) -> bool:
+    """Whether the meta run gives the strides that the real kernels give."""
+    name = target_name(target)
+    return not name.startswith(_KERNEL_CHOOSES_STRIDES)
+
+
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose", "convolution", "_convolution")
+_KERNEL_CHOOSES_STRIDES = (
+    *_CONVOLUTIONS,
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "fft_",
+    "linalg_",
+    "svd",
+    "lstm",
+    "gru",
+    "rnn_",
+)
+
+
+def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:
+    """Convolution kernels keep channels_last where input or weight has it; the meta run does not."""
+    if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
+        return result
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    layout = formats.get(result.dim())
+    if layout is None or result.is_contiguous(memory_format=layout):
+        return result
+    for given in args[:2]:
+        if (
+            isinstance(given, torch.Tensor)
+            and given.dim() == result.dim()
+            and given.is_contiguous(memory_format=layout)
+            and not given.is_contiguous()
+        ):
+            return result.contiguous(memory_format=layout)
+    return result
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
+def input_meta(spec: TensorSpec) -> torch.Tensor:
+    """The meta tensor of a graph input: as `spec.meta_tensor`, and no leaf where the input is none."""
+    with torch.inference_mode(False), torch.enable_grad():
+        made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+        if not spec.requires_grad:
+            return made
+        if spec.is_leaf:
+            return made.requires_grad_()
+        return _as_non_leaf(made)
+
+
+def _as_non_leaf(made: torch.Tensor) -> torch.Tensor:
+    """Give it a grad_fn without making it a view: in-place ops are allowed as on an intermediate."""
+    extents = sorted(zip(made.stride(), made.shape, strict=True))
+    reach, overlaps = 0, False
+    for stride, size in extents:
+        if size > 1:
+            overlaps = overlaps or stride <= reach
+            reach += stride * (size - 1)
+    if overlaps:  # cannot be written in place anyway, so that being a view does not matter
+        flat = torch.empty(reach + 1, dtype=made.dtype, device="meta", requires_grad=True) * 1
+        return flat.as_strided(made.shape, made.stride())
+    return made.add_(torch.empty((), dtype=made.dtype, device="meta", requires_grad=True))

@@ -1,0 +1,275 @@
+"""GraphBuilder: what it records, what it refuses, and that the graph does on real tensors what it says."""
+
+import operator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from jitmagic.errors import UserLine, VerifyError
+from jitmagic.graph.builder import GraphBuilder
+from jitmagic.graph.devices import MixedDevices
+from jitmagic.graph.passes import merge_equal, run_passes
+from jitmagic.graph.propagate import DataDependent, EagerRaises
+from jitmagic.graph.show import show
+from jitmagic.graph.verify import verify
+from jitmagic.spec import TensorSpec, spec_of
+
+CUDA = torch.device("cuda", 0)
+
+
+def builder_for(*tensors: torch.Tensor) -> tuple[GraphBuilder, list[torch.fx.Node]]:
+    graph = GraphBuilder(True)
+    nodes = [graph.placeholder(f"x{i}", spec_of(t)) for i, t in enumerate(tensors)]
+    for i, node in enumerate(nodes):
+        graph.inputs[node] = i
+    return graph, nodes
+
+
+def on_cuda(*shape: int) -> TensorSpec:
+    return spec_of(torch.empty(shape)).__class__(
+        shape, torch.empty(shape).stride(), torch.float32, CUDA
+    )
+
+
+def finish(graph: GraphBuilder, *nodes: torch.fx.Node) -> torch.fx.GraphModule:
+    for node in nodes:
+        graph.output(node)
+    module, _ = graph.finish("test")
+    verify(module)
+    return module
+
+
+def test_a_small_graph_runs_and_says_what_it_is() -> None:
+    x, w = torch.randn(2, 3), torch.randn(4, 3, requires_grad=True)
+    graph, (a, b) = builder_for(x, w)
+    line = (UserLine("nb.py", 7, "f"),)
+    y = graph.call(F.linear, (a, b), lines=line)
+    z = graph.call("relu", (y,))
+    module = finish(graph, z)
+    torch.testing.assert_close(module(x, w)[0], F.linear(x, w).relu())
+    assert y.meta["spec"] == TensorSpec(
+        (2, 4), (4, 1), torch.float32, torch.device("cpu"), True, False
+    )
+    assert "line 7" in show(module)
+    assert "float32[2, 4] cpu grad" in show(module)
+
+
+def test_placeholders_may_come_late_and_stay_first() -> None:
+    graph, (a,) = builder_for(torch.ones(2))
+    b = graph.call(torch.add, (a, 1))
+    late = graph.placeholder("self.fc.weight", spec_of(torch.ones(2)))
+    graph.inputs[late] = "late"
+    module = finish(graph, graph.call(operator.add, (b, late)))
+    assert [n.name for n in module.graph.nodes if n.op == "placeholder"] == ["x0", "self_fc_weight"]
+
+
+def test_unused_inputs_and_dead_nodes_go() -> None:
+    graph, (a, b) = builder_for(torch.ones(2), torch.ones(2))
+    graph.call(torch.exp, (a,))
+    graph.output(graph.call(torch.sin, (b,)))
+    module, inputs = graph.finish("f")
+    assert inputs == (1,)
+    assert [n.target for n in module.graph.nodes if n.op == "call_function"] == [torch.sin]
+
+
+def test_random_and_mutating_nodes_stay_and_draw_as_eager() -> None:
+    x = torch.zeros(3)
+    graph, (a,) = builder_for(x)
+    before = torch.get_rng_state()
+    graph.call(torch.rand, (2,))
+    graph.call("add_", (a, 1))
+    kept = graph.call(torch.rand_like, (a,))
+    assert torch.equal(before, torch.get_rng_state())
+    module = finish(graph, kept)
+    torch.manual_seed(3)
+    (got,) = module(x)
+    torch.manual_seed(3)
+    torch.rand(2)
+    assert torch.equal(got, torch.rand(3))
+    assert torch.equal(x, torch.ones(3))
+    assert list(graph.mutated_inputs) == [a]
+
+
+def test_writes_through_views_are_writes_to_the_input() -> None:
+    graph, (a, b) = builder_for(torch.zeros(3, 3), torch.zeros(3))
+    view = graph.call("t", (a,))
+    graph.call(operator.setitem, (view, 0, b))
+    assert list(graph.mutated_inputs) == [a]
+
+
+def test_batch_norm_in_training_writes_its_statistics() -> None:
+    graph, (x, m, v) = builder_for(torch.ones(2, 3), torch.zeros(3), torch.ones(3))
+    graph.call(F.batch_norm, (x, m, v), {"training": True})
+    assert list(graph.mutated_inputs) == [m, v]
+    graph, (x, m, v) = builder_for(torch.ones(2, 3), torch.zeros(3), torch.ones(3))
+    graph.call(F.batch_norm, (x, m, v), {"training": False})
+    assert not graph.mutated_inputs
+
+
+def test_results_that_are_arguments_are_the_same_node() -> None:
+    graph, (a,) = builder_for(torch.ones(2, 2))
+    assert graph.call("float", (a,)) is a
+    assert graph.call("contiguous", (a,)) is a
+    assert graph.call("add_", (a, 1)) is a
+    assert graph.call("double", (a,)) is not a
+
+
+def test_several_results_are_getitem_nodes() -> None:
+    x = torch.randn(4, 3)
+    graph, (a,) = builder_for(x)
+    values, indices = graph.call(torch.max, (a, 0))
+    parts = graph.call("split", (a, 2))
+    module = finish(graph, values, indices, *parts)
+    for got, wanted in zip(module(x), (*torch.max(x, 0), *x.split(2)), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_plain_results_leave_no_node() -> None:
+    graph, (a,) = builder_for(torch.ones(2, 5))
+    assert graph.call("size", (a, 1)) == 5
+    assert graph.call(torch.is_floating_point, (a,)) is True
+    assert len(graph.graph.nodes) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "args"),
+    [
+        (torch.nonzero, ()),
+        ("item", ()),
+        ("tolist", ()),
+        (torch.unique, ()),
+        (bool, ()),
+        (torch.where, ()),
+    ],
+)
+def test_data_dependent_calls_are_refused(target: object, args: tuple) -> None:
+    graph, (a,) = builder_for(torch.ones(1))
+    with pytest.raises(DataDependent):
+        graph.call(target, (a, *args))
+
+
+def test_errors_of_the_program_are_refused() -> None:
+    graph, (a, b) = builder_for(torch.ones(2, 3), torch.ones(2, 3))
+    with pytest.raises(EagerRaises, match="reduction dim"):
+        graph.call(torch.matmul, (a, b))
+    leaf = torch.ones(2, requires_grad=True)
+    graph, (a,) = builder_for(leaf)
+    with pytest.raises(EagerRaises, match="leaf Variable"):
+        graph.call("add_", (a, 1))
+
+
+def test_grad_mode_is_in_the_graph_and_restored() -> None:
+    w = torch.ones(2, requires_grad=True)
+    graph, (a,) = builder_for(w)
+    graph.set_grad_enabled(False)
+    y = graph.call(torch.sin, (a,))
+    assert not y.meta["spec"].requires_grad
+    graph.set_grad_enabled(True)
+    graph.set_grad_enabled(False)
+    module = finish(graph, y)
+    assert torch.is_grad_enabled()
+    (got,) = module(w)
+    assert torch.is_grad_enabled()
+    assert not got.requires_grad
+    assert sum(n.target is torch._C._set_grad_enabled for n in module.graph.nodes) == 2
+
+
+def test_non_leaf_inputs_may_be_written() -> None:
+    x = torch.ones(2, 3, requires_grad=True) * 2
+    graph, (a,) = builder_for(x.t())
+    assert not a.meta["val"].is_leaf
+    assert a.meta["val"].stride() == (1, 3)
+    graph.call("mul_", (a, 2))
+    expanded = (torch.ones(1, 3, requires_grad=True) * 1).expand(4, 3)
+    graph, (a,) = builder_for(expanded)
+    assert a.meta["val"].stride() == (0, 1)
+    assert a.meta["val"].requires_grad
+
+
+def test_devices_follow_eagers_rules() -> None:
+    graph = GraphBuilder(True)
+    x = graph.placeholder("x", on_cuda(2, 3))
+    s = graph.placeholder("s", spec_of(torch.tensor(2.0)))
+    c = graph.placeholder("c", spec_of(torch.ones(2, 3)))
+    i = graph.placeholder("i", spec_of(torch.tensor([1, 0])))
+    device = lambda node: node.meta["spec"].device
+    assert device(graph.call(torch.mul, (s, x))) == CUDA
+    assert device(graph.call(operator.add, (x, s))) == CUDA
+    assert device(graph.call(operator.getitem, (x, i))) == CUDA
+    assert device(graph.call("cpu", (x,))) == torch.device("cpu")
+    assert graph.call("cpu", (c,)) is c
+    assert device(graph.call("to", (c, x))) == CUDA
+    assert graph.call("to", (x, "cpu"), {"dtype": torch.half}).meta["spec"].dtype == torch.half
+    assert device(graph.call(torch.zeros, (3,))) == torch.device("cpu")
+    made = graph.call(torch.zeros, (3,), {"device": "cuda:0"})
+    assert device(made) == CUDA
+    assert made.kwargs == {"device": "cuda:0"}
+    assert device(graph.call(torch.zeros_like, (x,))) == CUDA
+    assert device(graph.call("new_zeros", (x, 3))) == CUDA
+    assert device(graph.call(torch.zeros_like, (x,), {"device": "cpu"})) == torch.device("cpu")
+    with pytest.raises(MixedDevices):
+        graph.call(torch.add, (x, c))
+    with pytest.raises(MixedDevices):
+        graph.call(torch.matmul, (x, graph.call("t", (c,))))
+    with pytest.raises(MixedDevices):
+        graph.call("add_", (s, x))
+
+
+def test_convolution_keeps_channels_last() -> None:
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    w = torch.randn(4, 3, 3, 3)
+    graph, (a, b) = builder_for(x, w)
+    y = graph.call(torch.conv2d, (a, b))
+    assert y.meta["spec"].stride == torch.conv2d(x, w).stride()
+    assert y in graph.unsettled
+    assert graph.call("contiguous", (y,)) not in graph.unsettled
+
+
+def test_merge_equal_keeps_outputs_apart() -> None:
+    x = torch.randn(3)
+    graph, (a,) = builder_for(x)
+    one, two = graph.call(torch.sin, (a,)), graph.call(torch.sin, (a,))
+    sums = graph.call(operator.add, (one, two))
+    left, right = graph.call(torch.cos, (a,)), graph.call(torch.cos, (a,))
+    module = finish(graph, sums, left, right)
+    assert merge_equal(module.graph) == 1
+    module.recompile()
+    got = module(x)
+    assert torch.equal(got[0], x.sin() + x.sin())
+    assert got[1] is not got[2]
+
+
+def test_merge_equal_tells_constants_apart_and_stops_at_mutation() -> None:
+    graph, (a,) = builder_for(torch.ones(3, dtype=torch.int64))
+    parts = [graph.call(operator.mul, (a, c)) for c in (1, 1.0, True)]
+    module = finish(graph, graph.call(torch.stack, ([graph.call("float", (p,)) for p in parts],)))
+    assert merge_equal(module.graph) == 0
+    graph, (a,) = builder_for(torch.ones(3))
+    one = graph.call(torch.sin, (a,))
+    graph.call("add_", (a, 1))
+    two = graph.call(torch.sin, (a,))
+    module = finish(graph, graph.call(operator.add, (one, two)))
+    assert merge_equal(module.graph) == 0
+
+
+def test_user_passes_run_in_order() -> None:
+    x = torch.randn(3)
+    graph, (a,) = builder_for(x)
+    module = finish(graph, graph.call(torch.sin, (a,)))
+
+    def to_cos(gm: torch.fx.GraphModule) -> None:
+        for node in gm.graph.nodes:
+            if node.target is torch.sin:
+                node.target = torch.cos
+
+    changed = run_passes(module, [to_cos])
+    assert torch.equal(changed(x)[0], x.cos())
+
+
+def test_verify_finds_bad_graphs() -> None:
+    graph, (a,) = builder_for(torch.ones(3))
+    module = finish(graph, graph.call(torch.sin, (a,)))
+    next(n for n in module.graph.nodes if n.op == "call_function").meta.clear()
+    with pytest.raises(VerifyError, match="missing"):
+        verify(module)
