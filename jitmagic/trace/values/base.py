@@ -68,6 +68,18 @@ class Builder(Protocol):
     def constant(self, value: object) -> Recipe:
         """A Constant recipe."""
 
+    def invoke(self, callee: object, args: tuple[Recipe, ...], **kwargs: Recipe) -> Recipe:
+        """`callee(*args, **kwargs)` where `callee` is an object of the process."""
+
+    def call(self, callee: Recipe, *args: Recipe) -> Recipe:
+        """`callee(*args)` where `callee` is made by a recipe."""
+
+    def set_attr(self, target: Value, name: str, value: Value) -> Effect:
+        """The effect that sets an attribute, past any `__setattr__` of the class."""
+
+    def set_state(self, iterator: Recipe, index: int) -> None:
+        """Advance a rebuilt list, tuple or range iterator, after all other effects."""
+
     def output(self, value: Value, node: Any) -> FromGraph:
         """`node` of the graph becomes an output, once; the recipe that reads it."""
 
@@ -129,6 +141,12 @@ class Machine(Protocol):
     def inline(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
         """Interpret a call of a Python function."""
 
+    def globals_of(self, namespace: dict[str, object], make: Callable[[], Any]) -> Any:
+        """The one GlobalsValue of a namespace dictionary; `make` is asked the first time."""
+
+    def class_of(self, kind: type, source: Source | None) -> Any:
+        """The one ClassValue of a class whose identity is guarded already (TypeIs of an instance)."""
+
     def at_exit(self, hook: Callable[[Builder], None]) -> None:
         """Have `hook` called when the exit is described."""
 
@@ -168,6 +186,11 @@ class Value:
         self.source = source
 
     # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def pinned(self) -> bool:
+        """Whether an exit should use `recipe` although there is a source (a constant guarded by value)."""
+        return False
 
     def realize(self, machine: Machine) -> Value:
         """The value itself, looked at (see Lazy)."""
@@ -288,6 +311,14 @@ class Value:
         Raise `Unrestorable(what, born)` if it cannot be made: such a class keeps `machine.step` of its
         birth. Values with a source are read from the frame again and are not asked."""
         raise NotImplementedError(type(self).__name__)
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """What a new object needs after it was made by its recipe."""
+        return ()
+
+    def empty_recipe(self) -> Recipe | None:
+        """For containers: the recipe of an empty one, to be filled by `replace`."""
+        return None
 
     def parts(self) -> Iterable[Value]:
         """The values it holds (for reachability: which tensors and iterators an exit keeps alive)."""

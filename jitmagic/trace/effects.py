@@ -1,0 +1,208 @@
+"""Side effects as data: what the traced code did to objects that existed before, and how an exit is told.
+
+Comes in: `EffectLog` calls from values while the trace runs (the machine's model is changed by the values
+themselves).  Goes out: through `ExitBuilder`, one recipe per value and the effects in program order.
+Attributes and globals keep their order of writing; a container is written once, as of the exit. New
+objects are made by recipes and filled by effects that come first. Every FromSource is read before any
+effect is performed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..guards.guard import DifferentObject, TypeIs
+from ..guards.source import Source
+from .result import (
+    Constant,
+    DelAttr,
+    DelGlobal,
+    Effect,
+    FromGraph,
+    FromSource,
+    Invoke,
+    Perform,
+    Recipe,
+    SetAttr,
+    SetGlobal,
+)
+from .values.base import Builder, GraphBuilder, Lazy, Machine, Value
+
+__all__ = ["EffectLog", "ExitBuilder", "distinct_objects"]
+
+Entry = Callable[[Builder], "Effect | tuple[Effect, ...]"]
+
+
+class EffectLog:
+    """What happened, in order. Entries describe themselves when the exit is built."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._latest: dict[tuple[int, str], int] = {}
+        self._contents: set[int] = set()
+        self.mutated: dict[int, Value] = {}  # values with a source, by id
+
+    def set_attr(self, target: Value, name: str, value: Value) -> None:
+        """An attribute of an object that existed before was written."""
+        if target.source is not None:
+            self.mutated[id(target)] = target
+            self._write(target, name, lambda builder: builder.set_attr(target, name, value))
+
+    def del_attr(self, target: Value, name: str) -> None:
+        if target.source is not None:
+            self.mutated[id(target)] = target
+            self._erase(target, name, lambda builder: DelAttr(builder(target), name))
+
+    def set_global(self, namespace: Value, name: str, value: Value | None) -> None:
+        """A global was written (None: deleted)."""
+        if value is None:
+            self._erase(namespace, name, lambda builder: DelGlobal(builder(namespace), name))
+            return
+        written = value
+        self._write(
+            namespace,
+            name,
+            lambda builder: SetGlobal(builder(namespace), name, builder(written)),
+        )
+
+    def contents(self, container: Any) -> None:
+        """A list, dict, set or cell has new contents; `container.replace` says which at the exit."""
+        if container.source is None or id(container) in self._contents:
+            return
+        self._contents.add(id(container))
+        self.mutated[id(container)] = container
+        self._entries.append(container.replace)
+
+    def perform(
+        self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
+    ) -> None:
+        """A call made for its effect alone."""
+        named = tuple((kwargs or {}).items())
+        self._entries.append(
+            lambda builder: Perform(
+                builder(callee),
+                tuple(builder(arg) for arg in args),
+                tuple((name, builder(value)) for name, value in named),
+            )
+        )
+
+    def _write(self, target: Value, name: str, entry: Entry) -> None:
+        """The last value counts, at the place in the order where the name was first written."""
+        key = id(target), name
+        if key in self._latest:
+            self._entries[self._latest[key]] = entry
+        else:
+            self._latest[key] = len(self._entries)
+            self._entries.append(entry)
+
+    def _erase(self, target: Value, name: str, entry: Entry) -> None:
+        self._latest.pop((id(target), name), None)
+        self._entries.append(entry)
+
+    def tell(self, builder: ExitBuilder) -> None:
+        """Hand all effects to the exit."""
+        for entry in self._entries:
+            told = entry(builder)
+            for effect in told if isinstance(told, tuple) else (told,):
+                builder.effect(effect)
+
+
+class ExitBuilder:
+    """Describes one exit. See values/base.py `Builder`."""
+
+    def __init__(self, machine: Machine, graph: GraphBuilder) -> None:
+        self._machine = machine
+        self._graph = graph
+        self._recipes: dict[int, tuple[Value, Recipe]] = {}
+        self._outputs: dict[int, FromGraph] = {}
+        self._fills: list[Effect] = []
+        self._effects: list[Effect] = []
+        self._late: list[Effect] = []
+        self._active: set[int] = set()
+        self._containers: list[Any] = []
+
+    def __call__(self, value: Value) -> Recipe:
+        if isinstance(value, Lazy) and value.real is not None:
+            value = value.real
+        known = self._recipes.get(id(value))
+        if known is not None:
+            return known[1]
+        recipe = self._read(value) if value.source and not value.pinned else self._make(value)
+        self._recipes[id(value)] = value, recipe
+        if value.source is None:
+            self._fills.extend(value.fill(self))
+        return recipe
+
+    def _read(self, value: Value) -> Recipe:
+        assert value.source is not None
+        if isinstance(value, Lazy) and not value.certain:
+            self._machine.guard(TypeIs(value.source, type(value.obj)))
+        return FromSource(value.source)
+
+    def _make(self, value: Value) -> Recipe:
+        """A new object. One that contains itself is made empty and filled by an effect."""
+        if id(value) in self._active:
+            raise _SelfContaining
+        self._active.add(id(value))
+        try:
+            return value.recipe(self)
+        except _SelfContaining:
+            empty = value.empty_recipe()
+            if empty is None:
+                raise
+            self._containers.append(value)
+            return empty
+        finally:
+            self._active.discard(id(value))
+
+    def constant(self, value: object) -> Recipe:
+        return Constant(value)
+
+    def invoke(self, callee: object, args: tuple[Recipe, ...], **kwargs: Recipe) -> Recipe:
+        return Invoke(Constant(callee), args, tuple(kwargs.items()))
+
+    def call(self, callee: Recipe, *args: Recipe) -> Recipe:
+        return Invoke(callee, args)
+
+    def output(self, value: Value, node: Any) -> FromGraph:
+        index = self._graph.output(node)
+        return self._outputs.setdefault(index, FromGraph(index))
+
+    def effect(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def set_attr(self, target: Value, name: str, value: Value) -> Effect:
+        kind = target.python_type(self._machine)
+        if kind.__setattr__ in (object.__setattr__, type.__setattr__):
+            return SetAttr(self(target), name, self(value))
+        arguments = self(target), Constant(name), self(value)
+        return Perform(Constant(object.__setattr__), arguments)
+
+    def set_state(self, iterator: Recipe, index: int) -> None:
+        setter = self.invoke(getattr, (iterator, Constant("__setstate__")))
+        self._late.append(Perform(setter, (Constant(index),)))
+
+    def effects(self) -> tuple[Effect, ...]:
+        """All effects: new objects are filled, then the program's own, then iterators advanced."""
+        while self._containers:
+            self._fills.append(self._containers.pop().replace(self))
+        return (*self._fills, *self._effects, *self._late)
+
+
+class _SelfContaining(Exception):
+    """While the recipe of a new object is made, that object is asked for again."""
+
+
+def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
+    """Guard that what the trace changed was not reached by a second path it took for another object."""
+    by_type: dict[type, list[tuple[Value, Source]]] = {}
+    for value in seen:
+        if value.source is not None and not value.by_identity:
+            kind = value.python_type(machine)
+            by_type.setdefault(kind, []).append((value, value.source))
+    for value in mutated:
+        assert value.source is not None
+        for other, source in by_type.get(value.python_type(machine), ()):
+            if other is not value:
+                machine.guard(DifferentObject(value.source, source))

@@ -1,0 +1,124 @@
+"""Callables implemented in C: functions of the registry, and bound methods of built-in types.
+
+Comes in: a C function, method descriptor or bound built-in method.  Goes out: what its handler in
+builtins/registry.py makes of the call, or an UnknownCFunction break.
+"""
+
+from __future__ import annotations
+
+import types
+
+from ...guards.guard import IdentityIs
+from ...guards.source import Source
+from ..breaks import GraphBreak, UnknownCFunction
+from ..builtins.registry import handler_of, method_of
+from ..result import Constant, Recipe
+from ..wrap import wraps
+from .base import Args, Builder, Kwargs, Machine, Value
+
+__all__ = ["BuiltinMethodValue", "BuiltinValue", "bind_builtin", "name_of"]
+
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+
+def name_of(obj: object) -> str:
+    """A readable dotted name for messages."""
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or repr(obj)
+    module = getattr(obj, "__module__", None)
+    return f"{module}.{name}" if module and module != "builtins" else str(name)
+
+
+class BuiltinValue(Value):
+    """A C callable, known by identity."""
+
+    __slots__ = ("obj",)
+    by_identity = True
+
+    def __init__(self, obj: object, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.obj)
+
+    def identity(self) -> object:
+        return self.obj
+
+    def hash_key(self, machine: Machine) -> object:
+        return self.obj
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return machine.constant(getattr(self.obj, name))
+        self.refuse(machine, f"attribute {name!r}")
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        handler = handler_of(self.obj)
+        if handler is not None:
+            return handler(machine, args, kwargs)
+        if isinstance(self.obj, _METHODS) and args:
+            owner = args[0].realize(machine)
+            if issubclass(owner.python_type(machine), self.obj.__objclass__):
+                bound = bind_builtin(machine, owner, self.obj.__objclass__, self.obj.__name__)
+                return bound.call(machine, args[1:], kwargs)
+        raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.obj)
+
+    def describe(self) -> str:
+        return f"built-in {name_of(self.obj)}"
+
+
+class BuiltinMethodValue(Value):
+    """A method of a built-in type bound to its owner."""
+
+    __slots__ = ("kind", "name", "owner")
+
+    def __init__(self, owner: Value, kind: type, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.kind = kind
+        self.name = name
+
+    def python_type(self, machine: Machine) -> type:
+        return types.BuiltinMethodType
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        handler = method_of(self.kind, self.name)
+        if handler is None:
+            raise GraphBreak(UnknownCFunction.of(name=f"{self.kind.__name__}.{self.name}"))
+        return handler(machine, self.owner, args, kwargs)
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
+
+    def describe(self) -> str:
+        return f"method {self.name} of {self.kind.__name__}"
+
+
+def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value:
+    """Attribute `name` of a value modelled as the built-in type `kind`: one of its methods."""
+    if method_of(kind, name) is None and not hasattr(kind, name):
+        message = f"'{kind.__name__}' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+    if not callable(getattr(kind, name)):
+        owner.refuse(machine, f"attribute {name!r}")
+    return BuiltinMethodValue(owner, kind, name)
+
+
+@wraps(
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+def _wrap_builtin(machine: Machine, obj: object, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return BuiltinValue(obj, source)

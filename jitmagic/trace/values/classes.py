@@ -1,0 +1,310 @@
+"""Classes: attribute lookup along the MRO, descriptors, and instantiation of plain Python classes.
+
+Comes in: a class, known by identity.  Goes out: its attributes (each guarded where it was found), bound
+as the descriptor protocol says, and new instances, whose `__init__` is inlined.
+Not guarded: that nobody adds a descriptor to a class later under a name an instance uses.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+from ...guards.guard import IdentityIs
+from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeAttr, TypeOf
+from ..breaks import GraphBreak, UnknownCFunction, UnknownObject, UnsupportedAttribute
+from ..builtins.registry import handler_of
+from ..result import Constant, Recipe
+from ..wrap import wraps
+from .base import Args, Builder, Kwargs, Machine, Value
+from .callables import BuiltinValue, name_of
+from .constants import ATOMS
+from .functions import BoundMethodValue
+from .sequences import TupleValue
+
+__all__ = ["NOTHING", "ClassValue", "SuperValue", "attribute_of_class", "bind", "constructs",
+           "is_plain_class"]  # fmt: skip
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_C_PARTS = (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+)
+_STANDARD_GETSETS = ("__dict__", "__weakref__")
+_CLASS_CONSTANTS = ("__name__", "__qualname__", "__module__", "__doc__")
+_PLAIN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+class _Nothing:
+    """No such attribute."""
+
+
+NOTHING = _Nothing()
+
+
+def is_plain_class(kind: type) -> bool:
+    """Whether instances are made of Python parts alone: every base but object is a `class` statement."""
+    found = _PLAIN.get(kind)
+    if found is None:
+        found = all(_is_python_class(base) for base in kind.__mro__ if base is not object)
+        _PLAIN[kind] = found
+    return found
+
+
+def _is_python_class(kind: type) -> bool:
+    if not kind.__flags__ & _HEAP_TYPE:
+        return False
+    for name, part in vars(kind).items():
+        own = getattr(part, "__objclass__", None) is kind
+        if own and isinstance(part, _C_PARTS) and name not in _STANDARD_GETSETS:
+            return False
+        if isinstance(part, types.BuiltinFunctionType) and part.__self__ is kind:
+            return False
+    return True
+
+
+class ClassValue(Value):
+    """A class. `written` holds what the traced code stored on it."""
+
+    __slots__ = ("_known", "live", "written")
+    by_identity = True
+
+    def __init__(self, live: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.live = live
+        self._known: dict[str, tuple[object, Value]] = {}
+        self.written: dict[str, Value] = {}
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.live)
+
+    def identity(self) -> object:
+        return self.live
+
+    def hash_key(self, machine: Machine) -> object:
+        return self.live
+
+    def is_constant(self, machine: Machine) -> bool:
+        return True
+
+    def as_constant(self, machine: Machine) -> type:
+        return self.live
+
+    def truth(self, machine: Machine) -> bool:
+        if type(self.live) is not type and hasattr(type(self.live), "__len__"):
+            self.refuse(machine, "bool()")
+        return True
+
+    # -- attributes ------------------------------------------------------------------------------
+
+    def find(self, machine: Machine, name: str, after: type | None = None) -> tuple[object, Value]:
+        """(raw object, its value) of a name on the MRO, behind `after`; NOTHING if there is none."""
+        mro = self.live.__mro__
+        start = mro.index(after) + 1 if after is not None else 0
+        for position, base in enumerate(mro[start:], start):
+            written = machine.class_of(base, None).written
+            if name in written:
+                return written[name], written[name]
+            if name in vars(base):
+                return self._found(machine, name, position, whole=after is None)
+        return NOTHING, self
+
+    def _found(
+        self, machine: Machine, name: str, position: int, *, whole: bool
+    ) -> tuple[object, Value]:
+        key = name if whole else f"{position}.{name}"
+        if key not in self._known:
+            raw = vars(self.live.__mro__[position])[name]
+            self._known[key] = raw, self._value_of(machine, raw, name, position, whole)
+        return self._known[key]
+
+    def _value_of(
+        self, machine: Machine, raw: object, name: str, position: int, whole: bool
+    ) -> Value:
+        owner = self.live.__mro__[position]
+        if not owner.__flags__ & _HEAP_TYPE and type(raw) not in ATOMS:
+            return BuiltinValue(raw)  # built-in classes cannot be changed
+        if self.source is None:
+            if type(raw) in ATOMS:
+                return machine.constant(raw)
+            raise GraphBreak(UnsupportedAttribute.of(name=name, type=f"class {self.live.__name__}"))
+        base = self.source
+        if not whole:
+            base = Item(SlotAttr(base, "__mro__"), position)
+        return machine.lazy(raw, TypeAttr(base, name), certain=False)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in _CLASS_CONSTANTS:
+            return machine.constant(getattr(self.live, name))
+        if name == "__class__":
+            return machine.constant(type(self.live))
+        if name in ("__mro__", "__bases__"):
+            return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
+        raw, value = self.find(machine, name)
+        if raw is NOTHING:
+            return self._from_metaclass(machine, name)
+        return bind(machine, raw, value, None, self, name)
+
+    def _from_metaclass(self, machine: Machine, name: str) -> Value:
+        if hasattr(type(self.live), name) or hasattr(type(self.live), "__getattr__"):
+            self.refuse(machine, f"attribute {name!r}")
+        message = f"type object '{self.live.__name__}' has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        special = name.startswith("__") or type(self.live).__setattr__ is not type.__setattr__
+        if special or not self.live.__flags__ & _HEAP_TYPE or self.source is None:
+            self.refuse(machine, f"setting attribute {name!r}")
+        self.written[name] = value
+        machine.effects.set_attr(self, name, value)
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        handler = handler_of(self.live)
+        if handler is not None:
+            return handler(machine, args, kwargs)
+        constructor = _constructor_for(self.live)
+        if constructor is not None:
+            return constructor(machine, self, args, kwargs)
+        raise GraphBreak(UnknownCFunction.of(name=name_of(self.live)))
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        """`list[int]` and the like have no effect on what runs; left to Python."""
+        self.refuse(machine, "subscription")
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"operator {op}")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.live)
+
+    def describe(self) -> str:
+        return f"class {self.live.__name__}"
+
+
+Constructor = Callable[[Machine, ClassValue, Args, Kwargs], Value]
+_CONSTRUCTORS: list[tuple[Callable[[type], bool], Constructor]] = []
+
+
+def constructs(applies: Callable[[type], bool]) -> Callable[[Constructor], Constructor]:
+    """Register how classes for which `applies(cls)` holds are called (first match counts)."""
+
+    def register(constructor: Constructor) -> Constructor:
+        _CONSTRUCTORS.append((applies, constructor))
+        return constructor
+
+    return register
+
+
+def _constructor_for(kind: type) -> Constructor | None:
+    return next((made for applies, made in _CONSTRUCTORS if applies(kind)), None)
+
+
+def bind(
+    machine: Machine, raw: object, value: Value, instance: Value | None, owner: ClassValue, name: str
+) -> Value:
+    """What the descriptor protocol makes of a class attribute (`value` is the Value of `raw`)."""
+    if isinstance(raw, Value):  # written by the traced code
+        real = value.realize(machine)
+        plain = instance is None or real.python_type(machine) is not types.FunctionType
+        return real if plain else BoundMethodValue(real, instance or real)
+    if isinstance(raw, types.FunctionType | _C_PARTS[0] | _C_PARTS[1]):
+        return value if instance is None else BoundMethodValue(value, instance)
+    if isinstance(raw, staticmethod | classmethod):
+        function = machine.lazy(raw.__func__, SlotAttr(_pin(machine, raw, value), "__func__"))
+        return function if isinstance(raw, staticmethod) else BoundMethodValue(function, owner)
+    if instance is None:
+        return value
+    if isinstance(raw, property):
+        return _read_property(machine, raw, value, instance, name)
+    if isinstance(raw, functools.cached_property):
+        return _read_cached(machine, raw, value, instance)
+    getter = attribute_of_class(type(raw), "__get__")
+    if getter is NOTHING:
+        return value
+    if isinstance(getter, types.FunctionType) and value.source is not None:
+        _pin(machine, raw, value)
+        function = machine.wrap(getter, TypeAttr(TypeOf(value.source), "__get__"))
+        return function.call(machine, [value, instance, owner], {})
+    raise GraphBreak(UnsupportedAttribute.of(name=name, type=owner.live.__name__))
+
+
+def attribute_of_class(kind: type, name: str) -> object:
+    """The raw attribute on the MRO, or NOTHING; nothing is run."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), NOTHING)
+
+
+def _pin(machine: Machine, raw: object, value: Value) -> Source:
+    """Rely on the very descriptor; its parts are read from where it was found."""
+    if value.source is None:
+        raise GraphBreak(UnknownObject.of(what="a descriptor", type=type(raw).__name__))
+    machine.guard(IdentityIs(value.source, raw))
+    return value.source
+
+
+def _read_property(
+    machine: Machine, raw: property, value: Value, instance: Value, name: str
+) -> Value:
+    if raw.fget is None:
+        message = f"property '{name}' of object has no getter"
+        raise machine.error(AttributeError, message)
+    getter = machine.wrap(raw.fget, SlotAttr(_pin(machine, raw, value), "fget"))
+    return getter.call(machine, [instance], {})
+
+
+def _read_cached(
+    machine: Machine, raw: functools.cached_property[object], value: Value, instance: Value
+) -> Value:
+    """The instance has no such entry yet: compute and store it."""
+    source = Item(InstanceDict(_pin(machine, raw, value)), "func")
+    made = machine.wrap(raw.func, source).call(machine, [instance], {})
+    assert raw.attrname is not None
+    instance.set_attr(machine, raw.attrname, made)
+    return made
+
+
+class SuperValue(Value):
+    """super(start, obj): attributes behind `start` on the MRO of the object's class."""
+
+    __slots__ = ("obj", "owner", "start")
+
+    def __init__(self, start: type, obj: Value, owner: ClassValue) -> None:
+        super().__init__()
+        self.start = start
+        self.obj = obj
+        self.owner = owner
+
+    def python_type(self, machine: Machine) -> type:
+        return super
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        raw, value = self.owner.find(machine, name, after=self.start)
+        if raw is NOTHING:
+            message = f"'super' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        instance = None if self.obj is self.owner else self.obj
+        return bind(machine, raw, value, instance, self.owner, name)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(super, (builder.constant(self.start), builder(self.obj)))
+
+
+@wraps(type, subclasses=True)
+def _wrap_class(machine: Machine, obj: type, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    made = machine.class_of(obj, source)
+    assert isinstance(made, ClassValue)
+    return made
+
+
+@wraps(property, functools.cached_property, staticmethod, classmethod)
+def _wrap_descriptor(machine: Machine, obj: object, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return BuiltinValue(obj, source)

@@ -1,0 +1,271 @@
+"""Constants: immutable atoms, guarded by value only once the value is used.
+
+Comes in: an atom of the program (int, str, None, dtype, range, ...), with a source or made by the trace.
+Goes out: folded results. A constant with a source that is only passed through has no value guard;
+`as_constant` is the one door to its value and installs it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...guards.guard import IdentityIs, TypeIs, ValueEquals
+from ...guards.source import Source
+from ..breaks import GraphBreak, UnsupportedArguments
+from ..result import Constant, Recipe
+from ..wrap import wraps
+from .base import Args, Builder, Kwargs, Machine, Value
+
+__all__ = ["ATOMS", "BINARY", "COMPARE", "UNARY", "ConstantValue", "EnumValue", "fold"]
+
+ATOMS: tuple[type, ...] = (
+    int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented),
+    range, types.CodeType, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow, "@": operator.matmul,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "<<": operator.lshift, ">>": operator.rshift,
+}  # fmt: skip
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "-": operator.neg, "+": operator.pos, "~": operator.invert,
+}  # fmt: skip
+
+_SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+_LARGEST_POWER = 4096  # bits an integer power may have; larger ones are left to Python
+_LARGEST_TEXT = 1 << 20
+
+
+class ConstantValue(Value):
+    """An atom. `value` is what it is in this call; use `as_constant` to rely on it."""
+
+    __slots__ = ("_pinned", "value")
+
+    def __init__(self, value: object, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+        self._pinned = source is None
+
+    @property
+    def pinned(self) -> bool:
+        return self._pinned
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.value)
+
+    def is_constant(self, machine: Machine) -> bool:
+        return True
+
+    def as_constant(self, machine: Machine) -> Any:
+        if not self._pinned:
+            assert self.source is not None
+            machine.guard(ValueEquals(self.source, self.value))
+            self._pinned = True
+        return self.value
+
+    def identity(self) -> object:
+        return self.value if any(self.value is one for one in _SINGLETONS) else self
+
+    def hash_key(self, machine: Machine) -> object:
+        value = self.as_constant(machine)
+        if value != value:
+            self.refuse(machine, "nan as a key")
+        return value
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        value = self.as_constant(machine)
+        try:
+            found = getattr(value, name)
+        except AttributeError as error:
+            raise machine.error(AttributeError, *error.args) from None
+        if isinstance(found, types.BuiltinMethodType | types.MethodWrapperType):
+            return ConstantMethodValue(self, name)
+        return machine.constant(found)
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        if not key.is_constant(machine):
+            self.refuse(machine, "indexing")
+        return fold(machine, operator.getitem, self, key)
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        if not item.is_constant(machine):
+            self.refuse(machine, "`in`")
+        return fold(machine, operator.contains, self, item)
+
+    def length(self, machine: Machine) -> int:
+        return int(fold(machine, len, self).as_constant(machine))
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        formats = op == "%" and isinstance(self.value, str | bytes) and not reflected
+        if not (isinstance(other, ConstantValue) or (formats and other.is_constant(machine))):
+            if formats:
+                self.refuse(machine, "% formatting")
+            return None
+        left, right = (other, self) if reflected else (self, other)
+        _check_size(op, left.as_constant(machine), right.as_constant(machine))
+        return fold(machine, BINARY[op], left, right)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, ConstantValue):
+            return None
+        return fold(machine, COMPARE[op], self, other)
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        return fold(machine, UNARY[op], self)
+
+    def truth(self, machine: Machine) -> bool:
+        return bool(self.as_constant(machine))
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        raise machine.error(TypeError, f"'{type(self.value).__name__}' object is not callable")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.constant(self.value)
+
+    def describe(self) -> str:
+        return type(self.value).__name__
+
+
+class ConstantMethodValue(Value):
+    """A bound method of an atom: pure, so calls with constant arguments are folded."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: ConstantValue, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def python_type(self, machine: Machine) -> type:
+        return types.BuiltinMethodType
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        values = [arg.realize(machine) for arg in args]
+        keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
+        if not all(value.is_constant(machine) for value in (*values, *keywords.values())):
+            what = "arguments that are no constants"
+            name = f"{self.owner.describe()}.{self.name}"
+            raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
+        constants = {name: value.as_constant(machine) for name, value in keywords.items()}
+
+        def method(owner: Any, *given: Any) -> Any:
+            return getattr(owner, self.name)(*given, **constants)
+
+        return fold(machine, method, self.owner, *values)
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
+
+
+class EnumValue(Value):
+    """A member of an enum: a constant known by identity."""
+
+    __slots__ = ("value",)
+    by_identity = True
+
+    def __init__(self, value: enum.Enum, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.value)
+
+    def is_constant(self, machine: Machine) -> bool:
+        return True
+
+    def as_constant(self, machine: Machine) -> Any:
+        return self.value
+
+    def identity(self) -> object:
+        return self.value
+
+    def hash_key(self, machine: Machine) -> object:
+        return self.value
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("value", "_value_"):
+            return machine.constant(self.value._value_)
+        if name in ("name", "_name_"):
+            return machine.constant(self.value._name_)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if type(self.value).__eq__ is not object.__eq__ or op not in ("==", "!="):
+            if not other.is_constant(machine):
+                return None
+            return machine.constant(COMPARE[op](self.value, other.as_constant(machine)))
+        same = isinstance(other, EnumValue) and other.value is self.value
+        return machine.constant(same == (op == "=="))
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not other.is_constant(machine):
+            return None
+        left, right = (other, self) if reflected else (self, other)
+        return fold(machine, BINARY[op], left, right)
+
+    def truth(self, machine: Machine) -> bool:
+        return bool(self.value)  # an IntEnum or Flag is as true as its value, a plain member always
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.value)
+
+
+def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
+    """`function` of constants, computed now; what it raises, the traced program raises."""
+    constants = [value.as_constant(machine) for value in values]
+    try:
+        result = function(*constants)
+    except Exception as error:  # whatever a pure function of constants raises is the program's own
+        raise machine.error(type(error), *error.args) from None
+    return machine.constant(result)
+
+
+def _check_size(op: str, left: object, right: object) -> None:
+    """Leave results that would fill the memory to the program itself."""
+    bits = 0.0
+    if op == "**" and isinstance(left, int) and isinstance(right, int) and right > 0:
+        bits = math.log2(abs(left) + 1) * right
+    elif op == "<<" and isinstance(right, int):
+        bits = right
+    elif op == "*":
+        for text, count in ((left, right), (right, left)):
+            if isinstance(text, str | bytes) and isinstance(count, int):
+                bits = len(text) * count * _LARGEST_POWER / _LARGEST_TEXT
+    if bits > _LARGEST_POWER:
+        raise GraphBreak(UnsupportedArguments.of(name=op, what="a very large result"))
+
+
+@wraps(*ATOMS)
+def _wrap_atom(machine: Machine, obj: object, source: Source) -> Value:
+    machine.guard(TypeIs(source, type(obj)))
+    return ConstantValue(obj, source)
+
+
+@wraps(enum.Enum, subclasses=True)
+def _wrap_enum(machine: Machine, obj: enum.Enum, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return EnumValue(obj, source)

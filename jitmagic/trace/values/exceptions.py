@@ -1,0 +1,105 @@
+"""Exceptions as values of the traced program.
+
+Comes in: a call of an exception class, or an error the machine finds the program would raise.
+Goes out: something to raise, match and look at. One that was raised carries a traceback that no exit can
+rebuild, so an exit that would need it breaks before it was raised.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+
+from ..breaks import GraphBreak, UnknownObject
+from ..result import Effect, Recipe
+from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
+from .sequences import TupleValue
+
+__all__ = ["ExceptionValue"]
+
+_HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__notes__")
+
+
+class ExceptionValue(Value):
+    """An exception object made by the traced program."""
+
+    __slots__ = ("args", "attrs", "born", "cls", "raised")
+
+    def __init__(self, machine: Machine, cls: ClassValue, args: Args) -> None:
+        super().__init__()
+        self.cls = cls
+        self.args = tuple(args)
+        self.attrs: dict[str, Value] = {}
+        self.born = machine.step
+        self.raised = False
+
+    def python_type(self, machine: Machine) -> type:
+        return self.cls.live
+
+    def hash_key(self, machine: Machine) -> object:
+        return self
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in self.attrs:
+            return self.attrs[name]
+        if name == "args":
+            return TupleValue(self.args)
+        if name == "value" and self.cls.live is StopIteration:
+            return self.args[0] if self.args else machine.constant(None)
+        raw, value = self.cls.find(machine, name)
+        if raw is NOTHING:
+            message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        if name in _HIDDEN or isinstance(raw, types.GetSetDescriptorType | types.MemberDescriptorType):
+            self.refuse(machine, f"attribute {name!r}")
+        return bind(machine, raw, value, self, self.cls, name)
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if hasattr(self.cls.live, name):
+            self.refuse(machine, f"setting attribute {name!r}")
+        self.attrs[name] = value
+
+    def text(self, machine: Machine) -> str:
+        """`str(exception)` where the class leaves it to BaseException."""
+        if attribute_of_class(self.cls.live, "__str__") is not BaseException.__str__:
+            self.refuse(machine, "str()")
+        parts = [arg.realize(machine).as_constant(machine) for arg in self.args]
+        return str(parts[0]) if len(parts) == 1 else str(tuple(parts)) if parts else ""
+
+    def recipe(self, builder: Builder) -> Recipe:
+        if self.raised:
+            raise Unrestorable("an exception that was raised", self.born)
+        return builder.call(builder(self.cls), *(builder(arg) for arg in self.args))
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        for name, value in self.attrs.items():
+            yield builder.set_attr(self, name, value)
+
+    def parts(self) -> Iterable[Value]:
+        return (*self.args, *self.attrs.values())
+
+    def describe(self) -> str:
+        return self.cls.live.__name__
+
+
+def _is_exception(kind: type) -> bool:
+    return issubclass(kind, BaseException)
+
+
+@constructs(_is_exception)
+def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """Exception classes keep their arguments; an `__init__` written in Python is inlined."""
+    if isinstance(attribute_of_class(cls.live, "__new__"), types.FunctionType | staticmethod):
+        raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
+    made = ExceptionValue(machine, cls, args)
+    raw, value = cls.find(machine, "__init__")
+    if isinstance(raw, types.FunctionType):
+        method = bind(machine, raw, value, made, cls, "__init__").realize(machine)
+        method.call(machine, args, kwargs)
+    elif kwargs:
+        raise GraphBreak(UnknownObject.of(what="keyword arguments", type=cls.live.__name__))
+    return made

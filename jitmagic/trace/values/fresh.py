@@ -1,0 +1,62 @@
+"""Values of Python objects the trace itself made: results of folding, constants of the code.
+
+Comes in: a constant-like object.  Goes out: a Value without a source, containers taken apart so that
+the machine can change its own copy.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..breaks import GraphBreak, UnknownObject
+from .base import Machine, Value
+from .callables import BuiltinValue
+from .constants import ATOMS, ConstantValue, EnumValue
+from .mappings import DictValue
+from .sequences import ListValue, SizeValue, SliceValue, TupleValue
+from .sets import SetValue
+
+__all__ = ["fresh_value"]
+
+
+def _dict(machine: Machine, obj: dict[object, object]) -> Value:
+    pairs = ((machine.constant(key), machine.constant(value)) for key, value in obj.items())
+    return DictValue.of(machine, pairs)
+
+
+def _items(machine: Machine, obj: Any) -> list[Value]:
+    return [machine.constant(item) for item in obj]
+
+
+_MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
+    tuple: lambda machine, obj: TupleValue(_items(machine, obj)),
+    list: lambda machine, obj: ListValue(_items(machine, obj)),
+    torch.Size: lambda machine, obj: SizeValue(_items(machine, obj)),
+    set: lambda machine, obj: SetValue.of(machine, _items(machine, obj), set),
+    frozenset: lambda machine, obj: SetValue.of(machine, _items(machine, obj), frozenset),
+    dict: _dict,
+    slice: lambda machine, obj: SliceValue(_items(machine, (obj.start, obj.stop, obj.step))),
+}
+
+
+def fresh_value(machine: Machine, obj: object) -> Value:
+    """The Value of `obj`; breaks for objects that are no constants."""
+    kind = type(obj)
+    if kind in ATOMS:
+        return ConstantValue(obj)
+    if (maker := _MAKERS.get(kind)) is not None:
+        return maker(machine, obj)
+    if isinstance(obj, type):
+        made = machine.class_of(obj, None)
+        assert isinstance(made, Value)
+        return made
+    if isinstance(obj, enum.Enum):
+        return EnumValue(obj)
+    if isinstance(obj, types.BuiltinFunctionType | types.FunctionType):
+        return BuiltinValue(obj)
+    raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

@@ -1,0 +1,455 @@
+"""Python functions, cells, bound methods and partial objects.
+
+Comes in: live functions (guarded by their code, so that %autoreload is noticed) or functions made by
+the traced code.  Goes out: calls, inlined through the same machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...guards.guard import CellEmpty, IdentityIs, KeyAbsent, TypeIs
+from ...guards.source import CellContents, FunctionPart, InstanceDict, Item, SlotAttr, Source
+from ..breaks import DisabledFunction, GraphBreak, UserGraphBreak
+from ..result import BuildCell, BuildFunction, Effect, Recipe, SetCell
+from ..wrap import wraps
+from .base import Args, Builder, Kwargs, Machine, Value
+from .constants import ConstantValue
+from .mappings import DictValue
+from .namespaces import GlobalsValue
+from .sequences import TupleValue
+
+__all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue", "bind_arguments"]
+
+ROLE = "__jitmagic_role__"  # set by api.py on graph_break() and is_compiling()
+DISABLED = "__jitmagic_disabled__"  # set by api.py on what disable() returns
+
+
+class CellValue(Value):
+    """A closure cell: the one variable that several functions share."""
+
+    __slots__ = ("_live", "_read", "contents")
+
+    def __init__(self, contents: Value | None = None, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.contents = contents
+        self._live: types.CellType | None = None
+        self._read = True
+
+    @classmethod
+    def at(cls, live: types.CellType, source: Source) -> CellValue:
+        """A cell that existed before; its contents are read when first asked for."""
+        made = cls(None, source)
+        made._live, made._read = live, False
+        return made
+
+    def python_type(self, machine: Machine) -> type:
+        return types.CellType
+
+    def load(self, machine: Machine) -> Value | None:
+        """The contents; None: the cell is empty."""
+        if not self._read:
+            self._read = True
+            assert self._live is not None
+            assert self.source is not None
+            try:
+                contents = self._live.cell_contents
+            except ValueError:
+                machine.guard(CellEmpty(self.source))
+                return None
+            self.contents = machine.lazy(contents, CellContents(self.source), certain=False)
+        return self.contents
+
+    def store(self, machine: Machine, contents: Value | None) -> None:
+        self._read = True
+        self.contents = contents
+        machine.effects.contents(self)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name != "cell_contents":
+            self.refuse(machine, f"attribute {name!r}")
+        found = self.load(machine)
+        if found is None:
+            raise machine.error(ValueError, "Cell is empty")
+        return found
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return BuildCell(None)  # filled by the effect that `fill` adds: a closure may hold its own cell
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """What a rebuilt cell needs after it was made."""
+        if self.contents is not None:
+            yield SetCell(builder(self), builder(self.contents))
+
+    def replace(self, builder: Builder) -> Effect:
+        """The effect that brings the live cell to these contents."""
+        return SetCell(builder(self), None if self.contents is None else builder(self.contents))
+
+    def parts(self) -> Iterable[Value]:
+        return () if self.contents is None else (self.contents,)
+
+
+class FunctionValue(Value):
+    """A Python function. `live` is the object if it existed before the call."""
+
+    __slots__ = ("annotations", "attributes", "closure", "code", "defaults", "globals", "kwdefaults",
+                 "live", "name", "qualname")  # fmt: skip
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        globals_: GlobalsValue,
+        *,
+        live: types.FunctionType | None = None,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.code = code
+        self.globals = globals_
+        self.live = live
+        self.name = live.__name__ if live else code.co_name
+        self.qualname = live.__qualname__ if live else code.co_qualname
+        self.defaults: Value = ConstantValue(None)
+        self.kwdefaults: Value = ConstantValue(None)
+        self.annotations: Value | None = None
+        self.closure: tuple[Value, ...] = ()
+        self.attributes: dict[str, Value] = {}
+
+    def python_type(self, machine: Machine) -> type:
+        return types.FunctionType
+
+    def identity(self) -> object:
+        return self if self.live is None else self.live
+
+    def hash_key(self, machine: Machine) -> object:
+        return self.identity()
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return machine.inline(self, args, kwargs)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("__name__", "__qualname__"):
+            return machine.constant(self.name if name == "__name__" else self.qualname)
+        if name in ("__defaults__", "__kwdefaults__"):
+            return self.defaults if name == "__defaults__" else self.kwdefaults
+        if name in self.attributes:
+            return self.attributes[name]
+        if self.live is None and not hasattr(types.FunctionType, name):
+            message = f"'function' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        return self._live_attribute(machine, name)
+
+    def _live_attribute(self, machine: Machine, name: str) -> Value:
+        if self.live is None or self.source is None or hasattr(types.FunctionType, name):
+            self.refuse(machine, f"attribute {name!r}")
+        table = InstanceDict(self.source)
+        if name in self.live.__dict__:
+            return machine.lazy(self.live.__dict__[name], Item(table, name), certain=False)
+        machine.guard(KeyAbsent(table, name))
+        message = f"'function' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if hasattr(types.FunctionType, name):
+            self.refuse(machine, f"setting attribute {name!r}")
+        self.attributes[name] = value
+        machine.effects.set_attr(self, name, value)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        def optional(value: Value | None) -> Recipe | None:
+            empty = value is None or (isinstance(value, ConstantValue) and value.value is None)
+            return None if empty or value is None else builder(value)
+
+        return BuildFunction(
+            code=self.code,
+            globals=builder(self.globals),
+            name=self.name,
+            qualname=self.qualname,
+            defaults=optional(self.defaults),
+            kwdefaults=optional(self.kwdefaults),
+            closure=tuple(builder(cell) for cell in self.closure),
+            annotations=optional(self.annotations),
+        )
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """Attributes set on a function made by the trace."""
+        for name, value in self.attributes.items():
+            yield builder.set_attr(self, name, value)
+
+    def parts(self) -> Iterable[Value]:
+        return (self.defaults, self.kwdefaults, *self.closure, *self.attributes.values())
+
+    def describe(self) -> str:
+        return f"function {self.qualname}"
+
+
+class BoundMethodValue(Value):
+    """A Python function (or other callable) bound to its first argument."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.function = function
+        self.owner = owner
+
+    def python_type(self, machine: Machine) -> type:
+        return types.MethodType
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return self.function.realize(machine).call(machine, [self.owner, *args], kwargs)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("__self__", "__func__"):
+            return self.owner if name == "__self__" else self.function
+        return self.function.realize(machine).get_attr(machine, name)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, BoundMethodValue) or op not in ("==", "!="):
+            return None
+        pairs = ((self.function, other.function), (self.owner, other.owner))
+        same = all(a.realize(machine) is b.realize(machine) for a, b in pairs)
+        return machine.constant(same == (op == "=="))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(types.MethodType, (builder(self.function), builder(self.owner)))
+
+    def parts(self) -> Iterable[Value]:
+        return self.function, self.owner
+
+
+class PartialValue(Value):
+    """functools.partial."""
+
+    __slots__ = ("args", "function", "kwargs")
+
+    def __init__(
+        self, function: Value, args: Args, kwargs: Mapping[str, Value], source: Source | None = None
+    ) -> None:
+        super().__init__(source)
+        self.function = function
+        self.args = tuple(args)
+        self.kwargs = dict(kwargs)
+
+    def python_type(self, machine: Machine) -> type:
+        return functools.partial
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        function = self.function.realize(machine)
+        return function.call(machine, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleValue(self.args)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        positional = tuple(builder(one) for one in (self.function, *self.args))
+        keywords = {name: builder(value) for name, value in self.kwargs.items()}
+        return builder.invoke(functools.partial, positional, **keywords)
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function, *self.args, *self.kwargs.values())
+
+
+def bind_arguments(
+    machine: Machine, function: FunctionValue, args: Args, kwargs: Kwargs
+) -> dict[str, Value]:
+    """Parameters to values as CPython binds them; raises the traced program's TypeError."""
+    code = function.code
+    names = code.co_varnames
+    positional = names[: code.co_argcount]
+    keyword_only = names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    slots = dict(zip(positional, args, strict=False))
+    extra = list(args[code.co_argcount :])
+    keywords: dict[str, Value] = {}
+    by_name = {*positional[code.co_posonlyargcount :], *keyword_only}
+    for name, value in kwargs.items():
+        if name in slots and name in by_name:
+            message = f"{function.qualname}() got multiple values for argument '{name}'"
+            raise machine.error(TypeError, message)
+        (slots if name in by_name else keywords)[name] = value
+    _collect_extra(machine, function, slots, extra, keywords)
+    _fill_defaults(machine, function, slots, positional, keyword_only)
+    return slots
+
+
+def _collect_extra(
+    machine: Machine,
+    function: FunctionValue,
+    slots: dict[str, Value],
+    extra: list[Value],
+    keywords: dict[str, Value],
+) -> None:
+    """What is left over goes to *args and **kwargs."""
+    code = function.code
+    at = code.co_argcount + code.co_kwonlyargcount
+    if code.co_flags & inspect.CO_VARARGS:
+        slots[code.co_varnames[at]] = TupleValue(extra)
+        at += 1
+    elif extra:
+        count = f"{code.co_argcount} positional arguments but {code.co_argcount + len(extra)}"
+        raise machine.error(TypeError, f"{function.qualname}() takes {count} were given")
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        pairs = [(machine.constant(name), value) for name, value in keywords.items()]
+        slots[code.co_varnames[at]] = DictValue.of(machine, pairs)
+    elif keywords:
+        unexpected = f"got an unexpected keyword argument '{next(iter(keywords))}'"
+        raise machine.error(TypeError, f"{function.qualname}() {unexpected}")
+
+
+def _fill_defaults(
+    machine: Machine,
+    function: FunctionValue,
+    slots: dict[str, Value],
+    positional: tuple[str, ...],
+    keyword_only: tuple[str, ...],
+) -> None:
+    missing = [name for name in positional if name not in slots]
+    if missing:
+        defaults = function.defaults.realize(machine)
+        values = defaults.items if isinstance(defaults, TupleValue) else []
+        table = dict(zip(positional[len(positional) - len(values) :], values, strict=True))
+        slots.update({name: table[name] for name in missing if name in table})
+    if any(name not in slots for name in keyword_only):
+        named = function.kwdefaults.realize(machine)
+        for name in keyword_only:
+            found = named.find(machine, machine.constant(name)) if isinstance(named, DictValue) else None
+            if name not in slots and found is not None:
+                slots[name] = found
+    absent = [name for name in (*positional, *keyword_only) if name not in slots]
+    if absent:
+        what = f"missing required argument: '{absent[0]}'"
+        raise machine.error(TypeError, f"{function.qualname}() {what}")
+
+
+class _MarkedValue(Value):
+    """A function that api.py marked: graph_break(), is_compiling(), or a disabled function."""
+
+    __slots__ = ("live",)
+    by_identity = True
+
+    def __init__(self, live: Any, source: Source) -> None:
+        super().__init__(source)
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.live)
+
+    def identity(self) -> object:
+        return self.live
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        role = getattr(self.live, ROLE, None)
+        if role == "is_compiling":
+            return machine.constant(True)
+        if role == "graph_break":
+            raise GraphBreak(UserGraphBreak.of())
+        raise GraphBreak(DisabledFunction.of(name=self.live.__qualname__))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+
+class TaggedValue(Value):
+    """A function that jit() returned: a call is a call of what it was made from."""
+
+    __slots__ = ("live",)
+    by_identity = True
+
+    def __init__(self, live: types.FunctionType, source: Source) -> None:
+        super().__init__(source)
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return types.FunctionType
+
+    def identity(self) -> object:
+        return self.live
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        assert self.source is not None
+        source = Item(InstanceDict(self.source), "__wrapped__")
+        original = machine.wrap(self.live.__dict__["__wrapped__"], source)
+        return original.call(machine, args, kwargs)
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+
+def _is_tagged(function: types.FunctionType) -> bool:
+    """Whether the function is a call stub: its code holds a native Dispatcher."""
+    if "__wrapped__" not in function.__dict__:
+        return False
+    kinds = (type(constant) for constant in function.__code__.co_consts)
+    return any(kind.__module__ == "jitmagic._frame" for kind in kinds)
+
+
+@wraps(types.FunctionType)
+def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
+    if DISABLED in obj.__dict__ or ROLE in obj.__dict__:
+        machine.guard(IdentityIs(source, obj))
+        return _MarkedValue(obj, source)
+    if _is_tagged(obj):
+        machine.guard(IdentityIs(source, obj))
+        return TaggedValue(obj, source)
+    return _plain_function(machine, obj, source)
+
+
+def _plain_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
+    """Guarded by its code: a lambda made anew by every call is the same program."""
+    machine.guard(TypeIs(source, types.FunctionType))
+    machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
+    table = FunctionPart(source, "__globals__")
+    names = machine.globals_of(obj.__globals__, lambda: GlobalsValue.at(obj.__globals__, table))
+    made = FunctionValue(obj.__code__, names, live=obj, source=source)
+    made.defaults = machine.lazy(obj.__defaults__, FunctionPart(source, "__defaults__"))
+    made.kwdefaults = machine.lazy(obj.__kwdefaults__, FunctionPart(source, "__kwdefaults__"))
+    cells = FunctionPart(source, "__closure__")
+    made.closure = tuple(
+        machine.lazy(cell, Item(cells, index)) for index, cell in enumerate(obj.__closure__ or ())
+    )
+    return made
+
+
+@wraps(types.MethodType)
+def _wrap_method(machine: Machine, obj: types.MethodType, source: Source) -> Value:
+    machine.guard(TypeIs(source, types.MethodType))
+    function = machine.lazy(obj.__func__, FunctionPart(source, "__func__"))
+    return BoundMethodValue(
+        function, machine.lazy(obj.__self__, FunctionPart(source, "__self__")), source
+    )
+
+
+@wraps(types.CellType)
+def _wrap_cell(machine: Machine, obj: types.CellType, source: Source) -> Value:
+    machine.guard(TypeIs(source, types.CellType))
+    return CellValue.at(obj, source)
+
+
+@wraps(functools.partial)
+def _wrap_partial(machine: Machine, obj: functools.partial[Any], source: Source) -> Value:
+    machine.guard(TypeIs(source, functools.partial))
+    function = machine.lazy(obj.func, SlotAttr(source, "func"))
+    args = machine.wrap(obj.args, SlotAttr(source, "args"))
+    keywords = machine.wrap(obj.keywords, SlotAttr(source, "keywords"))
+    assert isinstance(args, TupleValue)
+    assert isinstance(keywords, DictValue)
+    return PartialValue(function, args.items, keywords.as_names(machine), source)

@@ -1,0 +1,283 @@
+"""Iterators as state of the machine.
+
+Comes in: containers and other iterators.  Goes out: the next item, or None at the end.
+At an exit in mid-loop an iterator over a sequence is rebuilt (`iter(...)` and `__setstate__`), those
+over other iterators likewise (zip, enumerate, map); what cannot be rebuilt is Unrestorable and the break
+moves to where the iterator was made. Iterators made before the trace are opaque: only Python advances
+them (LoopIterator).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from ...guards.guard import TypeIs
+from ...guards.source import Source
+from ..breaks import GraphBreak, LoopIterator
+from ..result import Recipe
+from ..wrap import wraps
+from .base import Builder, Machine, Unrestorable, Value
+from .constants import ConstantValue
+
+__all__ = [
+    "EnumerateIterator",
+    "FilterIterator",
+    "IteratorValue",
+    "MapIterator",
+    "OpaqueIterator",
+    "RangeIterator",
+    "SequenceIterator",
+    "StepIterator",
+    "ZipIterator",
+]
+
+
+class Items(Protocol):
+    """A sequence as its iterator sees it: a live view, the list may change under the loop."""
+
+    items: list[Value]
+
+
+class IteratorValue(Value):
+    """An iterator of the machine: its own iterator, always true."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def iterate(self, machine: Machine) -> Value:
+        return self
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def hash_key(self, machine: Machine) -> object:
+        return self
+
+
+class SequenceIterator(IteratorValue):
+    """Over a list or tuple; sees changes of the list, as Python's does."""
+
+    __slots__ = ("container", "index")
+
+    def __init__(self, container: Any) -> None:
+        kind = type(iter([])) if container.base_kind is list else type(iter(()))
+        super().__init__(kind)
+        self.container = container
+        self.index = 0
+
+    def next(self, machine: Machine) -> Value | None:
+        if self.index >= len(self.container.items):
+            self.index = max(self.index, len(self.container.items))
+            return None
+        self.index += 1
+        item: Value = self.container.items[self.index - 1]
+        return item
+
+    def length_hint(self) -> int:
+        return max(0, len(self.container.items) - self.index)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        made = builder.invoke(iter, (builder(self.container),))
+        if self.index:
+            builder.set_state(made, self.index)
+        return made
+
+    def parts(self) -> Iterable[Value]:
+        return (self.container,)
+
+
+class RangeIterator(IteratorValue):
+    """Over a range whose bounds are known."""
+
+    __slots__ = ("index", "range")
+
+    def __init__(self, over: ConstantValue, steps: range) -> None:
+        super().__init__(type(iter(steps)))
+        self.range = steps
+        self.index = 0
+
+    def next(self, machine: Machine) -> Value | None:
+        if self.index >= len(self.range):
+            return None
+        self.index += 1
+        return machine.constant(self.range[self.index - 1])
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(iter, (builder.constant(self.range[self.index :]),))
+
+
+class StepIterator(IteratorValue):
+    """Over anything the machine can step through but an exit cannot rebuild: dict views, strings..."""
+
+    __slots__ = ("born", "steps")
+
+    def __init__(self, machine: Machine, kind: type, steps: Iterator[Value]) -> None:
+        super().__init__(kind)
+        self.steps = steps
+        self.born = machine.step
+
+    def next(self, machine: Machine) -> Value | None:
+        return next(self.steps, None)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable(self.kind.__name__, self.born)
+
+
+class _Combined(IteratorValue):
+    """Built over other iterators."""
+
+    __slots__ = ("sources",)
+
+    def __init__(self, kind: type, sources: Sequence[Value]) -> None:
+        super().__init__(kind)
+        self.sources = tuple(sources)
+
+    def parts(self) -> Iterable[Value]:
+        return self.sources
+
+
+class ZipIterator(_Combined):
+    __slots__ = ("make", "strict")
+
+    def __init__(self, sources: Sequence[Value], make: Any, strict: bool = False) -> None:
+        super().__init__(zip, sources)
+        self.make = make
+        self.strict = strict
+
+    def next(self, machine: Machine) -> Value | None:
+        items = []
+        for position, source in enumerate(self.sources):
+            item = source.next(machine)
+            if item is None:
+                self._end(machine, position)
+                return None
+            items.append(item)
+        made: Value = self.make(items)
+        return made if items else None
+
+    def _end(self, machine: Machine, position: int) -> None:
+        if not self.strict:
+            return
+        if position:
+            many = f"arguments 1-{position}" if position > 1 else "argument 1"
+            message = f"zip() argument {position + 1} is shorter than {many}"
+            raise machine.error(ValueError, message)
+        for other, source in enumerate(self.sources[1:], 2):
+            if source.next(machine) is not None:
+                many = f"arguments 1-{other - 1}" if other > 2 else "argument 1"
+                raise machine.error(ValueError, f"zip() argument {other} is longer than {many}")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        options = {"strict": builder.constant(True)} if self.strict else {}
+        return builder.invoke(zip, tuple(builder(one) for one in self.sources), **options)
+
+
+class EnumerateIterator(_Combined):
+    __slots__ = ("count", "make")
+
+    def __init__(self, source: Value, start: int, make: Any) -> None:
+        super().__init__(enumerate, (source,))
+        self.count = start
+        self.make = make
+
+    def next(self, machine: Machine) -> Value | None:
+        item = self.sources[0].next(machine)
+        if item is None:
+            return None
+        self.count += 1
+        made: Value = self.make([machine.constant(self.count - 1), item])
+        return made
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(enumerate, (builder(self.sources[0]), builder.constant(self.count)))
+
+
+class MapIterator(_Combined):
+    __slots__ = ("function",)
+
+    def __init__(self, function: Value, sources: Sequence[Value]) -> None:
+        super().__init__(map, sources)
+        self.function = function
+
+    def next(self, machine: Machine) -> Value | None:
+        items = []
+        for source in self.sources:
+            item = source.next(machine)
+            if item is None:
+                return None
+            items.append(item)
+        return self.function.call(machine, items, {})
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(map, tuple(builder(one) for one in (self.function, *self.sources)))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function, *self.sources)
+
+
+class FilterIterator(_Combined):
+    __slots__ = ("function", "keep")
+
+    def __init__(self, function: Value, source: Value, keep: bool = True) -> None:
+        super().__init__(filter, (source,))
+        self.function = function
+        self.keep = keep
+
+    def next(self, machine: Machine) -> Value | None:
+        while (item := self.sources[0].next(machine)) is not None:
+            if self._truth(machine, item) == self.keep:
+                return item
+        return None
+
+    def _truth(self, machine: Machine, item: Value) -> bool:
+        if isinstance(self.function, ConstantValue):  # None: the item's own truth
+            return item.realize(machine).truth(machine)
+        return self.function.call(machine, [item], {}).realize(machine).truth(machine)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(filter, (builder(self.function), builder(self.sources[0])))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function, *self.sources)
+
+
+class OpaqueIterator(IteratorValue):
+    """An iterator that existed before the trace: only plain Python may advance it."""
+
+    __slots__ = ()
+
+    def __init__(self, kind: type, source: Source) -> None:
+        super().__init__(kind)
+        self.source = source
+
+    def next(self, machine: Machine) -> Value | None:
+        raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
+
+
+def _generator_type() -> type:
+    return type(_ for _ in ())
+
+
+@wraps(
+    *(type(iter(empty)) for empty in ([], (), {}, {}.values(), {}.items(), set(), range(0), "", b"")),
+    type(iter(range(1 << 70))),
+    type(reversed([])),
+    type(reversed({})),
+    type(iter(int, 0)),
+    enumerate,
+    zip,
+    map,
+    filter,
+    reversed,
+    _generator_type(),
+)
+def _wrap_iterator(machine: Machine, obj: object, source: Source) -> Value:
+    machine.guard(TypeIs(source, type(obj)))
+    return OpaqueIterator(type(obj), source)

@@ -1,0 +1,141 @@
+"""What Python does around the slots: operators with reflection, comparison, identity, iteration.
+
+Comes in: realized Values.  Goes out: the Value of the expression, as CPython's abstract object layer
+would give it (Objects/abstract.c). Everyone who needs `a + b` or `a == b` of two Values asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...guards.guard import DifferentObject
+from ..breaks import GraphBreak, TooManyInstructions
+from .base import Machine, Value
+from .constants import ConstantValue
+
+__all__ = [
+    "binary",
+    "compare",
+    "drain",
+    "equal",
+    "index_of",
+    "inplace",
+    "is_same",
+    "unpack",
+]
+
+_SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+_SMALL_INTS = range(-5, 257)
+
+
+def binary(machine: Machine, op: str, left: Value, right: Value) -> Value:
+    """`left op right`."""
+    tried_first = _prefers_reflected(machine, left, right)
+    if tried_first:
+        result = right.binary(machine, op, left, reflected=True)
+        if result is not None:
+            return result
+    result = left.binary(machine, op, right)
+    if result is None and not tried_first:
+        result = right.binary(machine, op, left, reflected=True)
+    if result is None:
+        raise machine.error(TypeError, _no_operator(machine, op, left, right))
+    return result
+
+
+def _prefers_reflected(machine: Machine, left: Value, right: Value) -> bool:
+    """A right operand of a proper subclass is asked first."""
+    if isinstance(left, ConstantValue) or isinstance(right, ConstantValue):
+        return False
+    kinds = left.python_type(machine), right.python_type(machine)
+    return kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0])
+
+
+def _no_operator(machine: Machine, op: str, left: Value, right: Value) -> str:
+    names = [f"'{value.python_type(machine).__name__}'" for value in (left, right)]
+    return f"unsupported operand type(s) for {op}: {' and '.join(names)}"
+
+
+def inplace(machine: Machine, op: str, left: Value, right: Value) -> Value:
+    """`left op= right`; the result is what gets stored."""
+    result = left.inplace(machine, op, right)
+    return binary(machine, op, left, right) if result is None else result
+
+
+def compare(machine: Machine, op: str, left: Value, right: Value) -> Value:
+    """`left op right` for the six comparisons; may be a tensor."""
+    tried_first = _prefers_reflected(machine, left, right)
+    if tried_first:
+        result = right.compare(machine, _SWAPPED[op], left, reflected=True)
+        if result is not None:
+            return result
+    result = left.compare(machine, op, right)
+    if result is None and not tried_first:
+        result = right.compare(machine, _SWAPPED[op], left, reflected=True)
+    if result is not None:
+        return result
+    if op in ("==", "!="):
+        return machine.constant(is_same(machine, left, right) == (op == "=="))
+    names = [f"'{value.python_type(machine).__name__}'" for value in (left, right)]
+    message = f"'{op}' not supported between instances of {' and '.join(names)}"
+    raise machine.error(TypeError, message)
+
+
+def equal(machine: Machine, left: Value, right: Value) -> bool:
+    """Whether containers take the two for equal: identical, or `==` is true."""
+    left, right = left.realize(machine), right.realize(machine)
+    if left is right:
+        return True
+    return compare(machine, "==", left, right).realize(machine).truth(machine)
+
+
+def is_same(machine: Machine, left: Value, right: Value) -> bool:
+    """`left is right`, with the guards that keep the answer true."""
+    left, right = left.realize(machine), right.realize(machine)
+    if left is right:
+        return True
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return _same_atoms(machine, left, right)
+    if left.identity() is right.identity():
+        return True
+    if left.source and right.source and not left.by_identity and not right.by_identity:
+        machine.guard(DifferentObject(left.source, right.source))
+    return False
+
+
+def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:
+    if left.python_type(machine) is not right.python_type(machine):
+        return False
+    first, second = left.as_constant(machine), right.as_constant(machine)
+    if left.identity() is first:
+        return first is second
+    if first != second:
+        return False
+    if isinstance(first, int) and first in _SMALL_INTS:
+        return True
+    left.refuse(machine, "`is` between equal constants")
+
+
+def drain(machine: Machine, iterator: Value) -> Iterator[Value]:
+    """The items an iterator still has. Consuming them all is bounded by the instruction limit."""
+    limit = machine.options.unroll_limit
+    for _ in range(limit):
+        item = iterator.next(machine)
+        if item is None:
+            return
+        yield item
+    raise GraphBreak(TooManyInstructions.of(limit=limit))
+
+
+def unpack(machine: Machine, value: Value) -> list[Value]:
+    """`[*value]`."""
+    iterator = value.realize(machine).iterate(machine).realize(machine)
+    return list(drain(machine, iterator))
+
+
+def index_of(machine: Machine, value: Value) -> int:
+    """`operator.index(value)` of a constant; breaks on anything else."""
+    value = value.realize(machine)
+    if not (isinstance(value, ConstantValue) and isinstance(value.value, int)):
+        value.refuse(machine, "use as an index")
+    return int(value.as_constant(machine))

@@ -1,0 +1,145 @@
+"""Sets and frozensets.
+
+A live set gives no path to its items, so one that holds anything but constants cannot be modelled; one
+of constants is guarded by value. A new set holds any hashable values.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...guards.guard import ValueEquals
+from ...guards.source import Source
+from ..breaks import GraphBreak, UnknownObject
+from ..result import BuildSet, Effect, Perform, Recipe
+from ..wrap import wraps
+from .base import Builder, Machine, Value
+from .callables import bind_builtin
+from .constants import ATOMS
+from .iterators import StepIterator
+
+__all__ = ["SetValue"]
+
+_ALGEBRA: dict[str, Callable[[Any, Any], Any]] = {
+    "|": operator.or_, "&": operator.and_, "-": operator.sub, "^": operator.xor,
+}  # fmt: skip
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+class SetValue(Value):
+    """A set or frozenset: `members` maps hash keys to values."""
+
+    __slots__ = ("kind", "members")
+
+    def __init__(
+        self, members: dict[object, Value], kind: type = set, source: Source | None = None
+    ) -> None:
+        super().__init__(source)
+        self.members = members
+        self.kind = kind
+
+    @classmethod
+    def of(cls, machine: Machine, items: Iterable[Value], kind: type = set) -> SetValue:
+        """A new set of these items."""
+        made = cls({}, kind)
+        for item in items:
+            made.members.setdefault(item.realize(machine).hash_key(machine), item)
+        return made
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def is_constant(self, machine: Machine) -> bool:
+        return all(item.realize(machine).is_constant(machine) for item in self.members.values())
+
+    def as_constant(self, machine: Machine) -> Any:
+        return self.kind(one.realize(machine).as_constant(machine) for one in self.members.values())
+
+    def hash_key(self, machine: Machine) -> object:
+        if self.kind is set:
+            raise machine.error(TypeError, "unhashable type: 'set'")
+        return frozenset(self.members)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        return bind_builtin(machine, self, self.kind, name)
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        return machine.constant(item.realize(machine).hash_key(machine) in self.members)
+
+    def length(self, machine: Machine) -> int:
+        return len(self.members)
+
+    def truth(self, machine: Machine) -> bool:
+        return bool(self.members)
+
+    def iterate(self, machine: Machine) -> Value:
+        """In the order a Python set of these constants has; other items have no knowable order."""
+        if len(self.members) > 1 and not self._ordered(machine):
+            self.refuse(machine, "iteration (its order is not known)")
+        ordered = list(self.kind(self.members))
+        return StepIterator(machine, type(iter(set())), iter([self.members[key] for key in ordered]))
+
+    def _ordered(self, machine: Machine) -> bool:
+        """Small non-negative ints, whose order does not depend on history or the hash seed."""
+        return all(type(key) is int and 0 <= key < 5 for key in self.members)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, SetValue):
+            return None
+        return machine.constant(_ORDER[op](self.members.keys(), other.members.keys()))
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if op not in _ALGEBRA or not isinstance(other, SetValue):
+            return None
+        left, right = (other, self) if reflected else (self, other)
+        return SetValue(left.combined(op, right), left.kind)
+
+    def combined(self, op: str, other: SetValue) -> dict[object, Value]:
+        """The members of `self op other`."""
+        kept = _ALGEBRA[op](self.members.keys(), other.members.keys())
+        both = {**other.members, **self.members}
+        return {key: value for key, value in both.items() if key in kept}
+
+    def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
+        if self.kind is not set or op not in _ALGEBRA or not isinstance(other, SetValue):
+            return None
+        self.change(machine, self.combined(op, other))
+        return self
+
+    def change(self, machine: Machine, members: dict[object, Value]) -> None:
+        """The set has these members from now on."""
+        self.members = dict(members)
+        machine.effects.contents(self)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        made = BuildSet(tuple(builder(item) for item in self.members.values()))
+        return made if self.kind is set else builder.invoke(frozenset, (made,))
+
+    def replace(self, builder: Builder) -> tuple[Effect, ...]:
+        """The effects that bring the live set to these contents."""
+        me = builder(self)
+        clear, update = (
+            builder.invoke(getattr, (me, builder.constant(name))) for name in ("clear", "update")
+        )
+        items = BuildSet(tuple(builder(item) for item in self.members.values()))
+        return Perform(clear), Perform(update, (items,))
+
+    def parts(self) -> Iterable[Value]:
+        return self.members.values()
+
+
+@wraps(set, frozenset)
+def _wrap_set(machine: Machine, obj: set[object] | frozenset[object], source: Source) -> Value:
+    if not all(type(item) in ATOMS for item in obj):
+        raise GraphBreak(UnknownObject.of(what="an item", type=type(obj).__name__))
+    machine.guard(ValueEquals(source, type(obj)(obj)))
+    return SetValue({item: machine.constant(item) for item in obj}, type(obj), source)
