@@ -21,13 +21,16 @@ __all__ = [
     "GraphBreak",
     "InlineTooDeep",
     "LoopIterator",
+    "MutatedInput",
     "MutatedGenerator",
     "PrintCall",
+    "RefusedTorchCall",
     "StatefulCall",
     "TensorBranch",
     "TensorItem",
     "TooManyInstructions",
     "TorchCallFailed",
+    "UncertainStrides",
     "UnknownCFunction",
     "UnknownObject",
     "UnsupportedArguments",
@@ -192,3 +195,24 @@ class InlineTooDeep(Reason):
     template = "calls nest deeper than {limit} levels"
     explanation = "Calls are inlined; recursion this deep would give a huge graph."
     advice = "raise inline_depth, or compile the inner function by itself"
+
+
+class RefusedTorchCall(Reason):
+    __slots__ = ()
+    template = "{name}() stays outside of graphs: {why}"
+    explanation = "Only operations on tensors and plain values are recorded; this one does more."
+    advice = "call it outside the compiled function, or accept the graph break"
+
+
+class MutatedInput(Reason):
+    __slots__ = ()
+    template = "an in-place write to a tensor from outside that cannot be replayed: {why}"
+    explanation = "Such a write changes autograd or aliasing beyond the values of one tensor."
+    advice = "write to a tensor made inside, or return the new value"
+
+
+class UncertainStrides(Reason):
+    __slots__ = ()
+    template = "{what} of a tensor whose layout the kernel chooses"
+    explanation = "Convolution, attention and linear algebra kernels choose the strides of results."
+    advice = "call .contiguous() first"
