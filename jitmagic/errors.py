@@ -67,8 +67,7 @@ class JitmagicError(RuntimeError):
 
 
 class TaggingError(JitmagicError, TypeError):
-    """The object cannot be tagged (generator, coroutine, not callable, a class that is no
-    module)."""
+    """The object cannot be tagged: a generator, a coroutine, no callable, a class of no module."""
 
     def __init__(self, what: str, reason: str, hint: str) -> None:
         super().__init__(f"cannot compile {what}: {reason}\n  hint: {hint}")

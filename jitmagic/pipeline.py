@@ -62,7 +62,9 @@ def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord
 
 
 def _computes(traced: Trace) -> bool:
-    return any(node.op != "placeholder" and node.op != "output" for node in traced.graph.graph.nodes)
+    return any(
+        node.op != "placeholder" and node.op != "output" for node in traced.graph.graph.nodes
+    )
 
 
 def _make_entry(
@@ -73,9 +75,7 @@ def _make_entry(
     sources = tuple(entry.source for entry in traced.inputs)
     if template is not None:
         wanted = (*sources, *template.sources)
-        steps, registers = lower_guards(
-            traced.guards, wanted, snapshot.globals, snapshot.builtins
-        )
+        steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)
         inputs, read_again = registers[: len(sources)], registers[len(sources) :]
         shape = template.with_registers(read_again)
         run = graph if graph is not None else _no_graph

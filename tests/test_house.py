@@ -76,7 +76,9 @@ def test_imports_follow_the_flow(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_rivals_are_never_used(path: Path) -> None:
-    forbidden = r"torch\._(dynamo|inductor)|torch\.compile\(|_functorch\.(aot_autograd|partitioners)"
+    forbidden = (
+        r"torch\._(dynamo|inductor)|torch\.compile\(|_functorch\.(aot_autograd|partitioners)"
+    )
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         names: list[str] = []

@@ -94,7 +94,7 @@ c10::Storage make_storage(size_t nbytes, c10::Device device) {
 
 at::Tensor tensor_over(
     const c10::Storage& storage, const TensorLayout& layout, at::ScalarType dtype, int64_t offset) {
-  const auto key = layout.device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  const auto key = storage.device().is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides, offset);

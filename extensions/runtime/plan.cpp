@@ -272,11 +272,17 @@ std::vector<int> slot_numbers(PyObject* tuple, int limit) {
   return slots;
 }
 
-// (sizes, strides, dtype, device)
-TensorLayout read_layout(PyObject* tuple) {
+// (sizes, strides)
+TensorLayout read_sizes(PyObject* tuple) {
   TensorLayout layout;
   for (int64_t n : integers(item(tuple, 0))) layout.sizes.push_back(n);
   for (int64_t n : integers(item(tuple, 1))) layout.strides.push_back(n);
+  return layout;
+}
+
+// (sizes, strides, dtype, device)
+TensorLayout read_layout(PyObject* tuple) {
+  TensorLayout layout = read_sizes(tuple);
   layout.dtype = torch::jit::toIValue(item(tuple, 2), c10::IntType::get(), std::nullopt).toScalarType();
   layout.device =
       torch::jit::toIValue(item(tuple, 3), c10::DeviceObjType::get(), std::nullopt).toDevice();
@@ -375,7 +381,7 @@ Step read_step(PyObject* tuple, int limit) {
     step.kind = Kind::View;
     step.slot = slot_number(item(tuple, 1), limit);
     step.base = slot_number(item(tuple, 2), limit);
-    step.layout = read_layout(item(tuple, 3));
+    step.layout = read_sizes(item(tuple, 3));
     step.offset = integer(item(tuple, 4));
   } else if (tag == "free") {
     step.kind = Kind::Free;

@@ -1,5 +1,4 @@
-"""From a Plan to the tuple that `jitmagic._runtime.Executable` reads, and the only import of that
-module.
+"""From a Plan to the tuple that `_runtime.Executable` reads, and the only import of that module.
 
 Comes in: a Plan, and per kernel how it is entered (a C function's address, or a CUDA function with
 its grid). Goes out: the native executable. Arguments of ATen calls are put into schema order here,
@@ -17,7 +16,14 @@ import torch
 from ..codegen.plan import Alloc, Call, Free, Launch, LaunchGrid, Plan, PlanStep, Pool, Slot, View
 from ..errors import NativeMissing
 
-__all__ = ["CpuEntry", "CudaEntry", "KernelEntry", "lower_plan", "make_executable", "runtime_module"]
+__all__ = [
+    "CpuEntry",
+    "CudaEntry",
+    "KernelEntry",
+    "lower_plan",
+    "make_executable",
+    "runtime_module",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +56,14 @@ def runtime_module() -> Any:
     except ImportError as error:
         raise NativeMissing("jitmagic._runtime", str(error)) from error
     if _runtime.TORCH_VERSION != torch.__version__:
-        cause = f"it was built for torch {_runtime.TORCH_VERSION}, this is torch
-        {torch.__version__}" raise NativeMissing("jitmagic._runtime", cause)
+        built, here = _runtime.TORCH_VERSION, torch.__version__
+        raise NativeMissing("jitmagic._runtime", f"it was built for torch {built}, this is {here}")
     return _runtime
 
 
-def make_executable(plan: Plan, kernels: Mapping[str, KernelEntry]) -> Callable[..., tuple[Any,
-...]]:
+def make_executable(
+    plan: Plan, kernels: Mapping[str, KernelEntry]
+) -> Callable[..., tuple[Any, ...]]:
     """The native executable of a plan. It keeps what its kernels live in."""
     owners = tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
     made = runtime_module().Executable(lower_plan(plan, kernels), plan.constants, owners)
@@ -138,8 +145,7 @@ def _lower_step(
         case Launch():
             return _lower_launch(step, kernels[step.kernel], device)
         case View():
-            layout = (step.shape, step.stride, step.dtype, device)
-            return ("view", step.slot, step.base, layout, step.offset)
+            return ("view", step.slot, step.base, (step.shape, step.stride), step.offset)
         case Free():
             return ("free", step.slot)
         case Call():

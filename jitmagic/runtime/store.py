@@ -116,7 +116,9 @@ def open_store(cache_dir: str | None) -> Store:
     temporary = Path(tempfile.mkdtemp(prefix="jitmagic-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     warnings.warn(
-        f"the kernel cache {folder} cannot be used ({problem}); kernels are kept for this process
-        only. " "Set JITMAGIC_CACHE_DIR to a folder of your own.", FallbackWarning, stacklevel=2,
+        f"the kernel cache {folder} cannot be used ({problem}); kernels are kept for this process "
+        "only. Set JITMAGIC_CACHE_DIR to a folder of your own.",
+        FallbackWarning,
+        stacklevel=2,
     )
     return Store(temporary)
