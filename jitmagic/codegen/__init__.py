@@ -1,1 +1,32 @@
+"""From a Schedule to a Plan and the text of its kernels.
 
+In: the schedule, the target. Out: (Plan, KernelSource or None). A renderer is a class with `language` and
+`render(nests, buffers, target) -> KernelSource`; the table below says which one serves which tier.
+"""
+
+from __future__ import annotations
+
+from ..errors import CompileFailed
+from ..loops.ir import Nest
+from ..schedule.result import Schedule
+from ..target import Target
+from .build_plan import build_plan
+from .cpp import CppRenderer
+from .plan import KernelSource, Plan
+
+__all__ = ["RENDERERS", "render"]
+
+RENDERERS = {"cpp": CppRenderer}
+
+
+def render(schedule: Schedule, target: Target) -> tuple[Plan, KernelSource | None]:
+    """The plan of one call, and the source of the kernels it launches (None when it launches none)."""
+    program = schedule.program
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    plan = build_plan(schedule)
+    if not nests:
+        return plan, None
+    if target.tier not in RENDERERS:
+        raise CompileFailed(f"no code generator writes kernels for tier {target.tier!r}")
+    source = RENDERERS[target.tier]().render(nests, program.buffers, target)
+    return plan, source

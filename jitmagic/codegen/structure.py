@@ -34,7 +34,7 @@ from ..schedule.rebuild import Rebuilder, value_axes
 from ..schedule.score import EXPENSIVE, op_cost
 from ..schedule.tile import drop_unit_axes
 
-__all__ = ["Pass", "Structure", "coefficient", "passes_in", "structure"]
+__all__ = ["Pass", "Structure", "coefficient", "nest_arguments", "passes_in", "structure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,21 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
     flat = _collapse(_flatten(drop_unit_axes(nest), buffers))
     nodes = walk(_store_values(flat.stores))
     free = value_axes(nodes)
-    read = dict.fromkeys(node.buffer for node in nodes if isinstance(node, Load))
-    written = dict.fromkeys(store.buffer for store in flat.stores)
-    arguments = (*(name for name in read if name not in written), *written)
-    mutated = frozenset(name for name in written if name in read)
+    read = {node.buffer for node in nodes if isinstance(node, Load)}
+    written = frozenset(store.buffer for store in flat.stores)
+    mutated = written & read
     passes = _with_keeps(passes_in(frozenset(flat.outer), flat.stores, (), free, mutated), free)
     return Structure(
-        flat.name, flat.origins, flat.outer, passes, arguments, frozenset(written), free
+        flat.name, flat.origins, flat.outer, passes, nest_arguments(nest), written, free
     )
+
+
+def nest_arguments(nest: Nest) -> tuple[str, ...]:
+    """The buffers a kernel takes, in the order of its arguments: those only read, then those written."""
+    nodes = walk(_store_values(nest.stores))
+    read = dict.fromkeys(node.buffer for node in nodes if isinstance(node, Load))
+    written = dict.fromkeys(store.buffer for store in nest.stores)
+    return (*(name for name in read if name not in written), *written)
 
 
 def coefficient(offset: Expr, axis: Axis) -> int | None:

@@ -1,0 +1,123 @@
+"""The Plan of a schedule: slots for buffers, memory, launches, ATen calls, frees.
+
+In: a Schedule. Out: a Plan. Buffers get slots when they come into being; a slot is freed after its last
+use. Outputs are allocated by themselves, temporaries sit in the pool where the schedule placed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..loops.ir import Alias, BufferRef, Extern, Nest, Step
+from ..schedule.externs import out_overload
+from ..schedule.result import Schedule
+from .plan import Alloc, Call, Free, Launch, Plan, PlanStep, Pool, Slot, View
+from .structure import nest_arguments
+
+__all__ = ["build_plan"]
+
+
+@dataclass(slots=True)
+class _Builder:
+    schedule: Schedule
+    slots: dict[str, int] = field(default_factory=dict)
+    steps: list[PlanStep] = field(default_factory=list)
+    count: int = 0
+
+    def slot(self, name: str) -> int:
+        """The slot of a buffer, a new one when it has none."""
+        if name not in self.slots:
+            self.slots[name] = self.count
+            self.count += 1
+        return self.slots[name]
+
+    def ensure_memory(self, name: str) -> None:
+        """Give a buffer that a kernel is about to write its memory."""
+        if name in self.slots:
+            return
+        buffer, slot = self.schedule.program.buffers[name], self.slot(name)
+        facts = (buffer.shape, buffer.stride, buffer.dtype, buffer.device)
+        offset = self.schedule.pool.get(name)
+        self.steps.append(Alloc(slot, *facts) if offset is None else Pool(slot, offset, *facts))
+
+    def arguments(self, part: Any) -> Any:
+        """Extern arguments with slots in place of buffers."""
+        if isinstance(part, BufferRef):
+            return Slot(self.slots[part.name])
+        if isinstance(part, (tuple, list)):
+            return type(part)(self.arguments(item) for item in part)
+        if isinstance(part, Mapping):
+            return {key: self.arguments(item) for key, item in part.items()}
+        return part
+
+    def add(self, step: Step) -> None:
+        match step:
+            case Nest():
+                names = nest_arguments(step)
+                for name in names:
+                    self.ensure_memory(name)
+                self.steps.append(Launch(step.name, tuple(self.slots[name] for name in names)))
+            case Extern():
+                self.call(step)
+            case Alias(name, base, offset):
+                buffer = self.schedule.program.buffers[name]
+                view = View(self.slot(name), self.slots[base], buffer.shape, buffer.stride, offset)
+                self.steps.append(view)
+
+    def call(self, step: Extern) -> None:
+        """With `out=` where the result's memory is ours to choose, else as ATen likes."""
+        args, kwargs = self.arguments(step.args), self.arguments(step.kwargs)
+        overload = out_overload(step, self.schedule.program.buffers)
+        if overload is not None:
+            assert step.results[0] is not None
+            self.ensure_memory(step.results[0])
+            done = (self.slots[step.results[0]],)
+            self.steps.append(Call(overload, args, kwargs, done, out=True))
+            return
+        results = tuple(None if name is None else self.slot(name) for name in step.results)
+        self.steps.append(Call(step.op, args, kwargs, results))
+
+    def free(self, dying: list[str]) -> None:
+        for name in dying:
+            if name in self.slots:
+                self.steps.append(Free(self.slots[name]))
+
+
+def build_plan(schedule: Schedule) -> Plan:
+    """Walk the steps in order."""
+    program = schedule.program
+    builder = _Builder(schedule)
+    for name in (*program.inputs, *program.constants):
+        builder.slot(name)
+    kept = {*program.inputs, *program.constants}
+    dying: dict[int, list[str]] = {}
+    for name, number in schedule.last_use.items():
+        if name not in kept:
+            dying.setdefault(number, []).append(name)
+    for number, step in enumerate(program.steps):
+        builder.add(step)
+        builder.free(dying.get(number, []))
+    outputs = tuple(None if name is None else builder.slots[name] for name in program.outputs)
+    constants = tuple(program.constants.values())
+    return Plan(
+        program.name,
+        len(program.inputs),
+        constants,
+        tuple(builder.steps),
+        outputs,
+        schedule.pool_bytes,
+        _device(schedule),
+    )
+
+
+def _device(schedule: Schedule) -> torch.device:
+    """Where the pool lives: the device of the first buffer that is not on the CPU, if any."""
+    for buffer in schedule.program.buffers.values():
+        if buffer.device.type != "cpu":
+            return buffer.device
+    return torch.device("cpu")
+

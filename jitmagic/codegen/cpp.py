@@ -1,0 +1,56 @@
+"""The C++ renderer: one translation unit per graph, one function per fused nest.
+
+In: the nests of a schedule, the buffers, the target. Out: KernelSource of language "cpp"; every function
+has the kernel ABI `extern "C" int NAME(void* const* args)` and returns 1 when a run-time index was out of
+range, else 0. The text depends on nothing but the arguments: equal graphs give equal text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from ..loops.ir import Buffer, Nest
+from ..target import Target
+from .cpp_kernel import KernelWriter
+from .cpp_text import argument_names
+from .cpp_values import Body
+from .lanes import choose_lanes
+from .plan import KernelSource
+from .structure import Structure, structure
+
+__all__ = ["CppRenderer"]
+
+
+class CppRenderer:
+    """Stateless."""
+
+    language = "cpp"
+
+    def render(
+        self, nests: Sequence[Nest], buffers: Mapping[str, Buffer], target: Target
+    ) -> KernelSource:
+        """Text of all kernels, and the argument dtypes of each."""
+        symbols: dict[str, tuple[torch.dtype, ...]] = {}
+        functions: list[str] = []
+        for nest in nests:
+            one = structure(nest, buffers)
+            functions.append("\n".join(_function(one, buffers, target)))
+            symbols[one.name] = tuple(buffers[name].dtype for name in one.arguments)
+        text = "\n\n".join(functions)
+        return KernelSource(self.language, f"{_head(text)}\n{text}\n", symbols)
+
+
+def _function(one: Structure, buffers: Mapping[str, Buffer], target: Target) -> list[str]:
+    names = argument_names(one.arguments)
+    body = Body(one, names, buffers)
+    return KernelWriter(one, choose_lanes(one, target), target, buffers, names, body).function()
+
+
+def _head(text: str) -> str:
+    """The include and one alias per number of lanes that the text uses."""
+    widths = sorted({int(found) for found in re.findall(r"\bV(\d+)<", text)})
+    aliases = [f"template <class T> using V{n} = jm::Vec<T, {n}>;" for n in widths]
+    return "\n".join(["#include <jitmagic/loop.h>", "", *aliases, *([""] if aliases else [])])

@@ -1,0 +1,108 @@
+"""Reductions as C++ text: accumulators, how a value joins them, how lanes and parts are combined.
+
+In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the final
+expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..loops.ir import Reduction
+from .cpp_text import CTYPES, literal
+
+__all__ = ["Accumulator"]
+
+_JOIN = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+_LANES = {"sum": "hsum", "prod": "hprod", "max": "hmax", "min": "hmin"}
+_ARGS = ("argmax", "argmin")
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """Text for one reduction; `width` 1 is a scalar accumulator."""
+
+    node: Reduction
+    name: str
+    width: int
+
+    @property
+    def positional(self) -> bool:
+        """argmax and argmin carry a position beside the value."""
+        return self.node.op in _ARGS
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is accumulated in."""
+        return self.node.value.dtype if self.positional else self.node.dtype
+
+    @property
+    def scalar_type(self) -> str:
+        """Type of one combined result."""
+        if self.positional:
+            return f"jm::Best<{CTYPES[self.dtype]}, {self._greatest}>"
+        return CTYPES[self.dtype]
+
+    @property
+    def _greatest(self) -> str:
+        return "true" if self.node.op == "argmax" else "false"
+
+    @property
+    def neutral(self) -> str:
+        """The value that changes nothing."""
+        match self.node.op:
+            case "sum" | "any":
+                return literal(0, self.dtype)
+            case "prod" | "all":
+                return literal(1, self.dtype)
+            case "max":
+                return f"jm::Limits<{CTYPES[self.dtype]}>::least"
+        return f"jm::Limits<{CTYPES[self.dtype]}>::most"
+
+    def declare(self) -> str:
+        """The accumulator, empty."""
+        if self.positional and self.width > 1:
+            return f"jm::BestLanes<{CTYPES[self.dtype]}, {self.width}, {self._greatest}> {self.name};"
+        if self.positional:
+            return f"{self.scalar_type} {self.name};"
+        if self.width > 1:
+            return f"V{self.width}<{self.scalar_type}> {self.name}({self.neutral});"
+        return f"{self.scalar_type} {self.name} = {self.neutral};"
+
+    def update(self, value: str, position: str, across: bool) -> str:
+        """Take in one value (a block of them); `across`: lanes past the end must not count."""
+        if self.positional:
+            count = ", n" if self.width > 1 else ""
+            return f"{self.name}.take({value}, {position}{count});"
+        if across:
+            value = f"jm::only({value}, {self.neutral}, n)"
+        return f"{self.name} = {self._joined(self.name, value)};"
+
+    def _joined(self, a: str, b: str) -> str:
+        if self.dtype in (torch.float32, torch.float64) and self.node.op in ("sum", "prod"):
+            return f"{a} {'+' if self.node.op == 'sum' else '*'} ({b})"
+        if self.dtype == torch.bool:
+            both = self.node.op in ("all", "min", "prod")
+            return f"jm::bitwise_{'and' if both else 'or'}({a}, {b})"
+        return f"jm::{_JOIN[self.node.op]}({a}, {b})"
+
+    def across_lanes(self) -> str:
+        """All lanes combined into one."""
+        if self.positional:
+            return f"{self.name}.best()"
+        if self.dtype == torch.bool:
+            both = self.node.op in ("all", "min", "prod")
+            return f"jm::{'all' if both else 'any'}({self.name})"
+        return f"jm::{_LANES[self.node.op]}({self.name})"
+
+    def join_part(self, part: str) -> str:
+        """Combine with the result of another part of the loop, in order."""
+        if self.positional:
+            return f"{self.name}.take({part});"
+        return f"{self.name} = {self._joined(self.name, part)};"
+
+    def result(self, combined: str) -> str:
+        """The reduction's value from what was combined."""
+        return f"{combined}.at" if self.positional else combined

@@ -1,0 +1,179 @@
+"""Small pieces of C++ text: types, literals, names, index expressions, operators.
+
+In: dtypes, constants, expressions over axes, op names. Out: strings. No state.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+
+import torch
+
+from ..loops.expr import Add, AxisVar, Expr, FloorDiv, Integer, Mod, ValueIndex, bounds, linear
+
+__all__ = [
+    "CTYPES",
+    "INFIX",
+    "argument_names",
+    "call_text",
+    "closed",
+    "comment_line",
+    "index_text",
+    "literal",
+]
+
+CTYPES: Mapping[torch.dtype, str] = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "jm::f16",
+    torch.bfloat16: "jm::bf16",
+    torch.int8: "int8_t",
+    torch.int16: "int16_t",
+    torch.int32: "int32_t",
+    torch.int64: "int64_t",
+    torch.uint8: "uint8_t",
+    torch.uint16: "uint16_t",
+    torch.uint32: "uint32_t",
+    torch.uint64: "uint64_t",
+    torch.bool: "bool",
+}
+INFIX: Mapping[str, str] = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+_LOGIC = {
+    "logical_and": "bitwise_and",
+    "logical_or": "bitwise_or",
+    "logical_xor": "bitwise_xor",
+    "logical_not": "bitwise_not",
+}
+_TAKEN = frozenset(
+    "and and_eq asm auto bitand bitor bool break case catch char class compl const continue default "
+    "delete do double else enum explicit export extern false float for friend goto if inline int long "
+    "mutable namespace new not not_eq operator or or_eq private protected public register return short "
+    "signed sizeof static struct switch template this throw true try typedef typeid typename union "
+    "unsigned using virtual void volatile while xor xor_eq main args bad begin end n jm part".split()
+)
+_LOCAL = re.compile(r"[vijrp]\d|row|part|acc")
+
+
+def literal(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A constant of that dtype."""
+    if dtype == torch.bool:
+        return "true" if value else "false"
+    if dtype in (torch.float32, torch.float64):
+        return _real(float(value), dtype)
+    if dtype in (torch.float16, torch.bfloat16):
+        return f"jm::convert<{CTYPES[dtype]}>({_real(float(value), torch.float32)})"
+    number = int(value)
+    if number == -(2**63):
+        return "INT64_MIN"
+    suffix = "u" if number > 2**63 - 1 else ""
+    return str(number) if dtype == torch.int32 else f"{CTYPES[dtype]}({number}{suffix})"
+
+
+def _real(value: float, dtype: torch.dtype) -> str:
+    single = dtype == torch.float32
+    f = "f" if single else ""
+    if math.isnan(value):
+        return f'__builtin_nan{f}("")'
+    if single and math.isfinite(value):
+        try:
+            struct.pack("f", value)
+        except OverflowError:
+            value = math.copysign(math.inf, value)
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}__builtin_inf{f}()"
+    return f"{value!r}{f}"
+
+
+def argument_names(buffers: tuple[str, ...]) -> dict[str, str]:
+    """A C++ variable for every buffer: its own name where that is possible."""
+    names: dict[str, str] = {}
+    for buffer in buffers:
+        name = re.sub(r"\W", "_", buffer)
+        if name in _TAKEN or _LOCAL.match(name) or not name[0].isalpha():
+            name = f"{name}_" if name[0].isalpha() else f"b{name}"
+        while name in names.values():
+            name += "_"
+        names[buffer] = name
+    return names
+
+
+def comment_line(words: tuple[str, ...], width: int = 116) -> list[str]:
+    """`// a, b, c` broken into lines."""
+    lines, line = [], "//"
+    for number, word in enumerate(words):
+        piece = f" {word}" + ("," if number + 1 < len(words) else "")
+        if len(line) + len(piece) > width:
+            lines.append(line)
+            line = "//  "
+        line += piece
+    return [*lines, line]
+
+
+def closed(text: str) -> str:
+    """The text in parentheses where an operator beside it would tear it apart."""
+    if re.fullmatch(r"[\w.]+(<[\w:, ]*>)?", text) or _is_call(text):
+        return text
+    return f"({text})"
+
+
+def _is_call(text: str) -> bool:
+    """Whether the text is one call or one subscript, `f(...)`: its brackets close at the very end."""
+    head = re.match(r"[\w:]+(<[\w:, ]*>)?[(\[]", text)
+    if head is None or text[-1] not in ")]":
+        return False
+    depth = 0
+    for position in range(head.end() - 1, len(text)):
+        depth += (text[position] in "([") - (text[position] in ")]")
+        if depth == 0:
+            return position == len(text) - 1
+    return False
+
+
+def call_text(op: str, args: list[str], dtype: torch.dtype, operands: torch.dtype) -> str:
+    """One Compute node over operand texts (all vectors or all scalars)."""
+    if op in INFIX and dtype in (torch.float32, torch.float64):
+        return f"{closed(args[0])} {INFIX[op]} {closed(args[1])}"
+    if op == "neg" and dtype in (torch.float32, torch.float64):
+        return f"-{closed(args[0])}"
+    if operands == torch.bool:
+        op = _LOGIC.get(op, op)
+    return f"jm::{op}({', '.join(args)})"
+
+
+def index_text(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:
+    """The expression in int64 arithmetic; axes are variables of their own name."""
+    constant, terms = linear(expr)
+    parts = []
+    for atom, factor in terms.items():
+        text = _atom(atom, run_time)
+        parts.append(text if factor == 1 else f"{text} * {factor}")
+    if constant or not parts:
+        parts.append(str(constant))
+    return " + ".join(parts).replace("+ -", "- ")
+
+
+def _atom(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:
+    match expr:
+        case AxisVar(axis):
+            return axis.name
+        case ValueIndex():
+            return run_time(expr)
+        case FloorDiv(a, b):
+            return _division(a, b, "/", "floordiv", run_time)
+        case Mod(a, b):
+            return _division(a, b, "%", "remainder", run_time)
+        case Integer() | Add():
+            return f"({index_text(expr, run_time)})"
+    raise TypeError(f"not an index expression: {expr!r}")
+
+
+def _division(
+    a: Expr, b: int, sign: str, name: str, run_time: Callable[[ValueIndex], str]
+) -> str:
+    inside = index_text(a, run_time)
+    if bounds(a)[0] >= 0:
+        return f"({closed(inside)} {sign} {b})"
+    return f"jm::{name}(int64_t({inside}), int64_t({b}))"

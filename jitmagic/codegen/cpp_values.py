@@ -1,0 +1,327 @@
+"""Values as C++ expressions: scalars and jm::Vec, named where they are shared, hoisted where they do not vary.
+
+In: nodes of a Structure and the stack of open scopes. Out: text. A Scope is one block of the kernel being
+written; it binds axes. A value goes into the outermost scope that binds all of its axes, so that what does
+not depend on the inner loop is computed before it. Used once and short, a value has no name of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ..loops.expr import Axis, AxisVar, Expr, FloorDiv, Mod, ValueIndex, add, linear, mul
+from ..loops.ir import (
+    Buffer,
+    Cast,
+    Compute,
+    Constant,
+    IndexValue,
+    Load,
+    Reduction,
+    Store,
+    Value,
+    operands,
+)
+from ..schedule.rebuild import expr_axes
+from .cpp_text import CTYPES, INFIX, call_text, closed, index_text, literal
+from .lanes import lane_step
+from .structure import Structure
+
+__all__ = ["Body", "Scope", "Text"]
+
+LONGEST = 90  # characters of an expression that may stay without a name
+
+
+@dataclass(slots=True)
+class Text:
+    """An expression, the depth of the scope in which it is valid, and whether it is a vector."""
+
+    code: str
+    depth: int
+    vector: bool = False
+    named: bool = False
+
+
+@dataclass(slots=True)
+class Scope:
+    """One open block: the axes known inside it, its lines, its values."""
+
+    bound: frozenset[Axis]
+    header: str = ""
+    footer: str = ""
+    lines: list[str] = field(default_factory=list)
+    env: dict[Value, Text] = field(default_factory=dict)
+
+
+class Body:
+    """The statements of one kernel; cpp_kernel.py opens the loops, this writes what is inside."""
+
+    def __init__(
+        self, one: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+    ) -> None:
+        self.one, self.names, self.buffers = one, names, buffers
+        self.scopes = [Scope(frozenset())]
+        self.lane: Axis | None = None
+        self.width = 1
+        self._count = 0
+        self._uses = _count_uses(one)
+
+    # -- scopes --------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        return len(self.scopes) - 1
+
+    def line(self, text: str) -> None:
+        self.scopes[-1].lines.append(text)
+
+    def open(self, header: str, axes: tuple[Axis, ...] = (), footer: str = "}") -> None:
+        self.scopes.append(Scope(self.scopes[-1].bound | frozenset(axes), header, footer))
+
+    def close(self) -> None:
+        scope = self.scopes.pop()
+        self.scopes[-1].lines.append(scope.header)
+        self.scopes[-1].lines.extend(f"    {line}" for line in scope.lines)
+        self.scopes[-1].lines.append(scope.footer)
+
+    def name(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count - 1}"
+
+    def define(self, value: Value, code: str, vector: bool) -> None:
+        """Make `value` known in the current scope under the text `code`."""
+        self.scopes[-1].env[value] = Text(code, self.depth, vector, named=True)
+
+    def known(self, value: Value) -> Text | None:
+        for scope in reversed(self.scopes):
+            if value in scope.env:
+                return scope.env[value]
+        return None
+
+    def ready(self) -> frozenset[Value]:
+        """The reductions whose results are known here."""
+        return frozenset(v for s in self.scopes for v in s.env if isinstance(v, Reduction))
+
+    # -- values --------------------------------------------------------------------------------------
+
+    def vector_type(self, dtype: torch.dtype) -> str:
+        return f"V{self.width}<{CTYPES[dtype]}>"
+
+    def use(self, value: Value, as_vector: bool = False) -> str:
+        """Text of the value for use in the innermost scope."""
+        text = self._reach(value, self.depth)
+        if as_vector and not text.vector:
+            return f"{self.vector_type(value.dtype)}({text.code})"
+        return text.code
+
+    def is_vector(self, value: Value) -> bool:
+        return self.lane is not None and self.lane in self.one.free[value]
+
+    def _reach(self, value: Value, depth: int) -> Text:
+        self._write(value)
+        text = self.known(value)
+        assert text is not None
+        if not text.named and (text.depth < depth or self._shared(value, text)):
+            self._give_name(text)
+        return text
+
+    def _shared(self, value: Value, text: Text) -> bool:
+        return self._uses.get(value, 0) > 1 or len(text.code) > LONGEST
+
+    def _give_name(self, text: Text) -> None:
+        name = self.name()
+        self.scopes[text.depth].lines.append(f"const auto {name} = {text.code};")
+        text.code, text.named = name, True
+
+    def _write(self, root: Value) -> None:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if self.known(node) is not None:
+                stack.pop()
+                continue
+            waiting = [part for part in operands(node) if self.known(part) is None]
+            if waiting:
+                stack.extend(reversed(waiting))
+                continue
+            stack.pop()
+            self._enter(node)
+
+    def _enter(self, node: Value) -> None:
+        """Put the node's text into the scope where it belongs."""
+        if isinstance(node, Constant):
+            self.scopes[0].env[node] = Text(literal(node.value, node.dtype), 0, named=True)
+            return
+        depth = self._home(node)
+        code = self._code(node, depth)
+        self.scopes[depth].env[node] = Text(code, depth, self.is_vector(node))
+
+    def _home(self, node: Value) -> int:
+        free = self.one.free[node]
+        depth = next(d for d, scope in enumerate(self.scopes) if free <= scope.bound)
+        parts = (self.known(part) for part in operands(node))
+        return max([depth, *(part.depth for part in parts if part is not None)])
+
+    def _code(self, node: Value, depth: int) -> str:
+        vector = self.is_vector(node)
+        match node:
+            case Load():
+                return self._load(node, depth, vector)
+            case Cast(value=value, dtype=dtype):
+                return f"jm::convert<{CTYPES[dtype]}>({self._reach(value, depth).code})"
+            case Compute(op=op, args=args):
+                texts = [self._operand(op, arg, depth, vector) for arg in args]
+                return call_text(op, texts, node.dtype, args[-1].dtype)
+            case IndexValue(expr=expr, dtype=dtype):
+                if not vector:
+                    return f"{CTYPES[dtype]}({self._index(expr, depth)})"
+                lanes = self._lane_index(expr, depth, None)
+                return lanes if dtype == torch.int64 else f"jm::convert<{CTYPES[dtype]}>({lanes})"
+        raise TypeError(f"no C++ for {type(node).__name__} here")
+
+    def _operand(self, op: str, arg: Value, depth: int, vector: bool) -> str:
+        text = self._reach(arg, depth)
+        infix = op in INFIX and arg.dtype in (torch.float32, torch.float64)
+        if not vector or text.vector or infix:
+            return text.code
+        return f"{self.vector_type(arg.dtype)}({text.code})"
+
+    # -- memory --------------------------------------------------------------------------------------
+
+    def _load(self, node: Load, depth: int, vector: bool) -> str:
+        pointer, offset = self.names[node.buffer], node.index[0]
+        fill = literal(node.fill, node.dtype)
+        if 0 in self.buffers[node.buffer].shape:
+            return f"{self.vector_type(node.dtype)}({fill})" if vector else fill
+        mask = None if node.mask is None else self._reach(node.mask, depth)
+        if not vector:
+            used = "" if mask is None else f", {mask.code}"
+            element = f"{pointer}[{self._index(offset, depth, used)}]"
+            return element if mask is None else f"({mask.code} ? {element} : {fill})"
+        assert self.lane is not None
+        step = lane_step(offset, self.lane, self.one)
+        if mask is None:
+            return self._load_lanes(pointer, offset, step, depth)
+        all_lanes = mask.code if mask.vector else f"{self.vector_type(torch.bool)}({mask.code})"
+        if step == 1:
+            at = self._pointer(pointer, offset, depth, f", {all_lanes}")
+            return f"jm::load_where({at}, {all_lanes}, {fill}, n)"
+        index = self._lane_index(offset, depth, all_lanes)
+        return f"jm::gather_where({pointer}, {index}, {all_lanes}, {fill}, n)"
+
+    def _load_lanes(self, pointer: str, offset: Expr, step: int | None, depth: int) -> str:
+        if step is None:
+            return f"jm::gather({pointer}, {self._lane_index(offset, depth, None)}, n)"
+        at = self._pointer(pointer, offset, depth)
+        if step == 1:
+            return f"jm::load<{self.width}>({at}, n)"
+        return f"jm::load_strided<{self.width}>({at}, {step}, n)"
+
+    def _pointer(self, pointer: str, offset: Expr, depth: int, used: str = "") -> str:
+        text = self._index(offset, depth, used)
+        return pointer if text == "0" else f"{pointer} + {text}"
+
+    def store(self, store: Store) -> str:
+        """The statement that writes one point (or block) of a store whose value is known."""
+        pointer, offset = self.names[store.buffer], store.index[0]
+        step = 0 if self.lane is None else lane_step(offset, self.lane, self.one)
+        if step == 0:
+            return self._store_scalar(store, f"{pointer}[{self._index(offset, self.depth)}]")
+        value = self.use(store.value, as_vector=True)
+        if step == 1:
+            at = self._pointer(pointer, offset, self.depth)
+            if store.mode == "add":
+                value = self._sum(f"jm::load<{self.width}>({at}, n)", value, store.value.dtype)
+            return f"jm::store({at}, {value}, n);"
+        if step is not None:
+            at = self._pointer(pointer, offset, self.depth)
+            return f"jm::store_strided({at}, {step}, {value}, n);"
+        return f"jm::scatter({pointer}, {self._lane_index(offset, self.depth, None)}, {value}, n);"
+
+    def _store_scalar(self, store: Store, element: str) -> str:
+        value = self.use(store.value)
+        if store.mode == "add":
+            value = self._sum(element, value, store.value.dtype)
+        return f"{element} = {value};"
+
+    def _sum(self, a: str, b: str, dtype: torch.dtype) -> str:
+        if dtype in (torch.float16, torch.bfloat16):
+            total = f"jm::convert<float>({a}) + jm::convert<float>({b})"
+            return f"jm::convert<{CTYPES[dtype]}>({total})"
+        return f"jm::add({a}, {b})"
+
+    # -- indexes -------------------------------------------------------------------------------------
+
+    def _index(self, expr: Expr, depth: int, used: str = "") -> str:
+        """A scalar offset; `used` is `, condition` where out-of-range indexes only count under it."""
+
+        def run_time(index: ValueIndex) -> str:
+            text = self._reach(index.value, depth).code
+            if index.value.dtype != torch.int64:
+                text = f"int64_t({text})"
+            return f"jm::checked({text}, {index.extent}, bad{used})"
+
+        return index_text(expr, run_time)
+
+    def scalar_position(self, expr: Expr) -> str:
+        """An expression over the axes that are variables here."""
+        return self._index(expr, self.depth)
+
+    def lane_position(self, expr: Expr) -> str:
+        """The same for every lane."""
+        return self._lane_index(expr, self.depth, None)
+
+    def _lane_index(self, expr: Expr, depth: int, mask: str | None) -> str:
+        """An offset that differs from lane to lane, as Vec<int64_t>."""
+        _, terms = linear(expr)
+        assert self.lane is not None
+        varying = {a: f for a, f in terms.items() if self._varies(a)}
+        parts = []
+        for atom, factor in varying.items():
+            text = self._lane_atom(atom, depth, mask)
+            parts.append(text if factor == 1 else f"{closed(text)} * {factor}")
+        rest = self._index(_without(expr, varying), depth)
+        if rest != "0" or not parts:
+            parts.append(f"V{self.width}<int64_t>({rest})")
+        return " + ".join(parts)
+
+    def _varies(self, atom: Expr) -> bool:
+        return self.lane in expr_axes(atom)
+
+    def _lane_atom(self, atom: Expr, depth: int, mask: str | None) -> str:
+        match atom:
+            case AxisVar(axis):
+                return f"jm::iota<int64_t, {self.width}>({axis.name})"
+            case FloorDiv(a, b):
+                inside = self._lane_index(a, depth, mask)
+                return f"jm::floordiv({inside}, V{self.width}<int64_t>({b}))"
+            case Mod(a, b):
+                inside = self._lane_index(a, depth, mask)
+                return f"jm::remainder({inside}, V{self.width}<int64_t>({b}))"
+            case ValueIndex(value, extent):
+                text = self._reach(value, depth).code
+                if value.dtype != torch.int64:
+                    text = f"jm::convert<int64_t>({text})"
+                used = "" if mask is None else f"{mask}, "
+                return f"jm::checked<{self.width}>({text}, {extent}, bad, {used}n)"
+        raise TypeError(f"not an atom of an index: {atom!r}")
+
+
+def _without(expr: Expr, atoms: Mapping[Expr, int]) -> Expr:
+    for atom, factor in atoms.items():
+        expr = add(expr, mul(atom, -factor))
+    return expr
+
+
+def _count_uses(one: Structure) -> dict[Value, int]:
+    """How often each value is an operand of another or of a store."""
+    uses: dict[Value, int] = {}
+    for node in one.free:
+        for part in operands(node):
+            uses[part] = uses.get(part, 0) + 1
+    for store in (store for single in one.passes for store in single.stores):
+        uses[store.value] = uses.get(store.value, 0) + 1
+    return uses

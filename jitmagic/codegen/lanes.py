@@ -1,0 +1,140 @@
+"""Which axis the vector lanes of a CPU kernel run along, and how many lanes.
+
+In: a Structure. Out: Lanes: either one outer axis for the whole nest (pointwise nests, column reductions)
+or one axis per pass (row reductions), or none (scalar loops). The best axis is the one along which most
+loads and stores touch neighbouring elements. Light loops take several registers per step: independent
+accumulators hide the latency of additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..loops.expr import Axis, Expr, ValueIndex, linear
+from ..loops.ir import IndexValue, Load, Reduction, Store, Value, operands, walk
+from ..schedule.score import EXPENSIVE, extent_product, op_cost
+from ..target import Target
+from .structure import Pass, Structure, coefficient
+
+__all__ = ["Lanes", "choose_lanes", "lane_step"]
+
+SHORT = 8  # an axis below this extent does not fill a register
+LIGHT = 12  # cost of a body that leaves room for more registers per step
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """`outer` set: all passes run inside its lanes. Otherwise passes[k] is the k-th pass's (axis, lanes)."""
+
+    outer: Axis | None
+    width: int
+    passes: tuple[tuple[Axis | None, int], ...]
+
+
+def lane_step(offset: Expr, lane: Axis, one: Structure) -> int | None:
+    """Elements between neighbouring lanes; None when that is not a constant."""
+    for atom in linear(offset)[1]:
+        if isinstance(atom, ValueIndex) and lane in one.free[atom.value]:
+            return None
+        if not isinstance(atom, ValueIndex) and _run_time_inside(atom, lane, one):
+            return None
+    return coefficient(offset, lane)
+
+
+def _run_time_inside(atom: Expr, lane: Axis, one: Structure) -> bool:
+    return any(lane in one.free[value] for value in operands(IndexValue(atom)))
+
+
+def choose_lanes(one: Structure, target: Target) -> Lanes:
+    """Compare the best outer axis with the best axis of every pass."""
+    base = _native_lanes(one, target)
+    scalar = tuple((None, 1) for _ in one.passes)
+    outer, outer_score = _best(one.outer, one, one.passes)
+    inner = [_best(p.axes, one, (p,)) if p.axes else (None, 0) for p in one.passes]
+    inner_score = sum(score for _, score in inner)
+    longest = max((a.extent for a, _ in inner if a is not None), default=0)
+    rows = any(axis is not None for axis, _ in inner)
+    if rows and inner_score > 0 and (inner_score >= outer_score or outer is None) and not (
+        longest < SHORT and outer_score > 0
+    ):
+        passes = tuple(
+            (axis if score > 0 else None, _width(p, one, axis, base) if axis and score > 0 else 1)
+            for p, (axis, score) in zip(one.passes, inner, strict=True)
+        )
+        return Lanes(None, 1, passes)
+    heavy = sum(op_cost(node) for node in one.free) >= 2 * EXPENSIVE
+    if outer is None or (outer_score <= 0 and not heavy):
+        return Lanes(None, 1, scalar)
+    return Lanes(outer, _outer_width(one, outer, base, target), scalar)
+
+
+def _native_lanes(one: Structure, target: Target) -> int:
+    """One number of lanes for all dtypes: a register of the widest type that is computed in."""
+    lanes = max(target.lanes, 4)
+    small = any(node.dtype.itemsize < 8 for node in one.free if not isinstance(node, IndexValue))
+    return lanes if small else max(lanes // 2, 2)
+
+
+def _best(
+    axes: Sequence[Axis], one: Structure, passes: Iterable[Pass]
+) -> tuple[Axis | None, int]:
+    """The axis with the most neighbouring accesses (a later one wins a tie), and its score."""
+    accesses = _accesses(passes)
+    best: tuple[Axis | None, int] = (None, -(10**6))
+    for axis in axes:
+        if axis.extent < 4 or not _adds_stay_apart(accesses, axis, one):
+            continue
+        score = sum(_points(access, axis, one) for access in accesses)
+        if score >= best[1]:
+            best = (axis, score)
+    return best
+
+
+def _accesses(passes: Iterable[Pass]) -> list[Load | Store]:
+    found: list[Load | Store] = []
+    for one in passes:
+        found.extend(node for node in walk(one.roots) if isinstance(node, Load))
+        found.extend(one.stores)
+    return found
+
+
+def _points(access: Load | Store, axis: Axis, one: Structure) -> int:
+    step = lane_step(access.index[0], axis, one)
+    weight = 2 if isinstance(access, Store) else 1
+    if step == 0:
+        return 0
+    return 2 * weight if step == 1 else -weight
+
+
+def _adds_stay_apart(accesses: Iterable[Load | Store], axis: Axis, one: Structure) -> bool:
+    """Lanes must not add into one element at once."""
+    adds = (a for a in accesses if isinstance(a, Store) and a.mode == "add")
+    return all(lane_step(store.index[0], axis, one) == 1 for store in adds)
+
+
+def _body_cost(roots: Iterable[Value]) -> tuple[int, int]:
+    costs = [op_cost(node) for node in walk(tuple(roots)) if not isinstance(node, Reduction)]
+    return sum(costs), max(costs, default=0)
+
+
+def _width(one: Pass, whole: Structure, axis: Axis, base: int) -> int:
+    total, worst = _body_cost(
+        node for node in one.roots if whole.free[node] & frozenset(one.axes)
+    )
+    width = base if worst >= EXPENSIVE else 4 * base if total <= LIGHT else 2 * base
+    while width > base and axis.extent < 2 * width:
+        width //= 2
+    return width
+
+
+def _outer_width(one: Structure, lane: Axis, base: int, target: Target) -> int:
+    """Column sums read several registers of a row at once, if that leaves work for all threads."""
+    if not any(p.reductions for p in one.passes):
+        return base
+    roots = [root for p in one.passes for root in p.roots]
+    width = 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
+    others = extent_product(axis for axis in one.outer if axis != lane)
+    while width > base and others * lane.extent < 2 * width * max(target.threads, 1):
+        width //= 2
+    return width
