@@ -1,0 +1,78 @@
+// parallel_for over the threads of torch.
+//
+// In: an extent, the least work worth a thread, a function of a range. Out: the function has run on every range once.
+// Invariants: ranges are contiguous, in thread order and depend only on the extent and the number of threads, so results are
+// reproducible for a fixed thread count; inside another parallel region everything runs on the calling thread.
+// The number of threads: `threads` if positive, else what OpenMP would use. torch.set_num_threads sets exactly that, because the
+// GOMP_* symbols of a kernel resolve to the libgomp that torch has loaded into the global scope.
+#pragma once
+#include "dtype.h"
+
+#ifdef _OPENMP
+extern "C" {
+int omp_get_max_threads(void) noexcept;
+int omp_get_num_threads(void) noexcept;
+int omp_get_thread_num(void) noexcept;
+int omp_in_parallel(void) noexcept;
+}
+#endif
+
+namespace jm {
+
+JM_INLINE int max_threads() {
+#ifdef _OPENMP
+    return omp_in_parallel() ? 1 : omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+// How many threads n units deserve when one thread should get at least `grain` of them.
+JM_INLINE int threads_for(int64_t n, int64_t grain, int threads = 0) {
+    if (n <= grain || grain <= 0) return n > 1 && grain <= 0 ? (threads > 0 ? threads : max_threads()) : 1;
+    int64_t most = threads > 0 ? threads : max_threads(), wanted = (n + grain - 1) / grain;
+    return int(wanted < most ? wanted : most);
+}
+
+// Runs body(thread, count) on `threads` threads (fewer if OpenMP grants fewer: count tells).
+template <class Body> JM_INLINE void parallel_region(int threads, Body body) {
+#ifdef _OPENMP
+    if (threads > 1 && !omp_in_parallel()) {
+#pragma omp parallel num_threads(threads)
+        body(omp_get_thread_num(), omp_get_num_threads());
+        return;
+    }
+#endif
+    (void)threads;
+    body(0, 1);
+}
+JM_INLINE void barrier() {
+#ifdef _OPENMP
+    if (omp_in_parallel()) {
+#pragma omp barrier
+    }
+#endif
+}
+
+struct Range { int64_t begin, end; };
+// The part-th of `parts` nearly equal ranges of [0, n), cut at multiples of `align`.
+JM_INLINE Range part_of(int64_t n, int64_t part, int64_t parts, int64_t align = 1) {
+    int64_t units = (n + align - 1) / align, end = units * (part + 1) / parts * align;
+    return {units * part / parts * align, end < n ? end : n};
+}
+
+// body(begin, end) over [0, n). Align: ranges begin at multiples of it, so that only the last one has a tail of lanes.
+template <int64_t Align = 1, class Body>
+JM_INLINE void parallel_for(int64_t n, int64_t grain, Body body, int threads = 0) {
+    int count = threads_for(n, grain, threads);
+    if (count <= 1) {
+        if (n > 0) body(int64_t(0), n);
+        return;
+    }
+    parallel_region(count, [&](int part, int parts) {
+        Range r = part_of(n, part, parts, Align);
+        if (r.begin < r.end) body(r.begin, r.end);
+    });
+}
+
+}  // namespace jm
