@@ -1,0 +1,21 @@
+// Picks the layout of the Python this is built for. To be included first: the interpreter's internal
+// headers are to be had only by what says so before Python.h.
+#pragma once
+
+#define Py_BUILD_CORE_MODULE 1
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+#include <Python.h>
+#include <stdbool.h>
+
+#if PY_VERSION_HEX >= 0x030E0000
+#error "jitmagic knows the interpreter layouts of CPython 3.11, 3.12 and 3.13"
+#elif PY_VERSION_HEX >= 0x030D0000
+#include "v313.h"
+#elif PY_VERSION_HEX >= 0x030C0000
+#include "v312.h"
+#elif PY_VERSION_HEX >= 0x030B0000
+#include "v311.h"
+#else
+#error "jitmagic needs CPython 3.11 or newer"
+#endif

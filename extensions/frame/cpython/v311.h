@@ -1,0 +1,40 @@
+// CPython 3.11: frames, instances, dictionary keys. The only file that knows this version's layout.
+#pragma once
+
+#include "internal/pycore_dict.h"
+#include "internal/pycore_frame.h"
+#include "internal/pycore_object.h"
+
+#define jm_request_extra_index _PyEval_RequestCodeExtraIndex
+#define jm_get_extra _PyCode_GetExtra
+#define jm_set_extra _PyCode_SetExtra
+
+static inline PyCodeObject* jm_frame_code(_PyInterpreterFrame* frame) { return frame->f_code; }
+
+static inline bool jm_frame_is_fresh(_PyInterpreterFrame* frame) {
+  return frame->owner == FRAME_OWNED_BY_THREAD &&
+         frame->prev_instr == _PyCode_CODE(frame->f_code) - 1;
+}
+
+static inline int jm_frame_size(PyCodeObject* code) {
+  return (int)FRAME_SPECIALS_SIZE + code->co_nlocalsplus + code->co_stacksize;
+}
+
+// Steals the reference to `code`; gives back the old code, now the caller's to release.
+static inline PyObject* jm_frame_set_code(_PyInterpreterFrame* frame, PyCodeObject* code) {
+  PyObject* old = (PyObject*)frame->f_code;
+  frame->f_code = code;
+  frame->prev_instr = _PyCode_CODE(code) - 1;
+  frame->stacktop = code->co_nlocalsplus;
+  return old;
+}
+
+static inline bool jm_is_traced(PyThreadState* tstate) {
+  return tstate->cframe->use_tracing || tstate->c_tracefunc || tstate->c_profilefunc;
+}
+
+// The instance's values kept outside a dictionary, or NULL; then *dict is its dictionary or NULL.
+static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) {
+  *dict = *_PyObject_ManagedDictPointer(object);
+  return *_PyObject_ValuesPointer(object);
+}

@@ -1,0 +1,43 @@
+// CPython 3.12: frames, instances, dictionary keys. The only file that knows this version's layout.
+#pragma once
+
+#include "internal/pycore_dict.h"
+#include "internal/pycore_frame.h"
+#include "internal/pycore_object.h"
+
+#define jm_request_extra_index PyUnstable_Eval_RequestCodeExtraIndex
+#define jm_get_extra PyUnstable_Code_GetExtra
+#define jm_set_extra PyUnstable_Code_SetExtra
+
+static inline PyCodeObject* jm_frame_code(_PyInterpreterFrame* frame) { return frame->f_code; }
+
+static inline bool jm_frame_is_fresh(_PyInterpreterFrame* frame) {
+  return frame->owner == FRAME_OWNED_BY_THREAD &&
+         frame->prev_instr == _PyCode_CODE(frame->f_code) - 1;
+}
+
+static inline int jm_frame_size(PyCodeObject* code) { return code->co_framesize; }
+
+// Steals the reference to `code`; gives back the old code, now the caller's to release.
+static inline PyObject* jm_frame_set_code(_PyInterpreterFrame* frame, PyCodeObject* code) {
+  PyObject* old = (PyObject*)frame->f_code;
+  frame->f_code = code;
+  frame->prev_instr = _PyCode_CODE(code) - 1;
+  frame->stacktop = code->co_nlocalsplus;
+  return old;
+}
+
+static inline bool jm_is_traced(PyThreadState* tstate) {
+  return tstate->c_tracefunc || tstate->c_profilefunc;
+}
+
+// The instance's values kept outside a dictionary, or NULL; then *dict is its dictionary or NULL.
+static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) {
+  PyDictOrValues held = *_PyObject_DictOrValuesPointer(object);
+  if (_PyDictOrValues_IsValues(held)) {
+    *dict = NULL;
+    return _PyDictOrValues_GetValues(held);
+  }
+  *dict = _PyDictOrValues_GetDict(held);
+  return NULL;
+}

@@ -1,0 +1,47 @@
+// CPython 3.13: frames, instances, dictionary keys. The only file that knows this version's layout.
+#pragma once
+
+#ifdef Py_GIL_DISABLED
+#error "jitmagic relies on the GIL: build it for the ordinary CPython 3.13"
+#endif
+
+#include "internal/pycore_dict.h"
+#include "internal/pycore_frame.h"
+#include "internal/pycore_object.h"
+
+#define jm_request_extra_index PyUnstable_Eval_RequestCodeExtraIndex
+#define jm_get_extra PyUnstable_Code_GetExtra
+#define jm_set_extra PyUnstable_Code_SetExtra
+
+static inline PyCodeObject* jm_frame_code(_PyInterpreterFrame* frame) {
+  return (PyCodeObject*)frame->f_executable;
+}
+
+static inline bool jm_frame_is_fresh(_PyInterpreterFrame* frame) {
+  return frame->owner == FRAME_OWNED_BY_THREAD && PyCode_Check(frame->f_executable) &&
+         frame->instr_ptr == _PyCode_CODE(jm_frame_code(frame));
+}
+
+static inline int jm_frame_size(PyCodeObject* code) { return code->co_framesize; }
+
+// Steals the reference to `code`; gives back the old code, now the caller's to release.
+static inline PyObject* jm_frame_set_code(_PyInterpreterFrame* frame, PyCodeObject* code) {
+  PyObject* old = frame->f_executable;
+  frame->f_executable = (PyObject*)code;
+  frame->instr_ptr = _PyCode_CODE(code);
+  frame->stacktop = code->co_nlocalsplus;
+  return old;
+}
+
+static inline bool jm_is_traced(PyThreadState* tstate) {
+  return tstate->c_tracefunc || tstate->c_profilefunc;
+}
+
+// The instance's values kept outside a dictionary, or NULL; then *dict is its dictionary or NULL.
+// A dictionary that was made may still share the inline values: then the dictionary is the truth.
+static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) {
+  *dict = (PyObject*)_PyObject_ManagedDictPointer(object)->dict;
+  if (*dict || !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_INLINE_VALUES)) return NULL;
+  PyDictValues* values = _PyObject_InlineValues(object);
+  return values->valid ? values : NULL;
+}

@@ -1,0 +1,675 @@
+// Dispatcher: what a call stub calls. Entries most recently used first; the first whose guards pass
+// runs. No entry: `miss` (Python) compiles or runs the original.
+//
+// A residual may hand over to a resume function by returning continue_with(dispatcher, *values); the
+// dispatcher then goes on with that one in a loop, so a loop in the user's code does not grow the
+// stack. Guards run no user code, so the list of entries stands still while it is searched; whatever
+// runs afterwards may change it, and the entry that runs is held meanwhile.
+
+#include "dispatch.h"
+
+#include <structmember.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace jitmagic {
+namespace {
+
+// ------------------------------------------------------------------------------------- template
+
+// The frame's result, told by the graph's outputs.
+struct Template {
+  enum Kind { Out, Const, Register, Tuple, List, Dict } kind = Const;
+  Py_ssize_t number = 0;
+  PyObject* object = nullptr;   // constant (strong)
+  std::vector<Template> parts;  // of a dict: values, keys in `keys`
+  std::vector<PyObject*> keys;  // strong
+};
+
+void release(Template& shape) {
+  Py_CLEAR(shape.object);
+  for (PyObject*& key : shape.keys) Py_CLEAR(key);
+  for (Template& part : shape.parts) release(part);
+}
+
+int visit_template(const Template& shape, visitproc visit, void* arg) {
+  Py_VISIT(shape.object);
+  for (PyObject* key : shape.keys) Py_VISIT(key);
+  for (const Template& part : shape.parts) {
+    if (int stopped = visit_template(part, visit, arg)) return stopped;
+  }
+  return 0;
+}
+
+bool refuse_template(PyObject* given) {
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "malformed result template: %R", given);
+  return false;
+}
+
+bool read_template(PyObject* given, int registers, Template& shape);
+
+bool read_parts(PyObject* given, int registers, Template& shape) {
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(given); i++) {
+    PyObject* part = PyTuple_GET_ITEM(given, i);
+    if (shape.kind == Template::Dict) {
+      if (!PyTuple_Check(part) || PyTuple_GET_SIZE(part) != 2) return refuse_template(given);
+      shape.keys.push_back(Py_NewRef(PyTuple_GET_ITEM(part, 0)));
+      part = PyTuple_GET_ITEM(part, 1);
+    }
+    if (!read_template(part, registers, shape.parts.emplace_back())) return false;
+  }
+  return true;
+}
+
+bool read_template(PyObject* given, int registers, Template& shape) {
+  if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) < 1 ||
+      !PyUnicode_Check(PyTuple_GET_ITEM(given, 0))) {
+    return refuse_template(given);
+  }
+  const char* text = PyUnicode_AsUTF8(PyTuple_GET_ITEM(given, 0));
+  if (!text) return false;
+  const std::string_view kind = text;
+  if (kind == "tuple" || kind == "list" || kind == "dict") {
+    shape.kind = kind == "tuple" ? Template::Tuple : kind == "list" ? Template::List : Template::Dict;
+    return read_parts(given, registers, shape);
+  }
+  if (PyTuple_GET_SIZE(given) != 2) return refuse_template(given);
+  PyObject* operand = PyTuple_GET_ITEM(given, 1);
+  if (kind == "const") {
+    shape.object = Py_NewRef(operand);
+    return true;
+  }
+  shape.kind = kind == "out" ? Template::Out : Template::Register;
+  if (kind != "out" && kind != "reg") return refuse_template(given);
+  shape.number = PyLong_AsSsize_t(operand);
+  if (PyErr_Occurred()) return false;
+  const bool good = shape.number >= 0 && (kind == "out" || shape.number < registers);
+  return good || refuse_template(given);
+}
+
+PyObject* build(const Template& shape, PyObject* outputs, Registers& registers);
+
+PyObject* build_dict(const Template& shape, PyObject* outputs, Registers& registers) {
+  PyObject* made = PyDict_New();
+  for (size_t i = 0; made && i < shape.parts.size(); i++) {
+    PyObject* value = build(shape.parts[i], outputs, registers);
+    if (!value || PyDict_SetItem(made, shape.keys[i], value) < 0) Py_CLEAR(made);
+    Py_XDECREF(value);
+  }
+  return made;
+}
+
+PyObject* build_sequence(const Template& shape, PyObject* outputs, Registers& registers) {
+  const auto size = static_cast<Py_ssize_t>(shape.parts.size());
+  const bool tuple = shape.kind == Template::Tuple;
+  PyObject* made = tuple ? PyTuple_New(size) : PyList_New(size);
+  for (Py_ssize_t i = 0; made && i < size; i++) {
+    PyObject* value = build(shape.parts[i], outputs, registers);
+    if (!value) {
+      Py_CLEAR(made);
+    } else if (tuple) {
+      PyTuple_SET_ITEM(made, i, value);
+    } else {
+      PyList_SET_ITEM(made, i, value);
+    }
+  }
+  return made;
+}
+
+PyObject* build(const Template& shape, PyObject* outputs, Registers& registers) {
+  switch (shape.kind) {
+    case Template::Out:
+      if (shape.number < PyTuple_GET_SIZE(outputs)) {
+        return Py_NewRef(PyTuple_GET_ITEM(outputs, shape.number));
+      }
+      PyErr_SetString(PyExc_SystemError, "the graph gave fewer results than its template names");
+      return nullptr;
+    case Template::Const: return Py_NewRef(shape.object);
+    case Template::Register: return Py_NewRef(registers[static_cast<int>(shape.number)]);
+    case Template::Dict: return build_dict(shape, outputs, registers);
+    default: return build_sequence(shape, outputs, registers);
+  }
+}
+
+// ---------------------------------------------------------------------------------------- entry
+
+struct Entry {
+  PyObject_HEAD
+  Program* program;
+  PyObject* run;
+  PyObject* notes;  // what Python wants to remember about the entry
+  bool residual;    // `run` takes all arguments and gives the frame's result
+  bool hook;
+  bool mutates;     // a graph that failed half way may have changed its inputs
+  std::vector<int>* inputs;
+  Template* result;
+  long long hits;
+};
+
+extern PyTypeObject EntryType;
+
+bool read_inputs(Entry* self, PyObject* inputs, PyObject* result) {
+  if (inputs == Py_None) {
+    self->residual = true;
+    return true;
+  }
+  if (!PyTuple_Check(inputs)) {
+    PyErr_SetString(PyExc_TypeError, "inputs are None or a tuple of registers");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); i++) {
+    const long slot = PyLong_AsLong(PyTuple_GET_ITEM(inputs, i));
+    if (slot == -1 && PyErr_Occurred()) return false;
+    if (slot < 0 || slot >= self->program->registers) {
+      PyErr_Format(PyExc_ValueError, "input register %ld is not one of the program's", slot);
+      return false;
+    }
+    self->inputs->push_back(static_cast<int>(slot));
+  }
+  return read_template(result, self->program->registers, *self->result);
+}
+
+PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"program", "run", "inputs", "template", "hook", nullptr};
+  PyObject *program, *run, *inputs = Py_None, *result = Py_None;
+  int hook = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOp:Entry", const_cast<char**>(names),
+                                   &ProgramType, &program, &run, &inputs, &result, &hook)) {
+    return nullptr;
+  }
+  auto* self = reinterpret_cast<Entry*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->program = reinterpret_cast<Program*>(Py_NewRef(program));
+  self->run = Py_NewRef(run);
+  self->notes = Py_NewRef(Py_None);
+  self->hook = hook;
+  self->inputs = new std::vector<int>();
+  self->result = new Template();
+  if (!read_inputs(self, inputs, result)) Py_CLEAR(self);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int entry_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Entry*>(object);
+  Py_VISIT(self->program);
+  Py_VISIT(self->run);
+  Py_VISIT(self->notes);
+  return self->result ? visit_template(*self->result, visit, arg) : 0;
+}
+
+int entry_clear(PyObject* object) {
+  auto* self = reinterpret_cast<Entry*>(object);
+  Py_CLEAR(self->program);
+  Py_CLEAR(self->run);
+  Py_CLEAR(self->notes);
+  if (self->result) release(*self->result);
+  return 0;
+}
+
+void entry_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<Entry*>(object);
+  PyObject_GC_UnTrack(object);
+  entry_clear(object);
+  delete self->inputs;
+  delete self->result;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyObject* entry_check(PyObject* object, PyObject* args) {
+  auto* self = reinterpret_cast<Entry*>(object);
+  return PyObject_CallMethod(reinterpret_cast<PyObject*>(self->program), "check", "(O)", args);
+}
+
+PyObject* entry_alive(PyObject* object, void*) {
+  return PyBool_FromLong(is_alive(reinterpret_cast<Entry*>(object)->program));
+}
+
+PyMethodDef entry_methods[] = {
+    {"check", entry_check, METH_O, "Whether the guards pass for this tuple of arguments."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef entry_members[] = {
+    {"hits", T_LONGLONG, offsetof(Entry, hits), READONLY, "calls that ran this entry"},
+    {"program", T_OBJECT, offsetof(Entry, program), READONLY, "its GuardProgram"},
+    {"run", T_OBJECT, offsetof(Entry, run), READONLY, "what it runs"},
+    {"hook", T_BOOL, offsetof(Entry, hook), READONLY, "the frame hook acts while it runs"},
+    {"residual", T_BOOL, offsetof(Entry, residual), READONLY, "it runs as Python, not as a graph"},
+    {"mutates", T_BOOL, offsetof(Entry, mutates), 0, "a failed run may have changed its inputs"},
+    {"notes", T_OBJECT, offsetof(Entry, notes), 0, "anything Python wants to remember"},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyGetSetDef entry_getset[] = {
+    {"alive", entry_alive, nullptr, "False once an object held weakly has died.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyTypeObject EntryType = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0)
+    .tp_name = "jitmagic._frame.Entry",
+    .tp_basicsize = sizeof(Entry),
+    .tp_dealloc = entry_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "Entry(program, run, inputs=None, template=None, hook=False)",
+    .tp_traverse = entry_traverse,
+    .tp_clear = entry_clear,
+    .tp_methods = entry_methods,
+    .tp_members = entry_members,
+    .tp_getset = entry_getset,
+    .tp_new = entry_new,
+};
+
+// Arguments of one call; on the C stack unless there are very many.
+class Arguments {
+ public:
+  explicit Arguments(size_t count) : count_(count) {
+    if (count > kInline) many_.resize(count + 1);
+    values_ = (count > kInline ? many_.data() : inline_) + 1;  // room for a bound self before them
+  }
+  ~Arguments() {
+    for (size_t i = 0; i < filled_; i++) Py_DECREF(values_[i]);
+  }
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+  void push(PyObject* object) { values_[filled_++] = Py_NewRef(object); }
+  PyObject* call(PyObject* callee) {
+    return PyObject_Vectorcall(callee, values_, count_ | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  }
+
+ private:
+  static constexpr size_t kInline = 32;
+  PyObject* inline_[kInline + 1];
+  std::vector<PyObject*> many_;
+  PyObject** values_;
+  size_t count_, filled_ = 0;
+};
+
+PyObject* run_graph(Entry* entry, Registers& registers) {
+  // Inputs were read borrowed out of the user's objects; another thread may drop them meanwhile.
+  Arguments arguments(entry->inputs->size());
+  for (int slot : *entry->inputs) arguments.push(registers[slot]);
+  PyObject* outputs = arguments.call(entry->run);
+  if (!outputs) return nullptr;
+  PyObject* result = nullptr;
+  if (PyTuple_Check(outputs)) {
+    result = build(*entry->result, outputs, registers);
+  } else {
+    PyErr_Format(PyExc_TypeError, "a graph gives a tuple, not %s", Py_TYPE(outputs)->tp_name);
+  }
+  Py_DECREF(outputs);
+  return result;
+}
+
+PyObject* code_of(PyObject* callable) {
+  return PyFunction_Check(callable) ? PyFunction_GET_CODE(callable) : nullptr;
+}
+
+// ----------------------------------------------------------------------------------- dispatcher
+
+struct Dispatcher {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* name;
+  PyObject* miss;
+  PyObject* error;
+  PyObject* owner;
+  PyObject* plain;         // function that runs when no entry does (the handle gave up), or NULL
+  Py_ssize_t plain_count;  // leading arguments it takes
+  Py_ssize_t arity;
+  long long calls;
+  std::vector<Entry*>* entries;  // strong
+  PyObject* weakrefs;
+};
+
+struct Continue {
+  PyObject_HEAD
+  Dispatcher* dispatcher;
+  PyObject* args;
+};
+
+extern PyTypeObject DispatcherType;
+extern PyTypeObject ContinueType;
+
+PyObject* pack(PyObject* const* args, Py_ssize_t count) {
+  PyObject* tuple = PyTuple_New(count);
+  for (Py_ssize_t i = 0; tuple && i < count; i++) PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
+  return tuple;
+}
+
+PyObject* run_hooked(PyObject* callee, PyObject* owner, PyObject* const* args, Py_ssize_t count) {
+  PyObject* code = Py_XNewRef(code_of(callee));
+  Py_XINCREF(owner);
+  jm_thread saved = jm_enter(owner, code);
+  PyObject* result = PyObject_Vectorcall(callee, args, count, nullptr);
+  jm_leave(saved);
+  Py_XDECREF(owner);
+  Py_XDECREF(code);
+  return result;
+}
+
+PyObject* missed(Dispatcher* self, PyObject* const* args) {
+  if (self->plain && !jm_this_thread()->disabled) {
+    PyObject* plain = Py_NewRef(self->plain);
+    PyObject* result = run_hooked(plain, self->owner, args, self->plain_count);
+    Py_DECREF(plain);
+    return result;
+  }
+  if (!self->miss) {
+    PyErr_Format(PyExc_RuntimeError, "the dispatcher of %U was cleared", self->name);
+    return nullptr;
+  }
+  PyObject* tuple = pack(args, self->arity);
+  if (!tuple) return nullptr;
+  PyObject* miss = Py_NewRef(self->miss);
+  PyObject* result = PyObject_CallOneArg(miss, tuple);
+  Py_DECREF(miss);
+  Py_DECREF(tuple);
+  return result;
+}
+
+// A graph raised: Python finds out what eager would have raised. Ctrl-C and the like pass.
+PyObject* failed(Dispatcher* self, Entry* entry, PyObject* const* args) {
+  if (!self->error || !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback) PyException_SetTraceback(value, traceback);
+  PyObject* tuple = pack(args, self->arity);
+  PyObject* error = Py_NewRef(self->error);
+  PyObject* result =
+      tuple ? PyObject_CallFunctionObjArgs(error, (PyObject*)entry, tuple, value, nullptr) : nullptr;
+  Py_DECREF(error);
+  Py_XDECREF(tuple);
+  Py_DECREF(type);
+  Py_DECREF(value);
+  Py_XDECREF(traceback);
+  return result;
+}
+
+PyObject* run_python(Dispatcher* self, Entry* entry, PyObject* const* args) {
+  if (entry->hook) return run_hooked(entry->run, self->owner, args, self->arity);
+  return PyObject_Vectorcall(entry->run, args, self->arity, nullptr);
+}
+
+PyObject* run_unhooked(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
+  return entry->residual ? run_python(self, entry, args) : run_graph(entry, registers);
+}
+
+PyObject* run_entry(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
+  Py_INCREF(entry);
+  entry->hits++;
+  PyObject* result;
+  if (jm_installs == 0 || entry->hook) {
+    result = run_unhooked(self, entry, args, registers);
+  } else {  // somebody's extent, maybe this thread's: it ends at a graph
+    jm_thread* here = jm_this_thread();
+    here->paused++;
+    result = run_unhooked(self, entry, args, registers);
+    here->paused--;
+  }
+  if (!result && !entry->residual) result = failed(self, entry, args);
+  Py_DECREF(entry);
+  return result;
+}
+
+PyObject* dispatch_once(Dispatcher* self, PyObject* const* args) {
+  self->calls++;
+  if (jm_any_disabled && jm_this_thread()->disabled) return missed(self, args);
+  std::vector<Entry*>& entries = *self->entries;
+  for (size_t i = 0; i < entries.size(); i++) {
+    Entry* entry = entries[i];
+    Registers registers(entry->program);
+    if (first_failure(entry->program, args, self->arity, registers) >= 0) continue;
+    if (i > 0) std::rotate(entries.begin(), entries.begin() + i, entries.begin() + i + 1);
+    return run_entry(self, entry, args, registers);
+  }
+  return missed(self, args);
+}
+
+PyObject* follow(PyObject* result) {
+  while (result && Py_IS_TYPE(result, &ContinueType)) {
+    auto* next = reinterpret_cast<Continue*>(result);
+    result = dispatch_once(next->dispatcher, &PyTuple_GET_ITEM(next->args, 0));
+    Py_DECREF(next);
+  }
+  return result;
+}
+
+PyObject* dispatch(PyObject* object, PyObject* const* args, size_t flags, PyObject* keywords) {
+  auto* self = reinterpret_cast<Dispatcher*>(object);
+  const Py_ssize_t count = PyVectorcall_NARGS(flags);
+  if (count != self->arity || (keywords && PyTuple_GET_SIZE(keywords))) {
+    PyErr_Format(PyExc_TypeError, "the dispatcher of %U takes %zd positional arguments, not %zd",
+                 self->name, self->arity, count);
+    return nullptr;
+  }
+  return follow(dispatch_once(self, args));
+}
+
+PyObject* dispatcher_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"name", "arity", "miss", "error", nullptr};
+  PyObject *name, *miss, *error;
+  Py_ssize_t arity;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UnOO:Dispatcher", const_cast<char**>(names), &name,
+                                   &arity, &miss, &error)) {
+    return nullptr;
+  }
+  auto* self = reinterpret_cast<Dispatcher*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->vectorcall = dispatch;
+  self->entries = new std::vector<Entry*>();
+  self->name = Py_NewRef(name);
+  self->arity = arity;
+  self->miss = Py_NewRef(miss);
+  self->error = Py_NewRef(error);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int dispatcher_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Dispatcher*>(object);
+  Py_VISIT(self->miss);
+  Py_VISIT(self->error);
+  Py_VISIT(self->owner);
+  Py_VISIT(self->plain);
+  if (self->entries) {
+    for (Entry* entry : *self->entries) Py_VISIT(entry);
+  }
+  return 0;
+}
+
+void drop_entries(Dispatcher* self) {
+  std::vector<Entry*> dropped;
+  std::swap(dropped, *self->entries);
+  for (Entry* entry : dropped) Py_DECREF(entry);
+}
+
+int dispatcher_clear(PyObject* object) {
+  auto* self = reinterpret_cast<Dispatcher*>(object);
+  Py_CLEAR(self->miss);
+  Py_CLEAR(self->error);
+  Py_CLEAR(self->owner);
+  Py_CLEAR(self->plain);
+  if (self->entries) drop_entries(self);
+  return 0;
+}
+
+void dispatcher_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<Dispatcher*>(object);
+  PyObject_GC_UnTrack(object);
+  if (self->weakrefs) PyObject_ClearWeakRefs(object);
+  dispatcher_clear(object);
+  Py_CLEAR(self->name);
+  delete self->entries;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyObject* dispatcher_add(PyObject* object, PyObject* entry) {
+  if (!Py_IS_TYPE(entry, &EntryType)) {
+    PyErr_SetString(PyExc_TypeError, "add() takes an Entry");
+    return nullptr;
+  }
+  auto* self = reinterpret_cast<Dispatcher*>(object);
+  if (reinterpret_cast<Entry*>(entry)->program->arguments > self->arity) {
+    PyErr_SetString(PyExc_ValueError, "the entry's guards read more arguments than there are");
+    return nullptr;
+  }
+  self->entries->insert(self->entries->begin(), reinterpret_cast<Entry*>(Py_NewRef(entry)));
+  Py_RETURN_NONE;
+}
+
+PyObject* dispatcher_remove(PyObject* object, PyObject* entry) {
+  auto* self = reinterpret_cast<Dispatcher*>(object);
+  auto found = std::find(self->entries->begin(), self->entries->end(), (Entry*)entry);
+  if (found == self->entries->end()) {
+    PyErr_SetString(PyExc_ValueError, "no such entry");
+    return nullptr;
+  }
+  self->entries->erase(found);
+  Py_DECREF(entry);
+  Py_RETURN_NONE;
+}
+
+PyObject* dispatcher_drop_all(PyObject* object, PyObject*) {
+  drop_entries(reinterpret_cast<Dispatcher*>(object));
+  Py_RETURN_NONE;
+}
+
+// give_up(function, count): calls without an entry go to function(*first count arguments); (None, 0)
+// takes it back.
+PyObject* dispatcher_give_up(PyObject* object, PyObject* args) {
+  auto* self = reinterpret_cast<Dispatcher*>(object);
+  PyObject* function;
+  Py_ssize_t count;
+  if (!PyArg_ParseTuple(args, "On:give_up", &function, &count)) return nullptr;
+  if (count < 0 || count > self->arity) {
+    PyErr_SetString(PyExc_ValueError, "more arguments than the dispatcher has");
+    return nullptr;
+  }
+  PyObject* old = self->plain;
+  self->plain = function == Py_None ? nullptr : Py_NewRef(function);
+  self->plain_count = count;
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
+
+PyObject* dispatcher_entries(PyObject* object, void*) {
+  auto& entries = *reinterpret_cast<Dispatcher*>(object)->entries;
+  return pack(reinterpret_cast<PyObject**>(entries.data()), entries.size());
+}
+
+PyObject* dispatcher_repr(PyObject* object) {
+  auto* self = reinterpret_cast<Dispatcher*>(object);
+  return PyUnicode_FromFormat("<dispatcher of %U: %zd entries>", self->name,
+                              (Py_ssize_t)self->entries->size());
+}
+
+PyMethodDef dispatcher_methods[] = {
+    {"add", dispatcher_add, METH_O, "Put an entry first."},
+    {"remove", dispatcher_remove, METH_O, "Take an entry out; it may be running."},
+    {"clear", dispatcher_drop_all, METH_NOARGS, "Take all entries out."},
+    {"give_up", dispatcher_give_up, METH_VARARGS, "Function to call natively when no entry fits."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef dispatcher_members[] = {
+    {"name", T_OBJECT, offsetof(Dispatcher, name), READONLY, nullptr},
+    {"arity", T_PYSSIZET, offsetof(Dispatcher, arity), READONLY, nullptr},
+    {"calls", T_LONGLONG, offsetof(Dispatcher, calls), READONLY, "calls so far"},
+    {"owner", T_OBJECT, offsetof(Dispatcher, owner), 0, "the Python Handle (or a weak reference)"},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatcher, vectorcall), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Dispatcher, weakrefs), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyGetSetDef dispatcher_getset[] = {
+    {"entries", dispatcher_entries, nullptr, "Entries, most recently used first.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyTypeObject DispatcherType = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0)
+    .tp_name = "jitmagic._frame.Dispatcher",
+    .tp_basicsize = sizeof(Dispatcher),
+    .tp_dealloc = dispatcher_dealloc,
+    .tp_vectorcall_offset = offsetof(Dispatcher, vectorcall),
+    .tp_repr = dispatcher_repr,
+    .tp_call = PyVectorcall_Call,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "Dispatcher(name, arity, miss, error)",
+    .tp_traverse = dispatcher_traverse,
+    .tp_clear = dispatcher_clear,
+    .tp_weaklistoffset = offsetof(Dispatcher, weakrefs),
+    .tp_methods = dispatcher_methods,
+    .tp_members = dispatcher_members,
+    .tp_getset = dispatcher_getset,
+    .tp_new = dispatcher_new,
+};
+
+// ------------------------------------------------------------------------------------- continue
+
+int continue_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Continue*>(object);
+  Py_VISIT(self->dispatcher);
+  Py_VISIT(self->args);
+  return 0;
+}
+
+int continue_clear(PyObject* object) {
+  auto* self = reinterpret_cast<Continue*>(object);
+  Py_CLEAR(self->dispatcher);
+  Py_CLEAR(self->args);
+  return 0;
+}
+
+void continue_dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  continue_clear(object);
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyTypeObject ContinueType = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0)
+    .tp_name = "jitmagic._frame.Continue",
+    .tp_basicsize = sizeof(Continue),
+    .tp_dealloc = continue_dealloc,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "What continue_with() makes: the call a residual hands over with.",
+    .tp_traverse = continue_traverse,
+    .tp_clear = continue_clear,
+};
+
+PyObject* continue_with(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count < 1 || !Py_IS_TYPE(args[0], &DispatcherType)) {
+    PyErr_SetString(PyExc_TypeError, "continue_with(dispatcher, *values)");
+    return nullptr;
+  }
+  auto* dispatcher = reinterpret_cast<Dispatcher*>(args[0]);
+  if (dispatcher->arity != count - 1) {
+    PyErr_Format(PyExc_TypeError, "the dispatcher of %U takes %zd values, not %zd", dispatcher->name,
+                 dispatcher->arity, count - 1);
+    return nullptr;
+  }
+  PyObject* tuple = pack(args + 1, count - 1);
+  auto* made = tuple ? reinterpret_cast<Continue*>(ContinueType.tp_alloc(&ContinueType, 0)) : nullptr;
+  if (!made) return Py_XDECREF(tuple), nullptr;
+  made->dispatcher = reinterpret_cast<Dispatcher*>(Py_NewRef(args[0]));
+  made->args = tuple;
+  return reinterpret_cast<PyObject*>(made);
+}
+
+PyMethodDef functions[] = {
+    {"continue_with", (PyCFunction)(void (*)(void))continue_with, METH_FASTCALL,
+     "continue_with(dispatcher, *values): as a residual's result, goes on with that dispatcher."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+bool register_dispatch(PyObject* module) {
+  return PyModule_AddType(module, &EntryType) == 0 && PyModule_AddType(module, &DispatcherType) == 0 &&
+         PyModule_AddType(module, &ContinueType) == 0 && PyModule_AddFunctions(module, functions) == 0;
+}
+
+}  // namespace jitmagic

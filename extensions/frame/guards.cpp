@@ -1,0 +1,589 @@
+// GuardProgram: building and running the register machine.
+//
+// Steps arrive as tuples (frame/native.py makes them) and are validated once, when the program is
+// made. Every load checks what it reads, so any order of the steps is safe; what is absent or of
+// another type fails the step. Nothing here runs user code, so borrowed references stay good.
+
+#include "guards.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace jitmagic {
+namespace {
+
+// ---------------------------------------------------------------------------------- the machine
+
+bool is_int_key(PyObject* key) { return PyLong_CheckExact(key); }
+
+PyObject* sequence_item(PyObject* base, Py_ssize_t index) {
+  const bool tuple = PyTuple_Check(base);
+  if (!tuple && !PyList_Check(base)) return nullptr;
+  const Py_ssize_t size = Py_SIZE(base);
+  if (index < 0) index += size;
+  if (index < 0 || index >= size) return nullptr;
+  return tuple ? PyTuple_GET_ITEM(base, index) : PyList_GET_ITEM(base, index);
+}
+
+// base[key] of a list, tuple or dict, as stored. `number` is the key where it is an integer.
+PyObject* item(PyObject* base, const Step& step) {
+  if (PyDict_Check(base)) return jm_dict_get(base, step.object);
+  return is_int_key(step.object) ? sequence_item(base, step.number) : nullptr;
+}
+
+// Calls `visit` with each key in the dictionary's own order; an OrderedDict keeps that apart from
+// its storage. Stops when `visit` says so; false when the keys cannot be walked.
+template <class Visit>
+bool walk_keys(PyObject* dict, Visit visit) {
+  if (!PyODict_Check(dict)) {
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    while (PyDict_Next(dict, &position, &key, &value)) {
+      if (!visit(key)) break;
+    }
+    return true;
+  }
+  if (!PyODict_CheckExact(dict)) return false;  // may define __iter__
+  PyObject* keys = PyObject_GetIter(dict);
+  if (!keys) return PyErr_Clear(), false;
+  while (PyObject* key = PyIter_Next(keys)) {
+    const bool more = visit(key);
+    Py_DECREF(key);  // the dictionary still holds it
+    if (!more) break;
+  }
+  Py_DECREF(keys);
+  return true;
+}
+
+PyObject* key_at(PyObject* dict, Py_ssize_t index) {
+  if (!PyDict_Check(dict)) return nullptr;
+  PyObject* found = nullptr;
+  const bool walked = walk_keys(dict, [&](PyObject* key) {
+    found = key;
+    return index-- > 0;
+  });
+  return walked && index < 0 ? found : nullptr;
+}
+
+bool same_keys(PyObject* dict, PyObject* keys) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(keys);
+  if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != count) return false;
+  Py_ssize_t index = 0;
+  bool same = true;
+  const bool walked = walk_keys(dict, [&](PyObject* key) {
+    same = index < count && same_constant(key, PyTuple_GET_ITEM(keys, index++));
+    return same;
+  });
+  return walked && same && index == count;
+}
+
+// Raw attribute of a type through its MRO, without __get__ and metaclasses.
+PyObject* type_attribute(PyObject* type, PyObject* name) {
+  return PyType_Check(type) ? _PyType_Lookup(reinterpret_cast<PyTypeObject*>(type), name) : nullptr;
+}
+
+// A member or getset of a C type; what it gives is made anew and kept until the check ends.
+PyObject* slot(PyObject* object, PyObject* name, Registers& registers) {
+  PyObject* descriptor = _PyType_Lookup(Py_TYPE(object), name);
+  if (!descriptor) return nullptr;
+  if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type) && !Py_IS_TYPE(descriptor, &PyGetSetDescr_Type)) {
+    return nullptr;
+  }
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject* value = Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type);
+  if (!value) return PyErr_Clear(), nullptr;
+  return registers.keep(value) ? value : nullptr;
+}
+
+// .grad through its own descriptor: only for tensor classes that torch handles in C alone.
+PyObject* gradient(PyObject* tensor, const Step& step, Registers& registers) {
+  bool known = false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(step.space); i++) {
+    known = known || PyTuple_GET_ITEM(step.space, i) == (PyObject*)Py_TYPE(tensor);
+  }
+  if (!known) return nullptr;
+  PyObject* get = step.object;
+  PyObject* value = Py_TYPE(get)->tp_descr_get(get, tensor, (PyObject*)Py_TYPE(tensor));
+  if (!value) return PyErr_Clear(), nullptr;
+  return registers.keep(value) ? value : nullptr;
+}
+
+enum Part { kCode, kClosure, kDefaults, kKwDefaults, kGlobals, kSelf, kFunc, kParts };
+constexpr std::string_view kPartNames[kParts] = {"__code__",       "__closure__", "__defaults__",
+                                                 "__kwdefaults__", "__globals__", "__self__",
+                                                 "__func__"};
+
+PyObject* function_part(PyObject* object, Py_ssize_t part) {
+  if (PyMethod_Check(object)) {
+    if (part == kSelf) return PyMethod_GET_SELF(object);
+    if (part == kFunc) return PyMethod_GET_FUNCTION(object);
+    return nullptr;
+  }
+  if (PyCFunction_Check(object) && part == kSelf) return PyCFunction_GET_SELF(object);
+  if (!PyFunction_Check(object)) return nullptr;
+  auto* function = reinterpret_cast<PyFunctionObject*>(object);
+  PyObject* found = nullptr;
+  switch (part) {
+    case kCode: return function->func_code;
+    case kGlobals: return function->func_globals;
+    case kClosure: found = function->func_closure; break;
+    case kDefaults: found = function->func_defaults; break;
+    case kKwDefaults: found = function->func_kwdefaults; break;
+    default: return nullptr;
+  }
+  return found ? found : Py_None;
+}
+
+// The dictionary itself was asked for, so it is made where there is none yet.
+PyObject* instance_dict(PyObject* object) {
+  PyObject** place = _PyObject_GetDictPtr(object);
+  if (!place || *place) return place ? *place : nullptr;
+  PyObject* made = PyObject_GenericGetDict(object, nullptr);
+  if (!made) return PyErr_Clear(), nullptr;
+  Py_DECREF(made);  // the object holds it
+  return made;
+}
+
+bool has_length(PyObject* object, Py_ssize_t length) {
+  if (PyTuple_Check(object) || PyList_Check(object)) return Py_SIZE(object) == length;
+  if (PyDict_Check(object)) return PyDict_GET_SIZE(object) == length;
+  return PyAnySet_Check(object) && PySet_GET_SIZE(object) == length;
+}
+
+PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Registers& registers) {
+  switch (step.op) {
+    case Op::Argument: return args[step.number];
+    case Op::NamespaceItem: return jm_dict_get(step.space, step.object);
+    case Op::Cell: return PyCell_Check(base) ? PyCell_GET(base) : nullptr;
+    case Op::InstanceDict: return instance_dict(base);
+    case Op::InstanceItem: return jm_instance_get(base, step.object);
+    case Op::Item: return item(base, step);
+    case Op::DictKey: return key_at(base, step.number);
+    case Op::Type: return reinterpret_cast<PyObject*>(Py_TYPE(base));
+    case Op::TypeAttr: return type_attribute(base, step.object);
+    case Op::Slot: return slot(base, step.object, registers);
+    case Op::FunctionPart: return function_part(base, step.number);
+    case Op::ModuleItem:
+      return PyModule_Check(base) ? jm_dict_get(PyModule_GetDict(base), step.object) : nullptr;
+    case Op::Gradient: return gradient(base, step, registers);
+    default: return nullptr;
+  }
+}
+
+bool no_overlap(const Step& step, Registers& registers) {
+  for (size_t i = 0; i < step.registers.size(); i++) {
+    for (size_t j = i + 1; j < step.registers.size(); j++) {
+      PyObject* left = registers[step.registers[i]];
+      if (tensors_overlap(left, registers[step.registers[j]])) return false;
+    }
+  }
+  return true;
+}
+
+PyObject* referent(PyObject* weak) {
+  PyObject* object = reinterpret_cast<PyWeakReference*>(weak)->wr_object;
+  return object && object != Py_None && Py_REFCNT(object) > 0 ? object : nullptr;
+}
+
+bool passes(const Step& step, Registers& registers) {
+  PyObject* value = step.source >= 0 ? registers[step.source] : nullptr;
+  switch (step.op) {
+    case Op::TypeIs: return (PyObject*)Py_TYPE(value) == referent(step.object);
+    case Op::Is: return value == step.object;
+    case Op::IsWeak: return value == referent(step.object);
+    case Op::Equals: return same_constant(value, step.object);
+    case Op::Length: return has_length(value, step.number);
+    case Op::DictKeys: return same_keys(value, step.object);
+    case Op::KeyAbsent: return PyDict_Check(value) && !jm_dict_get(value, step.object);
+    case Op::InstanceAbsent: return !jm_instance_get(value, step.object);
+    case Op::NamespaceAbsent: return !jm_dict_get(step.space, step.object);
+    case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
+    case Op::Tensor: return step.torch->passes(value);
+    case Op::Same: return value == registers[step.other];
+    case Op::Different: return value != registers[step.other];
+    case Op::NoOverlap: return no_overlap(step, registers);
+    case Op::State: return step.torch->passes(nullptr);
+    default: return false;
+  }
+}
+
+// ------------------------------------------------------------------------------------- building
+
+struct OpName {
+  std::string_view name;
+  Op op;
+  int length;  // of the tuple, name included
+};
+
+constexpr OpName kOps[] = {
+    {"ARGUMENT", Op::Argument, 3},              // target, index
+    {"NAMESPACE_ITEM", Op::NamespaceItem, 4},   // target, dict, name
+    {"CELL", Op::Cell, 3},                      // target, source
+    {"INSTANCE_DICT", Op::InstanceDict, 3},     // target, source
+    {"INSTANCE_ITEM", Op::InstanceItem, 4},     // target, source, name
+    {"ITEM", Op::Item, 4},                      // target, source, key
+    {"DICT_KEY", Op::DictKey, 4},               // target, source, index
+    {"TYPE", Op::Type, 3},                      // target, source
+    {"TYPE_ATTR", Op::TypeAttr, 4},             // target, source, name
+    {"SLOT", Op::Slot, 4},                      // target, source, name
+    {"FUNCTION_PART", Op::FunctionPart, 4},     // target, source, part
+    {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
+    {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
+    {"TYPE_IS", Op::TypeIs, 3},                 // source, type
+    {"IS", Op::Is, 3},                          // source, object
+    {"IS_WEAK", Op::IsWeak, 3},                 // source, object
+    {"EQUALS", Op::Equals, 3},                  // source, constant
+    {"LENGTH", Op::Length, 3},                  // source, length
+    {"DICT_KEYS", Op::DictKeys, 3},             // source, keys
+    {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
+    {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
+    {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
+    {"CELL_EMPTY", Op::CellEmpty, 2},           // source
+    {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
+    {"SAME", Op::Same, 3},                      // source, source
+    {"DIFFERENT", Op::Different, 3},            // source, source
+    {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
+    {"STATE", Op::State, 9},                    // the fields of StateFacts
+};
+
+bool is_load(Op op) { return op <= Op::Gradient; }
+
+// Reads one step tuple; every failure sets a Python error that names the step.
+class StepReader {
+ public:
+  StepReader(PyObject* tuple, const std::vector<bool>& written) : tuple_(tuple), written_(written) {}
+
+  bool read(Step& step) {
+    const OpName* known = find();
+    if (!known) return false;
+    step.op = known->op;
+    int next = 1;
+    if (is_load(step.op) && !target(next++, step.target)) return false;
+    return operands(step, next);
+  }
+
+ private:
+  PyObject* at(int index) const { return PyTuple_GET_ITEM(tuple_, index); }
+
+  bool refuse(const char* why) const {
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "guard step %R: %s", tuple_, why);
+    return false;
+  }
+
+  const OpName* find() const {
+    if (!PyTuple_Check(tuple_) || PyTuple_GET_SIZE(tuple_) < 1 || !PyUnicode_Check(at(0))) {
+      refuse("not a tuple that begins with a name");
+      return nullptr;
+    }
+    const char* text = PyUnicode_AsUTF8(at(0));
+    if (!text) return nullptr;
+    for (const OpName& candidate : kOps) {
+      if (candidate.name != text) continue;
+      if (candidate.length == PyTuple_GET_SIZE(tuple_)) return &candidate;
+      refuse("wrong number of operands");
+      return nullptr;
+    }
+    refuse("no such step");
+    return nullptr;
+  }
+
+  bool integer(PyObject* object, Py_ssize_t& value) const {
+    value = PyLong_Check(object) ? PyLong_AsSsize_t(object) : -1;
+    return PyLong_Check(object) && !PyErr_Occurred() ? true : refuse("an integer is expected");
+  }
+
+  bool target(int index, int& slot) const {
+    Py_ssize_t value;
+    if (!integer(at(index), value)) return false;
+    if (value < 0 || value > 0xffff) return refuse("bad target register");
+    if (value < (Py_ssize_t)written_.size() && written_[value]) return refuse("register written twice");
+    slot = static_cast<int>(value);
+    return true;
+  }
+
+  bool source(PyObject* object, int& slot) const {
+    Py_ssize_t value;
+    if (!integer(object, value)) return false;
+    if (value < 0 || value >= (Py_ssize_t)written_.size() || !written_[value]) {
+      return refuse("reads a register that no earlier step has written");
+    }
+    slot = static_cast<int>(value);
+    return true;
+  }
+
+  bool source(int index, int& slot) const { return source(at(index), slot); }
+
+  bool keep(PyObject* object, PyObject*& place) const {
+    place = Py_NewRef(object);
+    return true;
+  }
+
+  bool name(int index, PyObject*& place) const {
+    if (!PyUnicode_CheckExact(at(index))) return refuse("a name is expected");
+    place = Py_NewRef(at(index));
+    PyUnicode_InternInPlace(&place);
+    return true;
+  }
+
+  bool space(int index, PyObject*& place) const {
+    return PyDict_Check(at(index)) ? keep(at(index), place) : refuse("a dictionary is expected");
+  }
+
+  bool weakly(int index, PyObject*& place) const {
+    place = PyWeakref_NewRef(at(index), nullptr);
+    return place != nullptr;
+  }
+
+  bool part(int index, Py_ssize_t& number) const {
+    for (number = 0; number < kParts; number++) {
+      if (PyUnicode_Check(at(index)) && !PyUnicode_CompareWithASCIIString(
+                                            at(index), kPartNames[number].data())) {
+        return true;
+      }
+    }
+    return refuse("no such part of a function");
+  }
+
+  bool key(int index, Step& step) const {
+    keep(at(index), step.object);
+    if (!is_int_key(step.object)) return true;
+    step.number = PyLong_AsSsize_t(step.object);
+    if (step.number == -1 && PyErr_Occurred()) PyErr_Clear();  // then only a dict can hold it
+    return true;
+  }
+
+  bool gradient(int index, Step& step) const {
+    if (!Py_IS_TYPE(at(index), &PyGetSetDescr_Type)) return refuse("a getset descriptor is expected");
+    if (!PyTuple_Check(at(index + 1))) return refuse("a tuple of classes is expected");
+    return keep(at(index), step.object) && keep(at(index + 1), step.space);
+  }
+
+  bool many(int index, std::vector<int>& registers) const {
+    if (!PyTuple_Check(at(index))) return refuse("a tuple of registers is expected");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(at(index)); i++) {
+      int slot;
+      if (!source(PyTuple_GET_ITEM(at(index), i), slot)) return false;
+      registers.push_back(slot);
+    }
+    return true;
+  }
+
+  bool operands(Step& step, int next) const {
+    switch (step.op) {
+      case Op::Argument:
+        return integer(at(next), step.number) && (step.number >= 0 || refuse("bad argument index"));
+      case Op::NamespaceItem: return space(next, step.space) && name(next + 1, step.object);
+      case Op::NamespaceAbsent: return space(next, step.space) && name(next + 1, step.object);
+      case Op::NoOverlap: return many(next, step.registers);
+      case Op::State: return (step.torch = make_state_check(tuple_)) != nullptr;
+      default: break;
+    }
+    if (!source(next++, step.source)) return false;
+    switch (step.op) {
+      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::CellEmpty: return true;
+      case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
+      case Op::InstanceAbsent: return name(next, step.object);
+      case Op::Item: return key(next, step);
+      case Op::FunctionPart: return part(next, step.number);
+      case Op::Gradient: return gradient(next, step);
+      case Op::DictKey: case Op::Length: return integer(at(next), step.number);
+      case Op::TypeIs:
+        return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");
+      case Op::IsWeak: return weakly(next, step.object);
+      case Op::Is: case Op::Equals: case Op::KeyAbsent: return keep(at(next), step.object);
+      case Op::DictKeys:
+        return PyTuple_Check(at(next)) ? keep(at(next), step.object) : refuse("keys: a tuple");
+      case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
+      case Op::Same: case Op::Different: return source(next, step.other);
+      default: return refuse("no such step");
+    }
+  }
+
+  PyObject* tuple_;
+  const std::vector<bool>& written_;
+};
+
+bool add_step(Program* program, PyObject* tuple, std::vector<bool>& written) {
+  // Into the program first: whatever it took hold of is then released with it.
+  Step& step = program->steps->emplace_back();
+  if (!StepReader(tuple, written).read(step)) {
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "guard step %R is malformed", tuple);
+    return false;
+  }
+  if (step.target >= 0) {
+    if (step.target >= (int)written.size()) written.resize(step.target + 1);
+    written[step.target] = true;
+    program->registers = std::max(program->registers, step.target + 1);
+  }
+  if (step.op == Op::Argument) program->arguments = std::max(program->arguments, (int)step.number + 1);
+  return true;
+}
+
+PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  PyObject* tuples;
+  if (kwargs && PyDict_GET_SIZE(kwargs)) {
+    PyErr_SetString(PyExc_TypeError, "GuardProgram(steps) takes no keywords");
+    return nullptr;
+  }
+  if (!PyArg_ParseTuple(args, "O!:GuardProgram", &PyTuple_Type, &tuples)) return nullptr;
+  auto* self = reinterpret_cast<Program*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->steps = new std::vector<Step>();
+  self->steps->reserve(PyTuple_GET_SIZE(tuples));
+  std::vector<bool> written;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuples); i++) {
+    if (!add_step(self, PyTuple_GET_ITEM(tuples, i), written)) {
+      Py_DECREF(self);
+      return nullptr;
+    }
+  }
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int program_traverse(PyObject* self, visitproc visit, void* arg) {
+  auto* program = reinterpret_cast<Program*>(self);
+  if (!program->steps) return 0;
+  for (const Step& step : *program->steps) {
+    Py_VISIT(step.object);
+    Py_VISIT(step.space);
+    int stopped = 0;
+    if (step.torch) step.torch->visit_refs(visit, arg, stopped);
+    if (stopped) return stopped;
+  }
+  return 0;
+}
+
+int program_clear(PyObject* self) {
+  auto* program = reinterpret_cast<Program*>(self);
+  std::vector<Step>* steps = program->steps;
+  program->steps = nullptr;
+  if (!steps) return 0;
+  for (Step& step : *steps) {
+    Py_CLEAR(step.object);
+    Py_CLEAR(step.space);
+  }
+  delete steps;
+  return 0;
+}
+
+void program_dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  program_clear(self);
+  Py_TYPE(self)->tp_free(self);
+}
+
+int run_on_tuple(PyObject* self, PyObject* args) {
+  auto* program = reinterpret_cast<Program*>(self);
+  if (!PyTuple_Check(args)) {
+    PyErr_SetString(PyExc_TypeError, "the arguments come as a tuple");
+    return -2;
+  }
+  Registers registers(program);
+  const Py_ssize_t count = PyTuple_GET_SIZE(args);
+  return first_failure(program, &PyTuple_GET_ITEM(args, 0), count, registers);
+}
+
+PyObject* program_check(PyObject* self, PyObject* args) {
+  const int failed = run_on_tuple(self, args);
+  return failed == -2 ? nullptr : PyBool_FromLong(failed == -1);
+}
+
+PyObject* program_first_failure(PyObject* self, PyObject* args) {
+  const int failed = run_on_tuple(self, args);
+  return failed == -2 ? nullptr : PyLong_FromLong(failed);
+}
+
+PyObject* program_alive(PyObject* self, void*) {
+  return PyBool_FromLong(is_alive(reinterpret_cast<Program*>(self)));
+}
+
+Py_ssize_t program_length(PyObject* self) {
+  auto* program = reinterpret_cast<Program*>(self);
+  return program->steps ? static_cast<Py_ssize_t>(program->steps->size()) : 0;
+}
+
+PyMethodDef program_methods[] = {
+    {"check", program_check, METH_O, "Whether all steps pass for this tuple of arguments."},
+    {"first_failure", program_first_failure, METH_O, "Index of the first failing step, or -1."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyGetSetDef program_getset[] = {
+    {"alive", program_alive, nullptr, "False once an object held weakly has died.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PySequenceMethods program_sequence = {.sq_length = program_length};
+
+}  // namespace
+
+PyTypeObject ProgramType = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0)
+    .tp_name = "jitmagic._frame.GuardProgram",
+    .tp_basicsize = sizeof(Program),
+    .tp_dealloc = program_dealloc,
+    .tp_as_sequence = &program_sequence,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "GuardProgram(steps): a validated guard program.",
+    .tp_traverse = program_traverse,
+    .tp_clear = program_clear,
+    .tp_methods = program_methods,
+    .tp_getset = program_getset,
+    .tp_new = program_new,
+};
+
+Registers::Registers(const Program* program) {
+  const bool fits = program->registers <= kInline;
+  values_ = fits ? inline_ : static_cast<PyObject**>(PyMem_Malloc(program->registers * sizeof(PyObject*)));
+  if (!values_) Py_FatalError("jitmagic: no memory for guard registers");
+}
+
+Registers::~Registers() {
+  if (values_ != inline_) PyMem_Free(values_);
+  for (PyObject* object : made_) Py_DECREF(object);
+}
+
+bool Registers::keep(PyObject* made) {
+  made_.push_back(made);
+  return true;
+}
+
+int first_failure(const Program* program, PyObject* const* args, Py_ssize_t count, Registers& registers) {
+  if (!program->steps || count < program->arguments) return 0;
+  const Step* begin = program->steps->data();
+  const Step* end = begin + program->steps->size();
+  for (const Step* step = begin; step != end; step++) {
+    if (step->target >= 0) {
+      PyObject* base = step->source >= 0 ? registers[step->source] : nullptr;
+      PyObject* value = load(*step, base, args, registers);
+      if (!value) return static_cast<int>(step - begin);
+      registers[step->target] = value;
+    } else if (!passes(*step, registers)) {
+      return static_cast<int>(step - begin);
+    }
+  }
+  return -1;
+}
+
+bool is_alive(const Program* program) {
+  if (!program->steps) return false;
+  return std::all_of(program->steps->begin(), program->steps->end(), [](const Step& step) {
+    const bool weak = step.op == Op::IsWeak || step.op == Op::TypeIs;
+    return !weak || referent(step.object) != nullptr;
+  });
+}
+
+#ifdef JITMAGIC_WITHOUT_TORCH
+static std::nullptr_t torch_is_missing() {
+  PyErr_SetString(PyExc_RuntimeError, "this build of jitmagic._frame has no tensor guards");
+  return nullptr;
+}
+std::unique_ptr<TorchCheck> make_tensor_check(PyObject*) { return torch_is_missing(); }
+std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missing(); }
+bool tensors_overlap(PyObject*, PyObject*) { return true; }
+bool register_tensor_guards(PyObject*) { return true; }
+#endif
+
+bool register_guards(PyObject* module) { return PyModule_AddType(module, &ProgramType) == 0; }
+
+}  // namespace jitmagic

@@ -1,0 +1,81 @@
+// Guard programs: a register machine over borrowed objects that checks what a trace relied on.
+#pragma once
+
+#include "frame.h"
+
+#include <memory>
+#include <vector>
+
+namespace jitmagic {
+
+// Equality that runs no user code: same exact type and the same constant, float bits included.
+// Containers of constants are compared item by item; anything else by identity.
+bool same_constant(PyObject* left, PyObject* right);
+
+// A tensor's facts, or the thread's torch state, kept as plain C++ values (guards_tensor.cpp).
+struct TorchCheck {
+  virtual ~TorchCheck() = default;
+  virtual bool passes(PyObject* tensor) const = 0;                // one tensor, or nullptr for state
+  virtual void visit_refs(visitproc, void*, int&) const {}
+};
+std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step);  // raises: nullptr
+std::unique_ptr<TorchCheck> make_state_check(PyObject* step);
+bool tensors_overlap(PyObject* left, PyObject* right);  // true as well when it cannot be known
+bool register_tensor_guards(PyObject* module);
+
+enum class Op : unsigned char {
+  // loads: (name, target, ...)
+  Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, Type, TypeAttr, Slot,
+  FunctionPart, ModuleItem, Gradient,
+  // checks: (name, ...)
+  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, InstanceAbsent, NamespaceAbsent,
+  CellEmpty, Tensor, Same, Different, NoOverlap, State,
+};
+
+struct Step {
+  Op op;
+  int target = -1;             // register written
+  int source = -1;             // register read
+  int other = -1;              // second register read
+  Py_ssize_t number = 0;       // index or length
+  PyObject* object = nullptr;  // strong: constant, name, weak reference, ...
+  PyObject* space = nullptr;   // strong: namespace dictionary
+  std::vector<int> registers;  // NoOverlap
+  std::unique_ptr<TorchCheck> torch;
+};
+
+struct Program {
+  PyObject_HEAD
+  std::vector<Step>* steps;
+  int arguments;  // arguments the steps read: at least so many must be given
+  int registers;
+};
+
+extern PyTypeObject ProgramType;
+
+// The registers of one check. Objects that a step had to make are owned until the end.
+class Registers {
+ public:
+  explicit Registers(const Program* program);
+  ~Registers();
+  Registers(const Registers&) = delete;
+  Registers& operator=(const Registers&) = delete;
+  PyObject*& operator[](int index) { return values_[index]; }
+  bool keep(PyObject* made);  // takes a new reference
+
+ private:
+  static constexpr int kInline = 48;
+  PyObject* inline_[kInline];
+  PyObject** values_;
+  std::vector<PyObject*> made_;
+};
+
+// Index of the first step that fails, or -1.
+int first_failure(const Program* program, PyObject* const* args, Py_ssize_t count, Registers& registers);
+
+// Whether everything held weakly is still alive.
+bool is_alive(const Program* program);
+
+bool register_guards(PyObject* module);
+
+}  // namespace jitmagic

@@ -1,0 +1,222 @@
+// Tensor guards and the thread's torch state: the only file of this extension that knows torch.
+//
+// Light headers only (c10, TensorBase): the layout of torch.Tensor's Python object is one pointer,
+// whose place is found by looking at a real tensor when the module is imported.
+
+#include "guards.h"
+
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/TensorBase.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+namespace jitmagic {
+namespace {
+
+// Bytes from the start of a torch.Tensor object to its at::Tensor (whose only member is a pointer).
+std::ptrdiff_t tensor_place = 0;
+
+const at::TensorBase& tensor_of(PyObject* object) {
+  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<char*>(object) + tensor_place);
+}
+
+bool refuse(const char* why) {
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, why);
+  return false;
+}
+
+std::optional<at::ScalarType> dtype_of(PyObject* object) {
+  if (!THPDtype_Check(object)) return refuse("guard step: a torch.dtype is expected"), std::nullopt;
+  return reinterpret_cast<THPDtype*>(object)->scalar_type;
+}
+
+bool integers(PyObject* tuple, std::vector<int64_t>& values) {
+  if (!PyTuple_Check(tuple)) return refuse("guard step: sizes and strides are tuples");
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
+    const int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+    if (value == -1 && PyErr_Occurred()) return false;
+    values.push_back(value);
+  }
+  return true;
+}
+
+// ("TENSOR", source, class, dtype, device, sizes, strides, requires_grad, is_leaf, keys)
+struct TensorCheck final : TorchCheck {
+  PyObject* cls = nullptr;  // weak reference: a class of the user's may be redefined
+  uint64_t keys = 0;
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  at::Device device = at::kCPU;
+  std::vector<int64_t> sizes, strides;
+  bool requires_grad = false, is_leaf = true;
+
+  ~TensorCheck() override { Py_XDECREF(cls); }
+
+  bool passes(PyObject* object) const override {
+    if ((PyObject*)Py_TYPE(object) != reinterpret_cast<PyWeakReference*>(cls)->wr_object) return false;
+    const at::TensorBase& tensor = tensor_of(object);
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    if (impl->key_set().raw_repr() != keys || impl->dtype() != at::scalarTypeToTypeMeta(dtype)) {
+      return false;
+    }
+    if (impl->device() != device || !std::ranges::equal(impl->sizes(), sizes) ||
+        !std::ranges::equal(impl->strides(), strides)) {
+      return false;
+    }
+    if (impl->requires_grad() != requires_grad) return false;
+    return !requires_grad || tensor.is_leaf() == is_leaf;
+  }
+
+  void visit_refs(visitproc visit, void* arg, int& stopped) const override {
+    if (cls && !stopped) stopped = visit(cls, arg);
+  }
+};
+
+bool fill(TensorCheck& check, PyObject* step) {
+  PyObject* cls = PyTuple_GET_ITEM(step, 2);
+  if (!PyType_Check(cls)) return refuse("guard step: a tensor class is expected");
+  PyObject* device = PyTuple_GET_ITEM(step, 4);
+  if (!THPDevice_Check(device)) return refuse("guard step: a torch.device is expected");
+  const auto dtype = dtype_of(PyTuple_GET_ITEM(step, 3));
+  if (!dtype || !integers(PyTuple_GET_ITEM(step, 5), check.sizes) ||
+      !integers(PyTuple_GET_ITEM(step, 6), check.strides)) {
+    return false;
+  }
+  check.dtype = *dtype;
+  check.device = reinterpret_cast<THPDevice*>(device)->device;
+  check.requires_grad = PyObject_IsTrue(PyTuple_GET_ITEM(step, 7)) == 1;
+  check.is_leaf = PyObject_IsTrue(PyTuple_GET_ITEM(step, 8)) == 1;
+  check.keys = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(step, 9));
+  if (PyErr_Occurred()) return false;
+  // Such tensors answer for their sizes in Python.
+  if (c10::DispatchKeySet(c10::DispatchKeySet::RAW, check.keys).has(c10::DispatchKey::Python)) {
+    return refuse("guard step: a tensor with __torch_dispatch__ cannot be guarded");
+  }
+  check.cls = PyWeakref_NewRef(cls, nullptr);
+  return check.cls != nullptr;
+}
+
+// ("STATE", grad, inference, autocast_cpu, autocast_cuda, default_dtype, deterministic, function
+// modes, dispatch modes)
+struct StateCheck final : TorchCheck {
+  bool grad = true, inference = false, deterministic = false;
+  std::optional<at::ScalarType> autocast_cpu, autocast_cuda, default_dtype;
+  int64_t function_modes = 0, dispatch_modes = 0;
+
+  static bool casts(at::DeviceType device, std::optional<at::ScalarType> wanted) {
+    const bool enabled = at::autocast::is_autocast_enabled(device);
+    if (enabled != wanted.has_value()) return false;
+    return !enabled || at::autocast::get_autocast_dtype(device) == *wanted;
+  }
+
+  bool passes(PyObject*) const override {
+    return c10::GradMode::is_enabled() == grad && c10::InferenceMode::is_enabled() == inference &&
+           casts(at::kCPU, autocast_cpu) && casts(at::kCUDA, autocast_cuda) &&
+           c10::get_default_dtype_as_scalartype() == *default_dtype &&
+           at::globalContext().deterministicAlgorithms() == deterministic &&
+           at::impl::PythonTorchFunctionTLS::stack_len() == function_modes &&
+           at::impl::PythonTorchFunctionTLS::get_disabled_state() == at::impl::ENABLED &&
+           c10::impl::TorchDispatchModeTLS::stack_len() == dispatch_modes;
+  }
+};
+
+bool fill(StateCheck& check, PyObject* step) {
+  check.grad = PyObject_IsTrue(PyTuple_GET_ITEM(step, 1)) == 1;
+  check.inference = PyObject_IsTrue(PyTuple_GET_ITEM(step, 2)) == 1;
+  PyObject* cpu = PyTuple_GET_ITEM(step, 3);
+  PyObject* cuda = PyTuple_GET_ITEM(step, 4);
+  if (cpu != Py_None && !(check.autocast_cpu = dtype_of(cpu))) return false;
+  if (cuda != Py_None && !(check.autocast_cuda = dtype_of(cuda))) return false;
+  if (!(check.default_dtype = dtype_of(PyTuple_GET_ITEM(step, 5)))) return false;
+  check.deterministic = PyObject_IsTrue(PyTuple_GET_ITEM(step, 6)) == 1;
+  check.function_modes = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 7));
+  check.dispatch_modes = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 8));
+  return !PyErr_Occurred();
+}
+
+template <class Check>
+std::unique_ptr<TorchCheck> make(PyObject* step) {
+  auto check = std::make_unique<Check>();
+  if (!fill(*check, step)) return nullptr;
+  return check;
+}
+
+bool is_tensor(PyObject* object) {
+  static PyObject* base = nullptr;
+  if (!base) {
+    PyObject* torch = PyImport_ImportModule("torch");
+    base = torch ? PyObject_GetAttrString(torch, "Tensor") : nullptr;
+    Py_XDECREF(torch);
+    if (!base) return PyErr_Clear(), false;
+  }
+  return PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(base));
+}
+
+struct Range {
+  uintptr_t begin, end;
+};
+
+// Memory a tensor's elements lie in, from the first to the last.
+std::optional<Range> range_of(const c10::TensorImpl* impl) {
+  if (!impl->has_storage() || impl->layout() != at::kStrided) return std::nullopt;
+  if (impl->numel() == 0) return Range{0, 0};
+  const void* data = impl->unsafe_storage().data();
+  if (!data) return std::nullopt;
+  int64_t last = 0;
+  for (int64_t i = 0; i < impl->dim(); i++) last += (impl->size(i) - 1) * impl->stride(i);
+  const auto itemsize = static_cast<int64_t>(impl->itemsize());
+  const auto begin = reinterpret_cast<uintptr_t>(data) + impl->storage_offset() * itemsize;
+  return Range{begin, begin + (last + 1) * itemsize};
+}
+
+// Where a torch.Tensor keeps its at::Tensor: 2.11 and 2.12 have a flag before it, 2.13 has not.
+bool find_tensor_place() {
+  PyObject* torch = PyImport_ImportModule("torch");
+  PyObject* tensor = torch ? PyObject_CallMethod(torch, "empty", "i", 0) : nullptr;
+  PyObject* address = tensor ? PyObject_GetAttrString(tensor, "_cdata") : nullptr;
+  const void* wanted = address ? PyLong_AsVoidPtr(address) : nullptr;
+  if (wanted) {
+    for (std::ptrdiff_t place : {sizeof(PyObject), sizeof(PyObject) + sizeof(void*)}) {
+      const char* at = reinterpret_cast<char*>(tensor) + place;
+      if (*reinterpret_cast<const void* const*>(at) == wanted) {
+        tensor_place = place;
+        break;
+      }
+    }
+  }
+  Py_XDECREF(address);
+  Py_XDECREF(tensor);
+  Py_XDECREF(torch);
+  if (!tensor_place && !PyErr_Occurred()) {
+    PyErr_SetString(PyExc_ImportError, "the layout of torch.Tensor is not one this was built for");
+  }
+  return tensor_place != 0;
+}
+
+}  // namespace
+
+std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) { return make<TensorCheck>(step); }
+std::unique_ptr<TorchCheck> make_state_check(PyObject* step) { return make<StateCheck>(step); }
+
+bool tensors_overlap(PyObject* left, PyObject* right) {
+  if (!is_tensor(left) || !is_tensor(right)) return true;
+  const auto a = range_of(tensor_of(left).unsafeGetTensorImpl());
+  const auto b = range_of(tensor_of(right).unsafeGetTensorImpl());
+  return !a || !b || (a->begin < b->end && b->begin < a->end);
+}
+
+bool register_tensor_guards(PyObject* module) {
+  return find_tensor_place() &&
+         PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;
+}
+
+}  // namespace jitmagic

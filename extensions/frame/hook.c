@@ -1,0 +1,328 @@
+// The PEP 523 hook: callees reached from tagged code get a call stub in place of their own code.
+//
+// The evaluator function is replaced only while some thread is inside an extent (a residual with
+// Python callees, or an original that runs plainly), and looks at frames of that thread only. For
+// the first fresh frame of a code object it asks the Python callback, which answers with a stub of
+// the same parameters (bytecode/stub.py) or None; the answer is kept in the code's co_extra. Acting
+// means: exchange the frame's code, reset its position, give it room, run the default evaluator.
+// Everything is then cleared by whoever clears frames on this version. When anything is unusual
+// (tracing, generators, other globals, no room, deep recursion) the frame runs untouched.
+
+#include "cpython/layout.h"
+
+#include "frame.h"
+
+#if defined(__GNUC__)
+static _Thread_local jm_thread here;
+#else
+static __declspec(thread) jm_thread here;
+#endif
+
+int jm_installs = 0;
+int jm_any_disabled = 0;
+
+static PyObject* callback = NULL;
+static _PyFrameEvalFunction previous = NULL;  // what was in place before us
+static bool in_place = false;
+static int aside = 0;  // > 0: taken out for a deep recursion, see below
+static Py_ssize_t extra_index = -1;
+
+// Beyond this many hooked frames on one C stack the hook takes itself out, so that the rest of the
+// recursion costs no C stack (3.12 allows ~750 such frames, where plain Python allows 1000).
+enum { DEEPEST = 150 };
+
+// What co_extra holds once a code object was asked about.
+typedef struct {
+  PyObject* stub;     // code to run instead; NULL: never touch
+  PyObject* globals;  // the namespace the stub was made for (borrowed: compared, never followed)
+} Decision;
+
+jm_thread* jm_this_thread(void) { return &here; }
+
+// ------------------------------------------------------------------------------------ in and out
+
+static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing);
+
+static void settle(void) {
+  PyInterpreterState* interp = PyInterpreterState_Get();
+  bool wanted = jm_installs > 0 && aside == 0;
+  if (wanted == in_place) return;
+  if (wanted) {
+    previous = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (previous == evaluate) previous = _PyEval_EvalFrameDefault;
+    _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
+    in_place = true;
+  } else if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
+    _PyInterpreterState_SetEvalFrameFunc(interp, previous);
+    in_place = false;
+  }  // else somebody sits on top of us and calls us: stay, and let frames pass
+}
+
+jm_thread jm_enter(PyObject* owner, PyObject* exempt) {
+  jm_thread saved = here;
+  here.extents++;
+  here.paused = 0;
+  here.disabled = 0;
+  here.exempt = exempt;
+  here.owner = owner;
+  if (saved.disabled) jm_any_disabled--;
+  jm_installs++;
+  settle();
+  return saved;
+}
+
+// What suspend() and resume_hook() left unbalanced inside stays in force (a `with` that a graph break
+// cut in two).
+void jm_leave(jm_thread saved) {
+  if (saved.disabled && !here.disabled) jm_any_disabled++;
+  here.extents--;
+  here.paused += saved.paused;
+  here.disabled += saved.disabled;
+  here.exempt = saved.exempt;
+  here.owner = saved.owner;
+  jm_installs--;
+  settle();
+}
+
+// ------------------------------------------------------------------------------------- decisions
+
+static void drop_decision(void* extra) {
+  if (!extra) return;
+  Decision* decision = extra;
+  Py_XDECREF(decision->stub);
+  PyMem_Free(decision);
+}
+
+static Decision* known_decision(PyObject* code) {
+  void* extra = NULL;
+  if (jm_get_extra(code, extra_index, &extra) < 0) {
+    PyErr_Clear();
+    return NULL;
+  }
+  return extra;
+}
+
+// Same parameters in the same slots: what was bound for `code` is what `stub` expects.
+static bool fits(PyCodeObject* code, PyObject* stub) {
+  if (!PyCode_Check(stub)) return false;
+  PyCodeObject* other = (PyCodeObject*)stub;
+  const int stars = CO_VARARGS | CO_VARKEYWORDS;
+  int parameters = code->co_argcount + code->co_kwonlyargcount +
+                   !!(code->co_flags & CO_VARARGS) + !!(code->co_flags & CO_VARKEYWORDS);
+  return code->co_argcount == other->co_argcount &&
+         code->co_kwonlyargcount == other->co_kwonlyargcount &&
+         (code->co_flags & stars) == (other->co_flags & stars) &&
+         code->co_nfreevars == other->co_nfreevars && other->co_nlocalsplus >= parameters &&
+         other->co_nlocalsplus <= code->co_nlocalsplus;
+}
+
+static Decision* decide(PyCodeObject* code, PyObject* globals) {
+  Decision* decision = PyMem_Calloc(1, sizeof(Decision));
+  if (!decision) return NULL;
+  decision->globals = globals;
+  // Recorded before asking: the callback may itself reach this code.
+  if (jm_set_extra((PyObject*)code, extra_index, decision) < 0) {
+    PyErr_Clear();
+    PyMem_Free(decision);
+    return NULL;
+  }
+  here.paused++;
+  PyObject* answer = PyObject_CallFunctionObjArgs(callback, (PyObject*)code, globals, NULL);
+  here.paused--;
+  if (!answer) {
+    PyErr_WriteUnraisable(callback);
+    return NULL;
+  }
+  decision = known_decision((PyObject*)code);  // forget() may have been called meanwhile
+  if (decision && !decision->stub && fits(code, answer)) {
+    decision->stub = answer;
+    return decision;
+  }
+  Py_DECREF(answer);
+  return decision;
+}
+
+// -------------------------------------------------------------------------------------- acting
+
+static bool make_room(PyThreadState* tstate, _PyInterpreterFrame* frame, PyCodeObject* stub) {
+  int has = jm_frame_size(jm_frame_code(frame));
+  int needs = jm_frame_size(stub);
+  if (needs <= has) return true;
+  PyObject** end = (PyObject**)frame + has;
+  if (end != tstate->datastack_top || tstate->datastack_limit - end <= needs - has) return false;
+  tstate->datastack_top = (PyObject**)frame + needs;
+  return true;
+}
+
+static bool is_candidate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+  const int wanted = CO_OPTIMIZED | CO_NEWLOCALS;
+  const int refused = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
+  if (throwing || !callback || !jm_frame_is_fresh(frame) || jm_is_traced(tstate)) return false;
+  return (jm_frame_code(frame)->co_flags & (wanted | refused)) == wanted;
+}
+
+static void maybe_exchange(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+  PyCodeObject* code = jm_frame_code(frame);
+  PyObject* exempt = here.exempt;
+  here.exempt = NULL;  // it is for the first frame of an extent only
+  if (exempt == (PyObject*)code || !is_candidate(tstate, frame, throwing)) return;
+  Decision* decision = known_decision((PyObject*)code);
+  if (!decision) decision = decide(code, frame->f_globals);
+  if (!decision || !decision->stub || decision->globals != frame->f_globals) return;
+  PyCodeObject* stub = (PyCodeObject*)decision->stub;
+  if (!make_room(tstate, frame, stub)) return;
+  Py_INCREF(stub);
+  Py_DECREF(jm_frame_set_code(frame, stub));  // the function still holds its own code
+}
+
+// Out of place for the dynamic extent of one frame: everything below runs at full speed.
+static PyObject* evaluate_aside(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
+  _PyFrameEvalFunction run = previous;
+  aside++;
+  settle();
+  PyObject* result = run(tstate, frame, throwing);
+  aside--;
+  settle();
+  return result;
+}
+
+static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing) {
+  if (!here.extents || here.paused) return previous(tstate, frame, throwing);
+  if (here.depth >= DEEPEST) return evaluate_aside(tstate, frame, throwing);
+  maybe_exchange(tstate, frame, throwing);
+  here.depth++;
+  PyObject* result = previous(tstate, frame, throwing);
+  here.depth--;
+  return result;
+}
+
+// ------------------------------------------------------------------------------- Python's side
+
+static PyObject* set_callback(PyObject* module, PyObject* given) {
+  (void)module;
+  PyObject* old = callback;
+  callback = given == Py_None ? NULL : Py_NewRef(given);
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
+}
+
+static PyObject* install(PyObject* module, PyObject* given) {
+  Py_XDECREF(set_callback(module, given));
+  here.extents++;
+  jm_installs++;
+  settle();
+  Py_RETURN_NONE;
+}
+
+static PyObject* uninstall(PyObject* module, PyObject* unused) {
+  (void)module, (void)unused;
+  if (!here.extents || !jm_installs) {
+    PyErr_SetString(PyExc_RuntimeError, "uninstall() without install() on this thread");
+    return NULL;
+  }
+  here.extents--;
+  jm_installs--;
+  settle();
+  Py_RETURN_NONE;
+}
+
+static PyObject* active(PyObject* module, PyObject* unused) {
+  (void)module, (void)unused;
+  return PyLong_FromLong(here.paused ? 0 : here.extents);
+}
+
+static PyObject* suspend(PyObject* module, PyObject* unused) {
+  (void)module, (void)unused;
+  here.paused++;
+  if (here.disabled++ == 0) jm_any_disabled++;
+  Py_RETURN_NONE;
+}
+
+static PyObject* resume_hook(PyObject* module, PyObject* unused) {
+  (void)module, (void)unused;
+  if (!here.disabled || !here.paused) {
+    PyErr_SetString(PyExc_RuntimeError, "resume_hook() without suspend() on this thread");
+    return NULL;
+  }
+  here.paused--;
+  if (--here.disabled == 0) jm_any_disabled--;
+  Py_RETURN_NONE;
+}
+
+static PyObject* suspended(PyObject* module, PyObject* unused) {
+  (void)module, (void)unused;
+  return PyBool_FromLong(here.disabled > 0);
+}
+
+static PyObject* extent_owner(PyObject* module, PyObject* unused) {
+  (void)module, (void)unused;
+  return Py_NewRef(here.owner ? here.owner : Py_None);
+}
+
+static PyObject* forget(PyObject* module, PyObject* code) {
+  (void)module;
+  if (!PyCode_Check(code)) {
+    PyErr_SetString(PyExc_TypeError, "forget() takes a code object");
+    return NULL;
+  }
+  Decision* decision = known_decision(code);
+  if (decision) {
+    PyObject* stub = decision->stub;  // released last: that may run anything
+    decision->stub = NULL;
+    int status = jm_set_extra(code, extra_index, NULL);  // frees the decision
+    Py_XDECREF(stub);
+    if (status < 0) return NULL;
+  }
+  Py_RETURN_NONE;
+}
+
+static PyObject* run_function(PyObject* function, PyObject* args, PyObject* kwargs) {
+  if (kwargs == Py_None) kwargs = NULL;
+  return PyObject_Call(function, args, kwargs);
+}
+
+// call_plainly(function, args, kwargs | None, owner | None): the function itself, with the hook on
+// for its callees when an owner is given.
+static PyObject* call_plainly(PyObject* module, PyObject* const* given, Py_ssize_t count) {
+  (void)module;
+  if (count != 4 || !PyFunction_Check(given[0]) || !PyTuple_Check(given[1])) {
+    PyErr_SetString(PyExc_TypeError, "call_plainly(function, args, kwargs | None, owner | None)");
+    return NULL;
+  }
+  if (given[3] == Py_None) {
+    here.paused++;
+    PyObject* result = run_function(given[0], given[1], given[2]);
+    here.paused--;
+    return result;
+  }
+  PyObject* code = Py_NewRef(PyFunction_GET_CODE(given[0]));
+  jm_thread saved = jm_enter(given[3], code);
+  PyObject* result = run_function(given[0], given[1], given[2]);
+  jm_leave(saved);
+  Py_DECREF(code);
+  return result;
+}
+
+static PyMethodDef functions[] = {
+    {"set_callback", set_callback, METH_O, "callback(code, globals) -> stub code | None"},
+    {"install", install, METH_O, "Set the callback and begin an extent on this thread."},
+    {"uninstall", uninstall, METH_NOARGS, "End the extent begun last on this thread."},
+    {"active", active, METH_NOARGS, "> 0 while the hook acts on this thread."},
+    {"suspend", suspend, METH_NOARGS, "Hook and dispatchers let everything run plainly; nests."},
+    {"resume_hook", resume_hook, METH_NOARGS, "Undo one suspend()."},
+    {"suspended", suspended, METH_NOARGS, "Whether suspend() is in force on this thread."},
+    {"extent_owner", extent_owner, METH_NOARGS, "Handle whose call the thread is inside of, or None."},
+    {"forget", forget, METH_O, "Drop what was decided about a code object."},
+    {"call_plainly", (PyCFunction)(void (*)(void))call_plainly, METH_FASTCALL,
+     "Run a function as plain Python; its callees are hooked when an owner is given."},
+    {NULL, NULL, 0, NULL},
+};
+
+bool jm_register_hook(PyObject* module) {
+  if (extra_index < 0) extra_index = jm_request_extra_index(drop_decision);
+  if (extra_index < 0) {
+    PyErr_SetString(PyExc_RuntimeError, "no slot is left in co_extra");
+    return false;
+  }
+  return PyModule_AddFunctions(module, functions) == 0;
+}

@@ -1,0 +1,46 @@
+// Reading dictionaries and instances without side effects.
+//
+// The public calls would make a dictionary for an instance that has none yet (which slows its
+// attribute access for good) or compare keys through user code. These look, and change nothing.
+
+#include "cpython/layout.h"
+
+#include "frame.h"
+
+bool jm_dict_has_only_strings(PyObject* dict) {
+  return ((PyDictObject*)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL;
+}
+
+// Index of a name in a type's shared keys (at most 30 of them), or -1.
+static Py_ssize_t shared_key_index(PyDictKeysObject* keys, PyObject* name) {
+  PyDictUnicodeEntry* entries = DK_UNICODE_ENTRIES(keys);
+  for (Py_ssize_t i = 0; i < keys->dk_nentries; i++) {
+    if (entries[i].me_key == name) return i;
+  }
+  for (Py_ssize_t i = 0; i < keys->dk_nentries; i++) {  // a name that was not interned
+    PyObject* key = entries[i].me_key;
+    if (key && PyUnicode_Compare(key, name) == 0) return i;
+  }
+  return -1;
+}
+
+// For instances without managed dictionaries the pointer is computed, nothing is made.
+static PyObject* plain_dict_of(PyObject* object) {
+  PyObject** place = _PyObject_GetDictPtr(object);
+  return place ? *place : NULL;
+}
+
+PyObject* jm_instance_get(PyObject* object, PyObject* name) {
+  PyObject* dict = NULL;
+  if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
+    PyDictValues* values = jm_inline_values(object, &dict);
+    if (values) {
+      PyDictKeysObject* keys = ((PyHeapTypeObject*)Py_TYPE(object))->ht_cached_keys;
+      Py_ssize_t index = keys ? shared_key_index(keys, name) : -1;
+      return index < 0 ? NULL : values->values[index];
+    }
+  } else {
+    dict = plain_dict_of(object);
+  }
+  return dict && PyDict_Check(dict) ? jm_dict_get(dict, name) : NULL;
+}

@@ -1,0 +1,24 @@
+// jitmagic._frame: module initialisation.
+
+#include "dispatch.h"
+
+namespace {
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "jitmagic._frame",
+    "Dispatchers, guard programs and the frame hook.", -1, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__frame() {
+  PyObject* module = PyModule_Create(&definition);
+  if (!module) return nullptr;
+  const bool ready = jitmagic::register_guards(module) && jitmagic::register_dispatch(module) &&
+                     jitmagic::register_module_call(module) && jm_register_hook(module) &&
+                     jitmagic::register_tensor_guards(module);
+  if (!ready) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}

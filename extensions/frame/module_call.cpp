@@ -1,0 +1,149 @@
+// ModuleCall: what a tagged nn.Module instance keeps in its `_compiled_call_impl` slot.
+//
+// nn.Module.__call__ hands its arguments to that slot when it is set. Without hooks the stub of the
+// class's forward is called with the module in front; with hooks of any kind, or a forward of the
+// instance's own, `eager` (Python) does what nn.Module does. The module is held weakly: tagging adds
+// no cycle, so `del model` frees its memory at once.
+
+#include "dispatch.h"
+
+#include <structmember.h>
+
+#include <string_view>
+
+namespace jitmagic {
+namespace {
+
+struct ModuleCall {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* module;  // weak reference
+  PyObject* stub;    // function with forward's signature
+  PyObject* eager;   // called as eager(module, *args, **kwargs)
+  PyObject* tables;  // names of instance dictionaries that must be empty
+  PyObject* shared;  // dictionaries that must be empty
+  PyObject* owner;   // the Handle
+};
+
+PyObject* forward_name = nullptr;
+
+bool all_empty(const ModuleCall* self, PyObject* module) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->shared); i++) {
+    if (PyDict_GET_SIZE(PyTuple_GET_ITEM(self->shared, i))) return false;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->tables); i++) {
+    PyObject* table = jm_instance_get(module, PyTuple_GET_ITEM(self->tables, i));
+    if (!table || !PyDict_Check(table) || PyDict_GET_SIZE(table)) return false;
+  }
+  return !jm_instance_get(module, forward_name);
+}
+
+PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyObject* keywords) {
+  auto* self = reinterpret_cast<ModuleCall*>(object);
+  PyObject* module = reinterpret_cast<PyWeakReference*>(self->module)->wr_object;
+  if (!module || module == Py_None) {
+    PyErr_SetString(PyExc_ReferenceError, "the module this call belongs to is gone");
+    return nullptr;
+  }
+  const Py_ssize_t count = PyVectorcall_NARGS(flags);
+  const Py_ssize_t named = keywords ? PyTuple_GET_SIZE(keywords) : 0;
+  std::vector<PyObject*> values(count + named + 1);
+  values[0] = Py_NewRef(module);
+  std::copy(args, args + count + named, values.begin() + 1);
+  PyObject* callee = Py_NewRef(all_empty(self, module) ? self->stub : self->eager);
+  PyObject* result = PyObject_Vectorcall(callee, values.data(), count + 1, keywords);
+  Py_DECREF(callee);
+  Py_DECREF(module);
+  return result;
+}
+
+bool good_tables(PyObject* tables, PyObject* shared) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tables); i++) {
+    if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(tables, i))) return false;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(shared); i++) {
+    if (!PyDict_Check(PyTuple_GET_ITEM(shared, i))) return false;
+  }
+  return true;
+}
+
+PyObject* module_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *module, *stub, *eager, *tables, *shared, *owner;
+  if (!PyArg_ParseTuple(args, "OOOO!O!O:ModuleCall", &module, &stub, &eager, &PyTuple_Type, &tables,
+                        &PyTuple_Type, &shared, &owner)) {
+    return nullptr;
+  }
+  if (!good_tables(tables, shared)) {
+    PyErr_SetString(PyExc_TypeError, "tables are names, shared are dictionaries");
+    return nullptr;
+  }
+  auto* self = reinterpret_cast<ModuleCall*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->vectorcall = module_call;
+  self->stub = Py_NewRef(stub);
+  self->eager = Py_NewRef(eager);
+  self->tables = Py_NewRef(tables);
+  self->shared = Py_NewRef(shared);
+  self->owner = Py_NewRef(owner);
+  self->module = PyWeakref_NewRef(module, nullptr);
+  if (!self->module) Py_CLEAR(self);
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int module_call_traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<ModuleCall*>(object);
+  Py_VISIT(self->module);
+  Py_VISIT(self->stub);
+  Py_VISIT(self->eager);
+  Py_VISIT(self->tables);
+  Py_VISIT(self->shared);
+  Py_VISIT(self->owner);
+  return 0;
+}
+
+int module_call_clear(PyObject* object) {
+  auto* self = reinterpret_cast<ModuleCall*>(object);
+  Py_CLEAR(self->module);
+  Py_CLEAR(self->stub);
+  Py_CLEAR(self->eager);
+  Py_CLEAR(self->tables);
+  Py_CLEAR(self->shared);
+  Py_CLEAR(self->owner);
+  return 0;
+}
+
+void module_call_dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  module_call_clear(object);
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyMemberDef module_call_members[] = {
+    {"stub", T_OBJECT, offsetof(ModuleCall, stub), READONLY, "function with forward's signature"},
+    {"owner", T_OBJECT, offsetof(ModuleCall, owner), READONLY, "the Handle"},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyTypeObject ModuleCallType = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0)
+    .tp_name = "jitmagic._frame.ModuleCall",
+    .tp_basicsize = sizeof(ModuleCall),
+    .tp_dealloc = module_call_dealloc,
+    .tp_vectorcall_offset = offsetof(ModuleCall, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "ModuleCall(module, stub, eager, tables, shared, owner)",
+    .tp_traverse = module_call_traverse,
+    .tp_clear = module_call_clear,
+    .tp_members = module_call_members,
+    .tp_new = module_call_new,
+};
+
+}  // namespace
+
+bool register_module_call(PyObject* module) {
+  forward_name = PyUnicode_InternFromString("forward");
+  return forward_name && PyModule_AddType(module, &ModuleCallType) == 0;
+}
+
+}  // namespace jitmagic
