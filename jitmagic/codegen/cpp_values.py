@@ -161,7 +161,7 @@ class Body:
 
     def _home(self, node: Value) -> int:
         free = self.one.free[node]
-        depth = next(d for d, scope in enumerate(self.scopes) if free <= scope.bound)
+        depth = next(d for d, s in enumerate(self.scopes) if d and free <= s.bound)
         parts = (self.known(part) for part in operands(node))
         return max([depth, *(part.depth for part in parts if part is not None)])
 

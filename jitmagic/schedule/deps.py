@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..loops.ir import (
     Alias,
     BufferRef,
@@ -27,6 +29,8 @@ from ..loops.ir import (
 )
 
 __all__ = ["Graph", "analyse", "buffer_refs", "loads_of", "reads_of", "storages", "store_values", "writes_of"]
+
+_GENERATOR = "<random generator>"  # a storage that every draw writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,12 @@ def storages(program: LoopProgram) -> dict[str, str]:
     return owner
 
 
+def _draws(step: Step) -> bool:
+    """Whether the step takes random numbers: draws keep the user's order."""
+    tags = getattr(step.op, "tags", ()) if isinstance(step, Extern) else ()
+    return torch.Tag.nondeterministic_seeded in tags
+
+
 def analyse(program: LoopProgram) -> Graph:
     """Scan the steps once, in order."""
     storage = storages(program)
@@ -115,6 +125,8 @@ def analyse(program: LoopProgram) -> Graph:
         read, written = reads_of(step), writes_of(step)
         roots = frozenset(storage[name] for name in read)
         targets = frozenset(storage[name] for name in written)
+        if _draws(step):
+            targets |= {_GENERATOR}
         waits: set[int] = {alias_step[name] for name in (*read, *written) if name in alias_step}
         for root in roots:
             waits.update(writers.get(root, ()))

@@ -18,7 +18,7 @@ from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
 from ..target import Target
 from .deps import Graph, loads_of
-from .groups import Group, Groups, mapping_of_stores
+from .groups import Group, Groups
 from .legality import Alignment, align, inline_load, overwrites_reads, solve
 from .rebuild import Rebuilder
 from .result import Decision
@@ -186,7 +186,7 @@ def _next_producer(fusion: Fusion, key: int, refused: set[int]) -> int | None:
 def _join(fusion: Fusion, first: int, second: int) -> bool:
     groups = fusion.groups
     producer, consumer = groups.alive[first], groups.alive[second]
-    stores = mapping_of_stores(producer.stores)
+    stores = groups.made_by(first)
     links = [(stores[load.buffer], load) for load in consumer.shape.loads if load.buffer in stores]
     refusal: str | None = None
     if producer.adds or consumer.adds:
@@ -197,7 +197,10 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     if isinstance(plan, str):
         fusion.say(producer, consumer, False, plan)
         return False
-    joined = _joined_stores(producer, consumer, plan)
+    joined = _joined_stores(producer, consumer, plan, frozenset(stores))
+    if any(load.buffer in stores for load in loads_of(tuple(joined))):
+        fusion.say(producer, consumer, False, "what is read cannot be matched with what is written")
+        return False
     refusal = _hazard(fusion, joined) or _not_worth(fusion, producer, consumer, plan, joined)
     if refusal:
         fusion.say(producer, consumer, False, refusal)
@@ -208,10 +211,12 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     return True
 
 
-def _joined_stores(producer: Group, consumer: Group, plan: Alignment) -> list[Store]:
+def _joined_stores(
+    producer: Group, consumer: Group, plan: Alignment, shared: frozenset[str]
+) -> list[Store]:
     into_rows = Rebuilder(plan.producer)
     made = [_with_inner(into_rows.store(store), plan.producer_inner) for store in producer.stores]
-    by_buffer = mapping_of_stores(made)
+    by_buffer = {store.buffer: store for store in made if store.buffer in shared}
     rename = Rebuilder(plan.consumer)
 
     def on_load(load: Load) -> Value:

@@ -7,11 +7,11 @@ few integer operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..loops.expr import Axis
-from ..loops.ir import LoopProgram, Load, Nest, Reduction, Step, Store, walk
+from ..loops.ir import Load, LoopProgram, Nest, Reduction, Step, Store, walk
 from .deps import Graph, store_values
 from .legality import Shape
 
@@ -70,7 +70,7 @@ class Groups:
 
     def __init__(self, program: LoopProgram, graph: Graph) -> None:
         self.alive: dict[int, Group] = {}
-        self.producer: dict[str, int] = {}  # buffer -> key of the nest that stores it
+        self.producer: dict[str, int] = {}  # buffer written once -> key of the nest that stores it
         self._gone = 0  # steps that were written into their readers: they order nothing any more
         masks = _transitive(graph.before)
         after = [0] * len(masks)
@@ -83,7 +83,8 @@ class Groups:
                 group.outer, group.stores = step.outer, step.stores
                 group.origins = step.origins or (step.name,)
                 for store in step.stores:
-                    self.producer[store.buffer] = number
+                    if graph.storage[store.buffer] not in graph.mutated:
+                        self.producer[store.buffer] = number
             self.alive[number] = group
 
     def drop(self, key: int) -> None:
@@ -91,6 +92,11 @@ class Groups:
         self._gone |= 1 << key
         for store in self.alive.pop(key).stores:
             self.producer.pop(store.buffer, None)
+
+    def made_by(self, key: int) -> dict[str, Store]:
+        """Buffer -> store, for the buffers that only this nest writes."""
+        stores = self.alive[key].stores
+        return {s.buffer: s for s in stores if self.producer.get(s.buffer) == key}
 
     def cyclic(self, a: Group, b: Group) -> bool:
         """Whether some other step has to run between the two."""
@@ -105,8 +111,9 @@ class Groups:
         second.before = (first.before | second.before) & ~members
         second.after = (first.after | second.after) & ~members
         second.origins = tuple(dict.fromkeys((*first.origins, *second.origins)))
-        for store in first.stores:
-            self.producer[store.buffer] = consumer
+        for name, key in self.producer.items():
+            if key == producer:
+                self.producer[name] = consumer
         up, down = members | second.after, members | second.before
         for group in self.alive.values():
             if group.members & second.after:
@@ -130,8 +137,3 @@ def _transitive(before: Sequence[frozenset[int]]) -> list[int]:
             mask |= masks[number] | 1 << number
         masks.append(mask)
     return masks
-
-
-def mapping_of_stores(stores: Sequence[Store]) -> Mapping[str, Store]:
-    """Buffer -> the store that writes it."""
-    return {store.buffer: store for store in stores}

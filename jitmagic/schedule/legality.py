@@ -54,7 +54,7 @@ def solve(store: Store, load: Load, axes: Iterable[Axis]) -> dict[Axis, Expr] | 
                     return None
             case Integer(0):
                 continue  # a dimension of size 1
-            case _:
+            case _ if target != source:
                 return None
     return found if all(axis in found for axis in axes) else None
 
