@@ -13,6 +13,7 @@ wants.
           | LengthIs(source, length)               len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)              same keys in the same order
           | KeyAbsent(source, key)                 dict (or instance dict) has no such key
+          | EntriesEmpty(source, keys, absent)     dict entries that are empty dicts; keys it has not
           | GlobalMissing(source)                  name is absent from the globals (so builtins are used)
           | SameObject(source, other)              two paths lead to one object
           | DifferentObject(source, other)         ... and must not
@@ -33,6 +34,7 @@ __all__ = [
     "CellEmpty",
     "DictKeysAre",
     "DifferentObject",
+    "EntriesEmpty",
     "GlobalMissing",
     "GlobalState",
     "Guard",
@@ -98,6 +100,18 @@ class DictKeysAre(Guard):
 class KeyAbsent(Guard):
     source: Source
     key: object
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesEmpty(Guard):
+    """Of a dict: what it has under `keys` are empty dicts (or nothing), and it has none of `absent`.
+
+    One step for what every call of an nn.Module relies on: no hooks, no forward of its own.
+    """
+
+    source: Source
+    keys: tuple[str, ...]
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,7 @@ _INLINED = (
     "torch.distributions",
     "torch.nn.parameter",
     "torch.nn.attention",
+    "torch.autograd.grad_mode",
 )
 
 

@@ -1,0 +1,123 @@
+"""Torch calls that need more than a node: predicates, plain objects, tensors made of Python data.
+
+Comes in: realized arguments.  Goes out: constants of the trace where no tensor data is involved
+(is_tensor, Size, device, finfo, default dtype, ...), graph nodes, or breaks with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import has_torch_function, has_torch_function_unary, has_torch_function_variadic
+
+from ...guards.guard import IdentityIs
+from ...guards.source import Source
+from ..breaks import GraphBreak, RefusedTorchCall
+from ..values.base import Args, Kwargs, Machine, Value
+from ..values.callables import BuiltinValue, name_of
+from ..values.classes import ClassValue, constructs
+from ..values.sequences import SequenceValue, SizeValue
+from ..values.tensor import TensorValue
+from ..wrap import intercepts
+from .registry import handles
+
+__all__: list[str] = []
+
+
+@handles(torch.is_tensor)
+def _is_tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(isinstance(args[0], TensorValue))
+
+
+@handles(has_torch_function, has_torch_function_unary, has_torch_function_variadic, lazy=True)
+def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Tensors with a `__torch_function__` of their own never become graph inputs."""
+    return machine.constant(False)
+
+
+def _read_state(read: Callable[..., object]) -> None:
+    """Register a function that reads state covered by the GlobalState guard."""
+
+    @handles(read)
+    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        constants = [arg.as_constant(machine) for arg in args]
+        return machine.constant(read(*constants))
+
+
+for _reader in (
+    torch.get_default_dtype,
+    torch.is_inference_mode_enabled,
+    torch.is_autocast_enabled,
+    torch.are_deterministic_algorithms_enabled,
+):
+    _read_state(_reader)
+
+
+@handles(
+    torch.jit.is_scripting,
+    torch.jit.is_tracing,
+    torch.compiler.is_compiling,
+    torch.compiler.is_dynamo_compiling,
+    torch.onnx.is_in_onnx_export,
+)
+def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """What eager says: no other compiler is at work."""
+    return machine.constant(False)
+
+
+@handles(torch._C._get_tracing_state)
+def _tracing_state(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(None)
+
+
+@handles(torch.Size)
+def _size(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    items = args[0].items if args and isinstance(args[0], SequenceValue) else []
+    if args and not isinstance(args[0], SequenceValue):
+        args[0].refuse(machine, "torch.Size()")
+    return SizeValue(items)
+
+
+@handles(torch.device)
+def _device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    named = {key: value.as_constant(machine) for key, value in kwargs.items()}
+    return machine.constant(torch.device(*(arg.as_constant(machine) for arg in args), **named))
+
+
+class NumberLimits(BuiltinValue):
+    """torch.finfo(dtype) or torch.iinfo(dtype)."""
+
+    __slots__ = ()
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.obj)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("bits", "max", "min", "eps", "tiny", "smallest_normal", "resolution", "dtype"):
+            return machine.constant(getattr(self.obj, name))
+        self.refuse(machine, f"attribute {name!r}")
+
+
+@handles(torch.finfo, torch.iinfo)
+def _limits(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    dtype = args[0].as_constant(machine) if args else torch.get_default_dtype()
+    return NumberLimits(torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype))
+
+
+@intercepts(torch.finfo, torch.iinfo)
+def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return NumberLimits(obj, source)
+
+
+@constructs(lambda kind: issubclass(kind, torch.Tensor))
+def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    why = "it makes a leaf or an uninitialised tensor of a class"
+    raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
+
+
+@constructs(lambda kind: issubclass(kind, torch.autograd.Function))
+def _make_function(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why="it is an autograd function"))

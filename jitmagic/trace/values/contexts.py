@@ -1,0 +1,250 @@
+"""Grad mode: no_grad, enable_grad and set_grad_enabled as context managers, calls and decorators.
+
+Comes in: these classes, live instances of them, and inference_mode / autocast.  Goes out: changes of the
+grad mode of the graph under construction. A graph break inside such a block brings the thread to the
+traced mode (an effect) and leaves a real context on the stack that ends it. inference_mode and autocast
+change what tensors are, or the dtypes of results below torch's own functions: they break when entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...graph.builder import GraphBuilder
+from ...guards.guard import IdentityIs, TypeIs, ValueEquals
+from ...guards.source import InstanceDict, Item, Source
+from ..breaks import GraphBreak, RefusedTorchCall
+from ..builtins.registry import handles
+from ..result import Perform, Recipe
+from ..wrap import intercepts, wraps
+from .base import Args, Builder, Kwargs, Machine, Value
+from .callables import BuiltinValue
+from .constants import ConstantValue
+
+__all__ = ["GradContext", "context_class", "set_grad_mode"]
+
+_GRAD_CLASSES: dict[type, bool | None] = {
+    torch.no_grad: False,
+    torch.enable_grad: True,
+    torch.set_grad_enabled: None,
+}
+_REFUSED: dict[type, str] = {
+    torch.inference_mode: "tensors made under inference mode are of another kind",
+    torch.autocast: "autocast changes the dtypes of results",
+    torch.cuda.amp.autocast: "autocast changes the dtypes of results",
+    torch.cpu.amp.autocast: "autocast changes the dtypes of results",
+    torch.autograd.profiler.record_function: "profiling runs as plain Python",
+    torch.autograd.profiler.profile: "profiling runs as plain Python",
+    torch.autograd.set_detect_anomaly: "anomaly detection changes the state of the process",
+    torch.autograd.detect_anomaly: "anomaly detection changes the state of the process",
+}
+
+
+def set_grad_mode(machine: Machine, mode: bool) -> None:
+    """The traced program changes the grad mode of the thread."""
+    graph: GraphBuilder = machine.graph
+    if "grad mode" not in graph.noted:
+        graph.noted.add("grad mode")
+        entry = graph.grad_enabled
+        machine.at_exit(lambda builder: _tell_mode(graph, entry, builder))
+    graph.set_grad_enabled(mode)
+
+
+def _tell_mode(graph: GraphBuilder, entry: bool, builder: Builder) -> None:
+    if graph.grad_enabled != entry:
+        setter = builder.constant(torch._C._set_grad_enabled)
+        builder.effect(Perform(setter, (builder.constant(graph.grad_enabled),)))
+
+
+class GradContext(Value):
+    """An instance of no_grad, enable_grad or set_grad_enabled."""
+
+    __slots__ = ("kind", "mode", "previous")
+
+    def __init__(self, kind: type, mode: bool, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.kind = kind
+        self.mode = mode
+        self.previous = False
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def enter(self, machine: Machine) -> tuple[Value, Value]:
+        self.previous = machine.graph.grad_enabled
+        set_grad_mode(machine, self.mode)
+        return _EndOfBlock(self.kind, self.mode, self.previous), machine.constant(None)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "__class__":
+            return ContextClass(self.kind)
+        if name in ("mode", "prev"):
+            return machine.constant(self.mode if name == "mode" else self.previous)
+        if name == "clone":
+            return _Clone(self)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        self.refuse(machine, "decorating a function")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        mode = (builder.constant(self.mode),) if self.kind is torch.set_grad_enabled else ()
+        return builder.invoke(self.kind, mode)
+
+
+class _Clone(Value):
+    """`context.clone`, which decorated functions call."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: GradContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if self.context.kind is torch.set_grad_enabled:
+            set_grad_mode(machine, self.context.mode)
+        return GradContext(self.context.kind, self.context.mode)
+
+
+class _EndOfBlock(Value):
+    """The bound `__exit__` of a context that has been entered."""
+
+    __slots__ = ("kind", "mode", "previous")
+
+    def __init__(self, kind: type, mode: bool, previous: bool) -> None:
+        super().__init__()
+        self.kind = kind
+        self.mode = mode
+        self.previous = previous
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        set_grad_mode(machine, self.previous)
+        return machine.constant(None)
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        previous = builder.constant(self.previous)
+        return builder.invoke(exit_of_entered_context, (builder.constant(self.kind), previous))
+
+
+def exit_of_entered_context(kind: type, previous: bool) -> Callable[..., Any]:
+    """The `__exit__` of a real grad-mode context that was entered when the mode was `previous`."""
+    made = torch.no_grad() if kind is torch.set_grad_enabled else kind()
+    made.prev = previous
+    leave: Callable[..., Any] = made.__exit__
+    return leave
+
+
+class ContextClass(BuiltinValue):
+    """One of torch's context classes: a call makes (set_grad_enabled: and enters) the context."""
+
+    __slots__ = ()
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        kind: Any = self.obj
+        if kind in _REFUSED:
+            raise GraphBreak(RefusedTorchCall.of(name=kind.__qualname__, why=_REFUSED[kind]))
+        fixed = _GRAD_CLASSES[kind]
+        if fixed is not None:
+            if args or kwargs:
+                self.refuse(machine, "decorating a function")
+            return GradContext(kind, fixed)
+        (wanted,) = [*args, *kwargs.values()]
+        mode = wanted.realize(machine)
+        if not isinstance(mode, ConstantValue):
+            self.refuse(machine, "such an argument")
+        made = _SetGradEnabled(kind, bool(mode.as_constant(machine)))
+        made.previous = machine.graph.grad_enabled
+        set_grad_mode(machine, made.mode)
+        return made
+
+    def is_constant(self, machine: Machine) -> bool:
+        return True
+
+    def as_constant(self, machine: Machine) -> object:
+        return self.obj
+
+
+class _SetGradEnabled(GradContext):
+    """set_grad_enabled(mode) acts when it is made; the block only ends it."""
+
+    __slots__ = ()
+
+    def enter(self, machine: Machine) -> tuple[Value, Value]:
+        set_grad_mode(machine, self.mode)
+        return _EndOfBlock(self.kind, self.mode, self.previous), machine.constant(None)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        previous = builder.constant(self.previous)
+        return builder.invoke(made_grad_setter, (builder.constant(self.mode), previous))
+
+
+def made_grad_setter(mode: bool, previous: bool) -> torch.set_grad_enabled:
+    """A set_grad_enabled object whose making has changed the mode from `previous` already."""
+    made = torch.set_grad_enabled.__new__(torch.set_grad_enabled)
+    made.mode, made.prev = mode, previous
+    return made
+
+
+def context_class(obj: object) -> Value | None:
+    """The value of a torch context class, or None."""
+    known = isinstance(obj, type) and (obj in _GRAD_CLASSES or obj in _REFUSED)
+    return ContextClass(obj) if known else None
+
+
+@intercepts(type)
+def _intercept_class(machine: Machine, obj: Any, source: Source) -> Value | None:
+    made = context_class(obj)
+    if made is not None:
+        made.source = source
+        machine.guard(IdentityIs(source, obj))
+    return made
+
+
+@wraps(torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
+def _wrap_context(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(TypeIs(source, type(obj)))
+    mode = _GRAD_CLASSES[type(obj)]
+    if mode is None:
+        mode = obj.mode
+        machine.guard(ValueEquals(Item(InstanceDict(source), "mode"), mode))
+    return _LiveContext(type(obj), mode, obj, source)
+
+
+class _LiveContext(GradContext):
+    """A context made before: its block may be the one the trace is in (after a graph break)."""
+
+    __slots__ = ("live",)
+
+    def __init__(self, kind: type, mode: bool, live: Any, source: Source) -> None:
+        super().__init__(kind, mode, source)
+        self.live = live
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("prev", "__exit__"):
+            assert self.source is not None
+            self.previous = self.live.prev
+            machine.guard(ValueEquals(Item(InstanceDict(self.source), "prev"), self.previous))
+            if name == "__exit__":
+                return _EndOfBlock(self.kind, self.mode, self.previous)
+        return super().get_attr(machine, name)
+
+
+@handles(torch.is_grad_enabled)
+def _is_grad_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(machine.graph.grad_enabled)
+
+
+@handles(torch._C._set_grad_enabled)
+def _set_grad_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    set_grad_mode(machine, bool(args[0].as_constant(machine)))
+    return machine.constant(None)

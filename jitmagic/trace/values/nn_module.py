@@ -1,0 +1,218 @@
+"""Modules: attributes out of their tables, calls through to `forward`, containers by their own methods.
+
+Comes in: a live nn.Module, guarded by exact type.  Goes out: parameters and buffers as graph inputs by
+source, plain attributes with their guards, submodules, and calls inlined into the trace. No code of the
+user runs for an attribute. Methods of torch's own module classes are inlined and trusted; methods of
+the user's classes are guarded by their code.
+
+One guard per called module says that it has no hooks and no `forward` of its own. Not guarded: a name
+put into `module.__dict__` past `Module.__setattr__` that hides a parameter, buffer or submodule.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+
+import torch
+
+from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
+from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
+from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
+from ..wrap import wraps
+from .base import Args, Kwargs, Machine, Value
+from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
+from .constants import ConstantValue
+from .functions import BoundMethodValue
+from .instances import InstanceValue
+from .tensor import TensorValue
+from .trusted import belongs_to_torch, trusted
+
+__all__ = ["NNModuleValue"]
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+_OWN_CALLS = ("forward", "_compiled_call_impl", "_call_impl")
+
+
+class NNModuleValue(InstanceValue):
+    """One nn.Module. `attrs` holds what was read or written, whichever table it is in."""
+
+    __slots__ = ("callable_as_is", "shifted")
+
+    def __init__(self, cls: ClassValue, live: torch.nn.Module, source: Source) -> None:
+        super().__init__(cls, live, source)
+        self.callable_as_is = False  # the guard on hooks is installed
+        self.shifted = False  # the traced code replaced a buffer: the live tables are out of date
+
+    def hash_key(self, machine: Machine) -> object:
+        return self
+
+    # -- attributes ------------------------------------------------------------------------------
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        kind = self.cls.live
+        if name == "__class__":
+            return self.cls
+        if name == "__dict__" or kind.__getattribute__ is not object.__getattribute__:
+            self.refuse(machine, f"attribute {name!r}")
+        raw = attribute_of_class(kind, name)
+        if isinstance(raw, property):
+            return self._of_class(machine, name)
+        own = self.own(machine, name)
+        if own is not None:
+            return own
+        if raw is not NOTHING:
+            return self._of_class(machine, name)
+        if self.cls.live.__getattr__ is not torch.nn.Module.__getattr__:
+            return self._missing(machine, name)
+        message = f"'{kind.__name__}' object has no attribute '{name}'"
+        raise machine.error(AttributeError, message)
+
+    def _live_entry(self, machine: Machine, name: str) -> Value | None:
+        """From the instance's dictionary or one of its tables."""
+        assert self.source is not None
+        own = object.__getattribute__(self.live, "__dict__")
+        table = InstanceDict(self.source)
+        if name in own:
+            if self.shifted and name in _TABLES:
+                self.refuse(machine, f"{name} after a buffer was replaced")
+            return machine.lazy(own[name], Item(table, name), certain=False)
+        for part in _TABLES:
+            entries = own.get(part)
+            if isinstance(entries, Mapping) and name in entries:
+                return machine.lazy(entries[name], Item(Item(table, part), name), certain=False)
+        if attribute_of_class(self.cls.live, name) is NOTHING:
+            self._guard_absent(machine, name, own)
+        elif name not in _OWN_CALLS and not name.startswith("__"):
+            machine.guard(KeyAbsent(table, name))
+        return None
+
+    def _guard_absent(self, machine: Machine, name: str, own: dict[str, object]) -> None:
+        assert self.source is not None
+        table = InstanceDict(self.source)
+        machine.guard(KeyAbsent(table, name))
+        for part in _TABLES:
+            if part in own:
+                machine.guard(KeyAbsent(Item(table, part), name))
+
+    def _of_class(self, machine: Machine, name: str) -> Value:
+        """A class attribute: trusted where torch's own class has it, guarded where the user's has."""
+        kind = self.cls.live
+        base = next(base for base in kind.__mro__ if name in vars(base))
+        if not belongs_to_torch(base.__module__) or name in machine.class_of(kind, None).written:
+            raw, value = self.cls.find(machine, name)
+            return bind(machine, raw, value, self, self.cls, name)
+        raw = vars(base)[name]
+        if isinstance(raw, types.FunctionType):
+            return BoundMethodValue(trusted(machine, raw), self)
+        if isinstance(raw, property) and raw.fget is not None:
+            return trusted(machine, raw.fget).call(machine, [self], {})
+        if isinstance(raw, staticmethod | classmethod):
+            function = trusted(machine, raw.__func__)
+            return function if isinstance(raw, staticmethod) else BoundMethodValue(function, self.cls)
+        if type(raw) is list:
+            return machine.constant(tuple(raw))
+        return trusted(machine, raw)
+
+    def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
+        raw = attribute_of_class(self.cls.live, name)
+        if raw is NOTHING or isinstance(raw, types.WrapperDescriptorType):
+            return None
+        method = self._of_class(machine, name).realize(machine)
+        return method.call(machine, list(args), {}).realize(machine)
+
+    def truth(self, machine: Machine) -> bool:
+        if not hasattr(self.cls.live, "__len__") and not hasattr(self.cls.live, "__bool__"):
+            return True
+        return super().truth(machine)
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if self.cls.live.__setattr__ is not torch.nn.Module.__setattr__:
+            super().set_attr(machine, name, value)
+            return
+        value = value.realize(machine)
+        own = object.__getattribute__(self.live, "__dict__")
+        if isinstance(value, NNModuleValue) or name in own["_modules"] or name in own["_parameters"]:
+            self.refuse(machine, f"replacing the submodule or parameter {name!r}")
+        if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
+            self.refuse(machine, "registering a parameter")
+        if name in own["_buffers"]:
+            self._replace_buffer(machine, name, value)
+        else:
+            self.store_attr(machine, name, value)
+
+    def _replace_buffer(self, machine: Machine, name: str, value: Value) -> None:
+        none = isinstance(value, ConstantValue) and value.value is None
+        if not none and not isinstance(value, TensorValue):
+            self.refuse(machine, f"such a value for the buffer {name!r}")
+        if any(self.attrs.get(table) is not None for table in _TABLES):
+            self.refuse(machine, "replacing a buffer of a module whose tables were read")
+        self.shifted = True
+        self.attrs[name] = value
+        machine.effects.set_attr(self, name, value)
+
+    def del_attr(self, machine: Machine, name: str) -> None:
+        if name not in object.__getattribute__(self.live, "__dict__"):
+            self.refuse(machine, f"deleting attribute {name!r}")
+        self.store_attr(machine, name, None)
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        kind = self.cls.live
+        plain = (
+            kind.__call__ is torch.nn.Module.__call__
+            and kind._call_impl is torch.nn.Module._call_impl  # type: ignore[attr-defined]
+        )
+        if not plain:
+            return super().call(machine, args, kwargs)
+        self._check_hooks(machine)
+        return self.get_attr(machine, "forward").realize(machine).call(machine, args, kwargs)
+
+    def _check_hooks(self, machine: Machine) -> None:
+        """Break where hooks would run; guard that there are none."""
+        if self.callable_as_is:
+            return
+        assert self.source is not None
+        own = object.__getattribute__(self.live, "__dict__")
+        if any(own.get(name) for name in _HOOKS):
+            types_ = f"{self.cls.live.__name__} with forward or backward hooks"
+            raise GraphBreak(UnsupportedOperation.of(what="a call", types=types_))
+        if own.get("_compiled_call_impl") is not None:
+            self.refuse(machine, "a call of a module compiled by torch")
+        absent = tuple(name for name in _OWN_CALLS if name not in own)
+        machine.guard(EntriesEmpty(InstanceDict(self.source), _HOOKS, absent))
+        _check_global_hooks(machine, self.source)
+        self.callable_as_is = True
+
+
+def _check_global_hooks(machine: Machine, source: Source) -> None:
+    """Hooks for all modules of the process: one guard for a trace."""
+    graph = machine.graph
+    if "module hooks" in graph.noted:
+        return
+    graph.noted.add("module hooks")
+    state = vars(torch.nn.modules.module)
+    if any(state[name] for name in _GLOBAL_HOOKS):
+        raise GraphBreak(UnsupportedOperation.of(what="a call", types="modules with global hooks"))
+    method = TypeAttr(TypeOf(source), "_call_impl")
+    machine.guard(EntriesEmpty(FunctionPart(method, "__globals__"), _GLOBAL_HOOKS))
+
+
+@wraps(torch.nn.Module, subclasses=True)
+def _wrap_module(machine: Machine, obj: torch.nn.Module, source: Source) -> Value:
+    kind = type(obj)
+    if isinstance(obj, torch.jit.ScriptModule) or kind.__module__.startswith("torch.nn.parallel"):
+        raise GraphBreak(UnknownObject.of(what="use", type=kind.__name__))
+    machine.guard(TypeIs(source, kind))
+    return NNModuleValue(machine.class_of(kind, TypeOf(source)), obj, source)
+
+
+@constructs(lambda kind: issubclass(kind, torch.nn.Module))
+def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    what = "making a module"
+    raise GraphBreak(UnsupportedOperation.of(what=what, types=f"class {cls.live.__name__}"))

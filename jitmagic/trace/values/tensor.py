@@ -1,0 +1,447 @@
+"""Tensors of the traced program: a node of the graph and the meta tensor that says what it looks like.
+
+Comes in: operators, methods, attributes and indexing on tensors.  Goes out: graph nodes through `record`,
+or constants of the trace (shapes, dtypes, flags). Operators are `call_function` nodes of the operator
+module, methods are `call_method` nodes, as backends written for torch.compile expect.
+
+One tensor object is one TensorValue: in-place methods and no-op conversions give the same value back.
+Sizes are Python ints, guarded by the TensorMatch of the graph's inputs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...graph.builder import GraphBuilder
+from ...graph.devices import MixedDevices
+from ...graph.node_meta import device_of
+from ...graph.propagate import DataDependent, EagerRaises, Target, target_name
+from ...guards.guard import KeyAbsent
+from ...guards.source import Gradient, InstanceDict, Item, Source
+from ..breaks import (
+    GraphBreak,
+    RefusedTorchCall,
+    TensorBranch,
+    TensorItem,
+    TorchCallFailed,
+    UncertainStrides,
+    UnsupportedArguments,
+    UnsupportedAttribute,
+)
+from ..builtins.torch_rules import DATA_METHODS, REFUSED_METHODS
+from ..input_memory import check_written_inputs
+from ..result import Recipe
+from .base import Args, Builder, Kwargs, Machine, Value
+from .mappings import DictValue
+from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
+
+__all__ = ["StructuredTuple", "TensorMethodValue", "TensorValue", "lift", "lower", "record"]
+
+_BINARY: dict[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow, "@": operator.matmul,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "<<": operator.lshift, ">>": operator.rshift,
+}  # fmt: skip
+_INPLACE: dict[str, Callable[..., Any]] = {
+    "+": operator.iadd, "-": operator.isub, "*": operator.imul, "/": operator.itruediv,
+    "//": operator.ifloordiv, "%": operator.imod, "**": operator.ipow, "@": operator.imatmul,
+    "&": operator.iand, "|": operator.ior, "^": operator.ixor,
+    "<<": operator.ilshift, ">>": operator.irshift,
+}  # fmt: skip
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+_UNARY: dict[str, Callable[..., Any]] = {
+    "-": operator.neg, "+": operator.pos, "~": operator.invert,
+}  # fmt: skip
+
+_FROM_META = frozenset(
+    "shape dtype ndim requires_grad is_leaf layout itemsize nbytes is_sparse is_quantized is_nested".split()
+)
+_NEVER_HERE = frozenset("is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan is_ort".split())
+# Attributes that are calls: (method or function, arguments).
+_AS_CALLS: dict[str, tuple[Target, tuple[Any, ...]]] = {
+    "mT": ("transpose", (-2, -1)),
+    "mH": ("adjoint", ()),
+    "real": (torch.real, ()),
+    "imag": (torch.imag, ()),
+    "data": ("detach", ()),
+}
+_PLAIN_ARGUMENTS = (
+    bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
+    type(None), type(Ellipsis),
+)  # fmt: skip
+_PYTHON_DTYPES: dict[type, torch.dtype] = {
+    float: torch.float64,
+    int: torch.int64,
+    bool: torch.bool,
+    complex: torch.complex128,
+}
+_STRIDE_READERS = frozenset(("stride", "is_contiguous", "dim_order", "is_non_overlapping_and_dense"))
+
+
+class TensorValue(Value):
+    """One tensor. `kind` is its class, `live` the object if it existed before the call."""
+
+    __slots__ = ("grad", "kind", "live", "node")
+
+    def __init__(
+        self,
+        node: Node,
+        kind: type = torch.Tensor,
+        live: torch.Tensor | None = None,
+        source: Source | None = None,
+    ) -> None:
+        super().__init__(source)
+        self.node = node
+        self.kind = kind
+        self.live = live
+        self.grad: Value | None = None  # what the traced code stored in `.grad`
+
+    @property
+    def meta(self) -> torch.Tensor:
+        """The meta tensor, as it is at this point of the program."""
+        meta: torch.Tensor = self.node.meta["val"]
+        return meta
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def hash_key(self, machine: Machine) -> object:
+        return self  # tensors hash by identity
+
+    # -- attributes ------------------------------------------------------------------------------
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in _FROM_META:
+            return machine.constant(getattr(self.meta, name))
+        if name == "device":
+            return machine.constant(device_of(self.node))
+        if name in ("is_cuda", "is_cpu"):
+            return machine.constant(device_of(self.node).type == name[3:])
+        if name in _NEVER_HERE:
+            return machine.constant(False)
+        if name in ("T", "H"):
+            return self._transposed(machine, name)
+        if name in _AS_CALLS:
+            target, args = _AS_CALLS[name]
+            return record(machine, target, [self, *map(machine.constant, args)])
+        if name == "grad":
+            return self._gradient(machine)
+        if name == "grad_fn" and not self.meta.requires_grad:
+            return machine.constant(None)
+        if name == "__class__":
+            return machine.constant(self.kind)
+        return self._other_attribute(machine, name)
+
+    def _other_attribute(self, machine: Machine, name: str) -> Value:
+        if name in REFUSED_METHODS and not callable(getattr(torch.Tensor, name, None)):
+            raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name]))
+        found = getattr(torch.Tensor, name, None)
+        if callable(found):
+            return TensorMethodValue(self, name)
+        if found is not None or hasattr(torch.Tensor, name) or self.kind.__dict__.get(name):
+            raise GraphBreak(UnsupportedAttribute.of(name=name, type="Tensor"))
+        own = self._own_attribute(machine, name)
+        if own is not None:
+            return own
+        raise machine.error(AttributeError, f"'{self.kind.__name__}' object has no attribute '{name}'")
+
+    def _own_attribute(self, machine: Machine, name: str) -> Value | None:
+        """An attribute that somebody put on the live tensor."""
+        if self.live is None or self.source is None:
+            return None
+        table = InstanceDict(self.source)
+        if name in self.live.__dict__:
+            return machine.lazy(self.live.__dict__[name], Item(table, name), certain=False)
+        machine.guard(KeyAbsent(table, name))
+        return None
+
+    def _transposed(self, machine: Machine, name: str) -> Value:
+        dims = self.meta.dim()
+        if dims == 2:
+            return record(machine, "adjoint" if name == "H" else "t", [self])
+        if name == "H":
+            self.refuse(machine, "`.H` of a tensor that is no matrix")
+        return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])
+
+    def _gradient(self, machine: Machine) -> Value:
+        if self.grad is not None:
+            return self.grad
+        if self.live is None or self.source is None:
+            self.refuse(machine, "`.grad` of a tensor made inside")
+        if not self.live.is_leaf:
+            self.refuse(machine, "`.grad` of a tensor that is no leaf")
+        return machine.wrap(self.live.grad, Gradient(self.source))
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if name != "grad" or self.live is None or not self.live.is_leaf:
+            self.refuse(machine, f"setting attribute {name!r}")
+        if isinstance(value, TensorValue):
+            mine, other = self.meta, value.meta
+            same = (mine.shape, mine.dtype) == (other.shape, other.dtype)
+            if not same or device_of(self.node) != device_of(value.node) or other.requires_grad:
+                self.refuse(machine, "storing such a gradient")
+        elif not (value.is_constant(machine) and value.as_constant(machine) is None):
+            self.refuse(machine, "setting `.grad`")
+        self.grad = value
+        machine.effects.set_attr(self, "grad", value)
+
+    # -- containers ------------------------------------------------------------------------------
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        return record(machine, operator.getitem, [self, key])
+
+    def set_item(self, machine: Machine, key: Value, value: Value) -> None:
+        record(machine, operator.setitem, [self, key, value])
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        raise GraphBreak(TensorItem.of(what="`in` a tensor"))
+
+    def length(self, machine: Machine) -> int:
+        if self.meta.dim() == 0:
+            raise machine.error(TypeError, "len() of a 0-d tensor")
+        return int(self.meta.shape[0])
+
+    def iterate(self, machine: Machine) -> Value:
+        if self.meta.dim() == 0:
+            raise machine.error(TypeError, "iteration over a 0-d tensor")
+        return record(machine, "unbind", [self, machine.constant(0)]).iterate(machine)
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not _is_operand(machine, other):
+            return None
+        return record(machine, _BINARY[op], [other, self] if reflected else [self, other])
+
+    def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
+        if op == "@" or not _is_operand(machine, other):
+            return None
+        return record(machine, _INPLACE[op], [self, other])
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not _is_operand(machine, other):
+            return None
+        return record(machine, _COMPARE[op], [self, other])
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        return record(machine, _UNARY[op], [self])
+
+    def truth(self, machine: Machine) -> bool:
+        raise GraphBreak(TensorBranch.of(what=self.describe()))
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        raise machine.error(TypeError, f"'{self.kind.__name__}' object is not callable")
+
+    def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
+        method = self.get_attr(machine, name).realize(machine)
+        return method.call(machine, args, kwargs)
+
+    # -- exits -----------------------------------------------------------------------------------
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.output(self, self.node)
+
+    def describe(self) -> str:
+        meta = self.meta
+        return f"{str(meta.dtype).removeprefix('torch.')}{list(meta.shape)} tensor"
+
+
+class TensorMethodValue(Value):
+    """A method bound to a tensor."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: TensorValue, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def python_type(self, machine: Machine) -> type:
+        return type(getattr(torch.empty(0), self.name))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        owner, name = self.owner, self.name
+        _refuse_method(machine, owner, name, args)
+        if name in ("size", "stride", "get_device", "type", "is_contiguous"):
+            known = _described(machine, owner, name, args)
+            if known is not None:
+                return known
+        if name == "__setitem__" or name == "__getitem__":
+            return record(machine, getattr(operator, name.strip("_")), [owner, *args], kwargs)
+        return record(machine, name, [owner, *args], kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
+
+    def parts(self) -> Sequence[Value]:
+        return (self.owner,)
+
+    def describe(self) -> str:
+        return f"Tensor.{self.name}"
+
+
+class StructuredTuple(TupleValue):
+    """A result of class torch.return_types.*: a tuple whose items have names."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, kind: type, items: Sequence[Value]) -> None:
+        super().__init__(items)
+        self._kind = kind
+
+    def python_type(self, machine: Machine) -> type:
+        return self._kind
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        names = [key for key in vars(self._kind) if not key.startswith("_")]
+        fields = getattr(self._kind, "_fields", None) or _structure_fields(self._kind, names)
+        return self.items[fields.index(name)] if name in fields else super().get_attr(machine, name)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(self._kind, (super().recipe(builder),))
+
+
+def _structure_fields(kind: Any, names: Sequence[str]) -> list[str]:
+    """Names of a structseq's fields in order, read off an instance that holds its own indices."""
+    probe = kind(range(kind.n_sequence_fields))
+    found = {name: getattr(probe, name) for name in names if not name.startswith("n_")}
+    return sorted((n for n, at in found.items() if type(at) is int), key=lambda n: found[n])
+
+
+def _is_operand(machine: Machine, other: Value) -> bool:
+    if isinstance(other, TensorValue):
+        return True
+    return other.is_constant(machine) and issubclass(
+        other.python_type(machine), bool | int | float | complex
+    )
+
+
+def _refuse_method(machine: Machine, owner: TensorValue, name: str, args: Args) -> None:
+    if name in DATA_METHODS:
+        raise GraphBreak(TensorItem.of(what=f".{name}()"))
+    if name == "requires_grad_":
+        wanted = args[0].realize(machine).as_constant(machine) if args else True
+        if owner.meta.requires_grad != wanted:
+            why = "it makes a leaf of the autograd graph"
+            raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
+    if name == "as_strided" and _is_alias_of_input(machine.graph, owner.node):
+        why = "it addresses the whole storage of a tensor from outside"
+        raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
+    if name in REFUSED_METHODS:
+        raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name]))
+
+
+def _described(machine: Machine, owner: TensorValue, name: str, args: Args) -> Value | None:
+    """Methods answered without a call; None: record it."""
+    if name in _STRIDE_READERS and owner.node in machine.graph.unsettled:
+        raise GraphBreak(UncertainStrides.of(what=f".{name}()"))
+    if name == "get_device":
+        device = device_of(owner.node)
+        return machine.constant(-1 if device.type == "cpu" else device.index)
+    if name == "type" and (not args or not isinstance(args[0], TensorValue)):
+        given = args[0].realize(machine).as_constant(machine) if args else None
+        if not isinstance(given, torch.dtype):
+            owner.refuse(machine, ".type() with names of types")
+    return None
+
+
+def _is_alias_of_input(graph: GraphBuilder, node: Node) -> bool:
+    storage = node.meta["val"].untyped_storage()._cdata
+    return any(each.meta["val"].untyped_storage()._cdata == storage for each in graph.inputs)
+
+
+# -- recording -----------------------------------------------------------------------------------
+
+
+def record(
+    machine: Machine, target: Target, args: Args, kwargs: Mapping[str, Value] | None = None
+) -> Value:
+    """Call a torch function, operator or tensor method in the graph; the value of its result."""
+    graph: GraphBuilder = machine.graph
+    name = _name(target)
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        why = "a torch function or dispatch mode is active"
+        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise GraphBreak(RefusedTorchCall.of(name=name, why="autocast is on"))
+    given = [lower(machine, arg, name) for arg in args]
+    named = {key: lower(machine, arg, name) for key, arg in (kwargs or {}).items()}
+    if named.get("requires_grad") is True and not isinstance(target, str):
+        why = "it makes a leaf of the autograd graph"
+        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    try:
+        result = graph.call(target, given, named, (machine.where(),))
+    except DataDependent:
+        raise GraphBreak(TensorItem.of(what=f"{name}()")) from None
+    except MixedDevices as error:
+        raise GraphBreak(TorchCallFailed.of(name=name, error=f"({error})")) from None
+    except EagerRaises as error:
+        kind = type(error.error).__name__
+        raise GraphBreak(TorchCallFailed.of(name=name, error=f"{kind}: {error}")) from None
+    if graph.mutated_inputs:
+        check_written_inputs(machine, graph)
+    return lift(machine, result)
+
+
+def _name(target: Target) -> str:
+    name = target_name(target)
+    if isinstance(target, str):
+        return f"Tensor.{name}"
+    return f"operator {name}" if getattr(target, "__module__", "") == "_operator" else f"torch {name}"
+
+
+def lower(machine: Machine, value: Value, name: str) -> Any:
+    """A value as an argument of a node: a node, a plain constant, or a structure of them."""
+    value = value.realize(machine)
+    if isinstance(value, TensorValue):
+        return value.node
+    if isinstance(value, SliceValue):
+        return slice(*(lower(machine, part, name) for part in value.items))
+    if isinstance(value, SequenceValue):
+        items = [lower(machine, item, name) for item in value.items]
+        return items if isinstance(value, ListValue) else tuple(items)
+    if isinstance(value, DictValue):
+        return {key: lower(machine, item, name) for key, item in value.as_names(machine).items()}
+    if value.is_constant(machine):
+        constant = value.as_constant(machine)
+        if type(constant) in _PLAIN_ARGUMENTS:
+            return constant
+        if isinstance(constant, type) and constant in _PYTHON_DTYPES:
+            return _PYTHON_DTYPES[constant]
+    what = f"an argument of type {value.describe()}"
+    raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
+
+
+def lift(machine: Machine, result: Any) -> Value:
+    """The value of a call's result, which has nodes in place of tensors."""
+    graph: GraphBuilder = machine.graph
+    if isinstance(result, Node):
+        known = graph.owners.get(result)
+        if known is None:
+            known = graph.owners[result] = TensorValue(result)
+        made: Value = known
+        return made
+    if isinstance(result, torch.Size) or not isinstance(result, tuple | list):
+        return machine.constant(result)
+    items = [lift(machine, item) for item in result]
+    if type(result) is list:
+        return ListValue(items)
+    return TupleValue(items) if type(result) is tuple else StructuredTuple(type(result), items)

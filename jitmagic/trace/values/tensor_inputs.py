@@ -1,0 +1,60 @@
+"""Live tensors become graph inputs: parameters, buffers, globals, closures and attributes alike.
+
+Comes in: a tensor object and where it was found.  Goes out: a placeholder of the graph and a TensorMatch
+guard; never its data. What a graph input cannot be (subclasses, sparse, quantized, functorch-wrapped,
+conjugate views, named, meta) breaks with the reason, and the operation runs as eager.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...graph.builder import GraphBuilder
+from ...guards.guard import TensorMatch
+from ...guards.source import Source, describe
+from ...spec import spec_of
+from ..breaks import GraphBreak, UnsupportedTensor
+from ..input_memory import check_written_inputs
+from ..result import GraphInput
+from ..wrap import wraps
+from .base import Machine, Value
+from .tensor import TensorValue
+
+__all__ = ["why_not_an_input"]
+
+_CLASSES = (torch.Tensor, torch.nn.Parameter)
+
+
+def why_not_an_input(tensor: torch.Tensor) -> str | None:
+    """The reason why a tensor cannot be a graph input; None if it can."""
+    if type(tensor) not in _CLASSES:
+        return f"it is of the subclass {type(tensor).__name__}"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "it is wrapped by a function transform"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return f"its layout is {'nested' if tensor.is_nested else tensor.layout}"
+    if tensor.is_quantized:
+        return "it is quantized"
+    if tensor.device.type not in ("cpu", "cuda"):
+        return f"it is on device {tensor.device}"
+    if tensor.is_conj() or tensor.is_neg():
+        return "it is a conjugate or negative view"
+    if tensor.has_names():
+        return "it has named dimensions"
+    return None
+
+
+@wraps(torch.Tensor, subclasses=True)
+def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
+    refused = why_not_an_input(obj)
+    if refused is not None:
+        raise GraphBreak(UnsupportedTensor.of(what=refused))
+    spec = spec_of(obj)
+    machine.guard(TensorMatch(source, spec, torch._C._dispatch_keys(obj).raw_repr()))
+    graph: GraphBuilder = machine.graph
+    node = graph.placeholder(describe(source), spec)
+    graph.inputs[node] = GraphInput(node.name, source, spec)
+    made = graph.owners[node] = TensorValue(node, type(obj), obj, source)
+    if graph.mutated_inputs:
+        check_written_inputs(machine, graph)
+    return made

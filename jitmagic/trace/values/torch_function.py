@@ -1,0 +1,113 @@
+"""Torch functions: one graph node each, or a break with the reason why not.
+
+Comes in: live torch functions (C functions, the public functions written in Python, methods of
+torch.Tensor taken from the class, torch.ops operators).  Goes out: a node through `record`, a constant
+where the result holds no tensor, or the break that builtins/torch_rules.py asks for. Python code of
+torch that is meant to be inlined (torch.nn.modules) is left to the core.
+
+Torch's own functions are trusted not to be replaced: found inside torch they carry no guard.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from ...guards.guard import IdentityIs
+from ...guards.source import Source
+from ..breaks import GraphBreak, RefusedTorchCall
+from ..builtins.registry import handler_of
+from ..builtins.torch_rules import (
+    REFUSED_FUNCTIONS,
+    is_inlined_module,
+    is_leaf_function,
+    module_refusal,
+)
+from ..result import Constant, Recipe
+from ..wrap import intercepts, wraps
+from .base import Args, Builder, Kwargs, Machine, Value
+from .callables import BuiltinValue, name_of
+from .tensor import TensorMethodValue, TensorValue, record
+
+__all__ = ["TensorTypeMethod", "TorchFunctionValue", "torch_function"]
+
+
+class TorchFunctionValue(BuiltinValue):
+    """A torch function, known by identity. `refusal` says why a call cannot be in a graph."""
+
+    __slots__ = ("refusal",)
+
+    def __init__(self, obj: Any, refusal: str | None = None, source: Source | None = None) -> None:
+        super().__init__(obj, source)
+        self.refusal = refusal
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        handler = handler_of(self.obj)
+        if handler is not None:
+            return handler(machine, args, kwargs)
+        if self.refusal is not None:
+            raise GraphBreak(RefusedTorchCall.of(name=name_of(self.obj), why=self.refusal))
+        return record(machine, self.obj, args, kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.obj)
+
+    def describe(self) -> str:
+        return f"torch function {self.obj.__name__}"
+
+
+class TensorTypeMethod(BuiltinValue):
+    """`torch.Tensor.add`: a method taken from the class."""
+
+    __slots__ = ()
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        owner = args[0].realize(machine) if args else None
+        if not isinstance(owner, TensorValue):
+            why = "it is called without a tensor"
+            raise GraphBreak(RefusedTorchCall.of(name=name_of(self.obj), why=why))
+        method = TensorMethodValue(owner, self.obj.__name__)
+        return method.call(machine, args[1:], kwargs)
+
+
+def torch_function(obj: Any, source: Source | None = None) -> Value | None:
+    """The value of a torch function; None: no function of torch, or one to be inlined."""
+    module = getattr(obj, "__module__", None) or ""
+    if not (module == "torch" or module.startswith("torch.")):
+        return None
+    if isinstance(obj, types.FunctionType | types.BuiltinFunctionType):
+        if handler_of(obj) is not None:
+            return TorchFunctionValue(obj, None, source)
+        if isinstance(obj, types.FunctionType) and is_inlined_module(module):
+            return None
+        if module == "torch._tensor":
+            return TensorTypeMethod(obj, source)
+        refusal = REFUSED_FUNCTIONS.get(obj.__name__)
+        if refusal is None and not is_leaf_function(obj):
+            refusal = module_refusal(module)
+        return TorchFunctionValue(obj, refusal, source)
+    return None
+
+
+@intercepts(types.FunctionType, types.BuiltinFunctionType)
+def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | None:
+    found = torch_function(obj, source)
+    if found is not None:
+        machine.guard(IdentityIs(source, obj))
+    return found
+
+
+@intercepts(types.MethodDescriptorType, types.WrapperDescriptorType)
+def _intercept_method(machine: Machine, obj: Any, source: Source) -> Value | None:
+    if not issubclass(torch.Tensor, obj.__objclass__) or obj.__objclass__ is object:
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return TensorTypeMethod(obj, source)
+
+
+@wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+def _wrap_operator(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return TorchFunctionValue(obj, None, source)

@@ -1,0 +1,137 @@
+"""Torch's own modules and functions: read without guards, because nobody replaces them.
+
+Comes in: an object found in a namespace or class of torch itself.  Goes out: its value, without a
+source: no guard is needed to rely on it, and an exit names it as the constant of the process it is.
+Mutable state that torch keeps in such namespaces is not handed out: it breaks.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from typing import Any
+
+import torch
+
+from ...guards.guard import IdentityIs
+from ...guards.source import Source
+from ..breaks import GraphBreak, UnknownObject
+from ..result import Constant, Recipe
+from ..wrap import intercepts
+from .base import Builder, Machine, Value
+from .callables import BuiltinValue
+from .constants import ATOMS
+from .contexts import context_class
+from .functions import FunctionValue
+from .mappings import DictValue
+from .namespaces import GlobalsValue, ModuleValue
+from .torch_function import torch_function
+
+__all__ = ["TorchPythonFunction", "belongs_to_torch", "trusted", "trusted_function"]
+
+
+def belongs_to_torch(module: str | None) -> bool:
+    """Whether a module name is torch or below it."""
+    return module == "torch" or (module or "").startswith("torch.")
+
+
+class TorchNamespace(GlobalsValue):
+    """The names of a torch module."""
+
+    __slots__ = ()
+
+    def find(self, machine: Machine, name: str) -> Value | None:
+        if name in self.written or name not in self.live:
+            return super().find(machine, name)
+        if name not in self._known:
+            self._known[name] = trusted(machine, self.live[name])
+        return self._known[name]
+
+
+class TorchModule(ModuleValue):
+    """A Python module of torch; `torch.nn.functional` needs no guard where `torch` has one."""
+
+    __slots__ = ()
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.module)
+
+
+class TorchPythonFunction(FunctionValue):
+    """A Python function of torch that is inlined."""
+
+    __slots__ = ()
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.live)
+
+
+def trusted(machine: Machine, obj: Any) -> Value:
+    """The value of an object of torch."""
+    if type(obj) in ATOMS or isinstance(obj, enum.Enum):
+        return machine.constant(obj)
+    if isinstance(obj, types.ModuleType):
+        return _module(machine, obj, None)
+    if isinstance(obj, types.FunctionType):
+        return torch_function(obj) or trusted_function(machine, obj)
+    if isinstance(obj, types.BuiltinFunctionType):
+        return torch_function(obj) or BuiltinValue(obj)
+    if isinstance(obj, type):
+        return context_class(obj) or machine.constant(obj)
+    if type(obj) in (tuple, list, dict, set, frozenset):
+        return _container(machine, obj)
+    if type(obj).__module__ == "torch._VF":
+        return _module(machine, obj, None)
+    raise GraphBreak(UnknownObject.of(what="use", type=type(obj).__name__))
+
+
+def _container(machine: Machine, obj: Any) -> Value:
+    """Constant tables of torch; an empty or unusual one may be state that changes."""
+    if type(obj) is tuple:
+        return machine.constant(obj)
+    raise GraphBreak(UnknownObject.of(what="a table of torch", type=type(obj).__name__))
+
+
+def trusted_function(
+    machine: Machine, obj: types.FunctionType, source: Source | None = None
+) -> FunctionValue:
+    """A Python function of torch, to be inlined."""
+    names = machine.globals_of(obj.__globals__, lambda: _names(obj.__globals__))
+    made = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
+    if obj.__defaults__ is not None:
+        made.defaults = machine.constant(obj.__defaults__)
+    if obj.__kwdefaults__ is not None:
+        pairs = [(machine.constant(k), machine.constant(v)) for k, v in obj.__kwdefaults__.items()]
+        made.kwdefaults = DictValue.of(machine, pairs)
+    return made
+
+
+def _names(namespace: dict[str, object]) -> TorchNamespace:
+    def no_source(name: str) -> Any:
+        raise GraphBreak(UnknownObject.of(what=f"the name {name!r}", type="torch module"))
+
+    return TorchNamespace(namespace, no_source, no_source)
+
+
+def _module(machine: Machine, obj: Any, source: Source | None) -> ModuleValue:
+    names = machine.globals_of(vars(obj), lambda: _names(vars(obj)))
+    return TorchModule(obj, names, source)  # type: ignore[arg-type]
+
+
+@intercepts(types.ModuleType)
+def _intercept_module(machine: Machine, obj: Any, source: Source) -> Value | None:
+    if not belongs_to_torch(obj.__name__):
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return _module(machine, obj, source)
+
+
+@intercepts(types.FunctionType)
+def _intercept_inlined(machine: Machine, obj: Any, source: Source) -> Value | None:
+    plain = not obj.__closure__ and belongs_to_torch(obj.__module__)
+    if not plain or not belongs_to_torch(obj.__globals__.get("__name__")):
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return trusted_function(machine, obj, source)
+
+
