@@ -36,7 +36,7 @@ from .runtime.load import load
 from .schedule import schedule
 from .spec import TensorSpec
 from .target import Target, find_target
-from .trace.emit import CannotRestore, emit
+from .trace.emit import CannotRestore, Home, emit
 from .trace.machine import trace
 from .trace.result import Break, Trace
 from .trace.template import template_of
@@ -81,16 +81,15 @@ def _make_entry(
         run = graph if graph is not None else _no_graph
         return Entry(GuardProgram(steps), run, inputs if graph else (), shape, False)
     steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
+    home = Home(
+        snapshot.globals,
+        snapshot.builtins,
+        handle.resume_dispatcher,
+        continue_with,
+        handle.run_plainly,
+    )
     try:
-        residual = emit(
-            traced,
-            handle.flat,
-            snapshot.globals,
-            snapshot.builtins,
-            graph,
-            handle.resume_dispatcher,
-            continue_with,
-        )
+        residual = emit(traced, handle.flat, graph, home)
     except CannotRestore as error:
         return Skip(str(error))
     return Entry(GuardProgram(steps), residual, None, None, isinstance(traced.exit, Break))

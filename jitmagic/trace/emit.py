@@ -19,6 +19,7 @@ from typing import Any
 
 from ..bytecode import (
     Body,
+    ExceptionRegion,
     Instruction,
     Position,
     assemble,
@@ -31,26 +32,35 @@ from .rebuild import CannotRestore, Code, Writer, make_values, replay, run_graph
 from .result import Break, Return, Trace
 from .resume import FlatCode, ResumeKey, flatten
 
-__all__ = ["CannotRestore", "emit"]
+__all__ = ["CannotRestore", "Home", "emit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What a residual is tied to: its globals and builtins, and the dispatchers around it."""
+
+    namespace: dict[str, Any]
+    builtins: dict[str, Any]
+    make_resume: Callable[[FlatCode], Callable[..., Any]]
+    """The dispatcher of a new resume function."""
+    continue_with: Callable[..., Any]
+    """continue_with(dispatcher, *args) is what the dispatcher's loop understands."""
+    plain: Callable[..., Any]
+    """The traced code itself, called with the dispatcher's arguments: when the graph raises."""
 
 
 def emit(
-    trace: Trace,
-    flat: FlatCode,
-    namespace: dict[str, Any],
-    builtins: dict[str, Any],
-    graph: Callable[..., tuple[Any, ...]] | None,
-    make_resume: Callable[[FlatCode], Callable[..., Any]],
-    continue_with: Callable[..., Any],
+    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[Any, ...]] | None, home: Home
 ) -> FunctionType:
-    """The residual function of a trace.
+    """The residual function of a trace; `graph` is None when it has nothing to compute.
 
-    `graph` is None when the trace has nothing to compute. `make_resume` gives the dispatcher of a
-    new resume function; `continue_with(dispatcher, *args)` is what the dispatcher's loop
-    understands. Raises CannotRestore when the break is at a place that cannot be re-entered.
+    When the graph raises, the frame starts over as plain Python, so that the user gets eager's own
+    exception on the user's own line; unless the graph mutates its inputs, then it is passed on.
+    Raises CannotRestore when the break is at a place that cannot be re-entered.
     """
-    writer = Writer(flat, builtins)
+    writer = Writer(flat, home.builtins)
     run_graph(writer, trace, graph)
+    guarded = (writer.code[0], writer.code[-1]) if writer.code and not trace.mutates else None
     make_values(writer, trace)
     for effect in trace.effects:
         writer.put(replay(effect, writer))
@@ -60,12 +70,35 @@ def emit(
         body.instructions = [*build.prologue(), *writer.code]
     else:
         assert isinstance(trace.exit, Break)
-        body = _cut(writer, trace.exit, make_resume, continue_with)
+        body = _cut(writer, trace.exit, home)
+    if guarded is not None:
+        _start_over_on_error(body, *guarded, flat, home.plain)
     _declare_temporaries(body)
     drop_unreachable(body)
     secure_loads(body)
     build.placed(body.instructions, _first_position(flat))
-    return FunctionType(assemble(body), namespace, flat.code.co_name)
+    return FunctionType(assemble(body), home.namespace, flat.code.co_name)
+
+
+def _start_over_on_error(
+    body: Body, start: Instruction, end: Instruction, flat: FlatCode, plain: Callable[..., Any]
+) -> None:
+    """Edit: an Exception between `start` and `end` makes the frame return plain(*arguments)."""
+    arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
+    reraise = Instruction("RERAISE", 0)
+    handler = [
+        Instruction("PUSH_EXC_INFO"),
+        *build.load_const(Exception),
+        Instruction("CHECK_EXC_MATCH"),
+        *build.pop_jump_if_false(reraise),
+        *build.pop_top(),
+        Instruction("POP_EXCEPT"),
+        *build.push_callable_then(build.load_const(plain), *arguments),
+        *build.return_value(),
+        reraise,
+    ]
+    body.instructions += build.placed(handler, _first_position(flat))
+    body.regions.append(ExceptionRegion(start, end, handler[0], 0))
 
 
 def _first_position(flat: FlatCode) -> Position | None:
@@ -97,12 +130,7 @@ def _declare_temporaries(body: Body) -> None:
 # ------------------------------------------------------------------------------------------- breaks
 
 
-def _cut(
-    writer: Writer,
-    exit_: Break,
-    make_resume: Callable[[FlatCode], Callable[..., Any]],
-    continue_with: Callable[..., Any],
-) -> Body:
+def _cut(writer: Writer, exit_: Break, home: Home) -> Body:
     """The root body, entered at the breaking instruction, left right behind it."""
     flat = writer.flat
     root = flat.root
@@ -116,7 +144,7 @@ def _cut(
     tails: Code = []
     for way in _ways_on(root.body, breaking):
         key, absent = _key_of(exit_, breaking, way, root.live)
-        tail = _hand_over(key, absent, flat.resume(key, make_resume), continue_with)
+        tail = _hand_over(key, absent, flat.resume(key, home.make_resume), home.continue_with)
         tail = [*(Instruction(op) for op in way.landing), *tail]
         if way.jumps:
             twins[breaking].target = tail[0]
