@@ -31,7 +31,7 @@ from .ir import (
     Value,
 )
 from .tensor_view import Point, TensorView, broadcast_point, formal_point, strided, whole
-from .values import FLOATS, INTEGERS, cast
+from .values import FLOATS, INTEGERS, cast, constant
 
 __all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "contiguous_stride"]
 
@@ -125,6 +125,14 @@ class Builder:
         """Where the buffer starts in its storage, in elements."""
         return self.offsets.get(buffer, 0)
 
+    def stride(self, view: TensorView) -> tuple[int, ...]:
+        """The strides that a tensor made `like` this view gets in eager: its own where it is dense."""
+        placed = strided(view, self.buffers[view.buffer].stride)
+        if placed is None:
+            return contiguous_stride(view.shape)
+        like = torch.empty_strided(view.shape, placed[1], device="meta")
+        return tuple(torch.empty_like(like).stride())
+
     # -- values ----------------------------------------------------------------------------------
 
     def load(self, view: TensorView, point: Sequence[Expr]) -> Value:
@@ -142,10 +150,11 @@ class Builder:
                 raise Decline("a reduction over no elements")
             return identity
         axes, point = self.grid(sizes)
+        position = op.startswith("arg")
+        if not axes:
+            return constant(0, torch.int64) if position else value(point)
         body = value(point)
-        if axes:
-            return Reduction(op, axes, body, torch.int64 if op.startswith("arg") else body.dtype)
-        return cast(body, torch.int64) if identity is None and op.startswith("arg") else body
+        return Reduction(op, axes, body, torch.int64 if position else body.dtype)
 
     # -- steps -----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from . import ops as _register_lowerings
 from .builder import Builder, Decline, Out
 from .ir import LoopProgram
 from .ops.extern import send_whole
-from .registry import LOWERINGS
+from .registry import LOWERINGS, WHOLE
 from .tensor_view import TensorView, broadcast_point
 
 __all__ = ["lower"]
@@ -89,7 +89,8 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     out = Out(node.name, _result_specs(node))
     lowering = LOWERINGS.get(str(op))
     if lowering is None:
-        return send_whole(builder, out, op, args, kwargs, "no lowering for this op")
+        reason = WHOLE.get(str(op), "no lowering for this op")
+        return send_whole(builder, out, op, args, kwargs, reason)
     mark = len(builder.steps)
     try:
         return lowering(builder, out, *_positional(op, args, kwargs), **kwargs)

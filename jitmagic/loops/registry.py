@@ -20,11 +20,20 @@ from .promotion import RULES, Operand
 from .tensor_view import Point, TensorView
 from .values import FLOATS, Number, cast, constant, round_to
 
-__all__ = ["LOWERINGS", "lowers", "operand_value", "pointwise", "pointwise_lowering"]
+__all__ = [
+    "LOWERINGS",
+    "WHOLE",
+    "lowers",
+    "operand_value",
+    "pointwise",
+    "pointwise_lowering",
+    "whole",
+]
 
 Lowering = Callable[..., Any]
 Scalar = Callable[..., Value]
 LOWERINGS: dict[str, Lowering] = {}
+WHOLE: dict[str, str] = {}  # ops that always go whole to ATen, with the reason
 
 
 def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
@@ -36,6 +45,11 @@ def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
         return function
 
     return register
+
+
+def whole(reason: str, *overloads: str) -> None:
+    """Say why some ops are one ATen call."""
+    WHOLE.update((f"aten.{overload}", reason) for overload in overloads)
 
 
 def pointwise(

@@ -1,1 +1,136 @@
-"""generate."""
+"""Tensors made from nothing: fills, ranges and coordinates, as nests without loads.
+
+The schedule inlines them into their readers, so that they cost no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..builder import Builder, Decline, Out
+from ..expr import Integer, add, mul
+from ..ir import IndexValue, Value
+from ..registry import lowers, operand_value
+from ..tensor_view import Point, TensorView
+from ..values import FLOATS, Number, cast, compute, constant, where
+
+__all__: list[str] = []
+
+
+def _fill(builder: Builder, out: Out, value: Number) -> TensorView:
+    made = operand_value(builder, value, (out.spec.dtype,), ())
+    if made is None:
+        raise Decline("a fill without a value")
+    return builder.pointwise(out, lambda point: made)
+
+
+@lowers("full.default")
+def full(builder: Builder, out: Out, size: Any, value: Number, **_: Any) -> TensorView:
+    return _fill(builder, out, value)
+
+
+@lowers("full_like.default", "fill.Scalar")
+def full_like(builder: Builder, out: Out, x: TensorView, value: Number, **_: Any) -> TensorView:
+    return _fill(builder, out, value)
+
+
+@lowers("new_full.default")
+def new_full(
+    builder: Builder, out: Out, x: TensorView, size: Any, value: Number, **_: Any
+) -> TensorView:
+    return _fill(builder, out, value)
+
+
+@lowers("fill.Tensor")
+def fill_tensor(builder: Builder, out: Out, x: TensorView, value: TensorView) -> TensorView:
+    if value.device != out.spec.device:
+        raise Decline("a copy between devices")
+    return builder.pointwise(out, lambda point: builder.load(value, point))
+
+
+@lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")
+def zeros(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
+    return _fill(builder, out, 0)
+
+
+@lowers("ones.default", "ones_like.default", "new_ones.default")
+def ones(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
+    return _fill(builder, out, 1)
+
+
+@lowers("scalar_tensor.default")
+def scalar_tensor(builder: Builder, out: Out, value: Number, **_: Any) -> TensorView:
+    return _fill(builder, out, value)
+
+
+@lowers("empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default")
+@lowers("new_empty_strided.default", "empty_permuted.default")
+def empty(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
+    """Uninitialised memory is allowed to be zeros."""
+    return _fill(builder, out, 0)
+
+
+# -- ranges ---------------------------------------------------------------------------------------
+
+
+def _range(start: Number, step: Number, dtype: torch.dtype) -> Callable[[Point], Value]:
+    """start + i * step; floats are computed in float64 and rounded once, as on the CPU in eager."""
+    if dtype not in FLOATS:
+        if not isinstance(start, int) or not isinstance(step, int):
+            raise Decline("an integer range with a float step")
+        return lambda point: IndexValue(add(mul(point[0], step), Integer(start)))
+
+    def value(point: Point) -> Value:
+        place = cast(IndexValue(point[0]), torch.float64)
+        scaled = compute("mul", place, float(step))
+        return cast(compute("add", scaled, float(start)), dtype)
+
+    return value
+
+
+@lowers("arange.default")
+def arange(builder: Builder, out: Out, end: Number, **_: Any) -> TensorView:
+    return builder.pointwise(out, _range(0, 1, out.spec.dtype))
+
+
+@lowers("arange.start", "arange.start_step")
+def arange_start(
+    builder: Builder, out: Out, start: Number, end: Number, step: Number = 1, **_: Any
+) -> TensorView:
+    return builder.pointwise(out, _range(start, step, out.spec.dtype))
+
+
+@lowers("prims.iota.default")
+def iota(builder: Builder, out: Out, length: int, *, start: int, step: int, **_: Any) -> TensorView:
+    return builder.pointwise(out, _range(start, step, out.spec.dtype))
+
+
+@lowers("eye.default", "eye.m")
+def eye(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
+    def value(point: Point) -> Value:
+        on = compute("eq", IndexValue(point[0]), IndexValue(point[1]))
+        return cast(on, out.spec.dtype)
+
+    return builder.pointwise(out, value)
+
+
+def _triangle(upper: bool) -> Callable[..., TensorView]:
+    op = "ge" if upper else "le"
+
+    def lowering(builder: Builder, out: Out, x: TensorView, diagonal: int = 0) -> TensorView:
+        def value(point: Point) -> Value:
+            *_, row, column = point
+            border = IndexValue(add(row, Integer(diagonal)))
+            kept = compute(op, IndexValue(column), border)
+            return where(kept, builder.load(x, point), constant(0, x.dtype))
+
+        return builder.pointwise(out, value)
+
+    return lowering
+
+
+lowers("tril.default")(_triangle(upper=False))
+lowers("triu.default")(_triangle(upper=True))

@@ -1,1 +1,421 @@
-"""indexing."""
+"""Indexing: run-time indexes, joins, pads and permutations of elements, as one nest each.
+
+A run-time index is checked as eager checks it: out of range raises. Ops that refuse negative indexes
+(gather, embedding, index_select, scatter) turn them into an index that is out of range.
+Writes at run-time indexes with possible duplicates (index_put, scatter) have an order in eager: they go
+whole to ATen, except a scatter of one element per row, which is a choice per element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from ..builder import Builder, Decline, Out
+from ..expr import Expr, Integer, ValueIndex, add, floordiv, mod, mul
+from ..ir import IndexValue, Load, Value
+from ..registry import lowers, operand_value
+from ..tensor_view import Point, TensorView, broadcast_point, formal_point, reshape_point
+from ..values import INTEGERS, Number, cast, compute, constant, where
+from .views import clamp_index, wrap_dim
+
+__all__: list[str] = []
+
+_MOST_JOINED = 8  # a cat of more tensors than this is one memory copy each: ATen's
+
+
+def _run_time(value: Value, extent: int, negative: bool) -> Expr:
+    """A checked index; where `negative` is not allowed, negative values are made out of range."""
+    value = cast(value, torch.int64)
+    if not negative:
+        value = where(compute("lt", value, 0), extent, value)
+    return ValueIndex(value, extent)
+
+
+def _require_index(index: TensorView) -> None:
+    if index.dtype not in INTEGERS - {torch.uint8}:
+        raise Decline("an index tensor that is not of integers")
+
+
+@lowers("index.Tensor", "_unsafe_index.Tensor")
+def index(
+    builder: Builder, out: Out, x: TensorView, indices: Sequence[TensorView | None]
+) -> TensorView:
+    given = [i for i in indices if i is not None]
+    for part in given:
+        _require_index(part)
+    indexed = [d for d, part in enumerate(indices) if part is not None]
+    shape = torch.broadcast_shapes(*(part.shape for part in given))
+    together = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
+    start = indexed[0] if together else 0
+    if 0 in out.spec.shape:
+        return builder.pointwise(out, lambda point: constant(0, x.dtype))
+    _require_extent(x, *indexed)
+
+    def value(point: Point) -> Value:
+        place = point[start : start + len(shape)]
+        others = iter((*point[:start], *point[start + len(shape) :]))
+        at: list[Expr] = []
+        for d in range(len(x.shape)):
+            part = indices[d] if d < len(indices) else None
+            if part is None:
+                at.append(next(others))
+            else:
+                at.append(_run_time(builder.load(part, place), x.shape[d], negative=True))
+        return builder.load(x, tuple(at))
+
+    return builder.pointwise(out, value)
+
+
+def _require_extent(x: TensorView, *dims: int) -> None:
+    """Views drop dimensions of size 1 from their maps, and with them the check of the index."""
+    if any(x.shape[d] < 2 for d in dims):
+        raise Decline("a run-time index into a dimension of fewer than two elements")
+
+
+@lowers("index_select.default")
+def index_select(
+    builder: Builder, out: Out, x: TensorView, dim: int, index: TensorView
+) -> TensorView:
+    _require_index(index)
+    if not x.shape:
+        raise Decline("index_select of a scalar")
+    dim = wrap_dim(dim, len(x.shape))
+    _require_extent(x, dim)
+
+    def value(point: Point) -> Value:
+        at = list(point)
+        found = builder.load(index, point[dim : dim + 1])
+        at[dim] = _run_time(found, x.shape[dim], negative=False)
+        return builder.load(x, at)
+
+    return builder.pointwise(out, value)
+
+
+@lowers("embedding.default")
+def embedding(
+    builder: Builder, out: Out, weight: TensorView, index: TensorView, *_: Any, **__: Any
+) -> TensorView:
+    _require_index(index)
+    _require_extent(weight, 0)
+
+    def value(point: Point) -> Value:
+        row = _run_time(builder.load(index, point[:-1]), weight.shape[0], negative=False)
+        return builder.load(weight, (row, point[-1]))
+
+    return builder.pointwise(out, value)
+
+
+@lowers("gather.default")
+def gather(
+    builder: Builder, out: Out, x: TensorView, dim: int, index: TensorView, **_: Any
+) -> TensorView:
+    _require_index(index)
+    if not x.shape or not index.shape:
+        raise Decline("gather of a scalar")
+    dim = wrap_dim(dim, len(x.shape))
+    _require_extent(x, dim)
+
+    def value(point: Point) -> Value:
+        at = list(point)
+        at[dim] = _run_time(builder.load(index, point), x.shape[dim], negative=False)
+        return builder.load(x, at)
+
+    return builder.pointwise(out, value)
+
+
+@lowers("scatter.value", "scatter.src")
+def scatter(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    dim: int,
+    index: TensorView,
+    source: TensorView | Number,
+    **options: Any,
+) -> TensorView:
+    """With one index per row: choose, at every element, whether it is the one written."""
+    _require_index(index)
+    if options or not x.shape:
+        raise Decline("a scatter that combines")
+    dim = wrap_dim(dim, len(x.shape))
+    expected = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
+    if index.shape != expected or (isinstance(source, TensorView) and source.shape != expected):
+        raise Decline("a scatter of several elements per row, whose order matters")
+
+    def value(point: Point) -> Value:
+        target = IndexValue(_run_time(builder.load(index, point), x.shape[dim], negative=False))
+        hit = compute("eq", IndexValue(point[dim]), target)
+        written = operand_value(builder, source, (x.dtype,), point)
+        if written is None:
+            raise Decline("a scatter of nothing")
+        return where(hit, written, builder.load(x, point))
+
+    return builder.pointwise(out, value)
+
+
+# -- joins and pads -------------------------------------------------------------------------------
+
+
+def _between(place: Expr, low: int | None, high: int | None) -> Value | None:
+    """low <= place < high as a condition; None where both bounds are open."""
+    position = IndexValue(place)
+    above = None if low is None else compute("ge", position, low)
+    below = None if high is None else compute("lt", position, high)
+    if above is None or below is None:
+        return below if above is None else above
+    return compute("logical_and", above, below)
+
+
+def _masked(
+    builder: Builder, x: TensorView, point: Point, mask: Value | None, fill: Number = 0
+) -> Value:
+    if mask is None:
+        return builder.load(x, point)
+    made = builder.load(x, point)
+    if not isinstance(made, Load):
+        raise Decline("a load that is no load")
+    return Load(made.buffer, made.index, made.dtype, mask, constant(fill, made.dtype).value)
+
+
+@lowers("cat.default", "concat.default")
+def cat(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0) -> TensorView:
+    dim = wrap_dim(dim, len(out.spec.shape))
+    parts = [x for x in tensors if x.shape != (0,) and x.shape[dim]]
+    if len(parts) > _MOST_JOINED:
+        raise Decline(f"a cat of more than {_MOST_JOINED} tensors")
+    starts = [sum(x.shape[dim] for x in parts[:n]) for n in range(len(parts))]
+
+    def value(point: Point) -> Value:
+        made: Value | None = None
+        for n in reversed(range(len(parts))):
+            x, start = parts[n], starts[n]
+            first, last = n == 0, n == len(parts) - 1
+            end = start + x.shape[dim]
+            mask = _between(point[dim], None if first else start, None if last else end)
+            at = list(point)
+            at[dim] = add(point[dim], Integer(-start))
+            found = cast(_masked(builder, x, _kept(x, at), mask), out.spec.dtype)
+            ours = _between(point[dim], None, end)
+            made = found if made is None or ours is None else where(ours, found, made)
+        return constant(0, out.spec.dtype) if made is None else made
+
+    return builder.pointwise(out, value)
+
+
+def _kept(x: TensorView, at: Sequence[Expr]) -> Point:
+    """A masked load of a dimension of size 1 reads place 0, wherever the mask lets it."""
+    return broadcast_point(x.shape, at)
+
+
+@lowers("stack.default")
+def stack(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0) -> TensorView:
+    dim = wrap_dim(dim, len(out.spec.shape))
+    if len(tensors) > _MOST_JOINED:
+        raise Decline(f"a stack of more than {_MOST_JOINED} tensors")
+
+    def value(point: Point) -> Value:
+        rest = (*point[:dim], *point[dim + 1 :])
+        made: Value | None = None
+        for n in reversed(range(len(tensors))):
+            here = _between(point[dim], n or None, n + 1 if n < len(tensors) - 1 else None)
+            found = cast(_masked(builder, tensors[n], rest, here), out.spec.dtype)
+            ours = _between(point[dim], None, n + 1)
+            made = found if made is None or ours is None else where(ours, found, made)
+        if made is None:
+            raise Decline("a stack of nothing")
+        return made
+
+    return builder.pointwise(out, value)
+
+
+@lowers("constant_pad_nd.default")
+def constant_pad_nd(
+    builder: Builder, out: Out, x: TensorView, pad: Sequence[int], fill: Number = 0
+) -> TensorView:
+    rank = len(x.shape)
+    before = {rank - 1 - n: pad[2 * n] for n in range(len(pad) // 2)}
+
+    def value(point: Point) -> Value:
+        at, mask = list(point), None
+        for d, first in before.items():
+            at[d] = add(point[d], Integer(-first))
+            low = first if first > 0 else None
+            high = first + x.shape[d] if first + x.shape[d] < out.spec.shape[d] else None
+            mask = _both(mask, _between(point[d], low, high))
+        if x.numel == 0:
+            return constant(fill, x.dtype)
+        return _masked(builder, x, tuple(at), mask, fill)
+
+    return builder.pointwise(out, value)
+
+
+def _both(a: Value | None, b: Value | None) -> Value | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return compute("logical_and", a, b)
+
+
+# -- pieces of a tensor replaced ------------------------------------------------------------------
+
+
+def _inside(place: Expr, first: int, size: int, step: int, extent: int) -> Value | None:
+    """Whether `place` of a dimension is one that slice(first, ..., step) of `size` elements names."""
+    last = first + (size - 1) * step + 1
+    held = _between(place, first or None, last if last < extent else None)
+    if step == 1:
+        return held
+    on = compute("eq", IndexValue(mod(add(place, Integer(-first)), step)), 0)
+    return _both(held, on)
+
+
+@lowers("slice_scatter.default")
+def slice_scatter(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    source: TensorView,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> TensorView:
+    dim = wrap_dim(dim, len(x.shape))
+    first = clamp_index(start, x.shape[dim], 0)
+    return _replace(builder, out, x, source, dim, first, step)
+
+
+def _replace(
+    builder: Builder,
+    out: Out,
+    x: TensorView | None,
+    source: TensorView,
+    dim: int,
+    first: int,
+    step: int,
+) -> TensorView:
+    """x (None: zeros) with a slice of dimension `dim` taken from source."""
+
+    def value(point: Point) -> Value:
+        rest = (
+            constant(0, out.spec.dtype)
+            if x is None
+            else cast(builder.load(x, point), out.spec.dtype)
+        )
+        if not source.numel:
+            return rest
+        extent = out.spec.shape[dim]
+        mask = _inside(point[dim], first, source.shape[dim], step, extent)
+        at = list(point)
+        at[dim] = floordiv(add(point[dim], Integer(-first)), step)
+        found = cast(_masked(builder, source, _kept(source, at), mask), out.spec.dtype)
+        return found if mask is None or x is None else where(mask, found, rest)
+
+    return builder.pointwise(out, value)
+
+
+@lowers("select_scatter.default")
+def select_scatter(
+    builder: Builder, out: Out, x: TensorView, source: TensorView, dim: int, index: int
+) -> TensorView:
+    dim = wrap_dim(dim, len(x.shape))
+    return _replace(builder, out, x, _unsqueezed(source, dim), dim, index % x.shape[dim], 1)
+
+
+@lowers("slice_backward.default")
+def slice_backward(
+    builder: Builder,
+    out: Out,
+    grad: TensorView,
+    sizes: Sequence[int],
+    dim: int,
+    start: int,
+    end: int,
+    step: int,
+) -> TensorView:
+    dim = wrap_dim(dim, len(sizes))
+    return _replace(builder, out, None, grad, dim, clamp_index(start, sizes[dim], 0), step)
+
+
+@lowers("select_backward.default")
+def select_backward(
+    builder: Builder, out: Out, grad: TensorView, sizes: Sequence[int], dim: int, index: int
+) -> TensorView:
+    dim = wrap_dim(dim, len(sizes))
+    return _replace(builder, out, None, _unsqueezed(grad, dim), dim, index % sizes[dim], 1)
+
+
+def _unsqueezed(x: TensorView, dim: int) -> TensorView:
+    shape = (*x.shape[:dim], 1, *x.shape[dim:])
+    return _reshaped(x, shape)
+
+
+def _reshaped(x: TensorView, shape: tuple[int, ...]) -> TensorView:
+    return x.remap(shape, reshape_point(x.shape, shape, formal_point(shape)))
+
+
+# -- elements in another order --------------------------------------------------------------------
+
+
+def _moved(
+    builder: Builder, out: Out, x: TensorView, place: Callable[[Point], Sequence[Expr]]
+) -> TensorView:
+    return builder.pointwise(out, lambda point: builder.load(x, tuple(place(point))))
+
+
+@lowers("flip.default")
+def flip(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> TensorView:
+    turned = {wrap_dim(d, len(x.shape)) for d in dims}
+    return _moved(
+        builder,
+        out,
+        x,
+        lambda point: [
+            add(mul(part, -1), Integer(x.shape[d] - 1)) if d in turned else part
+            for d, part in enumerate(point)
+        ],
+    )
+
+
+@lowers("roll.default")
+def roll(
+    builder: Builder, out: Out, x: TensorView, shifts: Sequence[int], dims: Sequence[int] = ()
+) -> TensorView:
+    if not dims:
+        flat = _reshaped(x, (prod(x.shape),))
+        return _moved(builder, out, flat, lambda point: [_rolled(out, point, shifts[0])])
+    moves: dict[int, int] = {}
+    for shift, dim in zip(shifts, dims, strict=True):
+        moves[wrap_dim(dim, len(x.shape))] = moves.get(wrap_dim(dim, len(x.shape)), 0) + shift
+    return _moved(
+        builder,
+        out,
+        x,
+        lambda point: [
+            mod(add(part, Integer(-moves.get(d, 0))), max(x.shape[d], 1))
+            for d, part in enumerate(point)
+        ],
+    )
+
+
+def _rolled(out: Out, point: Point, shift: int) -> Expr:
+    flat: Expr = Integer(0)
+    for size, part in zip(out.spec.shape, point, strict=True):
+        flat = add(mul(flat, size), part)
+    return mod(add(flat, Integer(-shift)), max(prod(out.spec.shape), 1))
+
+
+@lowers("repeat.default")
+def repeat(builder: Builder, out: Out, x: TensorView, repeats: Sequence[int]) -> TensorView:
+    extra = len(repeats) - len(x.shape)
+    return _moved(
+        builder,
+        out,
+        x,
+        lambda point: [
+            mod(part, max(size, 1)) for size, part in zip(x.shape, point[extra:], strict=True)
+        ],
+    )

@@ -187,7 +187,11 @@ def pow_scalar(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
         raise Decline("the exponent is no number")
     if x.dtype not in FLOATS:
         return _integer_power(x, int(exponent.value))
+    # bfloat16 is multiplied in bfloat16, float16 in float32 and without the roots.
+    between = result if result is torch.bfloat16 else x.dtype
     match float(exponent.value):
+        case 0.5 | -0.5 if result is torch.float16:
+            return compute("pow", x, exponent.value)
         case 0.0:
             return constant(1.0, x.dtype)
         case 1.0:
@@ -199,11 +203,11 @@ def pow_scalar(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
         case 2.0:
             return compute("mul", x, x)
         case 3.0:
-            return compute("mul", cast(cast(compute("mul", x, x), result), x.dtype), x)
+            return compute("mul", cast(cast(compute("mul", x, x), between), x.dtype), x)
         case -1.0:
             return compute("reciprocal", x)
         case -2.0:
-            return compute("reciprocal", cast(cast(compute("mul", x, x), result), x.dtype))
+            return compute("reciprocal", cast(cast(compute("mul", x, x), between), x.dtype))
     return compute("pow", x, exponent.value)
 
 

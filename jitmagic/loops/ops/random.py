@@ -1,1 +1,73 @@
-"""random."""
+"""Random numbers: drawn by ATen from the user's own generator, so that the stream is eager's.
+
+Only the draw is an Extern step; the arithmetic around it is loops. Draws keep the graph's order, which is
+the order of the steps that hold them: no later stage may swap two of them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...spec import TensorSpec
+from ..builder import Builder, Decline, Out
+from ..ir import Value
+from ..registry import lowers, pointwise, whole
+from ..tensor_view import Point, TensorView
+from ..values import cast, compute, opmath, round_to
+
+__all__: list[str] = []
+
+whole(
+    "random numbers come from eager's own generator",
+    *("rand.default", "rand.generator", "rand_like.default", "randn.default", "randn.generator"),
+    *("randn_like.default", "randint.default", "randint.low", "randint_like.default"),
+    *("randint_like.low_dtype", "randperm.default", "bernoulli.default", "bernoulli.p"),
+    *("uniform.default", "normal_functional.default", "normal.Tensor_Tensor"),
+    *("normal.Tensor_float", "normal.float_Tensor", "normal.float_float", "exponential.default"),
+    *("multinomial.default", "poisson.default", "geometric.default", "log_normal.default"),
+    *("cauchy.default", "random.default", "random.from", "rrelu_with_noise_functional.default"),
+)
+
+
+@lowers("native_dropout.default")
+def native_dropout(
+    builder: Builder, out: Out, x: TensorView, p: float, train: bool | None
+) -> list[TensorView | None]:
+    """As native_dropout_cpu: a draw of the mask, then x * mask * 1 / (1 - p)."""
+    if x.device.type != "cpu":
+        raise Decline("dropout on this device draws inside its own kernel")
+    if x.numel == 0 or train is False:
+        raise Decline("dropout that keeps everything")
+    kept = 1.0 - p
+    scale = round_to(0.0 if kept == 0.0 else 1.0 / kept, x.dtype)
+    spec = TensorSpec(x.shape, builder.stride(x), x.dtype, x.device)
+    drawn = builder.extern(
+        Out(f"{out.name}_draw", (spec,)),
+        torch.ops.aten.bernoulli.p,
+        (x, kept),
+        {},
+        "random numbers come from eager's own generator",
+    )[0]
+    if drawn is None:
+        raise Decline("a draw without a result")
+    wide = opmath(x.dtype)
+
+    def dropped(point: Point) -> Value:
+        factor = cast(builder.load(drawn, point), wide)
+        product = compute("mul", cast(builder.load(x, point), wide), factor)
+        return compute("mul", cast(cast(product, x.dtype), wide), scale)
+
+    def mask(point: Point) -> Value:
+        return cast(builder.load(drawn, point), torch.bool)
+
+    made: list[TensorView | None] = [None, None]
+    wanted = [(n, part, value) for n, value in ((0, dropped), (1, mask)) if (part := out.part(n))]
+    views = builder.nest(out.name, [(part, value, ()) for _, part, value in wanted])
+    for (n, _, _), view in zip(wanted, views, strict=True):
+        made[n] = view
+    return made
+
+
+@pointwise("native_dropout_backward.default", rule="first", operands=2)
+def native_dropout_backward(grad: Value, mask: Value, scale: float) -> Value:
+    return compute("mul", grad, compute("mul", mask, scale))
