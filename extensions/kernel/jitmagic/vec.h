@@ -65,7 +65,7 @@ template <class T, int N> struct Vec {
     JM_INLINE Vec(storage s) : v(s) {}
     JM_INLINE Vec(T x) {
         if constexpr (wide) v = {Vec<T, N / 2>(x), Vec<T, N / 2>(x)};
-        else v = storage{} + as_lane(x);
+        else v = as_lane(x) - storage{};   // minus, not plus: exact for -0, and the compiler knows it
     }
     static JM_INLINE lane as_lane(T x) {
         if constexpr (is_half<T>) return x.bits;
