@@ -1,0 +1,115 @@
+"""%%compile in an IPython shell, and the notebook through a real kernel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("IPython")
+from IPython.core.error import UsageError
+from IPython.testing.globalipapp import start_ipython
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def shell():
+    return start_ipython()
+
+
+@pytest.fixture
+def loaded(shell):
+    shell.run_line_magic("load_ext", "jitmagic")
+    yield shell
+    shell.run_line_magic("unload_ext", "jitmagic")
+    shell.reset(new_session=False)
+
+
+def test_functions_are_tagged_and_the_value_is_the_cells(loaded):
+    loaded.run_cell("import torch, jitmagic")
+    cell = "def f(x):\n    return x * 2 + 1\nf(torch.ones(3))"
+    result = loaded.run_cell_magic("compile", "", cell)
+    assert torch.equal(result, torch.full((3,), 3.0))
+    assert loaded.user_ns["f"].__wrapped__ is not None
+
+
+def test_top_level_code_writes_the_notebooks_names(loaded):
+    loaded.run_cell("import torch")
+    loaded.user_ns["x"] = torch.arange(4.0)
+    loaded.run_cell_magic("compile", "", "y = x * 2\nz = y.sum()")
+    assert torch.equal(loaded.user_ns["y"], torch.arange(4.0) * 2)
+    assert loaded.user_ns["z"].item() == 12
+
+
+@pytest.mark.parametrize("line", ["--mode fast", "--backend nope", "--frobnicate", '--mode "'])
+def test_bad_options_are_usage_errors_and_run_nothing(loaded, line):
+    with pytest.raises(UsageError):
+        loaded.run_cell_magic("compile", line, "touched = 1")
+    assert "touched" not in loaded.user_ns
+
+
+def test_a_backend_can_be_a_name_of_the_notebook(loaded):
+    seen = []
+
+    def backend(gm, inputs):
+        seen.append(len(inputs))
+        return gm.forward
+
+    loaded.user_ns.update(backend=backend, torch=torch)
+    loaded.run_cell_magic(
+        "compile", "--backend backend", "def f(x):\n    return x + 1\nf(torch.ones(2))"
+    )
+    assert seen == [1]
+
+
+def test_generators_stay_what_they_are(loaded, capsys):
+    loaded.run_cell_magic("compile", "", "def g():\n    yield 1\nv = list(g())")
+    assert loaded.user_ns["v"] == [1]
+
+
+def test_explain_and_time_are_displayed(loaded, capsys):
+    loaded.user_ns["torch"] = torch
+    cell = "def f(x):\n    return x * 2\nf(torch.ones(2))"
+    loaded.run_cell_magic("compile", "--explain --time", cell)
+    text = capsys.readouterr().out
+    assert "jitmagic explain: f" in text
+    assert "compiling" in text
+
+
+def test_unloading_restores_everything(shell):
+    shell.run_line_magic("load_ext", "jitmagic")
+    shell.user_ns["torch"] = torch
+    shell.run_cell_magic("compile", "", "def f(x):\n    return x * 2\n")
+    tagged = shell.user_ns["f"]
+    shell.run_line_magic("unload_ext", "jitmagic")
+    assert shell.user_ns["f"] is not tagged
+    assert not hasattr(shell.user_ns["f"], "__wrapped__")
+    assert "compile" not in shell.magics_manager.magics["cell"]
+
+
+def test_quickstart_runs_in_a_real_kernel():
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(ROOT / "demos" / "quickstart.ipynb", as_version=4)
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=240,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT / "demos")}},
+    )
+    client.create_kernel_manager().kernel_cmd = [
+        sys.executable,
+        "-m",
+        "ipykernel_launcher",
+        "-f",
+        "{connection_file}",
+    ]
+    client.execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    html = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
+    assert any("graph break" in text for text in html)
+    assert not [o for o in outputs if o["output_type"] == "error"]
