@@ -7,6 +7,7 @@ no user code runs.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ..bytecode import FrameSnapshot
@@ -18,6 +19,7 @@ from .source import (
     FunctionPart,
     Global,
     Gradient,
+    ImportedModule,
     InstanceDict,
     Item,
     ModuleAttr,
@@ -40,6 +42,8 @@ def read_source(source: Source, frame: FrameSnapshot) -> Any:
             return frame.globals[name]
         case Builtin(name=name):
             return frame.builtins[name]
+        case ImportedModule(name=name):
+            return sys.modules[name]
     return _step(source, read_source(source.base, frame))  # type: ignore[attr-defined]
 
 

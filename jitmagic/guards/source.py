@@ -8,6 +8,7 @@ dictionaries and tuples, never through `__getattr__` or properties.
     Source = Argument(index, name)           i-th value handed to the dispatcher: arguments, then
     cells
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
+           | ImportedModule(name)            sys.modules[name] (import statements inside functions)
            | CellContents(base)              what a closure cell holds
            | InstanceDict(base)              base.__dict__
            | Item(base, key)                 base[key] of an exact list, tuple or dict; key is a constant
@@ -34,6 +35,7 @@ __all__ = [
     "FunctionPart",
     "Global",
     "Gradient",
+    "ImportedModule",
     "InstanceDict",
     "Item",
     "ModuleAttr",
@@ -69,6 +71,11 @@ class Global(Source):
 
 @dataclass(frozen=True, slots=True)
 class Builtin(Source):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModule(Source):
     name: str
 
 
@@ -139,7 +146,7 @@ def describe(source: Source) -> str:
     """Python text for the path, as a person would write it: `self.fc1.weight`, `xs[0]`,
     `cfg['n']`."""
     match source:
-        case Argument(name=name) | Global(name=name) | Builtin(name=name):
+        case Argument(name=name) | Global(name=name) | Builtin(name=name) | ImportedModule(name=name):
             return name
         case Item(base=Item(base=InstanceDict(base=owner), key=table), key=str(key)) if (
             table in _MODULE_TABLES

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+from ..errors import UserLine
 from .result import BreakReason
 
 __all__ = [
@@ -48,6 +49,7 @@ class GraphBreak(Exception):
     def __init__(self, reason: BreakReason) -> None:
         super().__init__(reason.message)
         self.reason = reason
+        self.where: UserLine | None = None  # set by the machine: the innermost user line
 
 
 class Reason(BreakReason):

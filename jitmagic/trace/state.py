@@ -8,16 +8,28 @@ state, which becomes the one GlobalState guard of a trace. Nothing here interpre
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any
 
 import torch
 
-from ..bytecode.instruction import Body, ExceptionRegion, Instruction
+from ..bytecode.decode import decode
+from ..bytecode.instruction import Body, Instruction
 from ..errors import UserLine
-from ..guards.guard import GlobalState, Guard, IdentityIs, StateFacts, TensorMatch, TypeIs, ValueEquals
+from ..guards.guard import (
+    DictKeysAre,
+    GlobalState,
+    Guard,
+    IdentityIs,
+    StateFacts,
+    TensorMatch,
+    TypeIs,
+    ValueEquals,
+)
 from ..guards.source import Source
 from .values.base import Machine, Value
 
-__all__ = ["Frame", "GuardBook", "read_state"]
+__all__ = ["Frame", "GuardBook", "Program", "make_program", "read_state"]
 
 
 def read_state() -> StateFacts:
@@ -42,12 +54,13 @@ class GuardBook:
     """The guards of one trace, without duplicates, in the order the facts were read."""
 
     def __init__(self) -> None:
-        self._guards: dict[Guard, Guard] = {}
+        self._guards: dict[object, Guard] = {}
 
     def add(self, guard: Guard, where: UserLine | None) -> None:
         """Rely on `guard`; the first line that did is the one remembered."""
-        if guard not in self._guards:
-            self._guards[guard] = guard if guard.where else replace(guard, where=where)
+        key = _key(guard)
+        if key not in self._guards:
+            self._guards[key] = guard if guard.where else replace(guard, where=where)
 
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
         """All guards; a TypeIs implied by a sharper guard of the same source is left out."""
@@ -64,13 +77,47 @@ class GuardBook:
         return (GlobalState(facts=state), *kept)
 
 
+def _key(guard: Guard) -> object:
+    """What makes two guards one. A source has one value, so values need not be compared (or hashed)."""
+    if isinstance(guard, ValueEquals | IdentityIs | DictKeysAre):
+        return type(guard), guard.source
+    return guard
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Where an exception raised at instructions first..last goes, by instruction index."""
+
+    first: int
+    last: int
+    target: int
+    depth: int
+    lasti: bool
+
+
 @dataclass(eq=False, slots=True)
 class Program:
-    """A decoded body with its instructions numbered; decoded once per code object and trace."""
+    """A decoded body with its instructions numbered."""
 
     body: Body
     index: dict[Instruction, int]
-    regions: list[ExceptionRegion]
+    handlers: list[Handler]
+
+    def handler_at(self, index: int) -> Handler | None:
+        """The innermost handler of an instruction."""
+        covering = [one for one in self.handlers if one.first <= index <= one.last]
+        return min(covering, key=lambda one: one.last - one.first, default=None)
+
+
+def make_program(code: CodeType) -> Program:
+    """Decode a code object for interpretation."""
+    body = decode(code)
+    index = {instruction: number for number, instruction in enumerate(body.instructions)}
+    handlers = [
+        Handler(index[one.start], index[one.end_inclusive], index[one.target], one.depth, one.lasti)
+        for one in body.regions
+    ]
+    return Program(body, index, handlers)
 
 
 @dataclass(eq=False)
@@ -79,9 +126,9 @@ class Frame:
 
     program: Program
     slots: dict[str, Value]
-    globals: Value  # a values.namespace.GlobalsValue
-    function_name: str
+    globals: Any  # a values.namespaces.GlobalsValue
     at: int = 0  # index of the instruction being interpreted
+    next: int = 0  # index of the one to go on with; handlers that jump change it
     stack: list[Value | None] = field(default_factory=list)  # None is a NULL
     handling: list[Value] = field(default_factory=list)  # exceptions being handled, innermost last
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
@@ -92,6 +139,12 @@ class Frame:
 
     def push(self, value: Value | None) -> None:
         self.stack.append(value)
+
+    def peek(self, depth: int, machine: Machine) -> Value:
+        """The value `depth` entries from the top (1: the top), realized."""
+        value = self.stack[-depth]
+        assert value is not None, "a NULL where a value is expected"
+        return value.realize(machine)
 
     def pop_raw(self) -> Value | None:
         """The top of the stack as it is: maybe a NULL, maybe nobody looked at it yet."""
@@ -119,11 +172,11 @@ class Frame:
     def jump(self, target: Instruction | None) -> None:
         """Go on at `target`."""
         assert target is not None
-        self.at = self.program.index[target]
+        self.next = self.program.index[target]
 
     def line(self) -> UserLine:
         """The user's line of the instruction being interpreted."""
         body = self.program.body
         position = min(self.at, len(body.instructions) - 1)
         lineno = body.instructions[position].lineno or body.firstlineno
-        return UserLine(body.filename, lineno, self.function_name)
+        return UserLine(body.filename, lineno, body.name)

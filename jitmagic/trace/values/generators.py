@@ -24,7 +24,7 @@ Resume = Callable[[Value], "Value | None"]  # send a value in; the next item, or
 class GeneratorValue(IteratorValue):
     """`resume` runs the frame; `result` is what it returned, once it did."""
 
-    __slots__ = ("born", "finished", "resume", "running")
+    __slots__ = ("born", "finished", "result", "resume", "running")
 
     def __init__(self, machine: Machine, resume: Resume) -> None:
         super().__init__(types.GeneratorType)
@@ -32,6 +32,7 @@ class GeneratorValue(IteratorValue):
         self.born = machine.step
         self.running = False
         self.finished = False
+        self.result: Value = ConstantValue(None)
 
     def next(self, machine: Machine) -> Value | None:
         return self.send(machine, ConstantValue(None))

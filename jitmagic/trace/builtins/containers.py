@@ -1,0 +1,337 @@
+"""Methods of list, tuple, dict, set and their kin."""
+
+from __future__ import annotations
+
+import collections
+
+from ..breaks import GraphBreak, UnsupportedArguments
+from ..values.base import Args, Kwargs, Machine, Value
+from ..values.mappings import DictValue, ViewValue
+from ..values.operators import equal, index_of, unpack
+from ..values.sequences import ListValue, SequenceValue, TupleValue
+from ..values.sets import SetValue
+from .iteration import sorted_values
+from .numbers import members
+from .registry import method
+
+__all__: list[str] = []
+
+
+def _as_list(value: Value) -> ListValue:
+    assert isinstance(value, ListValue)
+    return value
+
+
+def _as_dict(value: Value) -> DictValue:
+    assert isinstance(value, DictValue)
+    return value
+
+
+def _as_set(value: Value) -> SetValue:
+    assert isinstance(value, SetValue)
+    return value
+
+
+# -- list and tuple ------------------------------------------------------------------------------
+
+
+@method(list, "append", lazy=True)
+def _append(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    target.change(machine, [*target.items, args[0]])
+    return machine.constant(None)
+
+
+@method(list, "extend")
+def _extend(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    target.change(machine, [*target.items, *unpack(machine, args[0])])
+    return machine.constant(None)
+
+
+@method(list, "insert")
+def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    items = list(target.items)
+    items.insert(index_of(machine, args[0]), args[1])
+    target.change(machine, items)
+    return machine.constant(None)
+
+
+@method(list, "pop")
+def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    if not target.items:
+        raise machine.error(IndexError, "pop from empty list")
+    items = list(target.items)
+    try:
+        taken = items.pop(index_of(machine, args[0]) if args else -1)
+    except IndexError:
+        raise machine.error(IndexError, "pop index out of range") from None
+    target.change(machine, items)
+    return taken
+
+
+@method(list, "remove")
+def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    for position, item in enumerate(target.items):
+        if equal(machine, item, args[0]):
+            target.change(machine, [*target.items[:position], *target.items[position + 1 :]])
+            return machine.constant(None)
+    raise machine.error(ValueError, "list.remove(x): x not in list")
+
+
+@method(list, "clear")
+def _clear_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_list(owner).change(machine, [])
+    return machine.constant(None)
+
+
+@method(list, "reverse")
+def _reverse(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    target.change(machine, target.items[::-1])
+    return machine.constant(None)
+
+
+@method(list, "sort")
+def _sort(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_list(owner)
+    target.change(machine, sorted_values(machine, list(target.items), kwargs))
+    return machine.constant(None)
+
+
+@method(list, "copy")
+def _copy_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return ListValue(_as_list(owner).items)
+
+
+@method(list, "index")
+@method(tuple, "index")
+def _index(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, SequenceValue)
+    bounds = slice(*(index_of(machine, one) for one in args[1:])) if args[1:] else slice(None)
+    positions = range(len(owner.items))
+    if len(args) == 2:
+        bounds = slice(index_of(machine, args[1]), None)
+    for position in positions[bounds]:
+        if equal(machine, owner.items[position], args[0]):
+            return machine.constant(position)
+    raise machine.error(ValueError, "value is not in the sequence")
+
+
+@method(list, "count")
+@method(tuple, "count")
+def _count(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    assert isinstance(owner, SequenceValue)
+    return machine.constant(sum(equal(machine, item, args[0]) for item in owner.items))
+
+
+# -- dict ----------------------------------------------------------------------------------------
+
+
+@method(dict, "get")
+def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    found = _as_dict(owner).find(machine, args[0])
+    if found is not None:
+        return found
+    return args[1] if len(args) > 1 else machine.constant(None)
+
+
+@method(dict, "keys")
+def _keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return ViewValue(_as_dict(owner), "keys")
+
+
+@method(dict, "values")
+def _values(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return ViewValue(_as_dict(owner), "values")
+
+
+@method(dict, "items")
+def _items(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return ViewValue(_as_dict(owner), "items")
+
+
+@method(dict, "setdefault")
+def _setdefault(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(owner)
+    found = target.find(machine, args[0])
+    if found is not None:
+        return found
+    default = args[1] if len(args) > 1 else machine.constant(None)
+    target.set_item(machine, args[0], default)
+    return default
+
+
+@method(dict, "pop")
+def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(owner)
+    found = target.find(machine, args[0])
+    if found is None:
+        return args[1] if len(args) > 1 else DictValue.missing(target, machine, args[0])
+    target.del_item(machine, args[0])
+    return found
+
+
+@method(dict, "popitem")
+def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(owner)
+    if not target.pairs:
+        raise machine.error(KeyError, "popitem(): dictionary is empty")
+    if args or kwargs:
+        raise GraphBreak(UnsupportedArguments.of(name="popitem", what="arguments"))
+    key, value = target.pairs.popitem()[1]
+    target.changed(machine)
+    return TupleValue([key, value])
+
+
+@method(dict, "update")
+def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(owner)
+    for key, value in [*(_pairs(machine, args[0]) if args else ()), *_named(machine, kwargs)]:
+        target.store(machine, key, value)
+    target.changed(machine)
+    return machine.constant(None)
+
+
+def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
+    """The pairs of a mapping or of an iterable of pairs."""
+    if isinstance(value, DictValue):
+        return list(value.pairs.values())
+    rows = [unpack(machine, row) for row in unpack(machine, value)]
+    if any(len(row) != 2 for row in rows):
+        raise machine.error(ValueError, "dictionary update sequence element has the wrong length")
+    return [(row[0], row[1]) for row in rows]
+
+
+def _named(machine: Machine, kwargs: Kwargs) -> list[tuple[Value, Value]]:
+    return [(machine.constant(name), value) for name, value in kwargs.items()]
+
+
+@method(dict, "clear")
+def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(owner)
+    target.pairs.clear()
+    target.changed(machine)
+    return machine.constant(None)
+
+
+@method(dict, "copy")
+def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(owner)
+    if target.kind is collections.defaultdict:
+        raise GraphBreak(UnsupportedArguments.of(name="defaultdict.copy", what="a default factory"))
+    return DictValue(dict(target.pairs), kind=target.kind)
+
+
+@method(dict, "fromkeys")
+def _fromkeys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    default = args[1] if len(args) > 1 else machine.constant(None)
+    return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])))
+
+
+@method(collections.OrderedDict, "move_to_end")
+def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(owner)
+    token = args[0].hash_key(machine)
+    if token not in target.pairs:
+        DictValue.missing(target, machine, args[0])
+    last = args[1] if len(args) > 1 else kwargs.get("last", machine.constant(True))
+    pair = target.pairs.pop(token)
+    rest = dict(target.pairs)
+    target.pairs.clear()
+    at_end = last.truth(machine)
+    target.pairs.update({**rest, token: pair} if at_end else {token: pair, **rest})
+    target.changed(machine)
+    return machine.constant(None)
+
+
+# -- set -----------------------------------------------------------------------------------------
+
+
+@method(set, "add")
+def _add(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_set(owner)
+    token = args[0].hash_key(machine)
+    if token not in target.members:
+        target.change(machine, {**target.members, token: args[0]})
+    return machine.constant(None)
+
+
+@method(set, "discard", lazy=False)
+def _discard(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_set(owner)
+    token = args[0].hash_key(machine)
+    if token in target.members:
+        kept = {key: value for key, value in target.members.items() if key != token}
+        target.change(machine, kept)
+    return machine.constant(None)
+
+
+@method(set, "remove")
+def _remove_member(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    if args[0].hash_key(machine) not in _as_set(owner).members:
+        raise machine.error(KeyError, args[0].as_constant(machine))
+    return _discard(machine, owner, args, kwargs)
+
+
+@method(set, "clear")
+def _clear_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_set(owner).change(machine, {})
+    return machine.constant(None)
+
+
+@method(set, "update")
+def _update_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_set(owner)
+    grown = dict(target.members)
+    for one in args:
+        for item in members(machine, one):
+            grown.setdefault(item.realize(machine).hash_key(machine), item)
+    target.change(machine, grown)
+    return machine.constant(None)
+
+
+@method(set, "copy")
+@method(frozenset, "copy")
+def _copy_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_set(owner)
+    return SetValue(dict(target.members), target.kind)
+
+
+def _register_algebra(name: str, op: str) -> None:
+    """The methods behind the operators take any iterables."""
+
+    def combine(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+        result = _as_set(owner)
+        for one in args:
+            other = SetValue.of(machine, members(machine, one))
+            result = SetValue(result.combined(op, other), result.kind)
+        return result
+
+    method(set, name)(combine)
+    method(frozenset, name)(combine)
+
+
+def _register_order(name: str, op: str) -> None:
+    def compare(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+        other = SetValue.of(machine, members(machine, args[0]))
+        result = _as_set(owner).compare(machine, op, other)
+        assert result is not None
+        return result
+
+    method(set, name)(compare)
+    method(frozenset, name)(compare)
+
+
+for _name, _op in (
+    ("union", "|"),
+    ("intersection", "&"),
+    ("difference", "-"),
+    ("symmetric_difference", "^"),
+):
+    _register_algebra(_name, _op)
+for _name, _op in (("issubset", "<="), ("issuperset", ">=")):
+    _register_order(_name, _op)

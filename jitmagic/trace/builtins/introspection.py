@@ -1,0 +1,143 @@
+"""Questions about objects: types, attributes, length, identity; and super()."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...guards.source import TypeOf
+from ..breaks import GraphBreak, UnsupportedArguments
+from ..values.base import Args, Kwargs, Machine, ObservedError, Value
+from ..values.callables import BuiltinMethodValue, BuiltinValue
+from ..values.classes import NOTHING, ClassValue, SuperValue, attribute_of_class
+from ..values.constants import ConstantValue
+from ..values.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
+from ..values.instances import InstanceValue
+from ..values.sequences import TupleValue
+from .registry import handles
+
+__all__: list[str] = []
+
+_CALLABLE = (
+    BoundMethodValue, BuiltinMethodValue, BuiltinValue, ClassValue, FunctionValue, PartialValue,
+)  # fmt: skip
+
+
+@handles(len)
+def _len(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(args[0].length(machine))
+
+
+@handles(type)
+def _type(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1:
+        raise GraphBreak(UnsupportedArguments.of(name="type", what="a new class"))
+    return machine.constant(args[0].python_type(machine))
+
+
+def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
+    """The classes of the second argument of isinstance or issubclass."""
+    if isinstance(value, TupleValue):
+        return [kind for one in value.realized(machine) for kind in _kinds(machine, one, name)]
+    if isinstance(value, ClassValue):
+        return [value.live]
+    raise GraphBreak(UnsupportedArguments.of(name=name, what="not a class"))
+
+
+@handles(isinstance)
+def _isinstance(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    kinds = _kinds(machine, args[1], "isinstance")
+    return machine.constant(any(args[0].is_instance(machine, kind) for kind in kinds))
+
+
+@handles(issubclass)
+def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0], ClassValue):
+        raise GraphBreak(UnsupportedArguments.of(name="issubclass", what="not a class"))
+    kinds = _kinds(machine, args[1], "issubclass")
+    if any("__subclasscheck__" in vars(kind) for one in kinds for kind in type(one).__mro__[:-2]):
+        raise GraphBreak(UnsupportedArguments.of(name="issubclass", what="__subclasscheck__"))
+    return machine.constant(issubclass(args[0].live, tuple(kinds)))
+
+
+@handles(callable)
+def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0]
+    if isinstance(value, _CALLABLE):
+        return machine.constant(True)
+    kind = value.python_type(machine)
+    return machine.constant(attribute_of_class(kind, "__call__") is not NOTHING)
+
+
+@handles(getattr)
+def _getattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    name = args[1].as_constant(machine)
+    try:
+        return args[0].get_attr(machine, name)
+    except ObservedError as observed:
+        if len(args) < 3 or not _is_attribute_error(machine, observed):
+            raise
+        return args[2]
+
+
+@handles(hasattr)
+def _hasattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    try:
+        args[0].get_attr(machine, args[1].as_constant(machine))
+    except ObservedError as observed:
+        if not _is_attribute_error(machine, observed):
+            raise
+        return machine.constant(False)
+    return machine.constant(True)
+
+
+def _is_attribute_error(machine: Machine, observed: ObservedError) -> bool:
+    return issubclass(observed.error.python_type(machine), AttributeError)
+
+
+@handles(setattr)
+def _setattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    args[0].set_attr(machine, args[1].as_constant(machine), args[2])
+    return machine.constant(None)
+
+
+@handles(delattr)
+def _delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    args[0].del_attr(machine, args[1].as_constant(machine))
+    return machine.constant(None)
+
+
+@handles(hash)
+def _hash(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Hashes of numbers are the same in every process; others are not worth following."""
+    value = args[0]
+    if isinstance(value, ConstantValue) and isinstance(value.value, int | float):
+        return machine.constant(hash(value.as_constant(machine)))
+    raise GraphBreak(UnsupportedArguments.of(name="hash", what=value.describe()))
+
+
+@handles(super)
+def _super(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    start, obj = args if args else _implicit_super(machine)
+    if not isinstance(start, ClassValue):
+        raise GraphBreak(UnsupportedArguments.of(name="super", what="not a class"))
+    if isinstance(obj, ClassValue):
+        return SuperValue(start.live, obj, obj)
+    owner = obj.cls if isinstance(obj, InstanceValue) else None
+    if owner is None:
+        path = None if obj.source is None else TypeOf(obj.source)
+        owner = machine.class_of(obj.python_type(machine), path)
+    return SuperValue(start.live, obj, owner)
+
+
+def _implicit_super(machine: Any) -> tuple[Value, Value]:
+    """`super()`: the __class__ cell and the first argument of the calling frame."""
+    frame = machine.frame
+    cell = frame.slots.get("__class__")
+    names = frame.program.body.parameters
+    if cell is None or not names or names[0] not in frame.slots:
+        raise machine.error(RuntimeError, "super(): no arguments")
+    first = frame.slots[names[0]].realize(machine)
+    if isinstance(first, CellValue):
+        first = first.get_attr(machine, "cell_contents").realize(machine)
+    start = cell.realize(machine).get_attr(machine, "cell_contents").realize(machine)
+    return start, first

@@ -1,0 +1,145 @@
+"""Numbers: conversions, arithmetic built-ins, and the math module on constants."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..breaks import GraphBreak, UnsupportedArguments
+from ..values.base import Args, Kwargs, Machine, Value
+from ..values.constants import fold
+from ..values.operators import binary, compare, unpack
+from ..values.sets import SetValue
+from .registry import handles
+
+__all__ = ["fold_call", "members"]
+
+_MATH = [
+    one for module in (math, cmath) for one in vars(module).values()
+    if callable(one) and not isinstance(one, type)
+]  # fmt: skip
+_PURE = [*_MATH, divmod, bin, oct, hex, complex]
+_BY_METHOD: dict[Callable[..., Any], str] = {
+    abs: "__abs__",
+    round: "__round__",
+    float: "__float__",
+    int: "__int__",
+    math.floor: "__floor__",
+    math.ceil: "__ceil__",
+    math.trunc: "__trunc__",
+}
+
+
+def fold_call(
+    machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs, name: str = ""
+) -> Value:
+    """A pure function of constants; breaks where an argument is none."""
+    if not all(one.is_constant(machine) for one in (*args, *kwargs.values())):
+        name = name or getattr(function, "__name__", str(function))
+        raise GraphBreak(UnsupportedArguments.of(name=name, what="not all are constants"))
+    named = {name: value.as_constant(machine) for name, value in kwargs.items()}
+    return fold(machine, lambda *given: function(*given, **named), *args)
+
+
+def _register_pure(function: Callable[..., Any]) -> None:
+    @handles(function)
+    def pure(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return fold_call(machine, function, args, kwargs)
+
+
+def _register_protocol(function: Callable[..., Any], method: str) -> None:
+    """Functions that ask their first argument: `abs(x)` is `x.__abs__()` unless x is a constant."""
+
+    @handles(function)
+    def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if not args or args[0].is_constant(machine):
+            return fold_call(machine, function, args, kwargs)
+        return args[0].call_method(machine, method, args[1:], kwargs)
+
+
+for _function in _PURE:
+    _register_pure(_function)
+for _function, _method in _BY_METHOD.items():
+    _register_protocol(_function, _method)
+
+
+@handles(bool)
+def _bool(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(args[0].truth(machine) if args else False)
+
+
+@handles(pow)
+def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 2 and not kwargs:
+        return binary(machine, "**", *args)
+    return fold_call(machine, pow, args, kwargs)
+
+
+@handles(sum)
+def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
+    total = start
+    for item in members(machine, args[0]):
+        total = binary(machine, "+", total.realize(machine), item.realize(machine))
+    return total
+
+
+def members(machine: Machine, value: Value) -> list[Value]:
+    """The items of an iterable where the order does not matter (a set has none that is known)."""
+    return list(value.members.values()) if isinstance(value, SetValue) else unpack(machine, value)
+
+
+@handles(any)
+def _any(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _first_that_is(machine, args[0], True)
+
+
+@handles(all)
+def _all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _first_that_is(machine, args[0], False)
+
+
+def _first_that_is(machine: Machine, iterable: Value, wanted: bool) -> Value:
+    """`wanted` if some item has that truth, else the opposite; stops at the first."""
+    if isinstance(iterable, SetValue):
+        found = any(one.realize(machine).truth(machine) == wanted for one in members(machine, iterable))
+        return machine.constant(wanted if found else not wanted)
+    iterator = iterable.iterate(machine).realize(machine)
+    while (item := iterator.next(machine)) is not None:
+        if item.realize(machine).truth(machine) == wanted:
+            return machine.constant(wanted)
+    return machine.constant(not wanted)
+
+
+@handles(min)
+def _min(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _extreme(machine, "<", args, kwargs)
+
+
+@handles(max)
+def _max(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return _extreme(machine, ">", args, kwargs)
+
+
+def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
+    """The first item that no other is `op` of, by `key` if given."""
+    items = members(machine, args[0]) if len(args) == 1 else list(args)
+    if not items:
+        if "default" in kwargs:
+            return kwargs["default"]
+        raise machine.error(ValueError, f"{'min' if op == '<' else 'max'}() arg is an empty sequence")
+    key = kwargs.get("key")
+
+    def measure(item: Value) -> Value:
+        plain = key is None or (key.is_constant(machine) and key.as_constant(machine) is None)
+        made = item if plain or key is None else key.call(machine, [item], {})
+        return made.realize(machine)
+
+    best, best_measure = items[0], measure(items[0])
+    for item in items[1:]:
+        measured = measure(item)
+        if compare(machine, op, measured, best_measure).realize(machine).truth(machine):
+            best, best_measure = item, measured
+    return best

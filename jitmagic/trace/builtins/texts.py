@@ -1,0 +1,73 @@
+"""Text: f-strings, str, repr, format, and the small conversions of constants."""
+
+from __future__ import annotations
+
+from ..breaks import GraphBreak, UnsupportedOperation
+from ..values.base import Args, Kwargs, Machine, Value
+from ..values.constants import fold
+from ..values.exceptions import ExceptionValue
+from ..values.instances import InstanceValue
+from .registry import handles
+
+__all__ = ["formatted"]
+
+
+def text_of(machine: Machine, value: Value, how: str) -> Value:
+    """`str(value)` ("s"), `repr(value)` ("r") or `ascii(value)` ("a")."""
+    if value.is_constant(machine):
+        return fold(machine, {"s": str, "r": repr, "a": ascii}[how], value)
+    if isinstance(value, ExceptionValue) and how == "s":
+        return machine.constant(value.text(machine))
+    if isinstance(value, InstanceValue) and how in "sr":
+        result = value.special(machine, "__str__") if how == "s" else None
+        result = result or value.special(machine, "__repr__")
+        if result is not None:
+            return result
+    raise GraphBreak(UnsupportedOperation.of(what="conversion to text", types=value.describe()))
+
+
+def formatted(machine: Machine, value: Value, conversion: str, spec: Value | None) -> Value:
+    """A replacement field of an f-string."""
+    if conversion:
+        value = text_of(machine, value, conversion)
+    if value.is_constant(machine):
+        return fold(machine, format, value, *([] if spec is None else [spec]))
+    if isinstance(value, InstanceValue):
+        result = value.special(machine, "__format__", spec or machine.constant(""))
+        if result is not None:
+            return result
+    if spec is not None and spec.realize(machine).as_constant(machine):
+        raise GraphBreak(UnsupportedOperation.of(what="a format spec", types=value.describe()))
+    return text_of(machine, value, "s")
+
+
+@handles(repr)
+def _repr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return text_of(machine, args[0], "r")
+
+
+@handles(ascii)
+def _ascii(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return text_of(machine, args[0], "a")
+
+
+@handles(str)
+def _str(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1 and not kwargs:
+        return text_of(machine, args[0], "s")
+    return fold(machine, str, *args)
+
+
+@handles(format)
+def _format(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return formatted(machine, args[0], "", args[1] if len(args) > 1 else None)
+
+
+@handles(chr)
+def _chr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return fold(machine, chr, *args)
+
+
+@handles(ord)
+def _ord(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return fold(machine, ord, *args)

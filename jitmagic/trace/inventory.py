@@ -1,0 +1,49 @@
+"""Every module that registers values, builtins or opcodes; importing this one imports them all.
+
+A new module of values/, builtins/ or opcodes/ gets its line here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from .builtins import constructors as _constructors
+from .builtins import containers as _containers
+from .builtins import introspection as _introspection
+from .builtins import iteration as _iteration
+from .builtins import numbers as _numbers
+from .builtins import objects as _objects
+from .builtins import operators as _operators
+from .builtins import outside as _outside
+from .builtins import texts as _texts
+from .builtins import torch_calls as _torch_calls
+from .opcodes import attributes as _attributes
+from .opcodes import calls as _calls
+from .opcodes import comparisons as _comparisons
+from .opcodes import containers as _container_opcodes
+from .opcodes import control as _control
+from .opcodes import exceptions as _exception_opcodes
+from .opcodes import functions as _function_opcodes
+from .opcodes import imports as _imports
+from .opcodes import intrinsics as _intrinsics
+from .opcodes import locals as _locals
+from .opcodes import stack as _stack
+from .opcodes import with_ as _with
+from .values import contexts as _contexts
+from .values import exceptions as _exceptions
+from .values import functions as _functions
+from .values import instances as _instances
+from .values import namedtuples as _namedtuples
+from .values import namespaces as _namespaces
+from .values import nn_module as _nn_module
+from .values import tensor_inputs as _tensor_inputs
+from .values import torch_function as _torch_function
+
+__all__ = ["MODULES"]
+
+MODULES = (
+    _constructors, _containers, _introspection, _iteration, _numbers, _objects, _operators, _outside,
+    _texts, _torch_calls,
+    _attributes, _calls, _comparisons, _container_opcodes, _control, _exception_opcodes,
+    _function_opcodes, _imports, _intrinsics, _locals, _stack, _with,
+    _contexts, _exceptions, _functions, _instances, _namedtuples, _namespaces, _nn_module, _tensor_inputs,
+    _torch_function,
+)  # fmt: skip

@@ -1,0 +1,351 @@
+"""trace: a frame snapshot becomes a Trace.
+
+Comes in: `FrameSnapshot` (live objects, none of which is changed) and `Options`.
+Goes out: `Trace`: graph, guards, effects and either the returned value or a Break.
+
+The machine interprets the frame's bytecode over Values (values/base.py); each opcode has a handler in
+opcodes/. Where something cannot be followed the whole attempt is thrown away and made again, ending
+before the instruction of the root frame that led there: speculation restarts, nothing is rolled back.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType
+
+from ..bytecode.snapshot import FrameSnapshot
+from ..errors import UserLine
+from ..graph.builder import GraphBuilder
+from ..guards.guard import Guard, IdentityIs, SameObject
+from ..guards.source import Argument, Source
+from ..options import Options
+from . import inventory
+from .breaks import (
+    EscapingException,
+    GraphBreak,
+    InlineTooDeep,
+    MutatedGenerator,
+    TooManyInstructions,
+    UnsupportedOperation,
+)
+from .effects import EffectLog, ExitBuilder, distinct_objects
+from .opcodes.registry import Returned, Signal, Yielded, handler_for
+from .result import Break, BreakReason, Exit, Recipe, Return, Trace
+from .state import Frame, GuardBook, Program, make_program, read_state
+from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
+from .values.classes import ClassValue
+from .values.constants import ATOMS, ConstantValue
+from .values.exceptions import ExceptionValue
+from .values.fresh import fresh_value
+from .values.functions import CellValue, FunctionValue, bind_arguments
+from .values.generators import GeneratorValue
+from .values.namespaces import GlobalsValue
+from .wrap import wrap_object
+
+__all__ = ["Machine", "trace"]
+
+assert inventory.MODULES  # importing it registers all handlers and values
+
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where an attempt has to end: before the step-th instruction of the root frame."""
+
+    step: int
+    reason: BreakReason
+    where: UserLine
+
+
+class _Restart(Exception):
+    """The attempt failed; the next one ends at `stop`."""
+
+    def __init__(self, stop: Stop) -> None:
+        super().__init__()
+        self.stop = stop
+
+
+class _Reached(Exception):
+    """The instruction the attempt has to stop before."""
+
+
+def trace(snapshot: FrameSnapshot, options: Options) -> Trace:
+    """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing."""
+    programs: dict[CodeType, Program] = {}
+    stop: Stop | None = None
+    while True:
+        machine = Machine(snapshot, options, stop, programs)
+        try:
+            return machine.run()
+        except _Restart as restart:
+            assert stop is None or restart.stop.step < stop.step, "a trace has to get shorter"
+            stop = restart.stop
+
+
+class Machine:
+    """One attempt at a trace. What values and handlers may ask of it: values/base.py `Machine`."""
+
+    def __init__(
+        self,
+        snapshot: FrameSnapshot,
+        options: Options,
+        stop: Stop | None,
+        programs: dict[CodeType, Program],
+    ) -> None:
+        self.options = options
+        self.snapshot = snapshot
+        self.effects = EffectLog()
+        self.entry_state = read_state()
+        self.graph = GraphBuilder(self.entry_state.grad_enabled)
+        self.frames: list[Frame] = []
+        self._stop = stop
+        self._programs = programs
+        self._guards = GuardBook()
+        self._memo: dict[int, tuple[object, Value]] = {}
+        self._classes: dict[type, ClassValue] = {}
+        self._globals: dict[int, GlobalsValue] = {}
+        self._hooks: list[Callable[[Builder], None]] = []
+        self._steps = 0
+        self._first_loop: int | None = None
+        self._instructions = 0
+        self.root = self._root_frame()
+
+    # -- the attempt -----------------------------------------------------------------------------
+
+    def run(self) -> Trace:
+        """Interpret the root frame to its end or to where this attempt has to stop."""
+        try:
+            signal = self.resume(self.root)
+        except _Reached:
+            return self._finish(self._break)
+        except ObservedError as observed:
+            error = observed.error.python_type(self).__name__
+            raise self._restart(EscapingException.of(error=error)) from None
+        except GraphBreak as broken:
+            raise self._restart(broken.reason, broken.where) from None
+        except RecursionError:
+            limit = len(self.frames) + 1
+            raise self._restart(InlineTooDeep.of(limit=limit)) from None
+        assert isinstance(signal, Returned)
+        return self._finish(lambda builder: Return(builder(signal.value)))
+
+    def _restart(
+        self, reason: BreakReason, where: UserLine | None = None, step: int | None = None
+    ) -> _Restart:
+        if step is None:
+            step = self.step
+            if isinstance(reason, TooManyInstructions) and self._first_loop is not None:
+                step = min(step, self._first_loop)
+        return _Restart(Stop(step, reason, where or self.root.line()))
+
+    def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
+        builder = ExitBuilder(self, self.graph)
+        try:
+            exit_ = make_exit(builder)
+            self.effects.tell(builder)
+            for hook in self._hooks:
+                hook(builder)
+            effects = builder.effects()
+        except Unrestorable as lost:
+            reason = MutatedGenerator.of(what=lost.what)
+            raise self._restart(reason, step=lost.born) from None
+        distinct_objects(self, list(self.effects.mutated.values()), self._seen())
+        name = self.snapshot.name
+        graph, inputs = self.graph.finish(name)
+        guards = self._guards.finish(self.entry_state)
+        return Trace(name, graph, inputs, guards, effects, exit_, self._instructions)
+
+    def _break(self, builder: ExitBuilder) -> Break:
+        """The state of the root frame before the instruction to stop at."""
+        assert self._stop is not None
+        offset = self.root.instruction.offset
+        assert offset is not None
+        stack = tuple(None if value is None else builder(value) for value in self.root.stack)
+        body = self.root.program.body
+        cell_names = {*body.cellvars, *body.freevars}
+        slots = {name: builder(value) for name, value in self.root.slots.items()}
+        locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
+        cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
+        return Break(self._stop.reason, self._stop.where, offset, stack, locals_, cells)
+
+    def _seen(self) -> list[Value]:
+        return [value for _, value in self._memo.values()]
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    def _root_frame(self) -> Frame:
+        snapshot = self.snapshot
+        program = self._program(snapshot.code)
+        body = program.body
+        values = (*snapshot.args, *snapshot.cells)
+        names = (*body.parameters, *body.freevars)
+        slots = {
+            name: self.lazy(value, Argument(index, name))
+            for index, (name, value) in enumerate(zip(names, values, strict=True))
+        }
+        root = GlobalsValue.of_root(snapshot.globals)
+        return Frame(program, slots, self.globals_of(snapshot.globals, lambda: root))
+
+    def _program(self, code: CodeType) -> Program:
+        if code not in self._programs:
+            self._programs[code] = make_program(code)
+        return self._programs[code]
+
+    @property
+    def frame(self) -> Frame:
+        """The frame being interpreted."""
+        return self.frames[-1]
+
+    def handled(self) -> Value | None:
+        """The exception being handled: what a bare `raise` raises again."""
+        return next((one.handling[-1] for one in reversed(self.frames) if one.handling), None)
+
+    def resume(self, frame: Frame) -> Signal:
+        """Run a frame until it returns or yields."""
+        self.frames.append(frame)
+        try:
+            while True:
+                signal = self._execute(frame)
+                frame.at = frame.next
+                if signal is not None:
+                    return signal
+        finally:
+            self.frames.pop()
+
+    def _execute(self, frame: Frame) -> Signal:
+        if frame is self.root:
+            self._begin_step()
+        self._instructions += 1
+        instruction = frame.instruction
+        frame.next = frame.at + 1
+        try:
+            if self._instructions > self.options.unroll_limit:
+                raise GraphBreak(TooManyInstructions.of(limit=self.options.unroll_limit))
+            return handler_for(instruction.op)(self, frame, instruction)
+        except GraphBreak as broken:
+            if broken.where is None:
+                broken.where = frame.line()
+            raise
+        except ObservedError as observed:
+            self._unwind(frame, observed)
+            return None
+
+    def _begin_step(self) -> None:
+        self._steps += 1
+        if self._stop is not None and self._steps == self._stop.step:
+            raise _Reached
+
+    def _unwind(self, frame: Frame, observed: ObservedError) -> None:
+        """Go on at the handler of the current instruction, or leave the frame."""
+        handler = frame.program.handler_at(frame.at)
+        if handler is None:
+            raise observed
+        observed.error.raised = True
+        del frame.stack[handler.depth :]
+        if handler.lasti:
+            frame.push(self.constant(frame.at))
+        frame.push(observed.error)
+        frame.next = handler.target
+
+    def note_backward_jump(self, frame: Frame) -> None:
+        """Remember where the first loop of the root frame goes into its second round."""
+        if frame is self.root and self._first_loop is None:
+            self._first_loop = self._steps + 1
+
+    # -- what values ask -------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        return self._steps
+
+    def guard(self, *guards: Guard) -> None:
+        where = self.where()
+        for guard in guards:
+            self._guards.add(guard, where)
+
+    def where(self) -> UserLine:
+        return self.frames[-1].line() if self.frames else self.root.line()
+
+    def wrap(self, obj: object, source: Source) -> Value:
+        kind = type(obj)
+        if kind in ATOMS:
+            return wrap_object(self, obj, source)
+        known = self._memo.get(id(obj))
+        if known is not None:
+            return self._reached_again(obj, known[1], source)
+        value = wrap_object(self, obj, source)
+        self._memo[id(obj)] = obj, value
+        return value
+
+    def _reached_again(self, obj: object, value: Value, source: Source) -> Value:
+        """One object, two paths: they have to go on leading to one object."""
+        if value.by_identity:
+            self.guard(IdentityIs(source, obj))
+        elif value.source is not None and value.source != source:
+            self.guard(SameObject(value.source, source))
+        return value
+
+    def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
+        return Lazy(obj, source, certain)
+
+    def constant(self, obj: object) -> Value:
+        return fresh_value(self, obj)
+
+    def error(self, kind: type[BaseException], *args: object) -> ObservedError:
+        values = [self.constant(arg) for arg in args]
+        return ObservedError(ExceptionValue(self, self.class_of(kind, None), values))
+
+    def class_of(self, kind: type, source: Source | None) -> ClassValue:
+        made = self._classes.setdefault(kind, ClassValue(kind, source))
+        if made.source is None:
+            made.source = source
+        return made
+
+    def globals_of(
+        self, namespace: dict[str, object], make: Callable[[], GlobalsValue]
+    ) -> GlobalsValue:
+        if id(namespace) not in self._globals:
+            self._globals[id(namespace)] = make()
+        return self._globals[id(namespace)]
+
+    def at_exit(self, hook: Callable[[Builder], None]) -> None:
+        self._hooks.append(hook)
+
+    def inline(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
+        assert isinstance(function, FunctionValue)
+        if len(self.frames) > self.options.inline_depth:
+            raise GraphBreak(InlineTooDeep.of(limit=self.options.inline_depth))
+        if function.code.co_flags & _ASYNC:
+            raise GraphBreak(UnsupportedOperation.of(what="a coroutine", types=function.describe()))
+        frame = self._callee(function, args, kwargs)
+        if function.code.co_flags & inspect.CO_GENERATOR:
+            return self._generator(frame)
+        signal = self.resume(frame)
+        assert isinstance(signal, Returned)
+        return signal.value
+
+    def _callee(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Frame:
+        program = self._program(function.code)
+        slots = bind_arguments(self, function, args, kwargs)
+        for name, cell in zip(program.body.freevars, function.closure, strict=True):
+            slots[name] = cell.realize(self)
+        return Frame(program, slots, function.globals)
+
+    def _generator(self, frame: Frame) -> GeneratorValue:
+        """A suspended frame: the part up to RETURN_GENERATOR creates the generator."""
+
+        def advance(sent: Value) -> Value | None:
+            frame.push(sent)
+            signal = self.resume(frame)
+            if isinstance(signal, Yielded):
+                return signal.value
+            assert isinstance(signal, Returned)
+            made.result = signal.value
+            return None
+
+        made = GeneratorValue(self, advance)
+        self.resume(frame)  # ends at RETURN_GENERATOR
+        return made

@@ -1,0 +1,100 @@
+"""Opcodes of attributes and subscripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ...bytecode.versions import RUNNING
+from ..state import Frame
+from ..values.base import Value
+from ..values.sequences import SliceValue
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+def _push_callable(frame: Frame, value: Value) -> None:
+    """A bound attribute where the interpreter would push (method, self): CALL takes both forms."""
+    if RUNNING.null_first:
+        frame.push(None)
+        frame.push(value)
+    else:
+        frame.push(value)
+        frame.push(None)
+
+
+@opcode("LOAD_ATTR")
+def load_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    owner = frame.pop(machine)
+    value = owner.get_attr(machine, str(instruction.arg))
+    if instruction.flag:
+        _push_callable(frame, value)
+    else:
+        frame.push(value)
+
+
+@opcode("LOAD_METHOD", until=(3, 11))
+def load_method(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    owner = frame.pop(machine)
+    _push_callable(frame, owner.get_attr(machine, str(instruction.arg)))
+
+
+@opcode("LOAD_SUPER_ATTR", since=(3, 12))
+def load_super_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """`super().name`: the stack holds super, the class and the object."""
+    builtin, start, obj = (value.realize(machine) for value in frame.pop_many(3))
+    arguments = [start, obj] if instruction.explicit else []
+    found = builtin.call(machine, arguments, {}).realize(machine)
+    value = found.get_attr(machine, str(instruction.arg))
+    if instruction.flag:
+        _push_callable(frame, value)
+    else:
+        frame.push(value)
+
+
+@opcode("STORE_ATTR")
+def store_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    owner = frame.pop(machine)
+    owner.set_attr(machine, str(instruction.arg), frame.pop_lazy())
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.pop(machine).del_attr(machine, str(instruction.arg))
+
+
+@opcode("BINARY_SUBSCR")
+def binary_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    key = frame.pop(machine)
+    frame.push(frame.pop(machine).get_item(machine, key))
+
+
+@opcode("STORE_SUBSCR")
+def store_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    key = frame.pop(machine)
+    owner = frame.pop(machine)
+    owner.set_item(machine, key, frame.pop_lazy())
+
+
+@opcode("DELETE_SUBSCR")
+def delete_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    key = frame.pop(machine)
+    frame.pop(machine).del_item(machine, key)
+
+
+@opcode("BINARY_SLICE", since=(3, 12))
+def binary_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    bounds = frame.pop_many(2)
+    frame.push(frame.pop(machine).get_item(machine, _slice(machine, bounds)))
+
+
+@opcode("STORE_SLICE", since=(3, 12))
+def store_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    bounds = frame.pop_many(2)
+    owner = frame.pop(machine)
+    owner.set_item(machine, _slice(machine, bounds), frame.pop_lazy())
+
+
+def _slice(machine: Any, bounds: list[Value]) -> SliceValue:
+    return SliceValue([*bounds, machine.constant(None)])

@@ -1,0 +1,69 @@
+"""Opcodes of calls, in the forms of each Python version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ...bytecode.versions import RUNNING
+from ..state import Frame
+from ..values.base import Value
+from ..values.mappings import DictValue
+from ..values.operators import unpack
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+@opcode("KW_NAMES", until=(3, 12))
+def kw_names(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    assert isinstance(instruction.arg, tuple)
+    frame.keyword_names = instruction.arg
+
+
+@opcode("CALL")
+def call(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    names, frame.keyword_names = frame.keyword_names, ()
+    assert isinstance(instruction.arg, int)
+    _call(machine, frame, instruction.arg, names)
+
+
+@opcode("CALL_KW", since=(3, 13))
+def call_kw(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    names = frame.pop(machine).as_constant(machine)
+    assert isinstance(instruction.arg, int)
+    _call(machine, frame, instruction.arg, names)
+
+
+def _call(machine: Any, frame: Frame, count: int, names: tuple[str, ...]) -> None:
+    args = frame.pop_many(count)
+    callee, extra = _pop_callee(frame)
+    values = [*extra, *args]
+    positional = values[: len(values) - len(names)]
+    keywords = dict(zip(names, values[len(positional) :], strict=True))
+    frame.push(callee.realize(machine).call(machine, positional, keywords))
+
+
+def _pop_callee(frame: Frame) -> tuple[Value, list[Value]]:
+    """The callable, and the `self` that LOAD_METHOD-like instructions put beside it."""
+    upper, lower = frame.pop_raw(), frame.pop_raw()
+    if not RUNNING.null_first:  # callable, self or NULL
+        assert lower is not None
+        return lower, [] if upper is None else [upper]
+    assert upper is not None
+    return (upper, []) if lower is None else (lower, [upper])  # NULL, callable or method, self
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    assert isinstance(instruction.arg, int)
+    keywords: dict[str, Value] = {}
+    if instruction.arg & 1:
+        named = frame.pop(machine)
+        if not isinstance(named, DictValue):
+            named.refuse(machine, "** in a call")
+        keywords = named.as_names(machine)
+    args = unpack(machine, frame.pop_lazy())
+    callee, extra = _pop_callee(frame)
+    assert not extra
+    frame.push(callee.realize(machine).call(machine, args, keywords))

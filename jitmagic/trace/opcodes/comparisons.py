@@ -1,0 +1,70 @@
+"""Opcodes of operators, comparisons and membership."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..state import Frame
+from ..values.operators import binary, compare, inplace, is_same
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+@opcode("BINARY_OP")
+def binary_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    op = str(instruction.arg)
+    right = frame.pop(machine)
+    left = frame.pop(machine)
+    if op.endswith("="):
+        frame.push(inplace(machine, op[:-1], left, right))
+    else:
+        frame.push(binary(machine, op, left, right))
+
+
+@opcode("COMPARE_OP")
+def compare_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    right = frame.pop(machine)
+    left = frame.pop(machine)
+    result = compare(machine, str(instruction.arg), left, right)
+    if instruction.flag:  # 3.13: the result is only asked for its truth
+        result = machine.constant(result.realize(machine).truth(machine))
+    frame.push(result)
+
+
+@opcode("IS_OP")
+def is_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    right = frame.pop(machine)
+    left = frame.pop(machine)
+    frame.push(machine.constant(is_same(machine, left, right) != bool(instruction.arg)))
+
+
+@opcode("CONTAINS_OP")
+def contains_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    container = frame.pop(machine)
+    item = frame.pop(machine)
+    result = container.contains(machine, item)
+    if instruction.arg:
+        result = machine.constant(not result.realize(machine).truth(machine))
+    frame.push(result)
+
+
+@opcode("UNARY_NEGATIVE")
+def unary_negative(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.pop(machine).unary(machine, "-"))
+
+
+@opcode("UNARY_POSITIVE", until=(3, 11))
+def unary_positive(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.pop(machine).unary(machine, "+"))
+
+
+@opcode("UNARY_INVERT")
+def unary_invert(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.pop(machine).unary(machine, "~"))
+
+
+@opcode("UNARY_NOT")
+def unary_not(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(machine.constant(not frame.pop(machine).truth(machine)))

@@ -1,0 +1,215 @@
+"""Opcodes that build, extend and take apart containers, strings and slices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..breaks import GraphBreak, UnsupportedOperation
+from ..builtins.texts import formatted
+from ..state import Frame
+from ..values.base import Value
+from ..values.mappings import DictValue
+from ..values.operators import unpack
+from ..values.sequences import ListValue, SliceValue, TupleValue
+from ..values.sets import SetValue
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+def _count(instruction: Instruction) -> int:
+    assert isinstance(instruction.arg, int)
+    return instruction.arg
+
+
+@opcode("BUILD_TUPLE")
+def build_tuple(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(TupleValue(frame.pop_many(_count(instruction))))
+
+
+@opcode("BUILD_LIST")
+def build_list(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(ListValue(frame.pop_many(_count(instruction))))
+
+
+@opcode("BUILD_SET")
+def build_set(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(SetValue.of(machine, frame.pop_many(_count(instruction))))
+
+
+@opcode("BUILD_MAP")
+def build_map(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    flat = frame.pop_many(2 * _count(instruction))
+    frame.push(DictValue.of(machine, zip(flat[::2], flat[1::2], strict=True)))
+
+
+@opcode("BUILD_CONST_KEY_MAP")
+def build_const_key_map(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    keys = frame.pop(machine)
+    assert isinstance(keys, TupleValue)
+    values = frame.pop_many(_count(instruction))
+    frame.push(DictValue.of(machine, zip(keys.items, values, strict=True)))
+
+
+@opcode("BUILD_SLICE")
+def build_slice(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    parts = frame.pop_many(_count(instruction))
+    frame.push(SliceValue([*parts, machine.constant(None)][:3]))
+
+
+@opcode("BUILD_STRING")
+def build_string(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    pieces = frame.pop_many(_count(instruction))
+    text = "".join(str(piece.realize(machine).as_constant(machine)) for piece in pieces)
+    frame.push(machine.constant(text))
+
+
+@opcode("LIST_APPEND")
+def list_append(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    item = frame.pop_lazy()
+    target = frame.peek(_count(instruction), machine)
+    assert isinstance(target, ListValue)
+    target.items.append(item)
+
+
+@opcode("SET_ADD")
+def set_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    item = frame.pop(machine)
+    target = frame.peek(_count(instruction), machine)
+    assert isinstance(target, SetValue)
+    target.members.setdefault(item.hash_key(machine), item)
+
+
+@opcode("MAP_ADD")
+def map_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    key, value = frame.pop_many(2)
+    target = frame.peek(_count(instruction), machine)
+    assert isinstance(target, DictValue)
+    target.store(machine, key, value)
+
+
+@opcode("LIST_EXTEND")
+def list_extend(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    items = unpack(machine, frame.pop_lazy())
+    target = frame.peek(_count(instruction), machine)
+    assert isinstance(target, ListValue)
+    target.items.extend(items)
+
+
+@opcode("SET_UPDATE")
+def set_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    source = frame.pop(machine)
+    items = list(source.members.values()) if isinstance(source, SetValue) else unpack(machine, source)
+    target = frame.peek(_count(instruction), machine)
+    assert isinstance(target, SetValue)
+    for item in items:
+        target.members.setdefault(item.realize(machine).hash_key(machine), item)
+
+
+@opcode("DICT_UPDATE", "DICT_MERGE")
+def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """`{**x}` and `f(**x)`: only the latter minds repeated keys."""
+    source = frame.pop(machine)
+    target = frame.peek(_count(instruction), machine)
+    assert isinstance(target, DictValue)
+    if not isinstance(source, DictValue):
+        raise GraphBreak(UnsupportedOperation.of(what="** unpacking", types=source.describe()))
+    for key, value in source.pairs.values():
+        if instruction.op == "DICT_MERGE" and target.find(machine, key) is not None:
+            name = key.realize(machine).as_constant(machine)
+            message = f"got multiple values for keyword argument '{name}'"
+            raise machine.error(TypeError, message)
+        target.store(machine, key, value)
+
+
+@opcode("LIST_TO_TUPLE", until=(3, 11))
+def list_to_tuple(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    items = frame.pop(machine)
+    assert isinstance(items, ListValue)
+    frame.push(TupleValue(items.items))
+
+
+@opcode("UNPACK_SEQUENCE")
+def unpack_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    items = _items(machine, frame.pop(machine))
+    wanted = _count(instruction)
+    if len(items) > wanted:
+        message = f"too many values to unpack (expected {wanted})"
+        raise machine.error(ValueError, message)
+    if len(items) < wanted:
+        message = f"not enough values to unpack (expected {wanted}, got {len(items)})"
+        raise machine.error(ValueError, message)
+    for item in reversed(items):
+        frame.push(item)
+
+
+@opcode("UNPACK_EX")
+def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """`a, *b, c = x`: counts before (low byte) and after (high byte) the star."""
+    before, after = _count(instruction) & 255, _count(instruction) >> 8
+    items = _items(machine, frame.pop(machine))
+    if len(items) < before + after:
+        expected = f"expected at least {before + after}, got {len(items)}"
+        raise machine.error(ValueError, f"not enough values to unpack ({expected})")
+    end = len(items) - after
+    parts = [*items[:before], ListValue(items[before:end]), *items[end:]]
+    for part in reversed(parts):
+        frame.push(part)
+
+
+def _items(machine: Any, value: Value) -> list[Value]:
+    return unpack(machine, value)
+
+
+@opcode("FORMAT_VALUE", until=(3, 12))
+def format_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    flags = _count(instruction)
+    spec = frame.pop(machine) if flags & 4 else None
+    value = frame.pop(machine)
+    frame.push(formatted(machine, value, ("", "s", "r", "a")[flags & 3], spec))
+
+
+@opcode("CONVERT_VALUE", since=(3, 13))
+def convert_value(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    conversion = ("", "s", "r", "a")[_count(instruction)]
+    frame.push(formatted(machine, frame.pop(machine), conversion, None))
+
+
+@opcode("FORMAT_SIMPLE", since=(3, 13))
+def format_simple(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(formatted(machine, frame.pop(machine), "", None))
+
+
+@opcode("FORMAT_WITH_SPEC", since=(3, 13))
+def format_with_spec(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    spec = frame.pop(machine)
+    frame.push(formatted(machine, frame.pop(machine), "", spec))
+
+
+@opcode("GET_LEN")
+def get_len(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(machine.constant(frame.peek(1, machine).length(machine)))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    kind = frame.peek(1, machine).python_type(machine)
+    frame.push(machine.constant(issubclass(kind, list | tuple | range)))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(machine.constant(issubclass(frame.peek(1, machine).python_type(machine), dict)))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """The values under the keys as a tuple, or None if one is missing; both operands stay."""
+    keys, subject = frame.peek(1, machine), frame.peek(2, machine)
+    if not isinstance(subject, DictValue) or not isinstance(keys, TupleValue):
+        raise GraphBreak(UnsupportedOperation.of(what="a mapping pattern", types=subject.describe()))
+    found = [subject.find(machine, key) for key in keys.items]
+    values = [value for value in found if value is not None]
+    complete = len(values) == len(found)
+    frame.push(TupleValue(values) if complete else machine.constant(None))

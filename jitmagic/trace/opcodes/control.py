@@ -1,0 +1,150 @@
+"""Opcodes of jumps, loops, returns and yields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ...bytecode.versions import RUNNING
+from ..state import Frame
+from ..values.base import Value
+from ..values.constants import ConstantValue
+from ..values.generators import GeneratorValue
+from .registry import Returned, Yielded, opcode
+
+__all__: list[str] = []
+
+
+@opcode("JUMP_FORWARD")
+def jump(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.jump(instruction.target)
+
+
+@opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump_backward(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    machine.note_backward_jump(frame)
+    frame.jump(instruction.target)
+
+
+def _branch(machine: Any, frame: Frame, instruction: Instruction, taken: bool) -> None:
+    if taken:
+        if "BACKWARD" in instruction.op:
+            machine.note_backward_jump(frame)
+        frame.jump(instruction.target)
+
+
+@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+def pop_jump_if_true(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    _branch(machine, frame, instruction, frame.pop(machine).truth(machine))
+
+
+@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
+def pop_jump_if_false(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    _branch(machine, frame, instruction, not frame.pop(machine).truth(machine))
+
+
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
+def pop_jump_if_none(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    _branch(machine, frame, instruction, _is_none(frame.pop(machine)))
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
+def pop_jump_if_not_none(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    _branch(machine, frame, instruction, not _is_none(frame.pop(machine)))
+
+
+def _is_none(value: Value) -> bool:
+    """The type is guarded already, and None is the only one of its type."""
+    return isinstance(value, ConstantValue) and value.value is None
+
+
+@opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", until=(3, 11))
+def jump_or_pop(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    wanted = instruction.op == "JUMP_IF_TRUE_OR_POP"
+    if frame.peek(1, machine).truth(machine) == wanted:
+        frame.jump(instruction.target)
+    else:
+        frame.pop_raw()
+
+
+@opcode("TO_BOOL", since=(3, 13))
+def to_bool(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(machine.constant(frame.pop(machine).truth(machine)))
+
+
+@opcode("GET_ITER")
+def get_iter(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.pop(machine).iterate(machine))
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.pop(machine).iterate(machine))
+
+
+@opcode("FOR_ITER")
+def for_iter(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    item = frame.peek(1, machine).next(machine)
+    if item is not None:
+        frame.push(item)
+        return
+    frame.pop_raw()
+    frame.jump(instruction.target)
+    frame.next += len(RUNNING.loop_landing)  # what stands there is skipped unseen
+
+
+@opcode("RETURN_VALUE")
+def return_value(machine: Any, frame: Frame, instruction: Instruction) -> Returned:
+    return Returned(frame.pop_lazy())
+
+
+@opcode("RETURN_CONST", since=(3, 12))
+def return_const(machine: Any, frame: Frame, instruction: Instruction) -> Returned:
+    return Returned(machine.constant(instruction.arg))
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(machine: Any, frame: Frame, instruction: Instruction) -> Yielded:
+    """The frame is suspended before its body; the first value sent in is dropped."""
+    return Yielded(machine.constant(None))
+
+
+@opcode("YIELD_VALUE")
+def yield_value(machine: Any, frame: Frame, instruction: Instruction) -> Yielded:
+    return Yielded(frame.pop_lazy())
+
+
+@opcode("SEND", until=(3, 11))
+def send(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """`yield from`: the sent value is on top of the inner iterator."""
+    if not _sent(machine, frame):
+        del frame.stack[-2]
+        frame.jump(instruction.target)
+
+
+@opcode("SEND", since=(3, 12))
+def send_312(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """The inner iterator stays for END_SEND."""
+    if not _sent(machine, frame):
+        frame.jump(instruction.target)
+
+
+def _sent(machine: Any, frame: Frame) -> bool:
+    """Advance the inner iterator; its item, or at its end its result, replaces what was sent."""
+    sent = frame.pop(machine)
+    inner = frame.peek(1, machine)
+    if isinstance(inner, GeneratorValue):
+        item = inner.send(machine, sent)
+    else:
+        item = inner.next(machine)
+    if item is not None:
+        frame.push(item)
+        return True
+    frame.push(inner.result if isinstance(inner, GeneratorValue) else machine.constant(None))
+    return False
+
+
+@opcode("END_SEND", since=(3, 12))
+def end_send(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """The receiver goes, the result stays."""
+    del frame.stack[-2]

@@ -1,0 +1,72 @@
+"""Opcodes of raising and handling exceptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..breaks import GraphBreak, UnsupportedOperation
+from ..state import Frame
+from ..values.base import ObservedError, Value
+from ..values.classes import ClassValue
+from ..values.exceptions import ExceptionValue
+from ..values.sequences import TupleValue
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    assert isinstance(instruction.arg, int)
+    parts = frame.pop_many(instruction.arg)
+    if not parts:
+        handled = machine.handled()
+        if handled is None:
+            raise machine.error(RuntimeError, "No active exception to reraise")
+        raise ObservedError(handled)
+    raise ObservedError(_exception(machine, parts[0].realize(machine)))
+
+
+def _exception(machine: Any, value: Value) -> Value:
+    """The instance to raise; a class is called."""
+    if isinstance(value, ClassValue):
+        value = value.call(machine, [], {}).realize(machine)
+    if not isinstance(value, ExceptionValue):
+        raise GraphBreak(UnsupportedOperation.of(what="raise", types=value.describe()))
+    return value
+
+
+@opcode("RERAISE")
+def reraise(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    raise ObservedError(frame.pop(machine))
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    error = frame.pop_lazy()
+    frame.push(machine.handled() or machine.constant(None))
+    frame.push(error)
+    frame.handling.append(error)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.pop_raw()
+    frame.handling.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    wanted = frame.pop(machine)
+    error = frame.peek(1, machine).python_type(machine)
+    frame.push(machine.constant(_matches(machine, error, wanted)))
+
+
+def _matches(machine: Any, error: type, wanted: Value) -> bool:
+    if isinstance(wanted, TupleValue):
+        return any(_matches(machine, error, one) for one in wanted.realized(machine))
+    if not isinstance(wanted, ClassValue) or not issubclass(wanted.live, BaseException):
+        message = "catching classes that do not inherit from BaseException is not allowed"
+        raise machine.error(TypeError, message)
+    return issubclass(error, wanted.live)

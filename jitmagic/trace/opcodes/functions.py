@@ -1,0 +1,61 @@
+"""Opcodes that make functions."""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..state import Frame
+from ..values.base import Value
+from ..values.functions import FunctionValue
+from ..values.sequences import TupleValue
+from .registry import opcode
+
+__all__: list[str] = []
+
+_DEFAULTS, _KWDEFAULTS, _ANNOTATIONS, _CLOSURE = 1, 2, 4, 8
+
+
+def _new_function(machine: Any, frame: Frame) -> FunctionValue:
+    code = frame.pop(machine).as_constant(machine)
+    assert isinstance(code, CodeType)
+    return FunctionValue(code, frame.globals)
+
+
+def _set_part(machine: Any, function: FunctionValue, part: int, value: Value) -> None:
+    if part == _DEFAULTS:
+        function.defaults = value
+    elif part == _KWDEFAULTS:
+        function.kwdefaults = value
+    elif part == _ANNOTATIONS:
+        function.annotations = value
+    else:
+        cells = value.realize(machine)
+        assert isinstance(cells, TupleValue)
+        function.closure = tuple(cells.realized(machine))
+
+
+@opcode("MAKE_FUNCTION", until=(3, 12))
+def make_function(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Below the code: defaults, keyword defaults, annotations, closure, as the argument's bits say."""
+    function = _new_function(machine, frame)
+    assert isinstance(instruction.arg, int)
+    for part in (_CLOSURE, _ANNOTATIONS, _KWDEFAULTS, _DEFAULTS):
+        if instruction.arg & part:
+            _set_part(machine, function, part, frame.pop_lazy())
+    frame.push(function)
+
+
+@opcode("MAKE_FUNCTION", since=(3, 13))
+def make_function_313(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(_new_function(machine, frame))
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE", since=(3, 13))
+def set_function_attribute(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    function = frame.pop(machine)
+    assert isinstance(function, FunctionValue)
+    assert isinstance(instruction.arg, int)
+    _set_part(machine, function, instruction.arg, frame.pop_lazy())
+    frame.push(function)

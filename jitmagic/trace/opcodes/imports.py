@@ -1,0 +1,61 @@
+"""Import statements inside functions: modules that are loaded already are read from sys.modules."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ...guards.source import ImportedModule
+from ..breaks import GraphBreak, UnsupportedOpcode
+from ..state import Frame
+from ..values.base import ObservedError, Value
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+def _module(machine: Any, name: str) -> Value:
+    """The Value of a loaded module; an import that would run code breaks."""
+    module = sys.modules.get(name)
+    if type(module) is not ModuleType:
+        why = f"module {name!r} is not loaded yet"
+        raise GraphBreak(UnsupportedOpcode.of(opcode="IMPORT_NAME", why=why))
+    value: Value = machine.wrap(module, ImportedModule(name))
+    return value
+
+
+@opcode("IMPORT_NAME")
+def import_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """`import a.b` gives a; `from a.b import c` gives a.b; relative names count from the package."""
+    names = frame.pop(machine).as_constant(machine)
+    level = frame.pop(machine).as_constant(machine)
+    name = str(instruction.arg)
+    if level:
+        name = _absolute(machine, frame, name, level)
+    target = _module(machine, name)
+    if not names:
+        target = _module(machine, name.partition(".")[0])
+    frame.push(target)
+
+
+def _absolute(machine: Any, frame: Frame, name: str, level: int) -> str:
+    found = frame.globals.find(machine, "__package__")
+    package = found.realize(machine).as_constant(machine) if found is not None else None
+    if not isinstance(package, str) or not package:
+        raise GraphBreak(UnsupportedOpcode.of(opcode="IMPORT_NAME", why="no __package__"))
+    base = package.rsplit(".", level - 1)[0]
+    return f"{base}.{name}" if name else base
+
+
+@opcode("IMPORT_FROM")
+def import_from(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """The module stays on the stack; a name it lacks may be a submodule."""
+    module = frame.peek(1, machine)
+    name = str(instruction.arg)
+    try:
+        frame.push(module.get_attr(machine, name))
+    except ObservedError:
+        package = module.get_attr(machine, "__name__").realize(machine).as_constant(machine)
+        frame.push(_module(machine, f"{package}.{name}"))

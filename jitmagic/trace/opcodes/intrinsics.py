@@ -1,0 +1,39 @@
+"""Intrinsic calls (3.12 and later): small helpers of the interpreter called by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..breaks import GraphBreak, UnsupportedOpcode
+from ..state import Frame
+from ..values.exceptions import ExceptionValue
+from ..values.sequences import ListValue, TupleValue
+from .registry import opcode
+
+__all__: list[str] = []
+
+_STOPITERATION_ERROR, _UNARY_POSITIVE, _LIST_TO_TUPLE = 3, 5, 6  # pycore_intrinsics.h
+
+
+@opcode("CALL_INTRINSIC_1", since=(3, 12))
+def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    operand = frame.pop(machine)
+    if instruction.arg == _UNARY_POSITIVE:
+        frame.push(operand.unary(machine, "+"))
+    elif instruction.arg == _LIST_TO_TUPLE and isinstance(operand, ListValue):
+        frame.push(TupleValue(operand.items))
+    elif instruction.arg == _STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
+        if issubclass(operand.cls.live, StopIteration):
+            raise machine.error(RuntimeError, "generator raised StopIteration")
+        frame.push(operand)
+    else:
+        why = f"intrinsic {instruction.arg} is not modelled"
+        raise GraphBreak(UnsupportedOpcode.of(opcode=instruction.op, why=why))
+
+
+@opcode("CALL_INTRINSIC_2", since=(3, 12))
+def call_intrinsic_2(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Exception groups and type parameters."""
+    why = f"intrinsic {instruction.arg} is not modelled"
+    raise GraphBreak(UnsupportedOpcode.of(opcode=instruction.op, why=why))

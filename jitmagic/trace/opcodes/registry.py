@@ -1,0 +1,129 @@
+"""The table of opcode handlers, with the Python versions each is for.
+
+    @opcode("LOAD_FAST")                          def load_fast(machine, frame, instruction) -> None
+    @opcode("KW_NAMES", until=(3, 12))            only up to and including 3.12
+
+A handler changes the frame's stack and slots, may call `frame.jump`, and returns None to go on with the
+next instruction, `Returned(value)` or `Yielded(value)`. `UNSUPPORTED` names the opcodes that break, with
+the reason; every other opcode of a version has a handler (tested per version).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...bytecode.instruction import Instruction
+from ..breaks import GraphBreak, UnsupportedOpcode
+from ..state import Frame
+from ..values.base import Value
+
+__all__ = [
+    "UNSUPPORTED",
+    "Handler",
+    "Returned",
+    "Signal",
+    "Yielded",
+    "handler_for",
+    "handlers_of_version",
+    "opcode",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The frame is done."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Yielded:
+    """The frame is suspended; what is sent in is pushed when it goes on."""
+
+    value: Value
+
+
+Signal = Returned | Yielded | None
+Handler = Callable[[Any, Frame, Instruction], Signal]  # Any: trace.machine.Machine
+_H = TypeVar("_H", bound=Callable[..., Any])
+_Version = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    since: _Version
+    until: _Version
+    handler: Handler
+
+
+_TABLE: dict[str, list[_Entry]] = {}
+
+_ASYNC = "coroutines and async generators are not traced"
+_CLASS_BODY = "class bodies run as plain Python"
+UNSUPPORTED: Mapping[str, str] = {
+    "ASYNC_GEN_WRAP": _ASYNC,
+    "BEFORE_ASYNC_WITH": _ASYNC,
+    "END_ASYNC_FOR": _ASYNC,
+    "GET_AITER": _ASYNC,
+    "GET_ANEXT": _ASYNC,
+    "GET_AWAITABLE": _ASYNC,
+    "CLEANUP_THROW": "exceptions thrown into a generator",
+    "CHECK_EG_MATCH": "exception groups are not modelled",
+    "PREP_RERAISE_STAR": "exception groups are not modelled",
+    "LOAD_BUILD_CLASS": _CLASS_BODY,
+    "LOAD_CLASSDEREF": _CLASS_BODY,
+    "LOAD_FROM_DICT_OR_DEREF": _CLASS_BODY,
+    "LOAD_FROM_DICT_OR_GLOBALS": _CLASS_BODY,
+    "LOAD_LOCALS": _CLASS_BODY,
+    "LOAD_NAME": _CLASS_BODY,
+    "STORE_NAME": _CLASS_BODY,
+    "DELETE_NAME": _CLASS_BODY,
+    "SETUP_ANNOTATIONS": _CLASS_BODY,
+    "IMPORT_STAR": "only legal at module level",
+    "PRINT_EXPR": "only emitted by the interactive prompt",
+    "MATCH_CLASS": "class patterns run user code in ways not modelled",
+    "INTERPRETER_EXIT": "not part of user code",
+    "ENTER_EXECUTOR": "not part of user code",
+    "EXIT_INIT_CHECK": "not part of user code",
+    "RESERVED": "not an instruction",
+}
+
+
+def opcode(
+    *names: str, since: _Version = (3, 11), until: _Version = (3, 99)
+) -> Callable[[_H], _H]:
+    """Register a handler for these opcodes of these versions (both ends included)."""
+
+    def register(handler: _H) -> _H:
+        for name in names:
+            _TABLE.setdefault(name, []).append(_Entry(since, until, handler))
+        return handler
+
+    return register
+
+
+def handlers_of_version(version: _Version) -> dict[str, Handler]:
+    """Opcode name to handler for one Python version."""
+    return {
+        name: entry.handler
+        for name, entries in _TABLE.items()
+        for entry in entries
+        if entry.since <= version <= entry.until
+    }
+
+
+_RUNNING: dict[str, Handler] = {}
+
+
+def handler_for(name: str) -> Handler:
+    """The handler of an opcode of the running Python; breaks where there is none."""
+    if not _RUNNING:
+        _RUNNING.update(handlers_of_version(sys.version_info[:2]))
+    handler = _RUNNING.get(name)
+    if handler is None:
+        why = UNSUPPORTED.get(name, "not known to this version of jitmagic")
+        raise GraphBreak(UnsupportedOpcode.of(opcode=name, why=why))
+    return handler

@@ -1,0 +1,58 @@
+"""Opcodes that only move stack entries, push constants, or do nothing for the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..state import Frame
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+@opcode("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS")
+def nothing(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """No effect on what the machine models (free variables are in their slots from the start)."""
+
+
+@opcode("POP_TOP")
+def pop_top(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.pop_raw()
+
+
+@opcode("END_FOR", since=(3, 12), until=(3, 12))
+def end_for(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Only reached by falling into it: FOR_ITER skips it."""
+    del frame.stack[-2:]
+
+
+@opcode("END_FOR", since=(3, 13))
+def end_for_313(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.pop_raw()
+
+
+@opcode("PUSH_NULL")
+def push_null(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(None)
+
+
+@opcode("COPY")
+def copy(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(frame.stack[-_int(instruction)])
+
+
+@opcode("SWAP")
+def swap(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    depth = _int(instruction)
+    frame.stack[-1], frame.stack[-depth] = frame.stack[-depth], frame.stack[-1]
+
+
+@opcode("LOAD_CONST")
+def load_const(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(machine.constant(instruction.arg))
+
+
+def _int(instruction: Instruction) -> int:
+    assert isinstance(instruction.arg, int)
+    return instruction.arg

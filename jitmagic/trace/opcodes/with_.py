@@ -1,0 +1,27 @@
+"""Opcodes of `with` blocks. What a context manager does is its own affair: Value.enter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..state import Frame
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+@opcode("BEFORE_WITH")
+def before_with(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    leave, entered = frame.pop(machine).enter(machine)
+    frame.push(leave)
+    frame.push(entered)
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Stack: __exit__, lasti, previous exception, the exception; the result goes on top."""
+    error = frame.peek(1, machine)
+    leave = frame.peek(4, machine)
+    kind = machine.constant(error.python_type(machine))
+    frame.push(leave.call(machine, [kind, error, machine.constant(None)], {}))
