@@ -143,11 +143,17 @@ struct Entry {
   bool hook;
   bool mutates;     // a graph that failed half way may have changed its inputs
   std::vector<int>* inputs;
+  std::vector<int>* kept;  // registers the template reads when the graph has run
   Template* result;
   long long hits;
 };
 
 extern PyTypeObject EntryType;
+
+void collect_registers(const Template& shape, std::vector<int>& found) {
+  if (shape.kind == Template::Register) found.push_back(static_cast<int>(shape.number));
+  for (const Template& part : shape.parts) collect_registers(part, found);
+}
 
 bool read_inputs(Entry* self, PyObject* inputs, PyObject* result) {
   if (inputs == Py_None) {
@@ -167,7 +173,9 @@ bool read_inputs(Entry* self, PyObject* inputs, PyObject* result) {
     }
     self->inputs->push_back(static_cast<int>(slot));
   }
-  return read_template(result, self->program->registers, *self->result);
+  if (!read_template(result, self->program->registers, *self->result)) return false;
+  collect_registers(*self->result, *self->kept);
+  return true;
 }
 
 PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -185,6 +193,7 @@ PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   self->notes = Py_NewRef(Py_None);
   self->hook = hook;
   self->inputs = new std::vector<int>();
+  self->kept = new std::vector<int>();
   self->result = new Template();
   if (!read_inputs(self, inputs, result)) Py_CLEAR(self);
   return reinterpret_cast<PyObject*>(self);
@@ -212,6 +221,7 @@ void entry_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   entry_clear(object);
   delete self->inputs;
+  delete self->kept;
   delete self->result;
   Py_TYPE(object)->tp_free(object);
 }
@@ -261,12 +271,14 @@ PyTypeObject EntryType = {
     .tp_new = entry_new,
 };
 
-// Arguments of one call; on the C stack unless there are very many.
+// Arguments of one call, and what else must live until it ends; on the C stack unless there are very
+// many.
 class Arguments {
  public:
-  explicit Arguments(size_t count) : count_(count) {
-    if (count > kInline) many_.resize(count + 1);
-    values_ = (count > kInline ? many_.data() : inline_) + 1;  // room for a bound self before them
+  Arguments(size_t count, size_t kept) : count_(count) {
+    const size_t all = count + kept;
+    if (all > kInline) many_.resize(all + 1);
+    values_ = (all > kInline ? many_.data() : inline_) + 1;  // room for a bound self before them
   }
   ~Arguments() {
     for (size_t i = 0; i < filled_; i++) Py_DECREF(values_[i]);
@@ -288,8 +300,9 @@ class Arguments {
 
 PyObject* run_graph(Entry* entry, Registers& registers) {
   // Inputs were read borrowed out of the user's objects; another thread may drop them meanwhile.
-  Arguments arguments(entry->inputs->size());
+  Arguments arguments(entry->inputs->size(), entry->kept->size());
   for (int slot : *entry->inputs) arguments.push(registers[slot]);
+  for (int slot : *entry->kept) arguments.push(registers[slot]);
   PyObject* outputs = arguments.call(entry->run);
   if (!outputs) return nullptr;
   PyObject* result = nullptr;

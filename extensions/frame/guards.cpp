@@ -52,7 +52,8 @@ bool walk_keys(PyObject* dict, Visit visit) {
     if (!more) break;
   }
   Py_DECREF(keys);
-  return true;
+  if (!PyErr_Occurred()) return true;
+  return PyErr_Clear(), false;
 }
 
 PyObject* key_at(PyObject* dict, Py_ssize_t index) {
@@ -150,6 +151,19 @@ bool has_length(PyObject* object, Py_ssize_t length) {
   return PyAnySet_Check(object) && PySet_GET_SIZE(object) == length;
 }
 
+// Hooks of a module: what is there under `keys` is an empty dictionary, and none of `absent` is.
+bool entries_empty(PyObject* dict, PyObject* keys, PyObject* absent) {
+  if (!PyDict_Check(dict)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+    PyObject* table = jm_dict_get(dict, PyTuple_GET_ITEM(keys, i));
+    if (table && (!PyDict_Check(table) || PyDict_GET_SIZE(table))) return false;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(absent); i++) {
+    if (jm_dict_get(dict, PyTuple_GET_ITEM(absent, i))) return false;
+  }
+  return true;
+}
+
 PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Registers& registers) {
   switch (step.op) {
     case Op::Argument: return args[step.number];
@@ -195,6 +209,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::Length: return has_length(value, step.number);
     case Op::DictKeys: return same_keys(value, step.object);
     case Op::KeyAbsent: return PyDict_Check(value) && !jm_dict_get(value, step.object);
+    case Op::EntriesEmpty: return entries_empty(value, step.object, step.space);
     case Op::InstanceAbsent: return !jm_instance_get(value, step.object);
     case Op::NamespaceAbsent: return !jm_dict_get(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
@@ -236,6 +251,7 @@ constexpr OpName kOps[] = {
     {"LENGTH", Op::Length, 3},                  // source, length
     {"DICT_KEYS", Op::DictKeys, 3},             // source, keys
     {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
+    {"ENTRIES_EMPTY", Op::EntriesEmpty, 4},     // source, keys, absent
     {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
     {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
@@ -358,6 +374,10 @@ class StepReader {
     return keep(at(index), step.object) && keep(at(index + 1), step.space);
   }
 
+  bool keys(int index, PyObject*& place) const {
+    return PyTuple_Check(at(index)) ? keep(at(index), place) : refuse("a tuple of keys is expected");
+  }
+
   bool many(int index, std::vector<int>& registers) const {
     if (!PyTuple_Check(at(index))) return refuse("a tuple of registers is expected");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(at(index)); i++) {
@@ -391,8 +411,8 @@ class StepReader {
         return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");
       case Op::IsWeak: return weakly(next, step.object);
       case Op::Is: case Op::Equals: case Op::KeyAbsent: return keep(at(next), step.object);
-      case Op::DictKeys:
-        return PyTuple_Check(at(next)) ? keep(at(next), step.object) : refuse("keys: a tuple");
+      case Op::DictKeys: return keys(next, step.object);
+      case Op::EntriesEmpty: return keys(next, step.object) && keys(next + 1, step.space);
       case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
       case Op::Same: case Op::Different: return source(next, step.other);
       default: return refuse("no such step");

@@ -28,7 +28,7 @@ enum class Op : unsigned char {
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, Type, TypeAttr, Slot,
   FunctionPart, ModuleItem, Gradient,
   // checks: (name, ...)
-  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, InstanceAbsent, NamespaceAbsent,
+  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, NamespaceAbsent,
   CellEmpty, Tensor, Same, Different, NoOverlap, State,
 };
 
@@ -39,7 +39,7 @@ struct Step {
   int other = -1;              // second register read
   Py_ssize_t number = 0;       // index or length
   PyObject* object = nullptr;  // strong: constant, name, weak reference, ...
-  PyObject* space = nullptr;   // strong: namespace dictionary
+  PyObject* space = nullptr;   // strong: namespace dictionary, or a second constant
   std::vector<int> registers;  // NoOverlap
   std::unique_ptr<TorchCheck> torch;
 };

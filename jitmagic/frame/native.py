@@ -1,0 +1,289 @@
+"""Lowering of guards to native programs, and the names of the native part.
+
+Comes in: the guards of a trace and the sources of what the entry reads. Goes out: the steps of a
+`GuardProgram` (see extensions/frame/guards.cpp) and the registers in which the sources end up.
+Invariant: every load checks what it reads, so steps may come in any order; common prefixes of paths
+share registers, cheap and shallow guards come first. The program keeps alive constants, namespaces
+and nothing that can be held weakly.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..errors import NativeMissing
+from ..guards.guard import (
+    CellEmpty,
+    DictKeysAre,
+    DifferentObject,
+    EntriesEmpty,
+    GlobalMissing,
+    GlobalState,
+    Guard,
+    IdentityIs,
+    KeyAbsent,
+    LengthIs,
+    NoOverlap,
+    SameObject,
+    TensorMatch,
+    TypeIs,
+    ValueEquals,
+)
+from ..guards.source import (
+    Argument,
+    Builtin,
+    CellContents,
+    DictKeyAt,
+    FunctionPart,
+    Global,
+    Gradient,
+    ImportedModule,
+    InstanceDict,
+    Item,
+    ModuleAttr,
+    SlotAttr,
+    Source,
+    TypeAttr,
+    TypeOf,
+)
+
+try:
+    from .. import _frame
+except ImportError as error:
+    raise NativeMissing("jitmagic._frame", str(error)) from error
+
+if _frame.TORCH_VERSION != torch.__version__:
+    raise NativeMissing(
+        "jitmagic._frame", f"built for torch {_frame.TORCH_VERSION}, running {torch.__version__}"
+    )
+
+__all__ = [
+    "Continue",
+    "Dispatcher",
+    "Entry",
+    "GuardProgram",
+    "ModuleCall",
+    "Step",
+    "call_plainly",
+    "continue_with",
+    "lower_guards",
+]
+
+Continue = _frame.Continue
+Dispatcher = _frame.Dispatcher
+Entry = _frame.Entry
+GuardProgram = _frame.GuardProgram
+ModuleCall = _frame.ModuleCall
+call_plainly = _frame.call_plainly
+continue_with = _frame.continue_with
+
+Step = tuple[Any, ...]
+
+_GRADIENT = torch._C.TensorBase.__dict__["grad"]
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)  # their .grad is read in C alone
+
+# Within one depth: what fails soonest and costs least.
+_RANK: dict[type[Guard], int] = {
+    IdentityIs: 0,
+    TypeIs: 0,
+    SameObject: 0,
+    DifferentObject: 0,
+    ValueEquals: 1,
+    LengthIs: 1,
+    TensorMatch: 2,
+    CellEmpty: 2,
+    GlobalState: 3,
+    KeyAbsent: 4,
+    GlobalMissing: 4,
+    EntriesEmpty: 5,
+    DictKeysAre: 6,
+    NoOverlap: 7,
+}
+
+
+def lower_guards(
+    guards: Iterable[Guard],
+    inputs: tuple[Source, ...],
+    namespace: dict[str, Any],
+    builtins: dict[str, Any],
+) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    """Steps that check `guards` and load `inputs`, and the register of each input."""
+    lowering = _Lowering(namespace, builtins)
+    for guard in sorted(guards, key=_cost):
+        lowering.check(guard)
+    registers = tuple(lowering.register(source) for source in inputs)
+    return tuple(lowering.steps), registers
+
+
+def _cost(guard: Guard) -> tuple[int, int]:
+    depth = max((_depth(source) for source in _sources(guard)), default=1)
+    return depth, _RANK[type(guard)]
+
+
+def _sources(guard: Guard) -> tuple[Source, ...]:
+    match guard:
+        case GlobalState():
+            return ()
+        case NoOverlap(sources=sources):
+            return sources
+        case SameObject(source=source, other=other) | DifferentObject(source=source, other=other):
+            return source, other
+    return (guard.source,)  # type: ignore[attr-defined]
+
+
+def _depth(source: Source) -> int:
+    depth = 1
+    while (base := getattr(source, "base", None)) is not None:
+        source, depth = base, depth + 1
+    return depth
+
+
+class _Lowering:
+    """Steps so far, and which register holds what."""
+
+    def __init__(self, namespace: dict[str, Any], builtins: dict[str, Any]) -> None:
+        self.namespace, self.builtins = namespace, builtins
+        self.steps: list[Step] = []
+        self._registers: dict[Source, int] = {}
+
+    def register(self, source: Source) -> int:
+        """The register that holds what `source` leads to; loads it when no step has yet."""
+        if source not in self._registers:
+            name, *operands = self._load(source)
+            target = len(self._registers)
+            self.steps.append((name, target, *operands))
+            self._registers[source] = target
+        return self._registers[source]
+
+    def _load(self, source: Source) -> Step:
+        match source:
+            case Argument(index=index):
+                return ("ARGUMENT", index)
+            case Global(name=name):
+                return ("NAMESPACE_ITEM", self.namespace, name)
+            case Builtin(name=name):
+                return ("NAMESPACE_ITEM", self.builtins, name)
+            case ImportedModule(name=name):
+                return ("NAMESPACE_ITEM", sys.modules, name)
+            case Item(base=InstanceDict(base=owner), key=str(key)):
+                return ("INSTANCE_ITEM", self.register(owner), _exact(key))
+        return self._follow(source, self.register(source.base))  # type: ignore[attr-defined]
+
+    def _follow(self, source: Source, base: int) -> Step:
+        match source:
+            case CellContents():
+                return ("CELL", base)
+            case InstanceDict():
+                return ("INSTANCE_DICT", base)
+            case Item(key=key):
+                return ("ITEM", base, key)
+            case DictKeyAt(index=index):
+                return ("DICT_KEY", base, index)
+            case TypeOf():
+                return ("TYPE", base)
+            case TypeAttr(name=name):
+                return ("TYPE_ATTR", base, name)
+            case SlotAttr(name=name):
+                return ("SLOT", base, name)
+            case FunctionPart(part=part):
+                return ("FUNCTION_PART", base, part)
+            case ModuleAttr(name=name):
+                return ("MODULE_ITEM", base, name)
+            case Gradient():
+                return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
+        raise TypeError(f"not a source: {source!r}")
+
+    def check(self, guard: Guard) -> None:
+        """Append the steps of one guard."""
+        match guard:
+            case GlobalState():
+                self.steps.append(_state(guard))
+            case GlobalMissing(source=Global(name=name)):
+                self.steps.append(("NAMESPACE_ABSENT", self.namespace, name))
+            case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
+                self.steps.append(("INSTANCE_ABSENT", self.register(owner), _exact(key)))
+            case NoOverlap(sources=sources):
+                registers = tuple(self.register(source) for source in sources)
+                self.steps.append(("NO_OVERLAP", registers))
+            case SameObject(source=left, other=right):
+                self.steps.append(("SAME", self.register(left), self.register(right)))
+            case DifferentObject(source=left, other=right):
+                self.steps.append(("DIFFERENT", self.register(left), self.register(right)))
+            case _:
+                register = self.register(guard.source)  # type: ignore[attr-defined]
+                self.steps.append(_check(guard, register))
+
+
+def _check(guard: Guard, register: int) -> Step:
+    match guard:
+        case TensorMatch(spec=spec, keys=keys):
+            facts = (spec.cls, spec.dtype, spec.device, tuple(spec.shape), tuple(spec.stride))
+            return ("TENSOR", register, *facts, spec.requires_grad, spec.is_leaf, keys)
+        case TypeIs(type=cls):
+            return ("TYPE_IS", register, cls)
+        case ValueEquals(value=value) if is_constant(value):
+            return ("EQUALS", register, value)
+        case IdentityIs(value=value) | ValueEquals(value=value):
+            return ("IS_WEAK" if _can_be_weak(value) else "IS", register, value)
+        case LengthIs(length=length):
+            return ("LENGTH", register, length)
+        case DictKeysAre(keys=keys):
+            return ("DICT_KEYS", register, tuple(keys))
+        case KeyAbsent(key=key):
+            return ("KEY_ABSENT", register, key)
+        case EntriesEmpty(keys=keys, absent=absent):
+            return ("ENTRIES_EMPTY", register, tuple(keys), tuple(absent))
+        case CellEmpty():
+            return ("CELL_EMPTY", register)
+    raise TypeError(f"not a guard: {guard!r}")
+
+
+def _state(guard: GlobalState) -> Step:
+    facts = guard.facts
+    return (
+        "STATE",
+        facts.grad_enabled,
+        facts.inference_mode,
+        facts.autocast_cpu,
+        facts.autocast_cuda,
+        facts.default_dtype,
+        facts.deterministic,
+        facts.function_modes,
+        facts.dispatch_modes,
+    )
+
+
+_SCALARS = (str, int, bool, float, complex, bytes, range, type(None), type(...), torch.device)
+
+
+def is_constant(value: object) -> bool:
+    """Whether native and Python checks compare the value by content rather than by identity."""
+    kind = type(value)
+    if kind in _SCALARS or value is NotImplemented:
+        return True
+    if isinstance(value, tuple) or kind is frozenset:
+        return all(is_constant(item) for item in value)  # type: ignore[attr-defined]
+    if isinstance(value, slice):
+        return is_constant((value.start, value.stop, value.step))
+    return False
+
+
+def _exact(name: str) -> str:
+    return name if type(name) is str else str.__str__(name)
+
+
+def _can_be_weak(value: object) -> bool:
+    """Bound methods die at once when held weakly; they are made anew for every access."""
+    if isinstance(value, types.MethodType | types.MethodWrapperType):
+        return False
+    try:
+        weakref.ref(value)
+    except TypeError:
+        return False
+    return True

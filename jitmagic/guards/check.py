@@ -1,0 +1,293 @@
+"""check: the readable Python twin of the native guard program, and the sentence when a guard fails.
+
+Comes in: guards and a frame's snapshot. Goes out: the first guard that does not hold (`check`), or what
+differs, in words (`why`). Invariant: agrees with the native program made by `frame/native.py` for every
+guard and frame (tests/guards holds them against each other); runs no user code.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ..bytecode import FrameSnapshot
+from .guard import (
+    CellEmpty,
+    DictKeysAre,
+    DifferentObject,
+    EntriesEmpty,
+    GlobalMissing,
+    GlobalState,
+    Guard,
+    IdentityIs,
+    KeyAbsent,
+    LengthIs,
+    NoOverlap,
+    SameObject,
+    StateFacts,
+    TensorMatch,
+    TypeIs,
+    ValueEquals,
+)
+from .read import read_source
+from .source import Source, describe
+
+__all__ = ["check", "holds", "same_constant", "why"]
+
+_UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
+_ELEMENTWISE = (str, int, bytes, range, torch.device)
+
+
+def check(guards: Iterable[Guard], frame: FrameSnapshot) -> Guard | None:
+    """The first guard that does not hold for the frame, or None."""
+    return next((guard for guard in guards if not holds(guard, frame)), None)
+
+
+def holds(guard: Guard, frame: FrameSnapshot) -> bool:
+    """Whether one guard holds for the frame."""
+    return _difference(guard, frame) is None
+
+
+def why(guard: Guard, frame: FrameSnapshot) -> str:
+    """What differs, in a sentence: `x.shape is (3, 4), was (2, 4)`."""
+    return _difference(guard, frame) or "nothing differs"
+
+
+def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
+    match guard:
+        case GlobalState(facts=facts):
+            return _state_differs(facts)
+        case GlobalMissing(source=source):
+            name = describe(source)
+            return f"there is a global {name} now" if name in frame.globals else None
+        case NoOverlap(sources=sources):
+            return _overlap(sources, frame)
+        case SameObject(source=left, other=right) | DifferentObject(source=left, other=right):
+            return _pair(guard, left, right, frame)
+    source: Source = guard.source  # type: ignore[attr-defined]
+    try:
+        value = read_source(source, frame)
+    except _UNREADABLE:
+        return f"{describe(source)} is not there any more"
+    return _value_differs(guard, describe(source), value)
+
+
+def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
+    match guard:
+        case TensorMatch():
+            return _tensor_differs(guard, name, value)
+        case TypeIs(type=cls):
+            return _is_was(f"type({name})", _named(type(value)), _named(cls), type(value) is cls)
+        case ValueEquals(value=wanted):
+            return _is_was(name, short(value), short(wanted), same_constant(value, wanted))
+        case IdentityIs(value=wanted):
+            now, before = short(value), short(wanted)
+            before = before if now != before else f"another {type(wanted).__name__}"
+            return _is_was(name, now, before, value is wanted)
+        case LengthIs(length=length):
+            if not isinstance(value, tuple | list | dict | set | frozenset):
+                return f"{name} is a {type(value).__name__}, which has no plain length"
+            return _is_was(f"len({name})", len(value), length, len(value) == length)
+        case CellEmpty():
+            return _cell_differs(name, value)
+    return _mapping_differs(guard, name, value)
+
+
+def _mapping_differs(guard: Guard, name: str, value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return f"{name} is a {type(value).__name__}, was a dict"
+    match guard:
+        case DictKeysAre(keys=keys):
+            now = list(value)
+            return _is_was(f"list({name})", short(now), short(list(keys)), _same_items(now, keys))
+        case KeyAbsent(key=key):
+            return f"{name} has {short(key)} now" if key in value else None
+        case EntriesEmpty(keys=keys, absent=absent):
+            filled = [key for key in keys if key in value and not _is_empty_dict(value[key])]
+            present = [key for key in absent if key in value]
+            changed = [*filled, *present]
+            return f"{name} has {', '.join(changed)} now" if changed else None
+    raise TypeError(f"not a guard: {guard!r}")
+
+
+def _is_empty_dict(value: object) -> bool:
+    return isinstance(value, dict) and not value
+
+
+def _is_was(what: str, now: object, before: object, same: bool) -> str | None:
+    return None if same else f"{what} is {now}, was {before}"
+
+
+def _cell_differs(name: str, cell: Any) -> str | None:
+    try:
+        return f"{name} has a value now: {short(cell.cell_contents)}"
+    except ValueError:
+        return None
+    except AttributeError:
+        return f"{name} is a {type(cell).__name__}, was an empty cell"
+
+
+def _pair(guard: Guard, left: Source, right: Source, frame: FrameSnapshot) -> str | None:
+    names = f"{describe(left)} and {describe(right)}"
+    try:
+        same = read_source(left, frame) is read_source(right, frame)
+    except _UNREADABLE:
+        return f"{names} are not both there any more"
+    if isinstance(guard, SameObject):
+        return None if same else f"{names} are two objects, were one"
+    return f"{names} are one object, were two" if same else None
+
+
+# ------------------------------------------------------------------------------------------ tensors
+
+
+def _tensor_differs(guard: TensorMatch, name: str, value: Any) -> str | None:
+    spec = guard.spec
+    if type(value) is not spec.cls:
+        return f"type({name}) is {_named(type(value))}, was {_named(spec.cls)}"
+    if torch._C._dispatch_keys(value).raw_repr() != guard.keys and value.layout is not torch.strided:
+        return f"{name}.layout is {value.layout}, was torch.strided"
+    facts: tuple[tuple[str, object, object], ...] = (
+        ("dtype", value.dtype, spec.dtype),
+        ("device", value.device, spec.device),
+        ("shape", tuple(value.shape), tuple(spec.shape)),
+        ("stride()", tuple(value.stride()), tuple(spec.stride)),
+        ("requires_grad", value.requires_grad, spec.requires_grad),
+    )
+    for what, now, before in facts:
+        if now != before:
+            return f"{name}.{what} is {now}, was {before}"
+    if spec.requires_grad and value.is_leaf != spec.is_leaf:
+        return f"{name}.is_leaf is {value.is_leaf}, was {spec.is_leaf}"
+    if torch._C._dispatch_keys(value).raw_repr() != guard.keys:
+        return f"{name} is dispatched differently (a view, conjugate, wrapped or inference tensor)"
+    return None
+
+
+def _overlap(sources: tuple[Source, ...], frame: FrameSnapshot) -> str | None:
+    try:
+        ranges = [_memory(read_source(source, frame)) for source in sources]
+    except _UNREADABLE:
+        return f"{', '.join(map(describe, sources))} are not all there any more"
+    for i, left in enumerate(ranges):
+        for j in range(i + 1, len(ranges)):
+            right = ranges[j]
+            if left is None or right is None or (left[0] < right[1] and right[0] < left[1]):
+                return f"{describe(sources[i])} and {describe(sources[j])} may share memory"
+    return None
+
+
+def _memory(tensor: Any) -> tuple[int, int] | None:
+    """First byte and the one behind the last; None when it cannot be told."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return None
+    if tensor.numel() == 0:
+        return 0, 0
+    storage = tensor.untyped_storage().data_ptr()
+    if storage == 0:
+        return None
+    size = tensor.element_size()
+    begin = storage + tensor.storage_offset() * size
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * size
+
+
+def _state_differs(facts: StateFacts) -> str | None:
+    for name, now in _state_now().items():
+        before = getattr(facts, name)
+        if now != before:
+            return f"torch's {name.replace('_', ' ')} is {now}, was {before}"
+    if not torch._C._is_torch_function_enabled():
+        return "torch functions are disabled for subclasses, were not"
+    return None
+
+
+def _state_now() -> Mapping[str, object]:
+    return {
+        "grad_enabled": torch.is_grad_enabled(),
+        "inference_mode": torch.is_inference_mode_enabled(),
+        "autocast_cpu": _autocast("cpu"),
+        "autocast_cuda": _autocast("cuda"),
+        "default_dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "function_modes": torch._C._len_torch_function_stack(),
+        "dispatch_modes": torch._C._len_torch_dispatch_stack(),
+    }
+
+
+def _autocast(device: str) -> torch.dtype | None:
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+# ---------------------------------------------------------------------------------------- constants
+
+
+def same_constant(left: Any, right: Any) -> bool:
+    """Equality as the native check has it: one exact type, floats by their bits, no user code."""
+    if left is right:
+        return True
+    kind = type(left)
+    if kind is not type(right):
+        return False
+    if kind in _ELEMENTWISE:
+        return bool(left == right)
+    if kind is float:
+        return struct.pack("d", left) == struct.pack("d", right)
+    if kind is complex:
+        return same_constant(left.real, right.real) and same_constant(left.imag, right.imag)
+    if isinstance(left, tuple):
+        return _same_items(tuple.__iter__(left), tuple.__iter__(right))
+    if kind is slice:
+        return _same_items(
+            (left.start, left.stop, left.step), (right.start, right.stop, right.step)
+        )
+    if kind is frozenset:
+        return len(left) == len(right) and all(
+            any(same_constant(a, b) for b in right) for a in left
+        )
+    return False
+
+
+def _same_items(left: Iterable[Any], right: Iterable[Any]) -> bool:
+    ours, theirs = list(left), list(right)
+    return len(ours) == len(theirs) and all(map(same_constant, ours, theirs))
+
+
+# -------------------------------------------------------------------------------------------- words
+
+
+def short(value: object) -> str:
+    """A value in a sentence: constants as they are, objects by kind and name; runs no user __repr__."""
+    if isinstance(value, type):
+        return _named(value)
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    kind = type(value)
+    if kind.__module__ == "builtins" and not isinstance(value, list | dict | set | tuple):
+        name = getattr(value, "__qualname__", None)
+        text = f"{kind.__name__} {name}" if name and not kind.__name__ == "str" else repr(value)
+    elif kind in (list, tuple, dict):
+        text = _short_container(value)
+    elif kind.__module__ == "torch":
+        text = str(value) if isinstance(value, torch.dtype | torch.device | torch.Size) else kind.__name__
+    else:
+        text = f"a {kind.__qualname__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _short_container(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{short(k)}: {short(v)}" for k, v in list(value.items())[:8]) + "}"
+    inner = ", ".join(short(item) for item in value[:8])
+    return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
+
+
+def _named(cls: type) -> str:
+    module = cls.__module__
+    hidden = ("builtins", "__main__")
+    return cls.__qualname__ if module in hidden or module not in sys.modules else f"{module}.{cls.__qualname__}"

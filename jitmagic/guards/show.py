@@ -1,0 +1,97 @@
+"""show: one line of text per guard, for people.
+
+Comes in: guards. Goes out: `x: float32[8, 64] cpu`, `self.training == True`, ...: conditions one could
+read aloud, without addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+from .check import short
+from .guard import (
+    CellEmpty,
+    DictKeysAre,
+    DifferentObject,
+    EntriesEmpty,
+    GlobalMissing,
+    GlobalState,
+    Guard,
+    IdentityIs,
+    KeyAbsent,
+    LengthIs,
+    NoOverlap,
+    SameObject,
+    TensorMatch,
+    TypeIs,
+    ValueEquals,
+)
+from .source import describe
+
+__all__ = ["show_guard", "show_guards"]
+
+_WIDTH = 56
+
+
+def show_guards(guards: Iterable[Guard]) -> str:
+    """All guards, a line each, with the user's line that needed them where it is known."""
+    return "\n".join(map(_with_place, guards))
+
+
+def _with_place(guard: Guard) -> str:
+    text = show_guard(guard)
+    if guard.where is None:
+        return text
+    return f"{text:<{_WIDTH}}  # line {guard.where.lineno}: {guard.where.text}".rstrip(": ")
+
+
+def show_guard(guard: Guard) -> str:
+    """The condition of one guard."""
+    match guard:
+        case TensorMatch(source=source, spec=spec):
+            strides = f" stride {tuple(spec.stride)}"
+            return f"{describe(source)}: {spec}{'' if _is_dense(guard) else strides}"
+        case TypeIs(source=source, type=cls):
+            return f"type({describe(source)}) is {short(cls)}"
+        case ValueEquals(source=source, value=value):
+            return f"{describe(source)} == {short(value)}"
+        case IdentityIs(source=source, value=value):
+            return f"{describe(source)} is {short(value)}"
+        case LengthIs(source=source, length=length):
+            return f"len({describe(source)}) == {length}"
+        case SameObject(source=left, other=right):
+            return f"{describe(left)} is {describe(right)}"
+        case DifferentObject(source=left, other=right):
+            return f"{describe(left)} is not {describe(right)}"
+    return _show_absence(guard)
+
+
+def _show_absence(guard: Guard) -> str:
+    match guard:
+        case DictKeysAre(source=source, keys=keys):
+            return f"list({describe(source)}) == {short(list(keys))}"
+        case KeyAbsent(source=source, key=key):
+            return f"{short(key)} not in {describe(source)}"
+        case EntriesEmpty(source=source, keys=keys, absent=absent):
+            none = f"; no {', '.join(absent)}" if absent else ""
+            return f"{describe(source)}: {', '.join(keys)} empty{none}"
+        case GlobalMissing(source=source):
+            return f"no global {describe(source)}"
+        case NoOverlap(sources=sources):
+            return f"{', '.join(map(describe, sources))} share no memory"
+        case CellEmpty(source=source):
+            return f"{describe(source)} is an empty cell"
+        case GlobalState(facts=facts):
+            values = (f"{f.name}={getattr(facts, f.name)}" for f in fields(facts))
+            return f"torch state: {', '.join(values)}"
+    raise TypeError(f"not a guard: {guard!r}")
+
+
+def _is_dense(guard: TensorMatch) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(guard.spec.shape), reversed(guard.spec.stride), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
