@@ -84,4 +84,5 @@ class Partition:
     grad_inputs: tuple[int, ...]
     mutated_inputs: tuple[int, ...]
     recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
+    reach: tuple[tuple[int, ...], ...] = ()  # per gradient: positions of the tangents it depends on
     notes: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,154 @@
+"""Fills, ranges and triangles: every constant tensor is aten.full, every range aten.arange.start_step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..recorder import Recorder, Sym
+from .registry import rule
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+CPU = torch.device("cpu")
+
+
+def _device(given: Any, otherwise: torch.device = CPU) -> torch.device:
+    return otherwise if given is None else torch.device(given)
+
+
+def _number_dtype(value: Any) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
+
+
+@rule(aten.zeros.default)
+def _zeros(
+    r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
+) -> Sym:
+    return r.full(tuple(size), 0, dtype or torch.get_default_dtype(), _device(device))
+
+
+@rule(aten.ones.default)
+def _ones(
+    r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
+) -> Sym:
+    return r.full(tuple(size), 1, dtype or torch.get_default_dtype(), _device(device))
+
+
+@rule(aten.full.default)
+def _full(
+    r: Recorder, size: list[int], value: Any, *, dtype: Any = None, device: Any = None, **_: Any
+) -> Sym | None:
+    if isinstance(value, complex):
+        return None
+    return r.full(tuple(size), value, dtype or _number_dtype(value), _device(device))
+
+
+@rule(aten.scalar_tensor.default)
+def _scalar_tensor(
+    r: Recorder, value: Any, *, dtype: Any = None, device: Any = None, **_: Any
+) -> Sym:
+    return r.full((), value, dtype or torch.get_default_dtype(), _device(device))
+
+
+def _filled(r: Recorder, x: Sym, value: Any, dtype: Any, device: Any, memory_format: Any) -> Sym:
+    """*_like: the layout of x is kept."""
+    made = r.full(x.shape, value, dtype or x.dtype, _device(device, x.device))
+    like = x.one(aten.empty_like.default, memory_format=memory_format)
+    return r.restride(made, like.meta.stride())
+
+
+@rule(aten.zeros_like.default)
+def _zeros_like(
+    r: Recorder, x: Sym, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+) -> Sym:
+    return _filled(r, x, 0, dtype, device, memory_format)
+
+
+@rule(aten.ones_like.default)
+def _ones_like(
+    r: Recorder, x: Sym, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+) -> Sym:
+    return _filled(r, x, 1, dtype, device, memory_format)
+
+
+@rule(aten.full_like.default)
+def _full_like(
+    r: Recorder,
+    x: Sym,
+    value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    memory_format: Any = None,
+    **_: Any,
+) -> Sym:
+    return _filled(r, x, value, dtype, device, memory_format)
+
+
+@rule(aten.new_zeros.default)
+def _new_zeros(
+    r: Recorder, x: Sym, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
+) -> Sym:
+    return r.full(tuple(size), 0, dtype or x.dtype, _device(device, x.device))
+
+
+@rule(aten.new_ones.default)
+def _new_ones(
+    r: Recorder, x: Sym, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
+) -> Sym:
+    return r.full(tuple(size), 1, dtype or x.dtype, _device(device, x.device))
+
+
+@rule(aten.new_full.default)
+def _new_full(
+    r: Recorder,
+    x: Sym,
+    size: list[int],
+    value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    **_: Any,
+) -> Sym:
+    return r.full(tuple(size), value, dtype or x.dtype, _device(device, x.device))
+
+
+@rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def _arange(
+    r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **_: Any
+) -> Any:
+    start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
+    if dtype is None:
+        whole = all(isinstance(value, int) for value in (start, end, step))
+        dtype = torch.int64 if whole else torch.get_default_dtype()
+    return r.call(
+        aten.arange.start_step,
+        start,
+        end,
+        step,
+        dtype=dtype,
+        device=_device(device),
+        pin_memory=False,
+    )
+
+
+def _gap(r: Recorder, x: Sym) -> Sym:
+    """Column number minus row number of the last two dimensions."""
+    rows, columns = x.shape[-2:]
+    down = r.arange(rows, torch.int64, x.device).unsqueeze(1)
+    return r.arange(columns, torch.int64, x.device).unsqueeze(0) - down
+
+
+@rule(aten.triu.default)
+def _triu(r: Recorder, x: Sym, diagonal: int = 0) -> Sym:
+    return r.where(_gap(r, x) >= diagonal, x, 0)
+
+
+@rule(aten.tril.default)
+def _tril(r: Recorder, x: Sym, diagonal: int = 0) -> Sym:
+    return r.where(_gap(r, x) <= diagonal, x, 0)

@@ -1,0 +1,72 @@
+"""_foreach_* operations (optimizers): one plain operation per element of the lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..recorder import Recorder
+from .registry import TABLE
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+_BINARY = {
+    **{name: getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div")},
+    "maximum": aten.maximum.default,
+    "minimum": aten.minimum.default,
+}
+_CLAMPS = {"clamp_min": aten.clamp_min, "clamp_max": aten.clamp_max}
+_UNARY = ("sqrt", "neg", "exp", "abs", "reciprocal", "sign", "log", "rsqrt")
+
+
+def _spread(value: Any, count: int) -> list[Any]:
+    return value if isinstance(value, list) else [value] * count
+
+
+def _each(op_of: Callable[[Any], Any]) -> Callable[..., list[Any]]:
+    def rule(r: Recorder, first: list[Any], *rest: Any, **kwargs: Any) -> list[Any]:
+        columns = [_spread(value, len(first)) for value in (first, *rest)]
+        return [r.emit(op_of(row), *row, **kwargs) for row in zip(*columns, strict=True)]
+
+    return rule
+
+
+def _binary(of_tensor: Any, of_number: Any) -> Callable[[Any], Any]:
+    return lambda row: of_number if isinstance(row[1], (int, float)) else of_tensor
+
+
+def _register() -> None:
+    choices = {name: _binary(op, op) for name, op in _BINARY.items()}
+    choices |= {name: _binary(p.Tensor, p.default) for name, p in _CLAMPS.items()}
+    for name, choice in choices.items():
+        packet = getattr(aten, f"_foreach_{name}")
+        overloads = ("List", "Scalar", "ScalarList", "Tensor")
+        if name not in ("add", "sub", "mul", "div"):
+            overloads = ("List",) if name in _BINARY else ("List", "Scalar", "ScalarList")
+        for overload in overloads:
+            if overload in packet.overloads():
+                TABLE[getattr(packet, overload)] = _each(choice)
+    for name in _UNARY:
+        op = getattr(aten, name).default
+        TABLE[getattr(aten, f"_foreach_{name}").default] = _each(lambda row, op=op: op)
+    for name in ("addcmul", "addcdiv"):
+        packet = getattr(aten, f"_foreach_{name}")
+        TABLE[packet.Scalar] = _fused(getattr(aten, name).default)
+        TABLE[packet.ScalarList] = _fused(getattr(aten, name).default)
+    TABLE[aten._foreach_lerp.Scalar] = _each(lambda row: aten.lerp.Scalar)
+    TABLE[aten._foreach_lerp.List] = _each(lambda row: aten.lerp.Tensor)
+
+
+def _fused(op: Any) -> Callable[..., list[Any]]:
+    def rule(r: Recorder, x: list[Any], a: list[Any], b: list[Any], value: Any = 1) -> list[Any]:
+        values = _spread(value, len(x))
+        rows = zip(x, a, b, values, strict=True)
+        return [r.emit(op, *row[:3], value=row[3]) for row in rows]
+
+    return rule
+
+
+_register()

@@ -1,0 +1,56 @@
+"""Joining, repeating and the backwards of views."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..recorder import Recorder, Sym
+from .registry import rule
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+@rule(aten.stack.default)
+def _stack(r: Recorder, tensors: list[Sym], dim: int = 0) -> Any:
+    dim %= len(tensors[0].shape) + 1
+    return r.emit(aten.cat.default, [part.unsqueeze(dim) for part in tensors], dim)
+
+
+@rule(aten.repeat.default)
+def _repeat(r: Recorder, x: Sym, repeats: list[int]) -> Sym | None:
+    missing = len(repeats) - len(x.shape)
+    shape = (*(1,) * missing, *x.shape)
+    if not math.prod(shape) * math.prod(repeats):
+        return None
+    apart = x.view(*(part for extent in shape for part in (1, extent)))
+    spread = apart.expand(*(p for n, extent in zip(repeats, shape, strict=True) for p in (n, extent)))
+    whole = spread.one(aten.clone.default, memory_format=torch.contiguous_format)
+    return whole.view(*(n * extent for n, extent in zip(repeats, shape, strict=True)))
+
+
+def _blank(r: Recorder, grad: Sym, sizes: list[int]) -> Sym:
+    return r.full(tuple(sizes), 0, grad.dtype, grad.device)
+
+
+@rule(aten.select_backward.default)
+def _select_backward(r: Recorder, grad: Sym, sizes: list[int], dim: int, index: int) -> Sym:
+    return _blank(r, grad, sizes).one(aten.select_scatter.default, grad, dim, index)
+
+
+@rule(aten.slice_backward.default)
+def _slice_backward(
+    r: Recorder, grad: Sym, sizes: list[int], dim: int, start: int, end: int, step: int
+) -> Sym:
+    return _blank(r, grad, sizes).one(aten.slice_scatter.default, grad, dim, start, end, step)
+
+
+@rule(aten.diagonal_backward.default)
+def _diagonal_backward(
+    r: Recorder, grad: Sym, sizes: list[int], offset: int, dim1: int, dim2: int
+) -> Sym:
+    return _blank(r, grad, sizes).one(aten.diagonal_scatter.default, grad, offset, dim1, dim2)

@@ -1,0 +1,197 @@
+"""Loss functions with their backwards. `reduction`: 0 none, 1 mean, 2 sum (ATen's enumeration)."""
+
+from __future__ import annotations
+
+
+import torch
+
+from ..recorder import Recorder, Sym
+from .registry import rule, up
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+NONE, MEAN, SUM = 0, 1, 2
+
+
+def _reduce(r: Recorder, loss: Sym, reduction: int) -> Sym:
+    if reduction == MEAN:
+        return loss.one(aten.mean.default)
+    return loss.one(aten.sum.default) if reduction == SUM else loss
+
+
+def _norm(x: Sym, reduction: int) -> float:
+    """What one element's derivative is divided by."""
+    return 1.0 / max(x.meta.numel(), 1) if reduction == MEAN else 1.0
+
+
+@rule(aten.mse_loss.default)
+def _mse(r: Recorder, x: Sym, target: Sym, reduction: int = MEAN) -> Sym:
+    return _reduce(r, _squared_gap(r, x, target), reduction)
+
+
+@rule(opmath=True)
+def _squared_gap(r: Recorder, x: Sym, target: Sym) -> Sym:
+    gap = x - target
+    return gap * gap
+
+
+@rule(aten.mse_loss_backward.default, opmath=True)
+def _mse_backward(r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int) -> Sym:
+    return (x - target) * (2.0 * _norm(x, reduction)) * grad
+
+
+@rule(aten.smooth_l1_loss.default)
+def _smooth_l1(
+    r: Recorder, x: Sym, target: Sym, reduction: int = MEAN, beta: float = 1.0
+) -> Sym | None:
+    return None if beta == 0 else _reduce(r, _smooth_l1_value(r, x, target, beta), reduction)
+
+
+@rule(opmath=True)
+def _smooth_l1_value(r: Recorder, x: Sym, target: Sym, beta: float) -> Sym:
+    z = (x - target).abs()
+    return r.where(z < beta, z * z * 0.5 / beta, z - 0.5 * beta)
+
+
+@rule(aten.smooth_l1_loss_backward.default, opmath=True)
+def _smooth_l1_backward(
+    r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int, beta: float
+) -> Sym | None:
+    if beta == 0:
+        return None
+    gap, scaled = x - target, grad * _norm(x, reduction)
+    outside = r.where(gap < 0, -scaled, scaled)
+    return r.where(gap.abs() >= beta, outside, scaled * gap / beta)
+
+
+@rule(aten.huber_loss.default)
+def _huber(r: Recorder, x: Sym, target: Sym, reduction: int = MEAN, delta: float = 1.0) -> Sym:
+    return _reduce(r, _huber_value(r, x, target, delta), reduction)
+
+
+@rule(opmath=True)
+def _huber_value(r: Recorder, x: Sym, target: Sym, delta: float) -> Sym:
+    z = (x - target).abs()
+    return r.where(z < delta, z * z * 0.5, (z - 0.5 * delta) * delta)
+
+
+@rule(aten.huber_loss_backward.default, opmath=True)
+def _huber_backward(
+    r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int, delta: float
+) -> Sym:
+    gap, scaled = x - target, grad * _norm(x, reduction)
+    outside = r.where(gap < 0, scaled * -delta, scaled * delta)
+    return r.where(gap.abs() >= delta, outside, scaled * gap)
+
+
+@rule(aten.binary_cross_entropy_backward.default, opmath=True)
+def _bce_backward(
+    r: Recorder,
+    grad: Sym,
+    x: Sym,
+    target: Sym,
+    weight: Sym | None = None,
+    reduction: int = MEAN,
+) -> Sym:
+    """The forward stays whole: it refuses inputs outside of [0, 1] at run time."""
+    slope = (1 - x) * x
+    made = grad * (x - target) / slope.one(aten.clamp.default, 1e-12)
+    if weight is not None:
+        made = made * weight
+    return made * _norm(x, reduction) if reduction == MEAN else made
+
+
+@rule(aten.binary_cross_entropy_with_logits.default)
+def _bce_with_logits(
+    r: Recorder,
+    x: Sym,
+    target: Sym,
+    weight: Sym | None = None,
+    pos_weight: Sym | None = None,
+    reduction: int = MEAN,
+) -> Sym:
+    log_sigmoid: Sym = r.emit(aten.log_sigmoid_forward.default, x)[0]
+    if pos_weight is not None:
+        log_sigmoid = log_sigmoid * ((pos_weight - 1) * target + 1)
+    loss = (1 - target) * x - log_sigmoid
+    if weight is not None:
+        loss = loss * weight
+    return _reduce(r, loss, reduction)
+
+
+# -- negative log likelihood -------------------------------------------------------------------------
+
+
+def _class_dim(x: Sym) -> int:
+    return 0 if len(x.shape) == 1 else 1
+
+
+def _per_class(weight: Sym, x: Sym) -> Sym:
+    """Weights of the classes, shaped to broadcast against x."""
+    dim = _class_dim(x)
+    shape = [1] * len(x.shape)
+    shape[dim] = weight.shape[0]
+    return weight.view(*shape)
+
+
+@rule(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+def _nll(
+    r: Recorder, x: Sym, target: Sym, weight: Sym | None, reduction: int, ignore_index: int
+) -> list[Sym] | None:
+    if not x.meta.numel():
+        return None
+    dim = _class_dim(x)
+    counted = target.differs(ignore_index)
+    index = r.where(counted, target, 0).to(torch.int64).unsqueeze(dim)
+    picked = -x.one(aten.gather.default, dim, index).squeeze(dim)
+    weights: Sym | None = None
+    if weight is not None:
+        spread = _per_class(weight, x).expand(*x.shape)
+        weights = spread.one(aten.gather.default, dim, index).squeeze(dim)
+        picked = picked * weights
+    loss = r.where(counted, picked, 0.0)
+    if reduction == NONE:
+        return [loss, r.full((), 0.0, x.dtype, x.device)]
+    total = _total_weight(r, x, counted, weights)
+    summed = up(loss).one(aten.sum.default)
+    if reduction == MEAN:
+        return [(summed / up(total)).to(x.dtype), total]
+    return [summed.to(x.dtype), total]
+
+
+def _total_weight(r: Recorder, x: Sym, counted: Sym, weights: Sym | None) -> Sym:
+    if weights is None:
+        return counted.to(up(x).dtype).one(aten.sum.default).to(x.dtype)
+    return up(r.where(counted, weights, 0.0)).one(aten.sum.default).to(x.dtype)
+
+
+@rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def _nll_backward(
+    r: Recorder,
+    grad: Sym,
+    x: Sym,
+    target: Sym,
+    weight: Sym | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Sym,
+) -> Sym | None:
+    """One-hot by comparison with the class number, which fuses; ignored targets match no class."""
+    if not x.meta.numel():
+        return None
+    dim = _class_dim(x)
+    classes = r.arange(x.shape[dim], target.dtype, x.device)
+    hit = _per_class(classes, x).equals(target.unsqueeze(dim))
+    if 0 <= ignore_index < x.shape[dim]:
+        hit = hit.both(target.differs(ignore_index).unsqueeze(dim))
+    scaled = -up(grad)
+    if reduction == MEAN:
+        scaled = scaled / up(total_weight)
+    if reduction == NONE:
+        scaled = scaled.unsqueeze(dim)
+    if weight is not None:
+        scaled = scaled * up(_per_class(weight, x))
+    return r.where(hit, scaled, 0.0).to(x.dtype)
+
+

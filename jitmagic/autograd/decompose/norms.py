@@ -1,0 +1,298 @@
+"""Layer, group and batch norm with their backwards.
+
+Statistics are computed in fp32 (fp64 for doubles) with the two-pass variance, and kept so for backward.
+Batch norm returns (out, mean, invstd, new running mean | None, new running var | None): functionalize
+writes the last two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..recorder import Recorder, Sym
+from .registry import rule, up
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+Mask = list[bool]
+
+
+def _moments(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
+    """Mean and biased variance over dims, dims kept as 1."""
+    mean = x.mean(dims, True)
+    centred = x - mean
+    return mean, (centred * centred).mean(dims, True)
+
+
+def _affine(value: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
+    if weight is not None:
+        value = value * up(weight)
+    return value if bias is None else value + up(bias)
+
+
+# -- layer norm --------------------------------------------------------------------------------------
+
+
+@rule(aten.native_layer_norm.default)
+def _layer_norm(
+    r: Recorder, x: Sym, shape: list[int], weight: Sym | None, bias: Sym | None, eps: float
+) -> list[Sym] | None:
+    if not x.meta.numel():
+        return None
+    wide = up(x)
+    dims = list(range(len(x.shape) - len(shape), len(x.shape)))
+    mean, variance = _moments(wide, dims)
+    rstd = (variance + eps).rsqrt()
+    out = _affine((wide - mean) * rstd, weight, bias)
+    return [out.to(x.dtype), mean, rstd]
+
+
+@rule(aten.native_layer_norm_backward.default)
+def _layer_norm_backward(
+    r: Recorder,
+    grad: Sym,
+    x: Sym,
+    shape: list[int],
+    mean: Sym,
+    rstd: Sym,
+    weight: Sym | None,
+    bias: Sym | None,
+    mask: Mask,
+) -> list[Sym | None] | None:
+    if not x.meta.numel():
+        return None
+    first = len(x.shape) - len(shape)
+    inner, outer = list(range(first, len(x.shape))), list(range(first))
+    g, wide = up(grad), up(x)
+    xhat = (wide - up(mean)) * up(rstd)
+    dx = dw = db = None
+    if mask[0]:
+        gw = g if weight is None else g * up(weight)
+        dx = (gw - gw.mean(inner, True) - xhat * (gw * xhat).mean(inner, True)) * up(rstd)
+        dx = dx.to(x.dtype)
+    if mask[1] and weight is not None:
+        dw = _sum_to(g * xhat, outer).to(weight.dtype)
+    if mask[2] and bias is not None:
+        db = _sum_to(g, outer).to(bias.dtype)
+    return [dx, dw, db]
+
+
+def _sum_to(value: Sym, dims: list[int]) -> Sym:
+    return value.sum(dims) if dims else value
+
+
+@rule(aten._fused_rms_norm.default)
+def _rms_norm(
+    r: Recorder, x: Sym, shape: list[int], weight: Sym | None, eps: float | None
+) -> list[Sym] | None:
+    if not x.meta.numel():
+        return None
+    wide = up(x)
+    dims = list(range(len(x.shape) - len(shape), len(x.shape)))
+    epsilon = torch.finfo(x.dtype).eps if eps is None else eps
+    rstd = ((wide * wide).mean(dims, True) + epsilon).rsqrt()
+    return [_affine(wide * rstd, weight, None).to(x.dtype), rstd]
+
+
+# -- group norm --------------------------------------------------------------------------------------
+
+
+def _per_channel(value: Sym, rank: int) -> Sym:
+    """A vector of length C against (N, C, ...)."""
+    return value.view(1, *value.shape, *(1,) * (rank - 2))
+
+
+@rule(aten.native_group_norm.default)
+def _group_norm(
+    r: Recorder,
+    x: Sym,
+    weight: Sym | None,
+    bias: Sym | None,
+    n: int,
+    c: int,
+    hxw: int,
+    groups: int,
+    eps: float,
+) -> list[Sym] | None:
+    if not x.meta.numel():
+        return None
+    grouped = up(x).view(n, groups, c // groups * hxw)
+    mean, variance = _moments(grouped, [2])
+    rstd = (variance + eps).rsqrt()
+    normal = ((grouped - mean) * rstd).view(*x.shape)
+    rank = len(x.shape)
+    out = _affine(
+        normal,
+        None if weight is None else _per_channel(weight, rank),
+        None if bias is None else _per_channel(bias, rank),
+    )
+    return [out.to(x.dtype), mean.view(n, groups), rstd.view(n, groups)]
+
+
+@rule(aten.native_group_norm_backward.default)
+def _group_norm_backward(
+    r: Recorder,
+    grad: Sym,
+    x: Sym,
+    mean: Sym,
+    rstd: Sym,
+    weight: Sym | None,
+    n: int,
+    c: int,
+    hxw: int,
+    groups: int,
+    mask: Mask,
+) -> list[Sym | None] | None:
+    if not x.meta.numel():
+        return None
+    shape = (n, groups, c // groups, hxw)
+    g, wide = up(grad).view(*shape), up(x).view(*shape)
+    scale = up(rstd).view(n, groups, 1, 1)
+    xhat = (wide - up(mean).view(n, groups, 1, 1)) * scale
+    dx = dw = db = None
+    if mask[0]:
+        gw = g if weight is None else g * up(weight).view(1, groups, c // groups, 1)
+        dx = gw - gw.mean([2, 3], True) - xhat * (gw * xhat).mean([2, 3], True)
+        dx = (dx * scale).view(*x.shape).to(x.dtype)
+    kept = x.dtype if weight is None else weight.dtype
+    if mask[1]:
+        dw = (g * xhat).sum([0, 3]).view(c).to(kept)
+    if mask[2]:
+        db = g.sum([0, 3]).view(c).to(kept)
+    return [dx, dw, db]
+
+
+# -- batch norm --------------------------------------------------------------------------------------
+
+
+@rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def _batch_norm(
+    r: Recorder,
+    x: Sym,
+    weight: Sym | None,
+    bias: Sym | None,
+    running_mean: Sym | None,
+    running_var: Sym | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> list[Sym | None]:
+    rank, c = len(x.shape), x.shape[1]
+    wide = up(x)
+    new_mean = new_var = None
+    if training:
+        mean, variance = _moments(wide, [0, *range(2, rank)])
+        invstd = (variance + eps).rsqrt()
+        saved = [mean.view(c), invstd.view(c)]
+        count = math.prod(x.shape) // max(c, 1)
+        if running_mean is not None:
+            new_mean = _blend(running_mean, saved[0], momentum)
+        if running_var is not None:
+            unbiased = variance.view(c) * (count / max(count - 1, 1))
+            new_var = _blend(running_var, unbiased, momentum)
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        mean = _per_channel(up(running_mean), rank)
+        invstd = _per_channel((up(running_var) + eps).rsqrt(), rank)
+        nothing = r.full((0,), 0.0, wide.dtype, x.device)
+        saved = [nothing, nothing]
+    out = _affine(
+        (wide - mean) * invstd,
+        None if weight is None else _per_channel(weight, rank),
+        None if bias is None else _per_channel(bias, rank),
+    )
+    return [out.to(x.dtype), *saved, new_mean, new_var]
+
+
+def _blend(old: Sym, new: Sym, momentum: float) -> Sym:
+    return (new * momentum + up(old) * (1 - momentum)).to(old.dtype)
+
+
+@rule(aten._native_batch_norm_legit.no_stats)
+def _batch_norm_no_stats(
+    r: Recorder,
+    x: Sym,
+    weight: Sym | None,
+    bias: Sym | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    return _batch_norm(r, x, weight, bias, None, None, True, momentum, eps)[:3]
+
+
+@rule(aten.cudnn_batch_norm.default)
+def _cudnn_batch_norm(r: Recorder, x: Sym, *args: Any) -> list[Sym | None]:
+    out, mean, invstd, new_mean, new_var = _batch_norm(r, x, *args)
+    reserve = r.full((0,), 0, torch.uint8, x.device)
+    return [out, mean, invstd, reserve, new_mean, new_var]
+
+
+@rule(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(
+    r: Recorder,
+    grad: Sym,
+    x: Sym,
+    weight: Sym | None,
+    running_mean: Sym | None,
+    running_var: Sym | None,
+    save_mean: Sym | None,
+    save_invstd: Sym | None,
+    train: bool,
+    eps: float,
+    mask: Mask,
+) -> list[Sym | None]:
+    rank, c = len(x.shape), x.shape[1]
+    dims = [0, *range(2, rank)]
+    if train:
+        assert save_mean is not None
+        assert save_invstd is not None
+        mean, invstd = up(save_mean), up(save_invstd)
+    else:
+        assert running_mean is not None
+        assert running_var is not None
+        mean, invstd = up(running_mean), (up(running_var) + eps).rsqrt()
+    g = up(grad)
+    scale = _per_channel(invstd, rank)
+    xhat = (up(x) - _per_channel(mean, rank)) * scale
+    along = (g * xhat).sum(dims)
+    total = g.sum(dims)
+    dx = dw = db = None
+    if mask[0]:
+        count = math.prod(x.shape) // max(c, 1)
+        dx = g
+        if train:
+            drift = _per_channel(total / count, rank) + xhat * _per_channel(along / count, rank)
+            dx = g - drift
+        dx = dx * (scale if weight is None else _per_channel(invstd * up(weight), rank))
+        dx = dx.to(x.dtype)
+    kept = x.dtype if weight is None else weight.dtype
+    if mask[1]:
+        dw = along.to(kept)
+    if mask[2]:
+        db = total.to(kept)
+    return [dx, dw, db]
+
+
+@rule(aten.cudnn_batch_norm_backward.default)
+def _cudnn_batch_norm_backward(
+    r: Recorder,
+    x: Sym,
+    grad: Sym,
+    weight: Sym,
+    running_mean: Sym | None,
+    running_var: Sym | None,
+    save_mean: Sym | None,
+    save_var: Sym | None,
+    eps: float,
+    reserve: Sym,
+) -> Any:
+    """cuDNN's save_var is the inverse standard deviation."""
+    return _batch_norm_backward(
+        r, grad, x, weight, running_mean, running_var, save_mean, save_var, True, eps, [True] * 3
+    )

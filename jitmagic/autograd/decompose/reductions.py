@@ -1,0 +1,119 @@
+"""Variance, norms, logsumexp and full reductions in terms of sums and maxima."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..recorder import Recorder, Sym
+from .registry import rule, up
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _dims(x: Sym, dim: Any) -> list[int]:
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return list(range(len(x.shape)))
+    return [d % max(len(x.shape), 1) for d in ([dim] if isinstance(dim, int) else dim)]
+
+
+def _var_mean(
+    x: Sym, dim: Any, correction: float | None, keepdim: bool
+) -> tuple[Sym, Sym] | None:
+    if not x.dtype.is_floating_point or not x.shape:
+        return None
+    dims = _dims(x, dim)
+    wide = up(x)
+    mean = wide.mean(dims, True)
+    gap = wide - mean
+    count = math.prod(x.shape[d] for d in dims)
+    total = (gap * gap).sum(dims, keepdim)
+    variance = total / float(max(count - (1 if correction is None else correction), 0))
+    return variance, mean if keepdim else _dropped(mean, dims)
+
+
+def _dropped(x: Sym, dims: list[int]) -> Sym:
+    return x.view(*(extent for d, extent in enumerate(x.shape) if d not in dims))
+
+
+@rule(aten.var.correction)
+def _var(
+    r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Sym | None:
+    made = _var_mean(x, dim, correction, keepdim)
+    return None if made is None else made[0].to(x.dtype)
+
+
+@rule(aten.std.correction)
+def _std(
+    r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> Sym | None:
+    made = _var_mean(x, dim, correction, keepdim)
+    return None if made is None else made[0].sqrt().to(x.dtype)
+
+
+@rule(aten.var_mean.correction)
+def _var_and_mean(
+    r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> list[Sym] | None:
+    made = _var_mean(x, dim, correction, keepdim)
+    return None if made is None else [part.to(x.dtype) for part in made]
+
+
+@rule(aten.std_mean.correction)
+def _std_and_mean(
+    r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+) -> list[Sym] | None:
+    made = _var_mean(x, dim, correction, keepdim)
+    return None if made is None else [made[0].sqrt().to(x.dtype), made[1].to(x.dtype)]
+
+
+@rule(aten.linalg_vector_norm.default)
+def _vector_norm(
+    r: Recorder,
+    x: Sym,
+    ord: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Sym | None:
+    if not x.dtype.is_floating_point or dtype is not None or not x.meta.numel():
+        return None
+    dims, wide = _dims(x, dim), up(x)
+    if ord == 2:
+        made = (wide * wide).sum(dims, keepdim).sqrt()
+    elif ord == 1:
+        made = wide.abs().sum(dims, keepdim)
+    elif ord == math.inf:
+        made = wide.abs().amax(dims, keepdim)
+    else:
+        return None
+    return made.to(x.dtype)
+
+
+@rule(aten.logsumexp.default)
+def _logsumexp(r: Recorder, x: Sym, dim: Any, keepdim: bool = False) -> Sym | None:
+    if not x.dtype.is_floating_point or not x.meta.numel() or not x.shape:
+        return None
+    dims, wide = _dims(x, dim), up(x)
+    top = wide.amax(dims, True)
+    top = r.where(top.abs().equals(math.inf), 0.0, top)
+    made = (wide - top).exp().sum(dims, True).log() + top
+    return (made if keepdim else _dropped(made, dims)).to(x.dtype)
+
+
+@rule(aten.max.default)
+def _max(r: Recorder, x: Sym) -> Sym | None:
+    return x.amax(list(range(len(x.shape)))) if x.meta.numel() else None
+
+
+@rule(aten.min.default)
+def _min(r: Recorder, x: Sym) -> Sym | None:
+    if not x.meta.numel():
+        return None
+    return x.one(aten.amin.default, list(range(len(x.shape))))

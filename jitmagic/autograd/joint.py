@@ -1,0 +1,332 @@
+"""trace_joint: a torch-level graph becomes one functional ATen graph of forward and backward.
+
+In: a torch.fx.GraphModule over torch functions and tensor methods (placeholders = all tensors it reads)
+and the TensorSpecs of its inputs. Out: a `Joint`. The graph is run once on data-less tensors under real
+C++ autograd; a dispatch mode below autograd records the ATen calls, decomposed and functional; then
+torch.autograd.grad over the results records the backward behind it.
+Placeholders are the inputs, then one tangent for each result that requires grad; the output is
+(*results, *gradients); writes to inputs are trailing aten.copy_ nodes.
+Raises CompileFailed (cause: the original exception) for whatever cannot be expressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.fx import GraphModule, Node
+
+from ..errors import CompileFailed, UserLine
+from ..spec import TensorSpec
+from .decompose import TABLE
+from .functionalize import Functionalizer, Traced, mark_lines
+from .nodes import alias_root, erase_dead, module_of
+from .recorder import Recorder, Sym
+from .result import FromInput, Joint, Output, Result, ViewOf
+
+__all__ = ["trace_joint"]
+
+aten = torch.ops.aten
+
+
+def trace_joint(
+    gm: GraphModule, inputs: Sequence[TensorSpec], *, grad_enabled: bool | None = None
+) -> Joint:
+    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller."""
+    if grad_enabled is None:
+        grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    recorder = Recorder(TABLE)
+    mode = Functionalizer(recorder)
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    if len(names) != len(inputs):
+        raise CompileFailed(f"the graph has {len(names)} inputs, {len(inputs)} specs were given")
+    traced = [mode.input(i, name, spec) for i, (name, spec) in enumerate(zip(names, inputs))]
+    with _as_if_running(grad_enabled):
+        with saved_tensors_hooks(_keep, _fetch):
+            outputs = _run(gm, mode, traced)
+        _check_inputs(traced, inputs)
+        results = _Results(traced)
+        results.announce(outputs)
+        shapes = tuple(results.output(mode, value) for value in outputs)
+        gradients = _differentiate(mode, traced, results.tensors)
+    return _finish(recorder, mode, traced, inputs, shapes, results, gradients)
+
+
+@contextmanager
+def _as_if_running(grad_enabled: bool) -> Iterator[None]:
+    """The caller's modes, restored afterwards whatever the graph does to them."""
+    cached = torch.is_autocast_cache_enabled()
+    with ExitStack() as stack:
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.set_grad_enabled(grad_enabled))
+        # One thread: the dispatch mode is thread-local, a CUDA backward would have its own thread.
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.callback(torch.set_autocast_cache_enabled, cached)
+        torch.set_autocast_cache_enabled(False)  # it would keep traced tensors for later
+        yield
+
+
+# -- running the torch-level graph ------------------------------------------------------------------
+
+
+def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> list[Any]:
+    """Execute gm on traced tensors; the flat list of its outputs."""
+    env: dict[Node, Any] = {}
+    supply = iter(inputs)
+    with mode:
+        for node in gm.graph.nodes:
+            mode.recorder.lines = node.meta.get("lines", ())
+            if node.op == "placeholder":
+                env[node] = next(supply)
+            elif node.op == "get_attr":
+                env[node] = mode.constant(_attribute(gm, node.target))
+            elif node.op == "output":
+                return list(_plug(node.args[0], env))
+            else:
+                env[node] = _call(node, env)
+    raise CompileFailed("the graph has no output")
+
+
+def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Autograd saves a tensor: its memory is marked, its version remembered (hooks switch the check off)."""
+    if not isinstance(tensor, Traced):
+        return tensor, 0
+    alias_root(tensor.sym.node).meta["kept"] = True
+    return tensor, tensor.cell.counter
+
+
+def _fetch(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
+    tensor, counter = packed
+    if isinstance(tensor, Traced) and tensor.cell.counter != counter:
+        raise CompileFailed("a tensor needed for gradient computation was modified in place")
+    return tensor
+
+
+def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
+    value: Any = gm
+    for part in path.split("."):
+        value = getattr(value, part)
+    if not isinstance(value, torch.Tensor):
+        raise CompileFailed(f"graph attribute {path} is a {type(value).__name__}")
+    return value
+
+
+def _call(node: Node, env: dict[Node, Any]) -> Any:
+    args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
+    try:
+        if node.op == "call_function":
+            made = node.target(*args, **kwargs)
+        elif node.op == "call_method":
+            made = getattr(args[0], node.target)(*args[1:], **kwargs)
+        else:
+            raise CompileFailed(f"{node.op} is no part of a traced graph")
+    except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
+        raise _failed(node, error) from error
+    for tensor in made if isinstance(made, (tuple, list)) else (made,):
+        if isinstance(tensor, Traced) and tensor.requires_grad:
+            mark_lines(tensor, node.meta.get("lines", ()))
+    return made
+
+
+def _failed(node: Node, error: Exception) -> CompileFailed:
+    lines: tuple[UserLine, ...] = node.meta.get("lines", ())
+    place = f"\n  {lines[-1]}" if lines else ""
+    name = getattr(node.target, "__name__", node.target)
+    return CompileFailed(f"autograd: {name}: {error}{place}")
+
+
+def _plug(value: Any, env: dict[Node, Any]) -> Any:
+    if isinstance(value, Node):
+        return env[value]
+    if isinstance(value, tuple):
+        items = [_plug(item, env) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [_plug(item, env) for item in value]
+    if isinstance(value, dict):
+        return {key: _plug(item, env) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_plug(part, env) for part in (value.start, value.stop, value.step)))
+    return value
+
+
+def _check_inputs(traced: Sequence[Traced], specs: Sequence[TensorSpec]) -> None:
+    for tensor, spec in zip(traced, specs, strict=True):
+        if tensor.requires_grad != spec.requires_grad:
+            raise CompileFailed(
+                "an input that does not require grad was written to with a value that does"
+                if tensor.requires_grad
+                else "requires_grad of an input was changed"
+            )
+
+
+# -- outputs -----------------------------------------------------------------------------------------
+
+
+class _Results:
+    """Sorts output tensors into results, inputs and views; `tensors` are the results in order."""
+
+    def __init__(self, inputs: Sequence[Traced]) -> None:
+        self.inputs = inputs
+        self.tensors: list[Traced] = []
+        self._shared: set[int] = set()
+
+    def announce(self, values: Sequence[Any]) -> None:
+        """Learn which cells are seen through more than one tensor."""
+        seen: dict[int, Traced] = {}
+        for value in values:
+            if isinstance(value, Traced) and seen.setdefault(id(value.cell), value) is not value:
+                self._shared.add(id(value.cell))
+
+    def output(self, mode: Functionalizer, value: Any) -> Output:
+        if not isinstance(value, Traced):
+            raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
+        cell = value.cell
+        if cell.frozen:
+            raise CompileFailed("the graph returns a tensor constant or a view of one")
+        if cell.input is not None:
+            base = self.inputs[cell.input]
+            return FromInput(cell.input) if value is base else _view(value, base, True, cell.input)
+        if id(cell) not in self._shared:
+            return self._result(value)
+        assert cell.base is not None
+        made = self._result(cell.base)
+        return made if value is cell.base else _view(value, cell.base, False, made.index)
+
+    def _result(self, value: Traced) -> Result:
+        if value.requires_grad and value.is_leaf:
+            raise CompileFailed("a leaf that requires grad is made inside the graph and returned")
+        for index, known in enumerate(self.tensors):
+            if known is value:
+                return Result(index, value.requires_grad)
+        self.tensors.append(value)
+        return Result(len(self.tensors) - 1, value.requires_grad)
+
+
+def _view(value: Traced, base: Traced, of_input: bool, index: int) -> ViewOf:
+    if value.dtype is not base.dtype:
+        raise CompileFailed("an output shares memory with another tensor under another dtype")
+    if value.requires_grad and value._base is not base:
+        raise CompileFailed("outputs share memory but not their autograd history")
+    spec = TensorSpec(
+        tuple(value.shape),
+        value.stride(),
+        value.dtype,
+        value.device,
+        value.requires_grad,
+        is_leaf=not value.requires_grad,
+        storage_offset=value.storage_offset(),
+    )
+    return ViewOf(of_input, index, spec)
+
+
+# -- backward ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Gradients:
+    tangents: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
+    values: tuple[Sym, ...] = ()
+
+
+def _differentiate(
+    mode: Functionalizer, inputs: Sequence[Traced], results: Sequence[Traced]
+) -> _Gradients:
+    """Record the backward of `results` with respect to the inputs that require grad."""
+    tangents = tuple(i for i, tensor in enumerate(results) if tensor.requires_grad)
+    wanted = [i for i, tensor in enumerate(inputs) if tensor.requires_grad]
+    if not tangents or not wanted:
+        return _Gradients()
+    recorder = mode.recorder
+    recorder.lines = ()
+    seeds = [
+        mode.fresh(recorder.placeholder(f"tangent_{i}", _plain_spec(results[i]))) for i in tangents
+    ]
+    try:
+        with mode:
+            mode.in_backward = True
+            made = torch.autograd.grad(
+                [results[i] for i in tangents],
+                [inputs[i] for i in wanted],
+                seeds,
+                allow_unused=True,
+            )
+    except Exception as error:  # e.g. a saved tensor was modified in place: eager raises it itself
+        raise CompileFailed(f"autograd: the backward cannot be recorded: {error}") from error
+    finally:
+        mode.in_backward = False
+    found = [(i, g) for i, g in zip(wanted, made, strict=True) if g is not None]
+    return _Gradients(
+        tangents, tuple(i for i, _ in found), tuple(mode.read(g) for _, g in found)
+    )
+
+
+def _plain_spec(tensor: Traced) -> TensorSpec:
+    return TensorSpec(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+
+
+# -- putting it together -----------------------------------------------------------------------------
+
+
+def _finish(
+    recorder: Recorder,
+    mode: Functionalizer,
+    inputs: Sequence[Traced],
+    specs: Sequence[TensorSpec],
+    outputs: tuple[Output, ...],
+    results: _Results,
+    gradients: _Gradients,
+) -> Joint:
+    recorder.lines = ()
+    values = _own_memory([tensor.sym for tensor in results.tensors])
+    mutated = []
+    for i, tensor in enumerate(inputs):
+        if tensor.cell.value.node.op != "placeholder":
+            mutated.append(i)
+            target = tensor.cell.value
+            node = recorder.graph.call_function(
+                aten.copy_.default, (_placeholder(recorder, i), target.node)
+            )
+            node.meta.update(spec=specs[i], lines=target.node.meta.get("lines", ()))
+    flat = tuple(sym.node for sym in (*values, *gradients.values))
+    recorder.graph.output(flat)
+    erase_dead(recorder.graph)
+    return Joint(
+        module_of(recorder.graph, recorder.constants, "Joint"),
+        tuple(specs),
+        outputs,
+        tuple(
+            replace(sym.spec, requires_grad=tensor.requires_grad, is_leaf=not tensor.requires_grad)
+            for sym, tensor in zip(values, results.tensors, strict=True)
+        ),
+        tuple(mutated),
+        gradients.tangents,
+        gradients.inputs,
+    )
+
+
+def _placeholder(recorder: Recorder, index: int) -> Node:
+    nodes = [node for node in recorder.graph.nodes if node.op == "placeholder"]
+    return nodes[index]
+
+
+def _own_memory(values: list[Sym]) -> list[Sym]:
+    """Results must not share memory with inputs, constants or each other: copy where they would."""
+    taken: set[Node] = set()
+    made = []
+    for sym in values:
+        root = alias_root(sym.node)
+        if root.op in ("placeholder", "get_attr") or root in taken:
+            sym = sym.one(aten.clone.default)
+            root = sym.node
+        taken.add(root)
+        made.append(sym)
+    return made
+
+

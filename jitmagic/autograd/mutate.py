@@ -1,0 +1,91 @@
+"""In-place operations as functional ones: which new value an operation writes.
+
+`functional_twin(add_.Tensor)` is `add.Tensor`. `MUTATORS` holds the operations whose new value is better
+made from other parts (copies and fills need not read the old value).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ..errors import CompileFailed
+from .recorder import Recorder, Sym
+
+__all__ = ["MUTATORS", "functional_twin"]
+
+aten = torch.ops.aten
+
+# In-place names whose functional overload has another name.
+_RENAMED: Mapping[Any, Any] = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.normal_.default: aten.normal_functional.default,
+}
+
+
+@lru_cache(maxsize=4096)
+def functional_twin(func: Any) -> Any:
+    """The overload that returns what `func` writes. Raises CompileFailed where there is none."""
+    renamed = _RENAMED.get(func)
+    if renamed is not None:
+        return renamed
+    namespace, _, name = func._schema.name.partition("::")
+    if name.startswith("__i") and name.endswith("__"):
+        plain = f"__{name[3:-2]}__"
+    elif name.endswith("_"):
+        plain = name[:-1]
+    else:
+        raise CompileFailed(f"{func} writes to its arguments in a way that is not understood")
+    packet = getattr(getattr(torch.ops, namespace), plain, None)
+    overload = func._schema.overload_name or "default"
+    twin = getattr(packet, overload, None) if packet is not None else None
+    if twin is None or twin._schema.is_mutable:
+        raise CompileFailed(f"{func} has no functional counterpart")
+    return twin
+
+
+def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False) -> Sym:
+    """copy_: cast, move, broadcast. Always new memory, never the source itself."""
+    if source.device != old.device:
+        source = source.one(aten._to_copy.default, dtype=old.dtype, device=old.device)
+    elif source.dtype is not old.dtype:
+        source = source.to(old.dtype)
+    else:
+        source = source.one(aten.clone.default)
+    return source
+
+
+def _fill(recorder: Recorder, old: Sym, value: Sym | float) -> Sym:
+    if isinstance(value, Sym):
+        if value.device != old.device:
+            raise CompileFailed("fill_ with a tensor of another device")
+        return value.to(old.dtype).one(aten.clone.default)
+    return recorder.full(old.shape, value, old.dtype, old.device)
+
+
+def _index_put(
+    recorder: Recorder,
+    old: Sym,
+    indices: list[Sym | None],
+    values: Sym,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> Sym:
+    made: Sym = recorder.emit(aten.index_put.default, old, indices, values, accumulate)
+    return made
+
+
+def _zero(recorder: Recorder, old: Sym) -> Sym:
+    return recorder.full(old.shape, 0, old.dtype, old.device)
+
+
+MUTATORS: Mapping[Any, Callable[..., Sym]] = {
+    aten.copy_.default: _copy,
+    aten.fill_.Scalar: _fill,
+    aten.fill_.Tensor: _fill,
+    aten.zero_.default: _zero,
+    aten._index_put_impl_.default: _index_put,
+}

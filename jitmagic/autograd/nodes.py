@@ -1,0 +1,95 @@
+"""Facts about ATen nodes and small graph operations that joint and partition share.
+
+Nodes are what Recorder makes: placeholders, get_attr, ATen overloads, getitem on their tuples, output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+__all__ = ["AtenModule", "alias_root", "erase_dead", "is_random", "is_view", "is_view_op", "module_of"]
+
+aten = torch.ops.aten
+
+
+@lru_cache(maxsize=4096)
+def is_view_op(op: Any) -> bool:
+    """Gives a view of its first argument (functional operations only)."""
+    schema = getattr(op, "_schema", None)
+    if schema is None or schema.is_mutable or not schema.returns:
+        return False
+    return schema.returns[0].alias_info is not None
+
+
+def is_view(node: Node) -> bool:
+    """Shares the memory of its first argument."""
+    return node.op == "call_function" and is_view_op(node.target)
+
+
+@lru_cache(maxsize=4096)
+def _is_random_op(op: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
+
+
+def is_random(node: Node) -> bool:
+    """Draws from a generator: must run once, in order, also when its result is unused."""
+    return node.op == "call_function" and _is_random_op(node.target)
+
+
+def alias_root(node: Node) -> Node:
+    """The node whose memory `node` shows (itself when it is no view)."""
+    while is_view(node):
+        base = node.args[0]
+        assert isinstance(base, Node)
+        node = base
+    return node
+
+
+def erase_dead(graph: Graph) -> None:
+    """Drop nodes without users; placeholders, writes to inputs and random draws stay."""
+    for node in reversed(graph.nodes):
+        if node.users or node.op in ("placeholder", "output"):
+            continue
+        if node.target is aten.copy_.default or is_random(node):
+            continue
+        graph.erase_node(node)
+
+
+class AtenModule(GraphModule):
+    """A GraphModule whose Python code is written when it is first asked for (30 us a node saved)."""
+
+    _written = False
+
+    def recompile(self) -> Any:
+        self._written = False
+        type(self).forward = _write_then_run
+        return None
+
+    def _write(self) -> None:
+        if not self._written:
+            super().recompile()
+            self._written = True
+
+    @property
+    def code(self) -> str:
+        self._write()
+        return self._code
+
+
+def _write_then_run(self: AtenModule, *args: Any) -> Any:
+    self._write()
+    return self.forward(*args)
+
+
+def module_of(graph: Graph, constants: Mapping[str, torch.Tensor], name: str) -> AtenModule:
+    """A module running `graph`, with the constants it reads."""
+    module = torch.nn.Module()
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            module.register_buffer(node.target, constants[node.target], persistent=False)
+    return AtenModule(module, graph, class_name=name)

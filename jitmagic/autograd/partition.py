@@ -1,0 +1,322 @@
+"""partition: the joint graph becomes a forward and a backward graph with little memory between them.
+
+In: a `Joint`. Out: a `Partition`. What backward needs of forward is either saved or computed again; a
+minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training deep
+nets with sublinear memory cost", and the min-cut form of it).
+Invariants: random draws, matrix products, convolutions and whole ATen calls run once. Inputs and results
+are kept for backward only where eager autograd keeps them too (`meta["kept"]`): a later in-place write to
+them is then an error exactly where it is one in eager.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch.fx import Graph, Node
+
+from ..errors import CompileFailed
+from ..spec import TensorSpec
+from .mincut import INFINITE, FlowNetwork
+from .nodes import alias_root, is_random, is_view, module_of
+from .pointwise import is_pointwise, is_transcendental
+from .result import Joint, Partition
+
+__all__ = ["partition"]
+
+aten = torch.ops.aten
+
+# Cost units: a quarter of a byte of memory traffic. A saved byte is written once and read once.
+_SAVED_BYTE = 8
+_READ_BYTE = 4
+_CHEAP = 1  # per element: an addition, a comparison, a cast
+_COSTLY = 16  # per element: exp, erf, tanh
+_REDUCED = 6  # per element read by a reduction
+
+_FREE = frozenset({aten.full.default, aten.arange.start_step})
+_REDUCTIONS = frozenset(
+    {
+        aten.sum.dim_IntList,
+        aten.sum.default,
+        aten.mean.dim,
+        aten.mean.default,
+        aten.amax.default,
+        aten.amin.default,
+    }
+)
+
+
+def partition(joint: Joint) -> Partition:
+    """Split; a joint graph without gradients is its own forward."""
+    if not joint.grad_inputs:
+        return Partition(
+            joint.module,
+            None,
+            joint.outputs,
+            len(joint.results),
+            (),
+            (),
+            0,
+            (),
+            (),
+            joint.mutated_inputs,
+        )
+    parts = _Parts.of(joint)
+    saved, recomputed = _choose(parts)
+    return _split(joint, parts, saved, recomputed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The joint graph's nodes by what they are for."""
+
+    nodes: list[Node]
+    inputs: list[Node]
+    tangents: list[Node]
+    results: list[Node]
+    gradients: list[Node]
+    backward: dict[Node, int]  # nodes that depend on tangents -> bit mask of which
+    forward: set[Node]  # needed for results, writes to inputs and random draws
+    needed: list[Node]  # of the others, what backward needs, in order
+
+    @staticmethod
+    def of(joint: Joint) -> _Parts:
+        nodes = list(joint.module.graph.nodes)
+        holders = [node for node in nodes if node.op == "placeholder"]
+        inputs, tangents = holders[: len(joint.inputs)], holders[len(joint.inputs) :]
+        flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
+        results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
+        backward = _tangents_reaching(nodes, tangents)
+        effects = [node for node in nodes if is_random(node) or node.target is aten.copy_.default]
+        forward = _ancestors((*results, *effects))
+        reached = _ancestors(gradients)
+        needed = [n for n in nodes if n in reached and n not in backward]
+        return _Parts(
+            nodes, inputs, tangents, results, gradients, backward, forward, needed
+        )
+
+
+def _tangents_reaching(nodes: list[Node], tangents: list[Node]) -> dict[Node, int]:
+    masks = {node: 1 << i for i, node in enumerate(tangents)}
+    for node in nodes:
+        mask = 0
+        for argument in node.all_input_nodes:
+            mask |= masks.get(argument, 0)
+        if mask and node.op != "output":
+            masks[node] = mask
+    return masks
+
+
+def _ancestors(roots: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+# -- save or compute again -----------------------------------------------------------------------------
+
+
+def _choose(parts: _Parts) -> tuple[set[Node], set[Node]]:
+    """(nodes saved by forward, forward nodes that backward computes again)."""
+    place = {node: 2 * i for i, node in enumerate(parts.needed)}
+    source = 2 * len(place)
+    sink = source + 1
+    network = FlowNetwork(sink + 1)
+    results, gradients = set(parts.results), set(parts.gradients)
+    for node, vertex in place.items():
+        network.edge(vertex, vertex + 1, _cost_to_save(node, results))
+        again = _cost_again(node, parts) if node in parts.forward else 0
+        if node.op == "placeholder":
+            again = INFINITE
+        if again:
+            network.edge(source, vertex, again)
+        if node in gradients or any(user in parts.backward for user in node.users):
+            network.edge(vertex + 1, sink, INFINITE)
+        for user in node.users:
+            if user in place:
+                network.edge(vertex + 1, place[user], INFINITE)
+    total, early = network.cut(source, sink)
+    if total >= INFINITE:
+        raise CompileFailed("autograd: the backward needs a value that cannot be kept")
+    saved = {node for node, v in place.items() if v in early and v + 1 not in early}
+    again = {node for node, v in place.items() if v not in early and node in parts.forward}
+    return saved, again
+
+
+def _bytes(spec: TensorSpec) -> int:
+    return _elements(spec) * spec.dtype.itemsize
+
+
+def _elements(spec: TensorSpec) -> int:
+    count = 1
+    for extent, stride in zip(spec.shape, spec.stride, strict=True):
+        count *= extent if stride else 1
+    return count
+
+
+def _cost_to_save(node: Node, results: set[Node]) -> int:
+    if node.op == "get_attr":
+        return 0
+    if node.op == "placeholder" or node in results:
+        return 0 if alias_root(node).meta.get("kept") else INFINITE
+    spec = node.meta.get("spec")
+    if spec is None or is_view(node) or node.target in _FREE:
+        return INFINITE
+    return _bytes(spec) * _SAVED_BYTE + 1
+
+
+def _cost_again(node: Node, parts: _Parts) -> int:
+    """What computing a forward node once more in backward costs; INFINITE: it must not be."""
+    if node.op == "get_attr" or is_view(node) or node.target in _FREE:
+        return 0
+    if node.target is operator.getitem:
+        return 0
+    if is_random(node) or node.op == "placeholder":
+        return INFINITE
+    spec: TensorSpec | None = node.meta.get("spec")
+    if spec is None:
+        return INFINITE
+    if is_pointwise(node.target):
+        work = _COSTLY if is_transcendental(node.target) else _CHEAP
+        cost = work * _elements(spec)
+        return cost + _bytes(spec) * _READ_BYTE if _read_whole(node, parts) else cost
+    if node.target in _REDUCTIONS:
+        argument = node.all_input_nodes[0].meta["spec"]
+        return _REDUCED * _elements(argument) + 1
+    return INFINITE
+
+
+def _read_whole(node: Node, parts: _Parts) -> bool:
+    """Whether backward reads the value as a tensor in memory (an operation no loop is made of)."""
+    for user in node.users:
+        if is_view(user):
+            if _read_whole(user, parts):
+                return True
+        elif user in parts.backward and not _fusible(user):
+            return True
+    return False
+
+
+def _fusible(node: Node) -> bool:
+    return is_pointwise(node.target) or node.target in _REDUCTIONS
+
+
+# -- the two graphs ------------------------------------------------------------------------------------
+
+
+def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node]) -> Partition:
+    used = _ancestors_until(parts.gradients, saved | set(parts.inputs) | set(parts.tangents))
+    inputs = tuple(i for i, node in enumerate(parts.inputs) if node in used)
+    kept_results = tuple(
+        i
+        for i, node in enumerate(parts.results)
+        if node in used and node in saved and parts.results.index(node) == i
+    )
+    result_nodes = set(parts.results)
+    between = [
+        node
+        for node in parts.needed
+        if node in saved and node in used and node not in result_nodes and _is_value(node)
+    ]
+    constants = dict(joint.module.named_buffers())
+    forward = _forward_graph(parts, between)
+    carried = [*(parts.inputs[i] for i in inputs), *(parts.results[i] for i in kept_results)]
+    backward = _backward_graph(parts, [*carried, *between])
+    return Partition(
+        module_of(forward, constants, "Forward"),
+        module_of(backward, constants, "Backward"),
+        joint.outputs,
+        len(joint.results),
+        inputs,
+        kept_results,
+        len(between),
+        joint.tangents,
+        joint.grad_inputs,
+        joint.mutated_inputs,
+        tuple(node.name for node in parts.needed if node in recomputed and _is_work(node, used)),
+        reach=tuple(
+            tuple(i for i in range(len(parts.tangents)) if parts.backward.get(g, 0) >> i & 1)
+            for g in parts.gradients
+        ),
+    )
+
+
+def _is_value(node: Node) -> bool:
+    return node.op == "call_function"
+
+
+def _is_work(node: Node, used: set[Node]) -> bool:
+    if node not in used or node.op != "call_function" or is_view(node):
+        return False
+    return node.target not in _FREE and node.target is not operator.getitem
+
+
+def _ancestors_until(roots: Iterable[Node], stop: set[Node]) -> set[Node]:
+    """Ancestors of the roots, not looking behind the nodes in stop (which are included)."""
+    found: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            if node not in stop:
+                stack.extend(node.all_input_nodes)
+    return found
+
+
+def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
+    made = graph.node_copy(node, env.__getitem__)
+    env[node] = made
+    return made
+
+
+def _forward_graph(parts: _Parts, between: list[Node]) -> Graph:
+    graph, env = Graph(), dict[Node, Node]()
+    wanted = parts.forward | _ancestors(between)
+    for node in parts.nodes:
+        if node in wanted or node in parts.inputs:
+            _copy(graph, node, env)
+    graph.output(tuple(env[node] for node in (*parts.results, *between)))
+    return graph
+
+
+def _backward_graph(parts: _Parts, carried: list[Node]) -> Graph:
+    """Placeholders (carried, tangents); what is computed again comes right before its first use."""
+    graph, env = Graph(), dict[Node, Node]()
+    for node in (*carried, *parts.tangents):
+        made = graph.placeholder(node.name)
+        made.meta.update(spec=node.meta["spec"], lines=node.meta.get("lines", ()))
+        env[node] = made
+    wanted = _ancestors_until(parts.gradients, set(env))
+    for node in parts.nodes:
+        if node in wanted and node in parts.backward:
+            _emit(graph, node, env)
+    for node in parts.gradients:
+        _emit(graph, node, env)
+    graph.output(tuple(env[node] for node in parts.gradients))
+    return graph
+
+
+def _emit(graph: Graph, node: Node, env: dict[Node, Node]) -> None:
+    """Copy node and what it still lacks, operands first."""
+    stack = [node]
+    while stack:
+        top = stack[-1]
+        missing = [n for n in top.all_input_nodes if n not in env] if top not in env else []
+        if missing:
+            stack.extend(reversed(missing))
+            continue
+        stack.pop()
+        if top not in env:
+            if top.op == "placeholder":
+                raise CompileFailed(f"autograd: the backward needs {top.name}, which is not kept")
+            _copy(graph, top, env)
+
+

@@ -1,0 +1,72 @@
+"""The pointwise ATen operations, by how they choose the dtype of their result.
+
+Names are packets; `overloads` gives each functional overload with the number of its operands. Used for
+shape rules and, by the partitioner, for what is cheap to compute again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["BOOLEAN", "FLOATING", "KEEPING", "PROMOTING", "is_pointwise", "is_transcendental"]
+
+aten = torch.ops.aten
+
+# name -> number of operands that take part in broadcasting and promotion
+PROMOTING: Mapping[str, int] = {
+    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "fmax", "fmin"), 2),
+    **dict.fromkeys(("remainder", "fmod", "floor_divide", "pow", "hypot", "copysign"), 2),
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), 2),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), 3),
+}
+FLOATING: Mapping[str, int] = {
+    **dict.fromkeys(("div", "atan2"), 2),
+    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"), 1),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"), 1),
+    **dict.fromkeys(("asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "sigmoid"), 1),
+    "reciprocal": 1,
+}
+BOOLEAN: Mapping[str, int] = {
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), 2),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), 2),
+    **dict.fromkeys(("logical_not", "isnan", "isinf", "isfinite", "signbit"), 1),
+}
+KEEPING: Mapping[str, int] = {
+    **dict.fromkeys(("neg", "relu", "floor", "ceil", "round", "trunc", "sign", "abs", "frac"), 1),
+    "bitwise_not": 1,
+}
+_OVERLOADS = ("default", "Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "self")
+
+
+def overloads(names: Mapping[str, int]) -> Iterator[tuple[Any, int]]:
+    """The functional tensor-first overloads of the named packets."""
+    for name, operands in names.items():
+        packet = getattr(aten, name)
+        for overload in packet.overloads():
+            if overload in _OVERLOADS:
+                yield getattr(packet, overload), operands
+
+
+_TRANSCENDENTAL_NAMES = {
+    *(name for name in FLOATING if name not in ("div", "sqrt", "rsqrt", "reciprocal")),
+    "pow",
+}
+_POINTWISE = {op for table in (PROMOTING, FLOATING, BOOLEAN, KEEPING) for op, _ in overloads(table)}
+_POINTWISE |= {aten.where.self, aten._to_copy.default, aten.clone.default}
+_TRANSCENDENTAL = {
+    op
+    for table in (PROMOTING, FLOATING)
+    for op, _ in overloads({k: v for k, v in table.items() if k in _TRANSCENDENTAL_NAMES})
+}
+
+
+def is_pointwise(op: Any) -> bool:
+    return op in _POINTWISE
+
+
+def is_transcendental(op: Any) -> bool:
+    """Costs tens of instructions an element rather than one or two."""
+    return op in _TRANSCENDENTAL

@@ -1,0 +1,458 @@
+"""Recorder: builds the ATen graph while running the same operations on meta tensors.
+
+In: ATen overloads with `Sym` handles for tensors. Out: a torch.fx.Graph whose tensor nodes carry
+`meta["spec"]` (real device, the strides of the meta kernel) and `meta["lines"]`.
+Invariant: every recorded node is functional: it reads its arguments and makes a new value. Equal calls
+of deterministic operations are recorded once (the earlier node is handed out again).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..errors import CompileFailed, UserLine
+from ..spec import TensorSpec
+from .nodes import alias_root, is_view_op
+from .shapes import infer
+
+__all__ = ["Decomposition", "Recorder", "Sym", "contiguous_strides", "spec_from_meta"]
+
+aten = torch.ops.aten
+META = torch.device("meta")
+CPU = torch.device("cpu")
+
+# Arguments that may live on another device than the rest: a copy is what moves a tensor.
+CROSS_DEVICE = frozenset({aten._to_copy.default, aten.copy.default})
+
+
+class Sym:
+    """A tensor of the graph being recorded: its node, its meta tensor, and arithmetic on them."""
+
+    __slots__ = ("device", "meta", "node", "recorder")
+
+    def __init__(self, recorder: Recorder, node: Node, meta: torch.Tensor, device: torch.device):
+        self.recorder, self.node, self.meta, self.device = recorder, node, meta, device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.meta.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.meta.dtype
+
+    @property
+    def spec(self) -> TensorSpec:
+        spec: TensorSpec = self.node.meta["spec"]
+        return spec
+
+    def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record `op(self, ...)` as it is, without decomposing it."""
+        return self.recorder.call(op, self, *args, **kwargs)
+
+    def to(self, dtype: torch.dtype) -> Sym:
+        if dtype is self.meta.dtype:
+            return self
+        return self.one(aten._to_copy.default, dtype=dtype)
+
+    def one(self, op: Any, *args: Any, **kwargs: Any) -> Sym:
+        """`call` for operations with a single tensor result."""
+        made: Sym = self.recorder.call(op, self, *args, **kwargs)
+        return made
+
+    def __add__(self, other: Sym | float) -> Sym:
+        return self.one(aten.add.Tensor, other)
+
+    def __sub__(self, other: Sym | float) -> Sym:
+        return self.one(aten.sub.Tensor, other)
+
+    def __mul__(self, other: Sym | float) -> Sym:
+        return self.one(aten.mul.Tensor, other)
+
+    def __truediv__(self, other: Sym | float) -> Sym:
+        return self.one(aten.div.Tensor, other)
+
+    def __radd__(self, other: float) -> Sym:
+        return self.one(aten.add.Tensor, other)
+
+    def __rmul__(self, other: float) -> Sym:
+        return self.one(aten.mul.Tensor, other)
+
+    def __rsub__(self, other: float) -> Sym:
+        return self.one(aten.neg.default) + other
+
+    def __neg__(self) -> Sym:
+        return self.one(aten.neg.default)
+
+    def __gt__(self, other: Sym | float) -> Sym:
+        return self._compare("gt", other)
+
+    def __lt__(self, other: Sym | float) -> Sym:
+        return self._compare("lt", other)
+
+    def __ge__(self, other: Sym | float) -> Sym:
+        return self._compare("ge", other)
+
+    def __le__(self, other: Sym | float) -> Sym:
+        return self._compare("le", other)
+
+    def equals(self, other: Sym | float) -> Sym:
+        return self._compare("eq", other)
+
+    def differs(self, other: Sym | float) -> Sym:
+        return self._compare("ne", other)
+
+    def _compare(self, name: str, other: Sym | float) -> Sym:
+        packet = getattr(aten, name)
+        return self.one(packet.Tensor if isinstance(other, Sym) else packet.Scalar, other)
+
+    def both(self, other: Sym) -> Sym:
+        return self.one(aten.logical_and.default, other)
+
+    def sum(self, dims: list[int], keepdim: bool = False) -> Sym:
+        return self.one(aten.sum.dim_IntList, dims, keepdim)
+
+    def mean(self, dims: list[int], keepdim: bool = False) -> Sym:
+        return self.one(aten.mean.dim, dims, keepdim)
+
+    def amax(self, dims: list[int], keepdim: bool = False) -> Sym:
+        return self.one(aten.amax.default, dims, keepdim)
+
+    def exp(self) -> Sym:
+        return self.one(aten.exp.default)
+
+    def log(self) -> Sym:
+        return self.one(aten.log.default)
+
+    def abs(self) -> Sym:
+        return self.one(aten.abs.default)
+
+    def sqrt(self) -> Sym:
+        return self.one(aten.sqrt.default)
+
+    def rsqrt(self) -> Sym:
+        return self.one(aten.rsqrt.default)
+
+    def tanh(self) -> Sym:
+        return self.one(aten.tanh.default)
+
+    def sigmoid(self) -> Sym:
+        return self.one(aten.sigmoid.default)
+
+    def view(self, *shape: int) -> Sym:
+        """Reshape; copies where the strides do not allow a view."""
+        if shape == self.shape:
+            return self
+        if self.meta.is_contiguous() or _viewable(self.meta, shape):
+            return self.one(aten.view.default, list(shape))
+        return self.one(aten.clone.default, memory_format=torch.contiguous_format).one(
+            aten.view.default, list(shape)
+        )
+
+    def expand(self, *shape: int) -> Sym:
+        return self if shape == self.shape else self.one(aten.expand.default, list(shape))
+
+    def unsqueeze(self, dim: int) -> Sym:
+        return self.one(aten.unsqueeze.default, dim)
+
+    def squeeze(self, dim: int) -> Sym:
+        return self.one(aten.squeeze.dim, dim)
+
+    def permute(self, *dims: int) -> Sym:
+        return self.one(aten.permute.default, list(dims))
+
+
+# decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None
+# None declines: the operation is recorded whole.
+Decomposition = Callable[..., Any]
+
+
+def _viewable(meta: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    try:
+        meta.view(shape)
+    except RuntimeError:
+        return False
+    return True
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements (an extent of 0 counts as 1, as torch does)."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return tuple(strides)
+
+
+def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
+    """The spec of a graph value: what meta says, on the real device."""
+    return TensorSpec(
+        tuple(meta.shape),
+        meta.stride(),
+        meta.dtype,
+        device,
+        storage_offset=meta.storage_offset(),
+    )
+
+
+def _layout(sym: Sym) -> tuple[Any, ...]:
+    """Identifies a view: the memory it shows, and in which order."""
+    meta = sym.meta
+    root = alias_root(sym.node)
+    return "layout", root, meta.shape, meta.stride(), meta.storage_offset(), meta.dtype
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable stand-in of an argument; numbers are told apart by type and by the sign of zero."""
+    if isinstance(value, Sym):
+        return value.node
+    if isinstance(value, (bool, int, float, complex)):
+        return type(value), repr(value)
+    if isinstance(value, (list, tuple)):
+        return (list, *map(_frozen, value))
+    return value
+
+
+class Recorder:
+    """The graph under construction. `lines` is what new nodes are attributed to."""
+
+    def __init__(self, table: Mapping[Any, Decomposition]) -> None:
+        self.graph = Graph()
+        self.table = table
+        self.lines: tuple[UserLine, ...] = ()
+        self.constants: dict[str, torch.Tensor] = {}
+        self._constant_syms: dict[int, Sym] = {}
+        self._known: dict[Any, Any] = {}
+        self._last_placeholder: Node | None = None
+
+    def placeholder(self, name: str, spec: TensorSpec) -> Sym:
+        """A new graph input, placed behind the inputs there are."""
+        first = self._last_placeholder or self.graph._root
+        with self.graph.inserting_after(first):
+            node = self.graph.placeholder(name)
+        self._last_placeholder = node
+        meta = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=META)
+        node.meta["spec"] = spec
+        node.meta["lines"] = ()
+        return Sym(self, node, meta, spec.device)
+
+    def constant(self, tensor: torch.Tensor) -> Sym:
+        """A real tensor met while tracing, kept as an attribute of the module."""
+        known = self._constant_syms.get(id(tensor))
+        if known is not None:
+            return known
+        name = f"_constant{len(self.constants)}"
+        self.constants[name] = tensor.detach()
+        node = self.graph.create_node("get_attr", name)
+        meta = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META
+        )
+        self._label(node, meta, tensor.device)
+        sym = Sym(self, node, meta, tensor.device)
+        self._constant_syms[id(tensor)] = sym
+        return sym
+
+    def emit(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record `op`, decomposed when the table has a rule for it."""
+        rule = self.table.get(op)
+        if rule is not None:
+            made = rule(self, *args, **kwargs)
+            if made is not None:
+                return made if _all_contiguous(args) else self._as_op(op, args, kwargs, made)
+        return self.call(op, *args, **kwargs)
+
+    def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Record `op` as it is. Returns a Sym, a list of Syms (None where undefined), or a constant."""
+        random = torch.Tag.nondeterministic_seeded in op.tags
+        key = None if random else (op, _frozen(args), *((k, _frozen(v)) for k, v in kwargs.items()))
+        if key is not None:
+            try:
+                known = self._known.get(key)
+            except TypeError:  # an unhashable argument: no sharing
+                key = known = None
+            if known is not None:
+                return known
+        device = _device_of(op, args, kwargs)
+        metas = _to_meta(args)
+        meta_kwargs = {name: _to_meta(value) for name, value in kwargs.items()}
+        if "device" in kwargs or _is_factory(op):
+            meta_kwargs["device"] = META
+        outcome = infer(op, metas, meta_kwargs)
+        if outcome is None:
+            outcome = op(*metas, **meta_kwargs)
+        made = self._known_view(op, args, outcome) or self._record(
+            op, args, kwargs, outcome, device
+        )
+        if key is not None:
+            self._known[key] = made
+        return made
+
+    def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
+        """A view of the same memory in the same order that the graph has already, e.g. t(t(x))."""
+        if not is_view_op(op) or not isinstance(outcome, torch.Tensor):
+            return None
+        source = args[0]
+        key = _layout(source)
+        self._known.setdefault(key, source)
+        root = key[1]
+        known: Sym | None = self._known.get(
+            ("layout", root, outcome.shape, outcome.stride(), outcome.storage_offset(), outcome.dtype)
+        )
+        return known
+
+    def _record(self, op: Any, args: Any, kwargs: Any, outcome: Any, device: torch.device) -> Any:
+        node = self.graph.create_node(
+            "call_function",
+            op,
+            _to_node(args),
+            {k: _to_node(v) for k, v in kwargs.items()},
+            op._opname,
+        )
+        if isinstance(outcome, torch.Tensor):
+            self._label(node, outcome, device)
+            made = Sym(self, node, outcome, device)
+            if is_view_op(op):
+                self._known[_layout(made)] = made
+            return made
+        if not isinstance(outcome, (tuple, list)):
+            raise CompileFailed(f"{op} gives a {type(outcome).__name__}, which no graph can hold")
+        node.meta["lines"] = self.lines
+        return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
+
+    def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Sym | None:
+        if meta is None:
+            return None
+        if not isinstance(meta, torch.Tensor):
+            raise CompileFailed(f"{node.target} gives a {type(meta).__name__} among its results")
+        item = self.graph.create_node("call_function", operator.getitem, (node, index))
+        # Philox seeds and offsets of attention kernels live on the CPU whatever the rest does.
+        self._label(item, meta, device)
+        return Sym(self, item, meta, device)
+
+    def _label(self, node: Node, meta: torch.Tensor, device: torch.device) -> None:
+        if meta.is_conj() or meta.is_neg():
+            raise CompileFailed(f"{node.target} makes a lazily conjugated or negated tensor")
+        if meta.layout is not torch.strided:
+            raise CompileFailed(f"{node.target} makes a {meta.layout} tensor")
+        node.meta["spec"] = spec_from_meta(meta, device)
+        node.meta["lines"] = self.lines
+
+    def full(
+        self, shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device
+    ) -> Sym:
+        made: Sym = self.call(
+            aten.full.default, list(shape), value, dtype=dtype, device=device, pin_memory=False
+        )
+        return made
+
+    def arange(self, end: int, dtype: torch.dtype, device: torch.device) -> Sym:
+        made: Sym = self.call(
+            aten.arange.start_step, 0, end, 1, dtype=dtype, device=device, pin_memory=False
+        )
+        return made
+
+    def where(self, condition: Sym, then: Sym | float, other: Sym | float) -> Sym:
+        """aten.where with scalars taking the dtype of the tensor branch."""
+        like = then if isinstance(then, Sym) else other
+        if not isinstance(like, Sym):
+            raise TypeError("one branch of where must be a tensor")
+        branches = [
+            part if isinstance(part, Sym) else self.full((), part, like.dtype, like.device)
+            for part in (then, other)
+        ]
+        return condition.one(aten.where.self, *branches)
+
+    def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym:
+        """The same values laid out with the given strides (dense, no overlap)."""
+        shape = sym.shape
+        if sym.meta.stride() == strides or not sym.meta.numel():
+            return sym
+        order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
+        inverse = [order.index(d) for d in range(len(shape))]
+        if order == inverse == list(range(len(shape))):
+            return sym.one(aten.clone.default, memory_format=torch.contiguous_format)
+        dense = sym.permute(*order).one(
+            aten.clone.default, memory_format=torch.contiguous_format
+        )
+        return dense.permute(*inverse)
+
+    def _as_op(self, op: Any, args: Any, kwargs: Any, made: Any) -> Any:
+        """Give decomposed results the strides that the whole operation has."""
+        wanted = op(*_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
+        if isinstance(made, Sym):
+            return self._like(made, wanted)
+        return [
+            self._like(part, meta) if isinstance(part, Sym) else part
+            for part, meta in zip(made, wanted, strict=False)
+        ] + made[len(wanted) :]
+
+    def _like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
+        if sym.shape != tuple(wanted.shape):
+            return sym
+        return self.restride(sym, wanted.stride())
+
+
+def _all_contiguous(args: Any) -> bool:
+    return all(
+        a.meta.is_contiguous() if isinstance(a, Sym) else True for a in args
+    )
+
+
+@lru_cache(maxsize=4096)
+def _is_factory(op: Any) -> bool:
+    return any(argument.name == "device" and argument.kwarg_only for argument in op._schema.arguments)
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, Sym):
+        return value.meta
+    if isinstance(value, (list, tuple)):
+        return [_to_meta(item) for item in value]
+    return value
+
+
+def _to_node(value: Any) -> Any:
+    if isinstance(value, Sym):
+        return value.node
+    if isinstance(value, tuple):
+        return tuple(_to_node(item) for item in value)
+    if isinstance(value, list):
+        return [_to_node(item) for item in value]
+    return value
+
+
+def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:
+    """Where the result lives; refuses mixtures that eager refuses (0-dim CPU tensors may join)."""
+    named = kwargs.get("device")
+    if named is not None:
+        return _indexed(torch.device(named))
+    found: torch.device | None = None
+    for sym in _syms(args, kwargs.values()):
+        if sym.device == CPU and not sym.shape:
+            continue
+        if found is None:
+            found = sym.device
+        elif found != sym.device and op not in CROSS_DEVICE:
+            raise CompileFailed(f"{op} mixes tensors on {found} and {sym.device}")
+    return CPU if found is None else found
+
+
+def _syms(*groups: Any) -> Iterator[Sym]:
+    for group in groups:
+        for value in group:
+            if isinstance(value, Sym):
+                yield value
+            elif isinstance(value, (list, tuple)):
+                yield from _syms(value)
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """cuda -> cuda:current, as tensors report it."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

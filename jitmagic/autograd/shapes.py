@@ -1,0 +1,338 @@
+"""Shape, dtype and stride rules for the operations that graphs are mostly made of.
+
+`infer(op, args, kwargs)` gives the meta tensor of the result, or None: then the operation's own meta
+kernel is asked. Those of the pointwise operations and reductions are Python functions inside torch
+(150 microseconds a call, and the first call imports torch._dynamo); these rules take about five.
+They state what ATen's TensorIterator does: broadcasting, type promotion by category (dimensioned tensors
+over 0-dim tensors over numbers), output strides by the order of the inputs' strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
+
+__all__ = ["infer", "iterator_strides", "promoted"]
+
+aten = torch.ops.aten
+META = torch.device("meta")
+Tensors = Sequence[torch.Tensor]
+Rule = Callable[..., Any]
+
+
+def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of op on meta tensors, or None where no rule is written here."""
+    rule = _RULES.get(op)
+    return None if rule is None else rule(*args, **kwargs)
+
+
+def _meta(
+    shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None
+) -> torch.Tensor:
+    if strides is None:
+        return torch.empty(shape, dtype=dtype, device=META)
+    return torch.empty_strided(shape, strides, dtype=dtype, device=META)
+
+
+# -- TensorIterator ----------------------------------------------------------------------------------
+
+
+def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
+    rank = max(map(len, shapes))
+    made = [1] * rank
+    for shape in shapes:
+        for i, extent in enumerate(shape, rank - len(shape)):
+            if made[i] == 1:
+                made[i] = extent
+            elif extent not in (1, made[i]):
+                raise RuntimeError(f"shapes {[list(s) for s in shapes]} do not broadcast")
+    return made
+
+
+def _elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
+    first = tensors[0]
+    shape: Sequence[int] = first.shape
+    if all(t.shape == shape and t.is_contiguous() for t in tensors):
+        return _meta(shape, dtype)
+    shape = _broadcast([t.shape for t in tensors])
+    return _meta(shape, dtype, iterator_strides(shape, tensors))
+
+
+def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
+    """Strides of a fresh elementwise result (ATen/TensorIterator.cpp, reorder_dimensions)."""
+    first = tensors[0].stride()
+    if all(tuple(t.shape) == tuple(shape) for t in tensors):
+        if all(t.is_contiguous() for t in tensors):
+            return _strides_along(shape, range(len(shape) - 1, -1, -1))
+        if len(shape) == 4 and all(
+            t.is_contiguous(memory_format=torch.channels_last) for t in tensors
+        ):
+            return _strides_along(shape, (1, 3, 2, 0))
+        if _dense(shape, first) and all(t.stride() == first for t in tensors):
+            return first
+    rows = [_aligned(t, shape) for t in tensors]
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):
+        at = i
+        for before in range(i - 1, -1, -1):
+            verdict = _compare(rows, shape, order[before], order[at])
+            if verdict > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+            elif verdict < 0:
+                break
+    return _strides_along(shape, order)
+
+
+def _aligned(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
+    """Strides of tensor against the broadcast shape, 0 where it is broadcast."""
+    missing = len(shape) - tensor.dim()
+    strides = [0] * missing
+    for i, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride()), missing):
+        strides.append(0 if extent == 1 and shape[i] != 1 else stride)
+    return strides
+
+
+def _compare(rows: list[list[int]], shape: Sequence[int], left: int, right: int) -> int:
+    """1: `left` moves slower than `right` and should come after it; 0: undecided."""
+    for strides in rows:
+        a, b = strides[left], strides[right]
+        if a == 0 or b == 0:
+            continue
+        if a != b:
+            return -1 if a < b else 1
+        if shape[left] > shape[right]:
+            return 1
+    return 0
+
+
+def _strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [0] * len(shape), 1
+    for dim in fastest_first:
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Non-overlapping and without holes."""
+    step = 1
+    for stride, extent in sorted(zip(strides, shape, strict=True)):
+        if extent == 1:
+            continue
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+# -- type promotion ----------------------------------------------------------------------------------
+
+
+def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    """Combine two categories: the lower one counts only when it is of a higher kind of number."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def promoted(values: Sequence[Any]) -> torch.dtype:
+    """The common dtype of tensors and Python numbers, by category."""
+    sized: torch.dtype | None = None
+    scalar: torch.dtype | None = None
+    number: torch.dtype | None = None
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            dtype = value.dtype
+            if value.dim():
+                sized = dtype if sized is None else torch.promote_types(sized, dtype)
+            else:
+                scalar = dtype if scalar is None else torch.promote_types(scalar, dtype)
+        else:
+            kind = _number_dtype(value)
+            number = kind if number is None else torch.promote_types(number, kind)
+    made = _over(sized, _over(scalar, number))
+    assert made is not None
+    return made
+
+
+def _number_dtype(value: Any) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
+
+
+def _real(values: Sequence[Any]) -> bool:
+    return not any(
+        value.dtype.is_complex if isinstance(value, torch.Tensor) else isinstance(value, complex)
+        for value in values
+    )
+
+
+# -- rules -------------------------------------------------------------------------------------------
+
+
+def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) -> Rule:
+    """Elementwise over the first `operands` arguments (tensors or numbers)."""
+
+    def rule(*args: Any, **kwargs: Any) -> torch.Tensor | None:
+        values = [value for value in args[:operands] if value is not None]
+        values += [v for k, v in kwargs.items() if k in ("other", "min", "max") and v is not None]
+        if not _real(values):
+            return None
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        return _elementwise(tensors, dtype_of(values))
+
+    return rule
+
+
+def _floating(values: Sequence[Any]) -> torch.dtype:
+    dtype = promoted(values)
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def _boolean(values: Sequence[Any]) -> torch.dtype:
+    return torch.bool
+
+
+def _kept(values: Sequence[Any]) -> torch.dtype:
+    dtype: torch.dtype = values[0].dtype
+    return dtype
+
+
+def _where(condition: Any, then: Any, other: Any) -> torch.Tensor | None:
+    if not (isinstance(then, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return None
+    if not _real((then, other)):
+        return None
+    return _elementwise([condition, then, other], promoted((then, other)))
+
+
+def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
+    rank = len(shape)
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        gone = set(range(rank))
+    else:
+        gone = {d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}
+    if keepdim:
+        return [1 if i in gone else extent for i, extent in enumerate(shape)]
+    return [extent for i, extent in enumerate(shape) if i not in gone]
+
+
+def _reduction(kind: str) -> Rule:
+    def rule(
+        x: torch.Tensor, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        made = dtype or x.dtype
+        if kind == "sum" and dtype is None and not (made.is_floating_point or made.is_complex):
+            made = torch.int64
+        if kind == "bool":
+            made = torch.uint8 if x.dtype is torch.uint8 else torch.bool
+        return _meta(_reduced_shape(x.shape, dims, keepdim), made)
+
+    return rule
+
+
+def _argument(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+    return _meta(_reduced_shape(x.shape, dim, keepdim), torch.int64)
+
+
+def _matrix(*shapes_of: int) -> Rule:
+    """mm, bmm: rows of the one argument, columns of the other."""
+
+    def rule(*args: Any, **kwargs: Any) -> torch.Tensor:
+        a, b = (args[i] for i in shapes_of)
+        if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.dtype is not b.dtype:
+            raise RuntimeError(f"cannot multiply {list(a.shape)} {a.dtype} and {list(b.shape)} {b.dtype}")
+        return _meta((*a.shape[:-1], b.shape[-1]), a.dtype)
+
+    return rule
+
+
+def _like(
+    x: torch.Tensor, *, memory_format: torch.memory_format | None = None, **kwargs: Any
+) -> torch.Tensor | None:
+    """clone, _to_copy, empty_like: layout kept where it is dense, else as TensorIterator would."""
+    dtype = kwargs.get("dtype") or x.dtype
+    if memory_format not in (None, torch.preserve_format):
+        if memory_format is torch.contiguous_format:
+            return _meta(x.shape, dtype)
+        return torch.empty(x.shape, dtype=dtype, device=META, memory_format=memory_format)
+    if _dense(x.shape, x.stride()):
+        return _meta(x.shape, dtype, x.stride())
+    return _meta(x.shape, dtype, iterator_strides(x.shape, [x]))
+
+
+def _full(size: Sequence[int], value: Any = None, **kwargs: Any) -> torch.Tensor | None:
+    dtype = kwargs.get("dtype")
+    return None if dtype is None else _meta(size, dtype)
+
+
+def _scattered(x: torch.Tensor, *args: Any) -> torch.Tensor:
+    if _dense(x.shape, x.stride()):
+        return _meta(x.shape, x.dtype, x.stride())
+    return _meta(x.shape, x.dtype)
+
+
+def _gathered(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kw: Any) -> torch.Tensor:
+    return _meta(index.shape, x.dtype)
+
+
+def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.Tensor:
+    return _meta((*indices.shape, *weight.shape[1:]), weight.dtype)
+
+
+def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
+    kept = [t for t in tensors if tuple(t.shape) != (0,)]
+    if not kept or not _real(kept) or not all(t.is_contiguous() for t in kept):
+        return None
+    shape = list(kept[0].shape)
+    dim %= len(shape)
+    for t in kept[1:]:
+        if t.dim() != len(shape) or any(
+            a != b for i, (a, b) in enumerate(zip(t.shape, shape)) if i != dim
+        ):
+            raise RuntimeError("cat of tensors whose shapes differ")
+    shape[dim] = sum(t.shape[dim] for t in kept)
+    return _meta(shape, promoted(tensors))
+
+
+_RULES: Mapping[Any, Rule] = {
+    **{op: _pointwise(promoted, n) for op, n in overloads(PROMOTING)},
+    **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
+    **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
+    **{op: _pointwise(_kept, n) for op, n in overloads(KEEPING)},
+    aten.where.self: _where,
+    aten.sum.dim_IntList: _reduction("sum"),
+    aten.sum.default: _reduction("sum"),
+    aten.mean.dim: _reduction("same"),
+    aten.mean.default: _reduction("same"),
+    aten.amax.default: _reduction("same"),
+    aten.amin.default: _reduction("same"),
+    aten.any.dim: _reduction("bool"),
+    aten.any.default: _reduction("bool"),
+    aten.all.dim: _reduction("bool"),
+    aten.all.default: _reduction("bool"),
+    aten.argmax.default: _argument,
+    aten.argmin.default: _argument,
+    aten.mm.default: _matrix(0, 1),
+    aten.bmm.default: _matrix(0, 1),
+    aten.addmm.default: _matrix(1, 2),
+    aten.clone.default: _like,
+    aten._to_copy.default: _like,
+    aten.empty_like.default: _like,
+    aten.full.default: _full,
+    aten.select_scatter.default: _scattered,
+    aten.slice_scatter.default: _scattered,
+    aten.gather.default: _gathered,
+    aten.embedding.default: _embedded,
+    aten.cat.default: _cat,
+}

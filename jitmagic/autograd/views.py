@@ -1,0 +1,139 @@
+"""Views as steps: how a view is read off its base, and how a write goes back into it.
+
+A `ViewStep` is one ATen view operation with its arguments. `apply` records the view of a base value;
+`write_back` records the whole new base when the view got a new value (slice_scatter and friends for a
+part, the inverse reshape for all of it). Views whose write cannot be expressed raise CompileFailed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import CompileFailed
+from .recorder import Sym
+
+__all__ = ["ViewStep", "split_steps"]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operation without its tensor argument."""
+
+    op: Any
+    args: tuple[Any, ...]
+
+    def apply(self, base: Sym) -> Sym:
+        return base.one(self.op, *self.args)
+
+    def write_back(self, base: Sym, value: Sym) -> Sym:
+        """The base after `apply(base)` was overwritten by `value`."""
+        rule = _WRITE_BACK.get(self.op)
+        if rule is None:
+            raise CompileFailed(f"an in-place write through {self.op} is not understood")
+        return rule(base, value, *self.args)
+
+
+def _reshaped(base: Sym, value: Sym, *args: Any) -> Sym:
+    return value.view(*base.shape)
+
+
+def _permuted(base: Sym, value: Sym, dims: list[int]) -> Sym:
+    order = [d % len(dims) for d in dims]
+    return value.permute(*(order.index(d) for d in range(len(dims))))
+
+
+def _transposed(base: Sym, value: Sym, dim0: int, dim1: int) -> Sym:
+    return value.one(aten.transpose.int, dim0, dim1)
+
+
+def _t(base: Sym, value: Sym) -> Sym:
+    return value.one(aten.t.default)
+
+
+def _redtyped(base: Sym, value: Sym, dtype: torch.dtype) -> Sym:
+    return value.one(aten.view.dtype, base.dtype)
+
+
+def _selected(base: Sym, value: Sym, dim: int, index: int) -> Sym:
+    return base.one(aten.select_scatter.default, value, dim, index)
+
+
+def _sliced(
+    base: Sym,
+    value: Sym,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Sym:
+    return base.one(aten.slice_scatter.default, value, dim, start, end, step)
+
+
+def _diagonal(base: Sym, value: Sym, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Sym:
+    return base.one(aten.diagonal_scatter.default, value, offset, dim1, dim2)
+
+
+def _strided(
+    base: Sym, value: Sym, size: list[int], stride: list[int], offset: int | None = None
+) -> Sym:
+    if _may_overlap(size, stride):
+        raise CompileFailed("an in-place write through overlapping as_strided is not understood")
+    return base.one(aten.as_strided_scatter.default, value, size, stride, offset)
+
+
+def _may_overlap(size: list[int], stride: list[int]) -> bool:
+    reach = 0
+    for extent, step in sorted(
+        (pair for pair in zip(size, stride, strict=True) if pair[0] > 1), key=lambda pair: pair[1]
+    ):
+        if step <= reach:
+            return True
+        reach += (extent - 1) * step
+    return False
+
+
+_WRITE_BACK: dict[Any, Callable[..., Sym]] = {
+    aten.view.default: _reshaped,
+    aten.squeeze.default: _reshaped,
+    aten.squeeze.dim: _reshaped,
+    aten.squeeze.dims: _reshaped,
+    aten.unsqueeze.default: _reshaped,
+    aten.permute.default: _permuted,
+    aten.transpose.int: _transposed,
+    aten.t.default: _t,
+    aten.view.dtype: _redtyped,
+    aten.select.int: _selected,
+    aten.slice.Tensor: _sliced,
+    aten.diagonal.default: _diagonal,
+    aten.as_strided.default: _strided,
+}
+
+
+def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[ViewStep] | None:
+    """A view operation with several results as one slice or select per result; None: it has one."""
+    if op is aten.unbind.int:
+        dim = (args[0] if args else 0) % len(shape)
+        return [ViewStep(aten.select.int, (dim, i)) for i in range(shape[dim])]
+    if op is aten.split.Tensor:
+        dim = (args[1] if len(args) > 1 else 0) % len(shape)
+        size, extent = args[0], shape[dim]
+        starts = range(0, max(extent, 1), max(size, 1))
+        return [_slice(dim, start, min(start + size, extent)) for start in starts]
+    if op is aten.split_with_sizes.default:
+        dim = (args[1] if len(args) > 1 else 0) % len(shape)
+        steps, start = [], 0
+        for size in args[0]:
+            steps.append(_slice(dim, start, start + size))
+            start += size
+        return steps
+    return None
+
+
+def _slice(dim: int, start: int, end: int) -> ViewStep:
+    return ViewStep(aten.slice.Tensor, (dim, start, end))
