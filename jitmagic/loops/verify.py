@@ -138,12 +138,16 @@ class _Verifier:
             written.add(store.buffer)
         self.defined |= written
 
-    def axes(self, axes: tuple[Axis, ...], bound: frozenset[Axis]) -> None:
+    def axes(
+        self, axes: tuple[Axis, ...], bound: frozenset[Axis], shadow: bool = False
+    ) -> None:
+        """`shadow`: a reduction may bind an outer axis again, as a lambda may reuse a name."""
         self.require(len({axis.name for axis in axes}) == len(axes), "an axis bound twice")
         names = {axis.name for axis in bound}
         for axis in axes:
             self.require(axis.extent > 0, f"axis {axis.name} has extent {axis.extent}")
-            self.require(axis.name not in names, f"axis {axis.name} is bound outside already")
+            free = axis.name not in names or (shadow and axis in bound)
+            self.require(free, f"axis {axis.name} is bound outside already")
 
     def store(self, store: Store, bound: frozenset[Axis]) -> None:
         buffer = self.buffer(store.buffer)
@@ -205,7 +209,7 @@ class _Verifier:
                 self.expr(expr, bound)
             case Reduction(op=op, axes=axes, value=value, dtype=dtype):
                 self.require(op in REDUCTIONS, f"no such reduction: {op}")
-                self.axes(axes, bound)
+                self.axes(axes, bound, shadow=True)
                 want = torch.int64 if op.startswith("arg") else value.dtype
                 self.require(dtype is want, f"{op} of {value.dtype} is {dtype}")
             case Compute():

@@ -1,0 +1,261 @@
+"""The Triton table: how every op, constant and conversion of the loop IR is written.
+
+In: op names, dtypes, operand texts (typed Triton values). Out: expressions. Rules that hold throughout:
+  - a value of the IR is a Triton tensor of exactly its dtype (bool is int1);
+  - 16-bit floats are computed in float32 and rounded back, as torch's opmath does;
+  - division and square root are the correctly rounded ones and transcendental functions are libdevice's,
+    which is what eager's CUDA kernels call; tl.exp and its kin are approximations and are not used;
+  - integer division and remainder round down, maximum and minimum propagate NaN, as torch has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+__all__ = [
+    "HELPERS",
+    "TL_DTYPES",
+    "WIDE",
+    "cast_text",
+    "compute_text",
+    "identity",
+    "literal",
+    "typed",
+]
+
+TL_DTYPES: Mapping[torch.dtype, str] = {
+    torch.float32: "tl.float32",
+    torch.float64: "tl.float64",
+    torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16",
+    torch.int8: "tl.int8",
+    torch.int16: "tl.int16",
+    torch.int32: "tl.int32",
+    torch.int64: "tl.int64",
+    torch.uint8: "tl.uint8",
+    torch.bool: "tl.int1",
+}
+HALVES = frozenset({torch.float16, torch.bfloat16})
+_SMALL = frozenset({torch.int8, torch.int16, torch.uint8})
+WIDE: Mapping[torch.dtype, torch.dtype] = {
+    **dict.fromkeys(HALVES, torch.float32),
+    **dict.fromkeys((*_SMALL, torch.bool), torch.int32),
+}
+"""What narrow values are held in while they are reduced."""
+
+_INFIX: Mapping[str, str] = {
+    **{"add": "+", "sub": "-", "mul": "*"},
+    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
+    **{"logical_and": "&", "logical_or": "|", "logical_xor": "^"},
+    **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "lshift": "<<", "rshift": ">>"},
+}
+_LIBDEVICE = frozenset(
+    "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc".split()
+)
+_NAN = "propagate_nan=tl.PropagateNan.ALL"
+_ONE = "tl.full([], 1.0, {t})"
+_FLOAT: Mapping[str, str] = {
+    "neg": "-{0}",
+    "abs": "tl.abs({0})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})",
+    "round": "libdevice.nearbyint({0})",
+    "frac": "{0} - libdevice.trunc({0})",
+    "relu": f"tl.maximum({{0}}, tl.full([], 0.0, {{t}}), {_NAN})",
+    "maximum": f"tl.maximum({{0}}, {{1}}, {_NAN})",
+    "minimum": f"tl.minimum({{0}}, {{1}}, {_NAN})",
+    "fmax": "tl.maximum({0}, {1})",
+    "fmin": "tl.minimum({0}, {1})",
+    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
+    "isnan": "{0} != {0}",
+    "isinf": 'tl.abs({0}) == float("inf")',
+    "isfinite": 'tl.abs({0}) < float("inf")',
+    "signbit": "{0}.to({bits}, bitcast=True) < 0",
+    "fma": "tl.fma({0}, {1}, {2})",
+    "remainder": "remainder_float({0}, {1})",
+}
+_SINGLE: Mapping[str, str] = {
+    "truediv": "tl.div_rn({0}, {1})",
+    "reciprocal": f"tl.div_rn({_ONE}, {{0}})",
+    "sqrt": "tl.sqrt_rn({0})",
+    "sigmoid": f"tl.div_rn({_ONE}, 1.0 + libdevice.exp(-{{0}}))",
+    "floordiv": "floor_divide_single({0}, {1})",
+}
+_DOUBLE: Mapping[str, str] = {
+    "truediv": "{0} / {1}",
+    "reciprocal": f"{_ONE} / {{0}}",
+    "sqrt": "libdevice.sqrt({0})",
+    "sigmoid": f"{_ONE} / ({_ONE} + libdevice.exp(-{{0}}))",
+    "floordiv": "floor_divide_double({0}, {1})",
+}
+_INTEGER: Mapping[str, str] = {
+    "neg": "-{0}",
+    "abs": "tl.abs({0})",
+    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
+    "relu": "tl.maximum({0}, tl.full([], 0, {t}))",
+    **dict.fromkeys(("maximum", "fmax"), "tl.maximum({0}, {1})"),
+    **dict.fromkeys(("minimum", "fmin"), "tl.minimum({0}, {1})"),
+    "bitwise_not": "~{0}",
+    "logical_not": "~{0}",
+    "fmod": "{0} % {1}",
+    "floordiv": "floor_divide_integer({0}, {1})",
+    "remainder": "remainder_integer({0}, {1})",
+    "fma": "{0} * {1} + {2}",
+}
+
+_MORE = """\
+    quotient = libdevice.floor(whole)
+    quotient = tl.where(whole - quotient > 0.5, quotient + 1.0, quotient)
+    exact = tl.where(whole != 0, quotient, libdevice.copysign(whole * 0.0, ratio))
+    return tl.where(b == 0, ratio, exact)"""
+_FLOOR_DIVIDE = """\
+@triton.jit
+def floor_divide_{name}(a, b):
+    # c10::div_floor_floating: the quotient of what divides exactly
+    ratio = {ratio}
+    rest = libdevice.fmod(a, b)
+    whole = {whole}
+    whole = tl.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1.0, whole)
+""" + _MORE
+_EXTREME = """\
+@triton.jit
+def first_{name}(a, at_a, b, at_b):
+    # NaN comes before every number; of equals, the lowest position
+    better = (a {sign} b) | ((a != a) & (b == b))
+    equal = (a == b) | ((a != a) & (b != b))
+    keep = better | (equal & (at_a < at_b))
+    return tl.where(keep, a, b), tl.where(keep, at_a, at_b)"""
+
+HELPERS: Mapping[str, str] = {
+    "floor_divide_integer": """\
+@triton.jit
+def floor_divide_integer(a, b):
+    quotient = a // b
+    rest = a - quotient * b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)""",
+    "remainder_integer": """\
+@triton.jit
+def remainder_integer(a, b):
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)""",
+    "remainder_float": """\
+@triton.jit
+def remainder_float(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)""",
+    "floor_divide_single": _FLOOR_DIVIDE.format(
+        name="single", ratio="tl.div_rn(a, b)", whole="tl.div_rn(a - rest, b)"
+    ),
+    "floor_divide_double": _FLOOR_DIVIDE.format(
+        name="double", ratio="a / b", whole="(a - rest) / b"
+    ),
+    "combine_max": f"""\
+@triton.jit
+def combine_max(a, b):
+    return tl.maximum(a, b, {_NAN})""",
+    "combine_min": f"""\
+@triton.jit
+def combine_min(a, b):
+    return tl.minimum(a, b, {_NAN})""",
+    "combine_prod": """\
+@triton.jit
+def combine_prod(a, b):
+    return a * b""",
+    "first_argmax": _EXTREME.format(name="argmax", sign=">"),
+    "first_argmin": _EXTREME.format(name="argmin", sign="<"),
+}
+"""Device functions that kernels of a module may call; those named in its text are written above it."""
+
+
+def typed(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A constant of exactly that dtype."""
+    return f"tl.full([], {_number(value, dtype)}, {TL_DTYPES[dtype]})"
+
+
+def literal(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A constant as an operand beside a tensor of its dtype: a plain number where Triton keeps the dtype."""
+    if dtype == torch.float32 and _plain_single(float(value)):
+        text = repr(float(value))
+        return f"({text})" if text.startswith("-") else text
+    if dtype in (torch.int32, torch.int64) and 0 <= value < 2**31:
+        return str(int(value))
+    return typed(value, dtype)
+
+
+def _plain_single(value: float) -> bool:
+    return value == 0.0 or 2.0**-126 <= abs(value) < 2.0**127
+
+
+def _number(value: bool | int | float, dtype: torch.dtype) -> str:
+    if dtype == torch.bool:
+        return "1" if value else "0"
+    if not dtype.is_floating_point:
+        return str(int(value))
+    if math.isnan(value) or math.isinf(value):
+        return f'float("{float(value)!r}")'
+    return repr(float(value))
+
+
+def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
+    """`op` on typed operand texts (in brackets where need be) of dtype `operand`; a result of `dtype`."""
+    if op == "where":
+        return f"tl.where({', '.join(args)})"
+    if operand in HALVES:
+        wide = [f"{arg}.to(tl.float32)" for arg in args]
+        text = compute_text(op, wide, torch.float32, torch.float32)
+        return text if dtype == torch.bool else f"({text}).to({TL_DTYPES[dtype]})"
+    if op in _INFIX:
+        return f"{args[0]} {_INFIX[op]} {args[1]}"
+    if op in _LIBDEVICE and operand.is_floating_point:
+        return f"libdevice.{op}({', '.join(args)})"
+    return _template(op, operand).format(*args, t=TL_DTYPES[operand], bits=_bits(operand))
+
+
+def _template(op: str, operand: torch.dtype) -> str:
+    if not operand.is_floating_point:
+        return _INTEGER[op]
+    special = _SINGLE if operand == torch.float32 else _DOUBLE
+    return special[op] if op in special else _FLOAT[op]
+
+
+def _bits(dtype: torch.dtype) -> str:
+    return "tl.int64" if dtype == torch.float64 else "tl.int32"
+
+
+def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:
+    """`text` (in brackets where need be) converted as Tensor.to converts it on the same device."""
+    if target == torch.bool:
+        return f"{text} != 0"
+    steps = [target]
+    if target in HALVES and (source == torch.float64 or not source.is_floating_point):
+        steps = [torch.float32, target]
+    elif source in HALVES and target != torch.float32:
+        steps = [torch.float32, *_through(target)]
+    elif source.is_floating_point:
+        steps = _through(target)
+    for step in steps:
+        text = f"{text}.to({TL_DTYPES[step]})"
+    return text
+
+
+def _through(target: torch.dtype) -> list[torch.dtype]:
+    """Floats become narrow integers by way of a wide one: wrapped around, not clamped."""
+    wide = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
+    return [wide[target], target] if target in wide else [target]
+
+
+def identity(op: str, dtype: torch.dtype) -> bool | int | float:
+    """What a reduction starts from (for argmax and argmin: the worst value)."""
+    if op in ("sum", "any"):
+        return 0
+    if op in ("prod", "all"):
+        return 1
+    low = op in ("max", "argmax")
+    if dtype.is_floating_point:
+        return -math.inf if low else math.inf
+    facts = torch.iinfo(dtype)
+    return facts.min if low else facts.max

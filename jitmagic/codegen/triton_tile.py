@@ -1,0 +1,193 @@
+"""How a nest is cut into the tiles that one Triton program works on.
+
+In: a Structure and the target. Out: a Tile: blocks of outer points (a block of size 1 is a scalar), one
+block per set of inner axes, and the number of warps. Three shapes come out:
+  points   one block over all outer axes, collapsed; two where loads and stores walk different axes
+  rows     a few rows per program, each whole inner extent in registers ("persistent")
+  loops    the inner extent in steps, each pass a loop of its own
+The last dimension of a tile is the inner one. Rows that lie across memory (column reductions) get wide
+outer blocks, so that neighbouring threads touch neighbouring elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ..loops.expr import Axis, bounds
+from ..loops.ir import IndexValue, Load, walk
+from ..target import Target
+from .structure import Structure, coefficient
+
+__all__ = ["Block", "Tile", "choose_tile"]
+
+POINTS = 1024  # elements of one program of a pointwise nest
+ROW = 16384  # elements of one program that still fit its registers
+STEP = 4096  # elements of one step of a looped reduction
+ACROSS = 32  # neighbouring columns one program of a column reduction takes
+SQUARE = 32  # side of a transposing tile
+MOST_WARPS = 16
+FAR = 2**31 - 2**20  # element offsets from here on are computed in 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`size` neighbouring points (a power of two) of the row-major space of `axes`."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    extent: int
+    size: int
+
+    @property
+    def count(self) -> int:
+        """Blocks that cover the extent."""
+        return -(-self.extent // self.size)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the last block runs past the extent."""
+        return self.extent % self.size != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`inner`: per set of inner axes its block; with count 1 it is whole, else looped over."""
+
+    outer: tuple[Block, ...]
+    inner: Mapping[tuple[Axis, ...], Block]
+    warps: int
+    wide: bool  # offsets need 64 bits
+
+    @property
+    def programs(self) -> int:
+        return prod(block.count for block in self.outer)
+
+    @property
+    def spread(self) -> tuple[Block, ...]:
+        """The outer blocks that are dimensions of the tile."""
+        return tuple(block for block in self.outer if block.size > 1)
+
+    @property
+    def rank(self) -> int:
+        return len(self.spread) + bool(self.inner)
+
+
+def choose_tile(one: Structure, target: Target) -> Tile:
+    """Pick the shape of a program's tile."""
+    inner = tuple(dict.fromkeys(part.axes for part in one.passes if part.axes))
+    wide = _reaches_far(one)
+    if not inner:
+        return _points(one, target, wide)
+    return _rows(one, inner, target, wide)
+
+
+def _reaches_far(one: Structure) -> bool:
+    offsets = [part for node in one.free if isinstance(node, Load) for part in node.index]
+    offsets += [part for each in one.passes for store in each.stores for part in store.index]
+    offsets += [node.expr for node in one.free if isinstance(node, IndexValue)]
+    reach = [abs(end) for offset in offsets for end in bounds(offset)]
+    return max([*reach, prod(axis.extent for axis in one.outer)]) >= FAR
+
+
+def _power(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _extent(axes: Iterable[Axis]) -> int:
+    return prod(axis.extent for axis in axes)
+
+
+def _multiprocessors(target: Target) -> int:
+    return target.multiprocessors or 128
+
+
+# -- pointwise ------------------------------------------------------------------------------------
+
+
+def _points(one: Structure, target: Target, wide: bool) -> Tile:
+    count = _extent(one.outer)
+    if count >= POINTS and (pair := _transposed(one)) is not None:
+        return _square(one, *pair, wide)
+    fair = _power(-(-count // (4 * _multiprocessors(target))))
+    size = min(max(fair, 128), POINTS, _power(count))
+    return Tile((Block("x", one.outer, count, size),), {}, _warps(size, 256), wide)
+
+
+def _transposed(one: Structure) -> tuple[Axis, Axis] | None:
+    """(axis that loads walk, axis that the stores walk) where these differ."""
+    if len(one.outer) < 2:
+        return None
+    fast = one.outer[-1]
+    stores = [store for each in one.passes for store in each.stores]
+    if any(coefficient(store.index[0], fast) != 1 for store in stores):
+        return None
+    for node in one.free:
+        if not isinstance(node, Load) or coefficient(node.index[0], fast) in (0, 1, None):
+            continue
+        for axis in one.outer[:-1]:
+            if axis.extent >= 8 and fast.extent >= 8 and coefficient(node.index[0], axis) == 1:
+                return axis, fast
+    return None
+
+
+def _square(one: Structure, slow: Axis, fast: Axis, wide: bool) -> Tile:
+    rest = tuple(axis for axis in one.outer if axis not in (slow, fast))
+    blocks = [Block("z", rest, _extent(rest), 1)] if rest else []
+    for name, axis in (("y", slow), ("x", fast)):
+        blocks.append(Block(name, (axis,), axis.extent, min(SQUARE, _power(axis.extent))))
+    return Tile(tuple(blocks), {}, 4, wide)
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+def _rows(
+    one: Structure, inner: tuple[tuple[Axis, ...], ...], target: Target, wide: bool
+) -> Tile:
+    rows = _extent(one.outer)
+    longest = _power(max(_extent(axes) for axes in inner))
+    across = one.outer and _lies_across(one)
+    height = _height(rows, longest, bool(across), target)
+    limit = max(ROW // height, 16)
+    sizes = {}
+    for axes in inner:
+        whole = _power(_extent(axes))
+        sizes[axes] = whole if whole <= limit else max(min(STEP // height, whole), 16)
+    outer = (Block("x", one.outer, rows, height),) if one.outer else ()
+    blocks = {
+        axes: Block(f"r{n}" if n else "r", axes, _extent(axes), sizes[axes])
+        for n, axes in enumerate(inner)
+    }
+    return Tile(outer, blocks, _warps(height * max(sizes.values()), 512), wide)
+
+
+def _height(rows: int, longest: int, across: bool, target: Target) -> int:
+    """Rows of one program: enough elements to keep its threads busy, enough programs for all cores."""
+    if rows <= 1:
+        return 1
+    best = ACROSS if across else max(2048 // longest, 1)
+    while best > (8 if across else 1) and -(-rows // best) < 2 * _multiprocessors(target):
+        best //= 2
+    return min(best, _power(rows))
+
+
+def _lies_across(one: Structure) -> bool:
+    """Whether most loads of the passes walk memory along the last outer axis."""
+    fast = one.outer[-1]
+    along = across = 0
+    for part in one.passes:
+        if not part.axes:
+            continue
+        for node in walk(part.roots):
+            if isinstance(node, Load):
+                along += coefficient(node.index[0], part.axes[-1]) == 1
+                across += coefficient(node.index[0], fast) == 1
+    return across > along
+
+
+def _warps(elements: int, each: int) -> int:
+    """Warps for a tile when one warp takes `each` elements."""
+    return max(1, min(_power(elements // each) if elements >= each else 1, MOST_WARPS))

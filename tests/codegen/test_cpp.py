@@ -1,0 +1,122 @@
+"""Generated C++ against eager and against the program run in float64 by the reference interpreter."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from jitmagic.loops.interp import run
+from jitmagic.loops.lower import lower
+from tests.loops.recording import clone, record
+from tests.schedule.programs import PROGRAMS, made_inputs
+
+from .built import compiled
+
+
+def check(fn, *inputs, **options) -> None:
+    """Errors against float64 are at most twice eager's plus a few roundings; the rest is exact."""
+    graph, expected = record(fn, *[clone(x) for x in inputs])
+    program = lower(graph, "test")
+    ours, wide = [clone(x) for x in inputs], [clone(x) for x in inputs]
+    got = compiled(program, **options)(*ours)
+    exact = run(program, wide, "float64")
+    mutated = [clone(x) for x in inputs]
+    with torch.no_grad():
+        fn(*mutated)
+    for a, b, c in zip([*got, *ours], [*expected, *mutated], [*exact, *wide]):
+        compare(a, b, c)
+
+
+def compare(got, eager, exact) -> None:
+    assert (got.dtype, got.shape, got.stride()) == (eager.dtype, eager.shape, eager.stride())
+    if not eager.dtype.is_floating_point:
+        assert torch.equal(got, eager)
+        return
+    finite = torch.isfinite(eager)
+    special = [t.masked_fill(finite, 0) for t in (got, eager)]
+    torch.testing.assert_close(*special, rtol=0, atol=0, equal_nan=True)
+    a, b, c = (t[finite].double() for t in (got, eager, exact))
+    if a.numel():
+        scale = c.abs().max()
+        assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 1e-6 * scale
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name):
+    program = PROGRAMS[name]
+    check(program.fn, *made_inputs(program))
+
+
+@pytest.mark.parametrize("name", ["layer_norm_backward", "softmax_columns", "diamond", "masked"])
+def test_unfused_programs(name):
+    program = PROGRAMS[name]
+    check(program.fn, *made_inputs(program), fuse=False)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 257])
+def test_tails_of_every_length(n):
+    def fn(x):
+        e = (x - x.amax(-1, keepdim=True)).exp()
+        return e / e.sum(-1, keepdim=True), x.sum(0), (x * 2 + 1).to(torch.float64)
+
+    check(fn, torch.randn(3, n))
+
+
+def test_nan_and_infinity_go_through_reductions():
+    x = torch.randn(6, 70)
+    x[0, 3], x[1, 69], x[2, 0] = math.nan, math.inf, -math.inf
+    x[3] = -math.inf
+
+    def fn(x):
+        return x.amax(-1), x.amin(-1), x.sum(-1), x.argmax(-1), x.argmin(-1), x.relu()
+
+    check(fn, x)
+
+
+def test_softmax_of_a_masked_row_is_nan_as_in_eager():
+    x = torch.randn(4, 33)
+    x[2] = -math.inf
+    check(lambda x: torch.softmax(x, -1), x)
+
+
+def test_a_negative_index_counts_from_the_end():
+    check(lambda t, i: t[i] + 1, torch.randn(9, 20), torch.tensor([0, -1, 5, -9]))
+
+
+@pytest.mark.parametrize("bad", [9, -10, 2**40])
+def test_an_index_out_of_range_raises(bad):
+    table, index = torch.randn(9, 20), torch.tensor([0, 1, 5, 8])
+    graph, _ = record(lambda t, i: t[i] * 2, table, index)
+    call = compiled(lower(graph, "test"))
+    call(table, index)
+    with pytest.raises(IndexError):
+        call(table, torch.tensor([0, bad, 5, 8]))
+
+
+def test_large_sums_are_accurate_and_reproducible():
+    x = torch.rand(3_000_001)
+    graph, _ = record(lambda x: x.sum(), x)
+    call = compiled(lower(graph, "test"))
+    first, second = call(x)[0], call(x)[0]
+    assert torch.equal(first, second)
+    assert abs(first.double() - x.double().sum()) < 1e-6 * x.double().sum()
+
+
+def test_views_and_offsets_of_inputs():
+    base = torch.randn(40, 50)
+    check(lambda a, b: (a * b).sum(-1) + a.t().sum(0), base[3:23, 5:45:2], base[10:30, :20])
+
+
+def test_every_op_over_vectors_and_scalars():
+    def fn(x, y):
+        positive = x.abs() + 0.1
+        return [
+            x.exp(), positive.log(), positive.sqrt(), x.tanh(), x.erf(), x.atan2(y), positive**y,
+            x.floor(), x.round(), x.trunc(), x.sign(), x.fmod(y), x.remainder(y), x.minimum(y),
+            x.sigmoid(), x.expm1(), positive.log1p(), torch.where(x > y, x, y), x.clamp(-1, 1),
+        ]  # fmt: skip
+
+    check(fn, torch.randn(5, 37), torch.randn(5, 37))
+    check(fn, torch.randn(2), torch.randn(2))

@@ -1,0 +1,33 @@
+#include <jitmagic/loop.h>
+
+template <class T> using V16 = jm::Vec<T, 16>;
+template <class T> using V64 = jm::Vec<T, 64>;
+
+// amax_default, sub_tensor, exp_default, sum_dim_int_list, div_tensor
+extern "C" int amax_sub_exp_sum_dim_int_list_div_0(void* const* args) {
+    const float* x0 = (const float*)args[0];
+    float* div_tensor = (float*)args[1];
+    jm::parallel_for(300, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t i0 = begin; i0 < end; ++i0) {
+            alignas(64) float row0[1000];
+            V64<float> acc1(jm::Limits<float>::least);
+            jm::blocks<64>(0, 1000, [&](int64_t j0, auto n) JM_BODY {
+                const auto v2 = jm::load<64>(x0 + i0 * 1000 + j0, n);
+                acc1 = jm::maximum(acc1, jm::only(v2, jm::Limits<float>::least, n));
+            });
+            const float v3 = jm::hmax(acc1);
+            V16<float> acc4(0.0f);
+            jm::blocks<16>(0, 1000, [&](int64_t j0, auto n) JM_BODY {
+                const auto v5 = jm::load<16>(x0 + i0 * 1000 + j0, n);
+                const auto v6 = jm::exp(v5 - v3);
+                jm::store(row0 + j0, v6, n);
+                acc4 = acc4 + (jm::only(v6, 0.0f, n));
+            });
+            const float v7 = jm::hsum(acc4);
+            jm::blocks<16>(0, 1000, [&](int64_t j0, auto n) JM_BODY {
+                jm::store(div_tensor + i0 * 1000 + j0, jm::load<16>(row0 + j0, n) / v7, n);
+            });
+        }
+    });
+    return 0;
+}

@@ -1,0 +1,173 @@
+"""What is fused, and that fusing changes no result: fused against unfused by the reference interpreter."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from jitmagic.loops.interp import run
+from jitmagic.loops.ir import Extern, Load, LoopProgram, Nest, Store, walk
+from jitmagic.loops.lower import lower
+from jitmagic.loops.verify import verify
+from jitmagic.options import Options
+from jitmagic.schedule import Schedule, schedule
+from jitmagic.target import Target
+from tests.loops.recording import clone, record
+
+from .programs import PROGRAMS, made_inputs
+
+TARGET = Target("cpu", "cpp", "a test", "avx512", 16, 2, 32 << 10, 1 << 20, "g++")
+DEVICE = torch.device("cpu")
+
+
+def lowered(fn, *inputs) -> LoopProgram:
+    graph, _ = record(fn, *[clone(x) for x in inputs])
+    return lower(graph, "test")
+
+
+def scheduled(fn, *inputs, **options) -> Schedule:
+    return schedule(lowered(fn, *inputs), TARGET, Options(**options))
+
+
+def nests(result: Schedule) -> list[Nest]:
+    return [step for step in result.program.steps if isinstance(step, Nest)]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_fused_computes_what_unfused_computes(name):
+    program = PROGRAMS[name]
+    inputs = made_inputs(program)
+    unfused = lowered(program.fn, *inputs)
+    result = schedule(unfused, TARGET, Options())
+    verify(result.program)
+    first, second = [clone(x) for x in inputs], [clone(x) for x in inputs]
+    expected = run(unfused, first, "float64")
+    got = run(result.program, second, "float64")
+    for a, b in zip([*got, *second], [*expected, *first]):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
+    assert len(nests(result)) == program.nests, result.decisions
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_unfused_when_fusion_is_off(name):
+    program = PROGRAMS[name]
+    inputs = made_inputs(program)
+    unfused = lowered(program.fn, *inputs)
+    result = schedule(unfused, TARGET, Options(fuse=False))
+    assert len(nests(result)) == sum(isinstance(step, Nest) for step in unfused.steps)
+    expected = run(unfused, [clone(x) for x in inputs])
+    got = run(result.program, [clone(x) for x in inputs])
+    for a, b in zip(got, expected):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def test_every_decision_has_a_sentence():
+    for name, program in PROGRAMS.items():
+        for decision in scheduled(program.fn, *made_inputs(program)).decisions:
+            assert decision.reason, name
+            assert decision.producer
+            assert decision.consumer
+
+
+def test_softmax_computes_its_exponential_once():
+    (nest,) = nests(scheduled(PROGRAMS["softmax_parts"].fn, torch.randn(9, 40)))
+    nodes = walk(tuple(store.value for store in nest.stores))
+    assert sum(getattr(node, "op", "") == "exp" for node in nodes) == 1
+
+
+def test_an_escaping_producer_is_stored_and_used_on_the_way():
+    def fn(x):
+        y = x.sin()
+        return y, y * 2
+
+    (nest,) = nests(scheduled(fn, torch.randn(40, 40)))
+    assert len(nest.stores) == 2
+    loads = [n for n in walk(tuple(s.value for s in nest.stores)) if isinstance(n, Load)]
+    assert {load.buffer for load in loads} == {"x0"}
+
+
+def test_a_write_to_an_input_comes_after_all_reads():
+    def fn(x, y):
+        a = x.sum(0)
+        x.copy_(y)
+        return a
+
+    x, y = torch.randn(30, 20), torch.randn(30, 20)
+    result = scheduled(fn, x, y)
+    ours = [clone(x), clone(y)]
+    (total,) = run(result.program, ours)
+    torch.testing.assert_close(total, x.sum(0))
+    assert torch.equal(ours[0], y)
+    writers = [n for n in nests(result) if any(s.buffer == "x0" for s in n.stores)]
+    assert result.program.steps[-1] is writers[-1]
+
+
+def test_a_shifted_read_of_what_is_overwritten_is_not_fused():
+    def fn(x):
+        y = x.flip(0) + 1
+        x.copy_(y)
+        return x
+
+    x = torch.randn(31)
+    result = scheduled(fn, x)
+    ours = clone(x)
+    run(result.program, [ours])
+    assert torch.equal(ours, x.flip(0) + 1)
+    assert len(nests(result)) == 2
+    assert any("overwrite" in d.reason for d in result.decisions)
+
+
+def test_no_cycle_through_an_extern():
+    def fn(x, w):
+        a = x.sin()
+        b = torch.mm(a, w)
+        return a + b, a
+
+    result = scheduled(fn, torch.randn(16, 16), torch.randn(16, 16))
+    kinds = [type(step) for step in result.program.steps]
+    assert kinds == [Nest, Extern, Nest]
+
+
+def test_draws_keep_their_order():
+    def fn(x):
+        a = torch.rand_like(x)
+        b = torch.rand_like(x)
+        return (b + 1) * x, a * x
+
+    result = scheduled(fn, torch.randn(10))
+    draws = [step.name for step in result.program.steps if isinstance(step, Extern)]
+    assert draws == sorted(draws, key=lambda name: (len(name), name))
+
+
+def test_costly_broadcast_is_not_computed_for_every_row():
+    def fn(x, v):
+        return x * v.exp().sin()
+
+    result = scheduled(fn, torch.randn(4000, 64), torch.randn(64))
+    assert len(nests(result)) == 2
+    assert any("many times" in d.reason for d in result.decisions)
+
+
+def test_few_long_rows_stay_apart():
+    result = scheduled(lambda x: x / x.sum(), torch.randn(1000, 1000))
+    assert len(nests(result)) == 2
+    assert any("too few" in d.reason for d in result.decisions)
+
+
+def test_a_long_chain_is_scheduled_in_linear_time():
+    def fn(x):
+        for _ in range(150):
+            x = x * 1.01 + 0.5
+        return x
+
+    result = scheduled(fn, torch.randn(8, 8))
+    assert 1 <= len(nests(result)) <= 4
+
+
+def test_names_are_unique_and_are_identifiers():
+    for program in PROGRAMS.values():
+        names = [n.name for n in nests(scheduled(program.fn, *made_inputs(program)))]
+        assert len(set(names)) == len(names)
+        assert all(name.isidentifier() for name in names)

@@ -1,0 +1,69 @@
+"""The pool: lifetimes never overlap in memory, memory is reused, what leaves is not in it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from jitmagic.loops.ir import Nest
+from jitmagic.schedule.deps import reads_of, writes_of
+from jitmagic.schedule.memory import storage_bytes
+from jitmagic.schedule.result import Schedule
+
+from .programs import PROGRAMS, made_inputs
+from .test_fusion import scheduled
+
+
+def lifetimes(result: Schedule) -> dict[str, tuple[int, int]]:
+    born: dict[str, int] = {}
+    for number, step in enumerate(result.program.steps):
+        for name in writes_of(step):
+            born.setdefault(name, number)
+    return {name: (born[name], result.last_use[name]) for name in result.pool}
+
+
+def overlapping(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
+
+
+def layers(x, *weights):
+    for w in weights:
+        x = torch.mm(x, w).relu().sin().cumsum(0)
+    return x
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_live_temporaries_never_share_memory(name, fuse):
+    program = PROGRAMS[name]
+    check_pool(scheduled(program.fn, *made_inputs(program), fuse=fuse))
+
+
+def check_pool(result: Schedule) -> None:
+    life = lifetimes(result)
+    buffers = result.program.buffers
+    for a in result.pool:
+        assert result.pool[a] % 64 == 0
+        assert a not in result.program.outputs
+        assert result.pool[a] + storage_bytes(buffers[a]) <= result.pool_bytes
+        for b in result.pool:
+            if a < b and overlapping(life[a], life[b]):
+                first = range(result.pool[a], result.pool[a] + storage_bytes(buffers[a]))
+                assert (
+                    result.pool[b] >= first.stop
+                    or result.pool[b] + storage_bytes(buffers[b]) <= first.start
+                )
+
+
+def test_memory_is_reused_along_a_chain_of_layers():
+    weights = [torch.randn(32, 32) for _ in range(6)]
+    result = scheduled(layers, torch.randn(32, 32), *weights)
+    check_pool(result)
+    assert result.pool_bytes <= 2 * 32 * 32 * 4
+
+
+def test_a_pointwise_nest_may_write_over_its_dying_operand():
+    result = scheduled(lambda x: torch.mm(x.sin(), x).relu().cumsum(0), torch.randn(16, 16))
+    relu = next(s for s in result.program.steps if isinstance(s, Nest) and "relu" in s.name)
+    (source,), (target,) = reads_of(relu), writes_of(relu)
+    assert result.pool[source] == result.pool[target]
