@@ -17,7 +17,7 @@ import torch
 from .builder import LOOP_DTYPES, Builder, Decline, Out
 from .ir import Value
 from .promotion import RULES, Operand
-from .tensor_view import Point, TensorView
+from .tensor_view import Point, TensorView, broadcast_shapes
 from .values import FLOATS, Number, cast, constant, round_to
 
 __all__ = [
@@ -102,7 +102,7 @@ def _check(operands: tuple[Operand, ...], dtype: torch.dtype, out: Out) -> None:
     if dtype not in LOOP_DTYPES:
         raise Decline(f"{dtype} has no loops")
     shapes = [operand.shape for operand in operands if isinstance(operand, TensorView)]
-    if torch.broadcast_shapes(*shapes) != out.spec.shape:
+    if broadcast_shapes(shapes) != out.spec.shape:
         raise Decline("the operands do not broadcast to the result's shape")
 
 

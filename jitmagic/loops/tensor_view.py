@@ -7,7 +7,7 @@ by substitution, so a chain of views is one map. No memory is named here but the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -20,6 +20,7 @@ __all__ = [
     "Point",
     "TensorView",
     "broadcast_point",
+    "broadcast_shapes",
     "formal_point",
     "reshape_point",
     "strided",
@@ -80,6 +81,20 @@ def broadcast_point(shape: Sequence[int], point: Sequence[Expr]) -> Point:
     """Where a tensor of `shape` is read for a point of the (broadcast) result."""
     offset = len(point) - len(shape)
     return tuple(ZERO if size == 1 else point[offset + d] for d, size in enumerate(shape))
+
+
+def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> tuple[int, ...] | None:
+    """The shape that all of them broadcast to, or None. (torch's own imports half of torch.)"""
+    result: list[int] = []
+    for shape in shapes:
+        result = [1] * (len(shape) - len(result)) + result
+        offset = len(result) - len(shape)
+        for d, size in enumerate(shape, offset):
+            if result[d] == 1:
+                result[d] = size
+            elif size not in (1, result[d]):
+                return None
+    return tuple(result)
 
 
 def reshape_point(old: Sequence[int], new: Sequence[int], point: Sequence[Expr]) -> Point:

@@ -138,9 +138,7 @@ class _Verifier:
             written.add(store.buffer)
         self.defined |= written
 
-    def axes(
-        self, axes: tuple[Axis, ...], bound: frozenset[Axis], shadow: bool = False
-    ) -> None:
+    def axes(self, axes: tuple[Axis, ...], bound: frozenset[Axis], shadow: bool = False) -> None:
         """`shadow`: a reduction may bind an outer axis again, as a lambda may reuse a name."""
         self.require(len({axis.name for axis in axes}) == len(axes), "an axis bound twice")
         names = {axis.name for axis in bound}

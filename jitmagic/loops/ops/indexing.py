@@ -18,7 +18,14 @@ from ..builder import Builder, Decline, Out
 from ..expr import Expr, Integer, ValueIndex, add, floordiv, mod, mul
 from ..ir import IndexValue, Load, Value
 from ..registry import lowers, operand_value
-from ..tensor_view import Point, TensorView, broadcast_point, formal_point, reshape_point
+from ..tensor_view import (
+    Point,
+    TensorView,
+    broadcast_point,
+    broadcast_shapes,
+    formal_point,
+    reshape_point,
+)
 from ..values import INTEGERS, Number, cast, compute, constant, where
 from .views import clamp_index, wrap_dim
 
@@ -48,7 +55,9 @@ def index(
     for part in given:
         _require_index(part)
     indexed = [d for d, part in enumerate(indices) if part is not None]
-    shape = torch.broadcast_shapes(*(part.shape for part in given))
+    shape = broadcast_shapes(part.shape for part in given)
+    if shape is None:
+        raise Decline("the index tensors do not broadcast")
     together = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
     start = indexed[0] if together else 0
     if 0 in out.spec.shape:

@@ -7,7 +7,7 @@ whose last store, with inner axes, is the normalised tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from ..builder import Builder, Decline, Out
@@ -30,6 +30,14 @@ class _Field:
     builder: Builder
     x: TensorView
     dims: tuple[int, ...]
+    known: dict[tuple[str, Point], Value] = field(default_factory=dict)
+
+    def once(self, what: str, point: Point, value: Scalar) -> Value:
+        """A statistic is one value, however many stores use it: its axes are bound once."""
+        rest = tuple(part for d, part in enumerate(point) if d not in self.dims)
+        if (what, rest) not in self.known:
+            self.known[what, rest] = value(point)
+        return self.known[what, rest]
 
     @property
     def count(self) -> int:
@@ -55,14 +63,25 @@ class _Field:
         return compute("truediv", self.total(point, value), float(self.count))
 
     def center(self, point: Point) -> Value:
-        return self.mean(point, lambda at: self.read(self.x, at))
+        return self.once(
+            "center", point, lambda row: self.mean(row, lambda at: self.read(self.x, at))
+        )
 
-    def variance(self, point: Point, center: Value) -> Value:
+    def variance(self, point: Point) -> Value:
         def square(at: Point) -> Value:
-            distance = compute("sub", self.read(self.x, at), center)
+            distance = compute("sub", self.read(self.x, at), self.center(at))
             return compute("mul", distance, distance)
 
-        return self.mean(point, square)
+        return self.once("variance", point, lambda row: self.mean(row, square))
+
+    def scale(self, point: Point, eps: float) -> Value:
+        """1 / sqrt(variance + eps)."""
+        return compute("rsqrt", compute("add", self.variance(point), eps))
+
+    def standard(self, point: Point, eps: float) -> Value:
+        """(x - center) * scale."""
+        distance = compute("sub", self.read(self.x, point), self.center(point))
+        return compute("mul", distance, self.scale(point, eps))
 
 
 def _stores(
@@ -78,12 +97,12 @@ def _stores(
 
 
 def _affine(
-    field: _Field, value: Value, point: Point, weight: TensorView | None, bias: TensorView | None
+    span: _Field, value: Value, point: Point, weight: TensorView | None, bias: TensorView | None
 ) -> Value:
     """value * weight + bias; the parameters broadcast to point."""
     if weight is not None:
-        value = compute("mul", value, field.read(weight, point))
-    return value if bias is None else compute("add", value, field.read(bias, point))
+        value = compute("mul", value, span.read(weight, point))
+    return value if bias is None else compute("add", value, span.read(bias, point))
 
 
 # -- layer norm -----------------------------------------------------------------------------------
@@ -101,23 +120,14 @@ def native_layer_norm(
 ) -> list[TensorView | None]:
     rank = len(x.shape)
     dims = tuple(range(rank - len(shape), rank))
-    field = _Field(builder, x, dims)
-
-    def center(point: Point) -> Value:
-        return field.center(point)
-
-    def scale(point: Point, middle: Value) -> Value:
-        return compute("rsqrt", compute("add", field.variance(point, middle), eps))
+    span = _Field(builder, x, dims)
 
     def normal(point: Point) -> Value:
-        middle = center(point)
-        distance = compute("sub", field.read(x, point), middle)
-        value = compute("mul", distance, scale(point, middle))
-        return _affine(field, value, point, weight, bias)
+        return _affine(span, span.standard(point, eps), point, weight, bias)
 
     parts: list[Part] = [
-        (1, center, ()),
-        (2, lambda point: scale(point, center(point)), ()),
+        (1, span.center, ()),
+        (2, lambda point: span.scale(point, eps), ()),
         (0, normal, dims),
     ]
     return _stores(builder, out, parts, 3)
@@ -138,32 +148,32 @@ def native_layer_norm_backward(
 ) -> list[TensorView | None]:
     rank = len(x.shape)
     dims = tuple(range(rank - len(shape), rank))
-    field = _Field(builder, x, dims)
+    span = _Field(builder, x, dims)
 
     def standard(point: Point) -> Value:
-        distance = compute("sub", field.read(x, point), field.read(mean, point))
-        return compute("mul", distance, field.read(rstd, point))
+        distance = compute("sub", span.read(x, point), span.read(mean, point))
+        return compute("mul", distance, span.read(rstd, point))
 
     def weighted(point: Point) -> Value:
-        return _affine(field, field.read(grad, point), point, weight, None)
+        return _affine(span, span.read(grad, point), point, weight, None)
 
     def grad_x(point: Point) -> Value:
-        plain = field.mean(point, weighted)
-        along = field.mean(point, lambda at: compute("mul", weighted(at), standard(at)))
+        plain = span.mean(point, weighted)
+        along = span.mean(point, lambda at: compute("mul", weighted(at), standard(at)))
         rest = compute("sub", weighted(point), plain)
         rest = compute("sub", rest, compute("mul", standard(point), along))
-        return compute("mul", rest, field.read(rstd, point))
+        return compute("mul", rest, span.read(rstd, point))
 
     rows = _Field(builder, x, tuple(range(rank - len(shape))))
     lead = (Integer(0),) * (rank - len(shape))
 
     def grad_weight(point: Point) -> Value:
         return rows.total(
-            (*lead, *point), lambda at: compute("mul", field.read(grad, at), standard(at))
+            (*lead, *point), lambda at: compute("mul", span.read(grad, at), standard(at))
         )
 
     def grad_bias(point: Point) -> Value:
-        return rows.total((*lead, *point), lambda at: field.read(grad, at))
+        return rows.total((*lead, *point), lambda at: span.read(grad, at))
 
     inner = _stores(builder, out, [(0, grad_x, dims)], 3) if mask[0] else [None] * 3
     summed = Out(f"{out.name}_parameters", out.specs)
@@ -192,13 +202,13 @@ def batch_norm_inference(
     momentum: float,
     eps: float,
 ) -> list[TensorView | None]:
-    field = _Field(builder, x, ())
+    span = _Field(builder, x, ())
 
     def normal(point: Point) -> Value:
         at = _channel(point)
-        scale = compute("rsqrt", compute("add", field.read(var, at), eps))
-        distance = compute("sub", field.read(x, point), field.read(mean, at))
-        return _affine(field, compute("mul", distance, scale), at, weight, bias)
+        scale = compute("rsqrt", compute("add", span.read(var, at), eps))
+        distance = compute("sub", span.read(x, point), span.read(mean, at))
+        return _affine(span, compute("mul", distance, scale), at, weight, bias)
 
     return _stores(builder, out, [(0, normal, ())], 3)
 
@@ -220,36 +230,27 @@ def batch_norm_training(
     if not training or x.numel == 0:
         raise Decline("batch norm with running statistics in its training form")
     dims = tuple(d for d in range(len(x.shape)) if d != 1)
-    field = _Field(builder, x, dims)
+    span = _Field(builder, x, dims)
 
     def spread(place: Point) -> Point:
         """A point of x on the channel that `place` of a per-channel result names."""
         return (Integer(0), place[0], *(Integer(0),) * (len(x.shape) - 2))
 
-    def scale(point: Point, middle: Value) -> Value:
-        return compute("rsqrt", compute("add", field.variance(point, middle), eps))
-
     def normal(point: Point) -> Value:
-        middle = field.center(point)
-        value = compute("mul", compute("sub", field.read(x, point), middle), scale(point, middle))
-        return _affine(field, value, _channel(point), weight, bias)
-
-    def saved_scale(place: Point) -> Value:
-        return scale(spread(place), field.center(spread(place)))
+        return _affine(span, span.standard(point, eps), _channel(point), weight, bias)
 
     def moved(old: TensorView, place: Point, new: Value) -> Value:
-        kept = compute("mul", field.read(old, place), 1.0 - momentum)
+        kept = compute("mul", span.read(old, place), 1.0 - momentum)
         return compute("add", compute("mul", new, momentum), kept)
 
     def new_var(place: Point) -> Value:
-        at = spread(place)
-        unbiased = field.count / max(field.count - 1, 1)
-        return moved(var, place, compute("mul", field.variance(at, field.center(at)), unbiased))
+        unbiased = span.count / max(span.count - 1, 1)
+        return moved(var, place, compute("mul", span.variance(spread(place)), unbiased))
 
     parts: list[Part] = [
-        (1, lambda place: field.center(spread(place)), ()),
-        (2, saved_scale, ()),
-        (3, lambda place: moved(mean, place, field.center(spread(place))), ()),
+        (1, lambda place: span.center(spread(place)), ()),
+        (2, lambda place: span.scale(spread(place), eps), ()),
+        (3, lambda place: moved(mean, place, span.center(spread(place))), ()),
         (4, new_var, ()),
         (0, normal, dims),
     ]
@@ -274,32 +275,40 @@ def batch_norm_backward(
     if not train or mean is None or rstd is None or x.numel == 0:
         raise Decline("the backward of batch norm with running statistics")
     dims = tuple(d for d in range(len(x.shape)) if d != 1)
-    field = _Field(builder, x, dims)
+    span = _Field(builder, x, dims)
 
     def distance(point: Point) -> Value:
-        return compute("sub", field.read(x, point), field.read(mean, _channel(point)))
+        return compute("sub", span.read(x, point), span.read(mean, _channel(point)))
 
     def spread(place: Point) -> Point:
         return (Integer(0), place[0], *(Integer(0),) * (len(x.shape) - 2))
 
     def along(point: Point) -> Value:
-        return field.total(point, lambda at: compute("mul", field.read(grad, at), distance(at)))
+        return span.once(
+            "along",
+            point,
+            lambda row: span.total(
+                row, lambda at: compute("mul", span.read(grad, at), distance(at))
+            ),
+        )
 
     def plain(point: Point) -> Value:
-        return field.total(point, lambda at: field.read(grad, at))
+        return span.once(
+            "plain", point, lambda row: span.total(row, lambda at: span.read(grad, at))
+        )
 
     def grad_x(point: Point) -> Value:
-        at, n = _channel(point), float(field.count)
-        inverse = field.read(rstd, at)
+        at, n = _channel(point), float(span.count)
+        inverse = span.read(rstd, at)
         slope = compute(
             "mul", compute("truediv", along(point), n), compute("mul", inverse, inverse)
         )
-        rest = compute("sub", field.read(grad, point), compute("mul", distance(point), slope))
+        rest = compute("sub", span.read(grad, point), compute("mul", distance(point), slope))
         rest = compute("sub", rest, compute("truediv", plain(point), n))
-        return _affine(field, compute("mul", rest, inverse), at, weight, None)
+        return _affine(span, compute("mul", rest, inverse), at, weight, None)
 
     def grad_weight(place: Point) -> Value:
-        return compute("mul", along(spread(place)), field.read(rstd, place))
+        return compute("mul", along(spread(place)), span.read(rstd, place))
 
     parts: list[Part] = [
         (1, grad_weight, ()),

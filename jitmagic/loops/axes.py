@@ -1,0 +1,26 @@
+"""Which axes a value depends on: what is left free when its reductions have bound theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .expr import Axis, axes_of
+from .ir import IndexValue, Load, Reduction, Value, operands
+
+__all__ = ["free_axes"]
+
+
+def free_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
+    """The free axes of every node; `nodes` come operands first, as `ir.walk` gives them."""
+    free: dict[Value, frozenset[Axis]] = {}
+    for node in nodes:
+        axes: frozenset[Axis] = frozenset().union(*(free[part] for part in operands(node)))
+        match node:
+            case Load(index=index):
+                axes = axes.union(*(axes_of(part) for part in index))
+            case IndexValue(expr=expr):
+                axes |= axes_of(expr)
+            case Reduction(axes=bound):
+                axes -= frozenset(bound)
+        free[node] = axes
+    return free
