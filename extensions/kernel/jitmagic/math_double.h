@@ -48,7 +48,7 @@ template <class R> JM_INLINE R exp_d(R x) { return exp_small_d(at_least_d(at_mos
 
 template <class R> JM_INLINE R sigmoid_d(R x) {
     R e = exp_small_d(at_least_d(-magnitude_d(x), -746.0));
-    return (x < 0.0 ? e : R{} + 1.0) / (e + 1.0);
+    return over_sum(x < 0.0 ? e : R{} + 1.0, R{} + 1.0, e);
 }
 
 template <class R> JM_INLINE R expm1_d(R x) {
@@ -61,7 +61,7 @@ template <class R> JM_INLINE R tanh_d(R x) {
     R a = at_most_d(magnitude_d(x), 20.0);
     auto [k, em1] = exp_parts(a + a);
     R s = power_of_two(k), t = fma(em1, s, s - 1.0);
-    return with_sign_d(t / (t + 2.0), x);
+    return with_sign_d(over_sum(t, R{} + 2.0, t), x);
 }
 
 // For positive normal x = m 2^e, m in [sqrt(1/2), sqrt(2)); e as a double without an int64 conversion, which AVX2 lacks.

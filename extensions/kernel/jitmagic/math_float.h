@@ -87,6 +87,12 @@ template <class R> JM_INLINE R expm1(R x) {
     return with_sign(out + out, x);                                            // keeps -0
 }
 
+// top / (big + small) for big >= small, as if the sum were not rounded.
+template <class R> JM_INLINE R over_sum(R top, R big, R small) {
+    R sum = big + small, lost = small - (sum - big), inverse = 1 / sum, q = top * inverse;
+    return fma(fma(-q, sum, top) - q * lost, inverse, q);
+}
+
 template <class R> JM_INLINE R tanh(R x) {
     R a = at_most(magnitude(x), 10.0f);
     auto [n, r] = by_ln2(a + a);
@@ -94,13 +100,13 @@ template <class R> JM_INLINE R tanh(R x) {
     R t = fma(q, r * r, r);
     R s = (R)((__builtin_convertvector(n, ints<R>) + 127) << 23);
     R em1 = fma(t, s, s - 1.0f);                                               // e^(2a) - 1
-    return with_sign(em1 / (em1 + 2.0f), x);
+    return with_sign(over_sum(em1, R{} + 2.0f, em1), x);
 }
 
 template <class R> JM_INLINE R sigmoid(R x) {
     // Through e^-|x|, which cannot overflow: e^x / (1 + e^x) on the left keeps full relative accuracy down to the denormals.
     R e = exp_small(at_least(-magnitude(x), -105.0f));
-    return (x < 0.0f ? e : R{} + 1.0f) / (e + 1.0f);
+    return over_sum(x < 0.0f ? e : R{} + 1.0f, R{} + 1.0f, e);
 }
 
 // --- logarithms -----------------------------------------------------------------------------------------------------------
@@ -169,9 +175,10 @@ constexpr float trig_limit = 1e5f;          // up to here three floats of pi red
 constexpr float shift_in = 0x1.8p23f;       // adding it rounds to a whole number, which appears in the low bits
 
 template <class R> JM_INLINE R minus_pi_times(R x, R n) {
-    R r = fma(n, R{} - 0x1.921fb6p+1f, x);
-    r = fma(n, R{} + 0x1.777a5cp-24f, r);
-    return fma(n, R{} + 0x1.ee59dap-49f, r);
+    // pi in three floats, each rounded down: then all products have the sign that keeps -0
+    R r = fma(n, R{} - 0x1.921fb4p+1f, x);
+    r = fma(n, R{} - 0x1.4442d0p-23f, r);
+    return fma(n, R{} - 0x1.84698ap-47f, r);
 }
 template <class R> JM_INLINE R sin_reduced(R r, words<R> flip) {   // |r| <= pi/2, flip: the sign bit to change
     r = (R)((words<R>)r ^ flip);

@@ -298,13 +298,13 @@ JM_FOR_VEC Vec<T, N> copysign(Vec<T, N> a, Vec<T, N> b) {
 // --- division with a rounding: fmod, remainder, floordiv ------------------------------------------------------------------
 
 namespace detail {
-template <class T> JM_INLINE bool traps(T a, T b) { return b == T(0) || (!is_unsigned<T> && b == T(-1)); }
+template <class T> JM_INLINE bool traps(T b) { return b == T(0) || (!is_unsigned<T> && b == T(-1)); }
 }  // namespace detail
 
 JM_FOR_SCALAR(is_number<T>) T fmod(T a, T b) {
     if constexpr (same<T, float>) return __builtin_fmodf(a, b);
     else if constexpr (same<T, double>) return __builtin_fmod(a, b);
-    else return detail::traps(a, b) ? T(0) : T(a % b);
+    else return detail::traps(b) ? T(0) : T(a % b);
 }
 JM_FOR_SCALAR(is_number<T>) T remainder(T a, T b) {
     T r = fmod(a, b);
@@ -312,7 +312,7 @@ JM_FOR_SCALAR(is_number<T>) T remainder(T a, T b) {
 }
 JM_FOR_SCALAR(is_number<T>) T floordiv(T a, T b) {
     if constexpr (is_int<T>) {
-        if (detail::traps(a, b)) return b == T(0) ? T(0) : neg(a);
+        if (detail::traps(b)) return b == T(0) ? T(0) : neg(a);
         T q = T(a / b);
         return q * b != a && (a < T(0)) != (b < T(0)) ? T(q - 1) : q;
     } else {

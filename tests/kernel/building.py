@@ -1,0 +1,54 @@
+"""Compiles the drivers of this folder against the kernel headers, once per source and instruction set.
+
+In: a source beside this file and an ISA name. Out: a loaded library. Invariant: the flags are those of the C++ renderer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+HEADERS = HERE.parents[1] / "extensions" / "kernel"
+FLAGS = (
+    "-O3 -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off -std=c++17 -shared -fPIC "
+    "-Wall -Wextra -Wno-psabi -Werror"
+).split()
+CXX = shutil.which("g++")
+# The two large drivers are built as kernels are for this machine, quickly for the other instruction sets.
+_LARGE = ("pointwise.cpp", "layout.cpp")
+
+
+def _runs_here(isa: str) -> bool:
+    """Whether this machine has the instructions: an ISA that it lacks cannot be tested on it."""
+    if isa == "native" or isa == "x86-64":
+        return True
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    return "avx2" in flags and "fma" in flags
+
+
+ISAS = [isa for isa in ("native", "x86-64-v3", "x86-64") if _runs_here(isa)]
+
+
+def compile_text(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="jitmagic-kernel-tests-")
+
+
+@functools.cache
+def library(source: str, isa: str) -> ctypes.CDLL:
+    out = Path(_folder().name) / f"{Path(source).stem}-{isa}.so"
+    arch = [f"-march={isa}", f"-I{HEADERS}"]
+    assert CXX is not None
+    extra = ["-O1"] if source in _LARGE and isa != "native" else []
+    compile_text([CXX, *FLAGS, *extra, *arch, str(HERE / source), "-o", str(out)])
+    return ctypes.CDLL(str(out))
