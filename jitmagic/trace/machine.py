@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType
 
+import torch
+
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
@@ -45,6 +47,8 @@ from .values.namespaces import GlobalsValue
 from .wrap import wrap_object
 
 __all__ = ["Machine", "trace"]
+
+_TORCH_FILES = torch.__path__[0]
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
@@ -227,7 +231,7 @@ class Machine:
             return handler_for(instruction.op)(self, frame, instruction)
         except GraphBreak as broken:
             if broken.where is None:
-                broken.where = frame.line()
+                broken.where = self.where()
             raise
         except ObservedError as observed:
             self._unwind(frame, observed)
@@ -267,7 +271,12 @@ class Machine:
             self._guards.add(guard, where)
 
     def where(self) -> UserLine:
-        return self.frames[-1].line() if self.frames else self.root.line()
+        return self.lines()[0]
+
+    def lines(self) -> tuple[UserLine, ...]:
+        inlined = (frame.line() for frame in reversed(self.frames[1:]))
+        users = (line for line in inlined if not line.filename.startswith(_TORCH_FILES))
+        return (*users, self.root.line())
 
     def wrap(self, obj: object, source: Source) -> Value:
         kind = type(obj)

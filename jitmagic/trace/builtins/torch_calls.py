@@ -10,10 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import has_torch_function, has_torch_function_unary, has_torch_function_variadic
+from torch.overrides import (
+    has_torch_function,
+    has_torch_function_unary,
+    has_torch_function_variadic,
+)
 
-from ...guards.guard import IdentityIs
-from ...guards.source import Source
+from ...guards.guard import IdentityIs, ValueEquals
+from ...guards.source import ImportedModule, ModuleAttr, Source
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
@@ -67,6 +71,15 @@ def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(False)
 
 
+@handles(torch.backends.mha.get_fastpath_enabled)
+def _fast_attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Whether nn.MultiheadAttention may take its fused path in inference."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    switch = ModuleAttr(ImportedModule("torch.backends.mha"), "_is_fastpath_enabled")
+    machine.guard(ValueEquals(switch, enabled))
+    return machine.constant(enabled)
+
+
 @handles(torch._C._get_tracing_state)
 def _tracing_state(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
@@ -112,12 +125,12 @@ def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
     return NumberLimits(obj, source)
 
 
-@constructs(lambda kind: issubclass(kind, torch.Tensor))
+@constructs(lambda kind: issubclass(kind, torch.Tensor), before_others=True)
 def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     why = "it makes a leaf or an uninitialised tensor of a class"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
 
 
-@constructs(lambda kind: issubclass(kind, torch.autograd.Function))
+@constructs(lambda kind: issubclass(kind, torch.autograd.Function), before_others=True)
 def _make_function(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why="it is an autograd function"))

@@ -126,6 +126,9 @@ class Machine(Protocol):
     def where(self) -> UserLine:
         """The user's line being interpreted."""
 
+    def lines(self) -> tuple[UserLine, ...]:
+        """The same and the lines it was inlined from, innermost first; torch's own code is left out."""
+
     def wrap(self, obj: object, source: Source) -> Value:
         """The Value of a live object, guarded by its type."""
 

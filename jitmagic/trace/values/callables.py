@@ -7,6 +7,7 @@ builtins/registry.py makes of the call, or an UnknownCFunction break.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 
 from ...guards.guard import IdentityIs
 from ...guards.source import Source
@@ -16,7 +17,14 @@ from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 
-__all__ = ["BuiltinMethodValue", "BuiltinValue", "bind_builtin", "name_of"]
+__all__ = [
+    "BuiltinMethodValue",
+    "BuiltinValue",
+    "bind_builtin",
+    "builtin_value",
+    "makes_builtins",
+    "name_of",
+]
 
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
@@ -71,6 +79,22 @@ class BuiltinValue(Value):
 
     def describe(self) -> str:
         return f"built-in {name_of(self.obj)}"
+
+
+Maker = Callable[[object], "BuiltinValue | None"]
+_MAKERS: list[Maker] = []
+
+
+def makes_builtins(maker: Maker) -> Maker:
+    """Register who makes the values of C callables found in built-in classes; None: not mine."""
+    _MAKERS.append(maker)
+    return maker
+
+
+def builtin_value(obj: object) -> BuiltinValue:
+    """A C callable found where nothing can replace it: no source, no guard."""
+    made = (maker(obj) for maker in _MAKERS)
+    return next((value for value in made if value is not None), None) or BuiltinValue(obj)
 
 
 class BuiltinMethodValue(Value):

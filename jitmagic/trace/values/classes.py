@@ -19,7 +19,7 @@ from ..builtins.registry import handler_of
 from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .callables import BuiltinValue, name_of
+from .callables import BuiltinValue, builtin_value, name_of
 from .constants import ATOMS
 from .functions import BoundMethodValue
 from .sequences import TupleValue
@@ -127,7 +127,7 @@ class ClassValue(Value):
     ) -> Value:
         owner = self.live.__mro__[position]
         if not owner.__flags__ & _HEAP_TYPE and type(raw) not in ATOMS:
-            return BuiltinValue(raw)  # built-in classes cannot be changed
+            return builtin_value(raw)  # built-in classes cannot be changed
         if self.source is None:
             if type(raw) in ATOMS:
                 return machine.constant(raw)
@@ -193,11 +193,13 @@ Constructor = Callable[[Machine, ClassValue, Args, Kwargs], Value]
 _CONSTRUCTORS: list[tuple[Callable[[type], bool], Constructor]] = []
 
 
-def constructs(applies: Callable[[type], bool]) -> Callable[[Constructor], Constructor]:
+def constructs(
+    applies: Callable[[type], bool], *, before_others: bool = False
+) -> Callable[[Constructor], Constructor]:
     """Register how classes for which `applies(cls)` holds are called (first match counts)."""
 
     def register(constructor: Constructor) -> Constructor:
-        _CONSTRUCTORS.append((applies, constructor))
+        _CONSTRUCTORS.insert(0 if before_others else len(_CONSTRUCTORS), (applies, constructor))
         return constructor
 
     return register

@@ -22,6 +22,7 @@ from ..breaks import GraphBreak, UnsupportedArguments
 from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
+from .iterators import IteratorValue, RangeIterator, StepIterator
 
 __all__ = ["ATOMS", "BINARY", "COMPARE", "UNARY", "ConstantValue", "EnumValue", "fold"]
 
@@ -45,6 +46,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+_SINGLE_TYPES = (torch.dtype, torch.layout, torch.memory_format)  # one object per value
 _LARGEST_POWER = 4096  # bits an integer power may have; larger ones are left to Python
 _LARGEST_TEXT = 1 << 20
 
@@ -77,7 +79,8 @@ class ConstantValue(Value):
         return self.value
 
     def identity(self) -> object:
-        return self.value if any(self.value is one for one in _SINGLETONS) else self
+        single = isinstance(self.value, _SINGLE_TYPES) or any(self.value is s for s in _SINGLETONS)
+        return self.value if single else self
 
     def hash_key(self, machine: Machine) -> object:
         value = self.as_constant(machine)
@@ -104,6 +107,15 @@ class ConstantValue(Value):
         if not item.is_constant(machine):
             self.refuse(machine, "`in`")
         return fold(machine, operator.contains, self, item)
+
+    def iterate(self, machine: Machine) -> Value:
+        value = self.as_constant(machine)
+        if isinstance(value, range):
+            return RangeIterator(value)
+        if not isinstance(value, str | bytes):
+            message = f"'{type(value).__name__}' object is not iterable"
+            raise machine.error(TypeError, message)
+        return StepIterator(machine, type(iter(value)), (machine.constant(one) for one in value))
 
     def length(self, machine: Machine) -> int:
         return int(fold(machine, len, self).as_constant(machine))
@@ -157,7 +169,7 @@ class ConstantMethodValue(Value):
         return types.BuiltinMethodType
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        values = [arg.realize(machine) for arg in args]
+        values = [_taken_in(machine, arg.realize(machine)) for arg in args]
         keywords = {name: arg.realize(machine) for name, arg in kwargs.items()}
         if not all(value.is_constant(machine) for value in (*values, *keywords.values())):
             what = "arguments that are no constants"
@@ -232,6 +244,16 @@ class EnumValue(Value):
 
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.value)
+
+
+def _taken_in(machine: Machine, value: Value) -> Value:
+    """An iterator's items as a constant (`"".join(...)`), other values as they are."""
+    if not isinstance(value, IteratorValue):
+        return value
+    items = []
+    while (item := value.next(machine)) is not None:
+        items.append(item.realize(machine).as_constant(machine))
+    return machine.constant(items)
 
 
 def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:

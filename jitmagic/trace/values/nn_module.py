@@ -18,7 +18,7 @@ import torch
 
 from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
-from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
+from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
 from ..wrap import wraps
 from .base import Args, Kwargs, Machine, Value
 from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
@@ -170,6 +170,9 @@ class NNModuleValue(InstanceValue):
         )
         if not plain:
             return super().call(machine, args, kwargs)
+        if isinstance(self.live, torch.nn.RNNBase):
+            why = "recurrent layers keep weak references to flattened weights"
+            raise GraphBreak(RefusedTorchCall.of(name=f"torch.nn.{kind.__name__}", why=why))
         self._check_hooks(machine)
         return self.get_attr(machine, "forward").realize(machine).call(machine, args, kwargs)
 
@@ -212,7 +215,7 @@ def _wrap_module(machine: Machine, obj: torch.nn.Module, source: Source) -> Valu
     return NNModuleValue(machine.class_of(kind, TypeOf(source)), obj, source)
 
 
-@constructs(lambda kind: issubclass(kind, torch.nn.Module))
+@constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     what = "making a module"
     raise GraphBreak(UnsupportedOperation.of(what=what, types=f"class {cls.live.__name__}"))

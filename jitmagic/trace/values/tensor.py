@@ -388,7 +388,7 @@ def record(
         why = "it makes a leaf of the autograd graph"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     try:
-        result = graph.call(target, given, named, (machine.where(),))
+        result = graph.call(target, given, named, machine.lines())
     except DataDependent:
         raise GraphBreak(TensorItem.of(what=f"{name}()")) from None
     except MixedDevices as error:

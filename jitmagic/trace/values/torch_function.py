@@ -28,8 +28,10 @@ from ..builtins.torch_rules import (
 from ..result import Constant, Recipe
 from ..wrap import intercepts, wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .callables import BuiltinValue, name_of
+from .callables import BuiltinValue, makes_builtins, name_of
 from .tensor import TensorMethodValue, TensorValue, record
+
+_TENSOR_BASE = torch.Tensor.__mro__[1]
 
 __all__ = ["TensorTypeMethod", "TorchFunctionValue", "torch_function"]
 
@@ -99,12 +101,10 @@ def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | N
     return found
 
 
-@intercepts(types.MethodDescriptorType, types.WrapperDescriptorType)
-def _intercept_method(machine: Machine, obj: Any, source: Source) -> Value | None:
-    if not issubclass(torch.Tensor, obj.__objclass__) or obj.__objclass__ is object:
-        return None
-    machine.guard(IdentityIs(source, obj))
-    return TensorTypeMethod(obj, source)
+@makes_builtins
+def _tensor_method(obj: Any) -> TensorTypeMethod | None:
+    """Methods of the C class below torch.Tensor."""
+    return TensorTypeMethod(obj) if getattr(obj, "__objclass__", None) is _TENSOR_BASE else None
 
 
 @wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)

@@ -7,6 +7,7 @@ Mutable state that torch keeps in such namespaces is not handed out: it breaks.
 
 from __future__ import annotations
 
+import builtins
 import enum
 import types
 from typing import Any
@@ -41,11 +42,18 @@ class TorchNamespace(GlobalsValue):
     __slots__ = ()
 
     def find(self, machine: Machine, name: str) -> Value | None:
-        if name in self.written or name not in self.live:
-            return super().find(machine, name)
+        if name in self.written:
+            return self.written[name]
+        if name not in self.live:
+            return None
         if name not in self._known:
             self._known[name] = trusted(machine, self.live[name])
         return self._known[name]
+
+
+    def builtin(self, machine: Machine, name: str) -> Value | None:
+        found = vars(builtins).get(name)
+        return None if found is None else trusted(machine, found)
 
 
 class TorchModule(ModuleValue):
