@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ..guards.guard import DifferentObject, TypeIs
 from ..guards.source import Source
 from .result import (
@@ -176,6 +178,8 @@ class ExitBuilder:
         kind = target.python_type(self._machine)
         if kind.__setattr__ in (object.__setattr__, type.__setattr__):
             return SetAttr(self(target), name, self(value))
+        if kind.__setattr__ is torch.nn.Module.__setattr__:  # which knows a buffer from an attribute
+            return Perform(Constant(setattr), (self(target), Constant(name), self(value)))
         arguments = self(target), Constant(name), self(value)
         return Perform(Constant(object.__setattr__), arguments)
 

@@ -17,7 +17,7 @@ from ..values.iterators import (
     StepIterator,
     ZipIterator,
 )
-from ..values.operators import binary, compare, drain, index_of, unpack
+from ..values.operators import binary, compare, drain, index_of, is_none, unpack
 from ..values.sequences import ListValue, TupleValue
 from .numbers import fold_call, members
 from .registry import handles, method
@@ -70,7 +70,8 @@ def _map(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(filter)
 def _filter(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return FilterIterator(args[0], _iterators(machine, args[1:])[0])
+    function = None if is_none(args[0]) else args[0]
+    return FilterIterator(function, _iterators(machine, args[1:])[0])
 
 
 @handles(reversed)
@@ -93,7 +94,7 @@ def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def sorted_values(machine: Machine, items: Sequence[Value], kwargs: Kwargs) -> list[Value]:
     """Stable, by `key` and `reverse`, comparing with `<` only, as list.sort does."""
     key = kwargs.get("key")
-    plain = key is None or (isinstance(key, ConstantValue) and key.value is None)
+    plain = key is None or is_none(key.realize(machine))
     keyed = [
         ((item if plain or key is None else key.call(machine, [item], {})).realize(machine), item)
         for item in items

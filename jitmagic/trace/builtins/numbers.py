@@ -10,7 +10,7 @@ from typing import Any
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import fold
-from ..values.operators import binary, compare, unpack
+from ..values.operators import binary, compare, is_none, unpack
 from ..values.sets import SetValue
 from .registry import handles
 
@@ -133,8 +133,7 @@ def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
     key = kwargs.get("key")
 
     def measure(item: Value) -> Value:
-        plain = key is None or (key.is_constant(machine) and key.as_constant(machine) is None)
-        made = item if plain or key is None else key.call(machine, [item], {})
+        made = item if key is None or is_none(key) else key.call(machine, [item], {})
         return made.realize(machine)
 
     best, best_measure = items[0], measure(items[0])

@@ -7,9 +7,8 @@ from typing import Any
 from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
-from ..values.base import Value
-from ..values.constants import ConstantValue
 from ..values.generators import GeneratorValue
+from ..values.operators import is_none
 from .registry import Returned, Yielded, opcode
 
 __all__: list[str] = []
@@ -45,17 +44,12 @@ def pop_jump_if_false(machine: Any, frame: Frame, instruction: Instruction) -> N
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
 def pop_jump_if_none(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    _branch(machine, frame, instruction, _is_none(frame.pop(machine)))
+    _branch(machine, frame, instruction, is_none(frame.pop(machine)))
 
 
 @opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
 def pop_jump_if_not_none(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    _branch(machine, frame, instruction, not _is_none(frame.pop(machine)))
-
-
-def _is_none(value: Value) -> bool:
-    """The type is guarded already, and None is the only one of its type."""
-    return isinstance(value, ConstantValue) and value.value is None
+    _branch(machine, frame, instruction, not is_none(frame.pop(machine)))
 
 
 @opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", until=(3, 11))

@@ -19,7 +19,7 @@ from ..builtins.registry import handler_of
 from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .callables import BuiltinValue, builtin_value, name_of
+from .callables import BuiltinMethodValue, BuiltinValue, builtin_value, name_of
 from .constants import ATOMS
 from .functions import BoundMethodValue
 from .sequences import TupleValue
@@ -219,6 +219,8 @@ def bind(
         return real if plain else BoundMethodValue(real, instance or real)
     if isinstance(raw, types.FunctionType | _C_PARTS[0] | _C_PARTS[1]):
         return value if instance is None else BoundMethodValue(value, instance)
+    if isinstance(raw, types.ClassMethodDescriptorType):
+        return BuiltinMethodValue(owner, raw.__objclass__, raw.__name__)
     if isinstance(raw, staticmethod | classmethod):
         function = machine.lazy(raw.__func__, SlotAttr(_pin(machine, raw, value), "__func__"))
         return function if isinstance(raw, staticmethod) else BoundMethodValue(function, owner)

@@ -139,6 +139,8 @@ class FunctionValue(Value):
             return machine.constant(self.name if name == "__name__" else self.qualname)
         if name in ("__defaults__", "__kwdefaults__"):
             return self.defaults if name == "__defaults__" else self.kwdefaults
+        if name in ("__doc__", "__module__") and self.live is not None and self.source is not None:
+            return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name), certain=False)
         if name in self.attributes:
             return self.attributes[name]
         if self.live is None and not hasattr(types.FunctionType, name):

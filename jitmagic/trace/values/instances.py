@@ -21,6 +21,7 @@ from .operators import drain, equal
 
 __all__ = ["InstanceValue", "OpaqueValue"]
 
+_C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 _OPERATORS = {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow",
     "@": "matmul", "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
@@ -157,7 +158,7 @@ class InstanceValue(Value):
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         """`type(self).__name__(self, *args)`, realized; None: the class has none that Python code wrote."""
         raw, value = self.cls.find(machine, name)
-        if raw is NOTHING or isinstance(raw, types.WrapperDescriptorType):
+        if raw is NOTHING or isinstance(raw, _C_METHODS):
             return None
         method = bind(machine, raw, value, self, self.cls, name).realize(machine)
         return method.call(machine, list(args), {}).realize(machine)

@@ -18,7 +18,6 @@ from ..breaks import GraphBreak, LoopIterator
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Builder, Machine, Unrestorable, Value
-from .constants import ConstantValue
 
 __all__ = [
     "EnumerateIterator",
@@ -98,7 +97,7 @@ class RangeIterator(IteratorValue):
 
     __slots__ = ("index", "range")
 
-    def __init__(self, over: ConstantValue, steps: range) -> None:
+    def __init__(self, steps: range) -> None:
         super().__init__(type(iter(steps)))
         self.range = steps
         self.index = 0
@@ -223,29 +222,25 @@ class MapIterator(_Combined):
 
 
 class FilterIterator(_Combined):
-    __slots__ = ("function", "keep")
+    __slots__ = ("function",)
 
-    def __init__(self, function: Value, source: Value, keep: bool = True) -> None:
+    def __init__(self, function: Value | None, source: Value) -> None:
         super().__init__(filter, (source,))
-        self.function = function
-        self.keep = keep
+        self.function = function  # None: the item's own truth
 
     def next(self, machine: Machine) -> Value | None:
         while (item := self.sources[0].next(machine)) is not None:
-            if self._truth(machine, item) == self.keep:
+            verdict = item if self.function is None else self.function.call(machine, [item], {})
+            if verdict.realize(machine).truth(machine):
                 return item
         return None
 
-    def _truth(self, machine: Machine, item: Value) -> bool:
-        if isinstance(self.function, ConstantValue):  # None: the item's own truth
-            return item.realize(machine).truth(machine)
-        return self.function.call(machine, [item], {}).realize(machine).truth(machine)
-
     def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(filter, (builder(self.function), builder(self.sources[0])))
+        function = builder.constant(None) if self.function is None else builder(self.function)
+        return builder.invoke(filter, (function, builder(self.sources[0])))
 
     def parts(self) -> Iterable[Value]:
-        return (self.function, *self.sources)
+        return self.sources if self.function is None else (self.function, *self.sources)
 
 
 class OpaqueIterator(IteratorValue):

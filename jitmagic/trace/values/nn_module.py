@@ -12,19 +12,22 @@ put into `module.__dict__` past `Module.__setattr__` that hides a parameter, buf
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
+from ..result import Recipe
 from ..wrap import wraps
-from .base import Args, Kwargs, Machine, Value
+from .base import Args, Builder, Kwargs, Machine, Value
 from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
+from .operators import unpack
+from .sequences import SliceValue, TupleValue
 from .tensor import TensorValue
 from .trusted import belongs_to_torch, trusted
 
@@ -128,6 +131,13 @@ class NNModuleValue(InstanceValue):
             return True
         return super().truth(machine)
 
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        kind = self.cls.live
+        if isinstance(key, SliceValue) and kind in (torch.nn.ModuleList, torch.nn.Sequential):
+            items = unpack(machine, self)
+            return ModuleSlice(self.cls, items[key.as_constant(machine)])
+        return super().get_item(machine, key)
+
     # -- writing ---------------------------------------------------------------------------------
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
@@ -191,6 +201,60 @@ class NNModuleValue(InstanceValue):
         machine.guard(EntriesEmpty(InstanceDict(self.source), _HOOKS, absent))
         _check_global_hooks(machine, self.source)
         self.callable_as_is = True
+
+
+class ModuleSlice(TupleValue):
+    """`layers[1:]` of a ModuleList or Sequential: a new container of the same modules."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: ClassValue, items: Sequence[Value]) -> None:
+        super().__init__(items)
+        self.cls = cls
+
+    def like(self, items: Iterable[Value]) -> Value:
+        return ModuleSlice(self.cls, list(items))
+
+    def python_type(self, machine: Machine) -> type:
+        return self.cls.live
+
+    def is_constant(self, machine: Machine) -> bool:
+        return False
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        self.refuse(machine, f"attribute {name!r}")
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"operator {op}")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        return None
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if self.cls.live is not torch.nn.Sequential or len(args) != 1 or kwargs:
+            self.refuse(machine, "a call")
+        (value,) = args
+        for item in self.items:
+            value = item.realize(machine).call(machine, [value], {})
+        return value
+
+    def recipe(self, builder: Builder) -> Recipe:
+        items = super().recipe(builder)
+        if self.cls.live is torch.nn.ModuleList:
+            return builder.invoke(torch.nn.ModuleList, (items,))
+        return builder.invoke(sequential_of, (items,))
+
+    def describe(self) -> str:
+        return self.cls.live.__name__
+
+
+def sequential_of(modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:
+    """A Sequential of these modules."""
+    return torch.nn.Sequential(*modules)
 
 
 def _check_global_hooks(machine: Machine, source: Source) -> None:

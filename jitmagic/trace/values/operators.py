@@ -20,6 +20,7 @@ __all__ = [
     "equal",
     "index_of",
     "inplace",
+    "is_none",
     "is_same",
     "unpack",
 ]
@@ -101,6 +102,11 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
     if left.source and right.source and not left.by_identity and not right.by_identity:
         machine.guard(DifferentObject(left.source, right.source))
     return False
+
+
+def is_none(value: Value) -> bool:
+    """`value is None`: its type is guarded already, and None is the only one of its type."""
+    return isinstance(value, ConstantValue) and value.value is None
 
 
 def _same_atoms(machine: Machine, left: ConstantValue, right: ConstantValue) -> bool:

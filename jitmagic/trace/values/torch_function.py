@@ -33,7 +33,7 @@ from .tensor import TensorMethodValue, TensorValue, record
 
 _TENSOR_BASE = torch.Tensor.__mro__[1]
 
-__all__ = ["TensorTypeMethod", "TorchFunctionValue", "torch_function"]
+__all__ = ["TensorTypeMethod", "TorchFunctionValue", "operators_of", "torch_function"]
 
 
 class TorchFunctionValue(BuiltinValue):
@@ -107,7 +107,41 @@ def _tensor_method(obj: Any) -> TensorTypeMethod | None:
     return TensorTypeMethod(obj) if getattr(obj, "__objclass__", None) is _TENSOR_BASE else None
 
 
+class OperatorSpace(BuiltinValue):
+    """torch.ops, torch.ops.aten, torch.ops.aten.add: what is below them never changes."""
+
+    __slots__ = ()
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        try:
+            found = getattr(self.obj, name)
+        except AttributeError as error:
+            raise machine.error(AttributeError, *error.args) from None
+        if isinstance(found, torch._ops.OpOverload):
+            return _operator(found, None)
+        return operators_of(found) or super().get_attr(machine, name)
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if not isinstance(self.obj, torch._ops.OpOverloadPacket):
+            self.refuse(machine, "a call")
+        return _operator(self.obj, None).call(machine, args, kwargs)
+
+
+def operators_of(obj: object) -> Value | None:
+    """The value of torch.ops or a part of it; None for anything else."""
+    kinds = (torch._ops._Ops, torch._ops._OpNamespace, torch._ops.OpOverloadPacket)
+    return OperatorSpace(obj) if isinstance(obj, kinds) else None
+
+
+def _operator(obj: Any, source: Source | None) -> TorchFunctionValue:
+    library = str(obj).partition(".")[0]
+    refusal = None if library == "aten" else "it is an operator registered outside of torch"
+    return TorchFunctionValue(obj, refusal, source)
+
+
 @wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 def _wrap_operator(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
-    return TorchFunctionValue(obj, None, source)
+    if isinstance(obj, torch._ops.OpOverloadPacket):
+        return OperatorSpace(obj, source)
+    return _operator(obj, source)

@@ -23,10 +23,10 @@ from .base import Builder, Machine, Value
 from .callables import BuiltinValue
 from .constants import ATOMS
 from .contexts import context_class
-from .functions import FunctionValue
+from .functions import CellValue, FunctionValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue, ModuleValue
-from .torch_function import torch_function
+from .torch_function import operators_of, torch_function
 
 __all__ = ["TorchPythonFunction", "belongs_to_torch", "trusted", "trusted_function"]
 
@@ -79,7 +79,7 @@ def trusted(machine: Machine, obj: Any) -> Value:
     if type(obj) in ATOMS or isinstance(obj, enum.Enum):
         return machine.constant(obj)
     if isinstance(obj, types.ModuleType):
-        return _module(machine, obj, None)
+        return operators_of(obj) or _module(machine, obj, None)
     if isinstance(obj, types.FunctionType):
         return torch_function(obj) or trusted_function(machine, obj)
     if isinstance(obj, types.BuiltinFunctionType):
@@ -108,6 +108,9 @@ def trusted_function(
     made = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
     if obj.__defaults__ is not None:
         made.defaults = machine.constant(obj.__defaults__)
+    made.closure = tuple(
+        CellValue(trusted(machine, cell.cell_contents)) for cell in obj.__closure__ or ()
+    )
     if obj.__kwdefaults__ is not None:
         pairs = [(machine.constant(k), machine.constant(v)) for k, v in obj.__kwdefaults__.items()]
         made.kwdefaults = DictValue.of(machine, pairs)
@@ -131,7 +134,7 @@ def _intercept_module(machine: Machine, obj: Any, source: Source) -> Value | Non
     if not belongs_to_torch(obj.__name__):
         return None
     machine.guard(IdentityIs(source, obj))
-    return _module(machine, obj, source)
+    return operators_of(obj) or _module(machine, obj, source)
 
 
 @intercepts(types.FunctionType)
