@@ -1,0 +1,97 @@
+"""The Triton renderer: fused nests in, one Python module of @triton.jit functions out.
+
+In: the nests of a schedule, its buffers, the target. Out: a KernelSource whose text runs with nothing but
+triton imported. All sizes are constants in the text; a kernel takes the pointers of its buffers, in the
+order of `structure.Structure.arguments`, and is launched on a grid of one dimension.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ..errors import ToolchainError
+from ..loops.ir import Buffer, Nest
+from ..target import Target
+from .plan import KernelSource, LaunchGrid
+from .structure import Structure, structure
+from .triton_kernel import kernel_lines
+from .triton_ops import HELPERS, TL_DTYPES
+from .triton_tile import choose_tile
+
+__all__ = ["TritonRenderer"]
+
+_HEAD = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+_LOCAL = re.compile(
+    r"[ijkxyzr](\d+|_at|_in)?|[ij]\d+(_[ij]\d+)*(_in)?|(v|acc|at|of|k)\d+|pid|tl|triton|libdevice|float"
+    r"|(sum|prod|max|min|argmax|argmin|any|all)\d+|range|_.*|[xyzr]\d*(_at|_in)"
+)
+_WIDTH = 100
+
+
+class TritonRenderer:
+    """Renders nests for CUDA devices."""
+
+    language = "triton"
+
+    def render(
+        self, nests: Sequence[Nest], buffers: Mapping[str, Buffer], target: Target
+    ) -> KernelSource:
+        """One function per nest."""
+        symbols, grids, functions = {}, {}, []
+        for nest in nests:
+            one = structure(nest, buffers)
+            text, grids[nest.name] = _function(one, buffers, target)
+            functions.append(text)
+            symbols[nest.name] = tuple(buffers[name].dtype for name in one.arguments)
+        body = "\n\n\n".join(functions)
+        parts = [_HEAD, *_helpers(body), body]
+        return KernelSource(self.language, "\n\n".join(parts) + "\n", symbols, grids)
+
+
+def _helpers(body: str) -> list[str]:
+    """The device functions that the kernels call."""
+    return [f"{text}\n" for name, text in HELPERS.items() if re.search(rf"\b{name}\b", body)]
+
+
+def _function(
+    one: Structure, buffers: Mapping[str, Buffer], target: Target
+) -> tuple[str, LaunchGrid]:
+    for name in one.arguments:
+        if buffers[name].dtype not in TL_DTYPES:
+            raise ToolchainError("triton", one.name, f"no Triton for {buffers[name].dtype} tensors")
+    tile = choose_tile(one, target)
+    names = _parameters(one.arguments)
+    lines = [*_comment(one.origins), *kernel_lines(one, tile, names, buffers)]
+    head = f"@triton.jit\ndef {one.name}({', '.join(names.values())}):\n"
+    grid = LaunchGrid((tile.programs, 1, 1), tile.warps)
+    return head + "\n".join(f"    {line}" for line in lines), grid
+
+
+def _parameters(buffers: Sequence[str]) -> dict[str, str]:
+    """A parameter for every buffer: its own name where no variable of the kernel has it."""
+    names: dict[str, str] = {}
+    for buffer in buffers:
+        name = re.sub(r"\W", "_", buffer)
+        if _LOCAL.fullmatch(name) or not name[0].isalpha() or name in HELPERS:
+            name = f"p_{name}"
+        while name in names.values():
+            name += "_"
+        names[buffer] = name
+    return names
+
+
+def _comment(origins: Sequence[str]) -> list[str]:
+    """What the kernel computes, in the user's op names."""
+    lines, line = [], "#"
+    for number, origin in enumerate(origins):
+        piece = f" {origin}" + ("," if number + 1 < len(origins) else "")
+        if len(line) + len(piece) > _WIDTH:
+            lines.append(line)
+            line = "#  "
+        line += piece
+    return [*lines, line] if origins else []

@@ -1,0 +1,287 @@
+"""One Triton kernel: the passes of a nest over its tile.
+
+In: a Structure, its Tile, names for the buffers. Out: the lines of a function body. Every index vector is
+made with the full rank of the tile (size 1 where it does not vary), so values broadcast by themselves; a
+block of size 1 is a scalar. A whole inner extent is opened once and all passes share what was computed
+from it; an extent that is taken in steps is a loop per pass, and values are computed again in each.
+Invariant: what lies outside an extent is never read, never stored, and never enters a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+
+import torch
+
+from ..loops.expr import Axis
+from ..loops.ir import Buffer, Load, Reduction, Store, Value
+from .structure import Pass, Structure
+from .triton_ops import WIDE, cast_text, identity, typed
+from .triton_tile import Block, Tile
+from .triton_values import Scope, Text, Values
+
+__all__ = ["kernel_lines"]
+
+_JOIN: Mapping[str, str] = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}"} | {
+    "all": "{0} & {1}",
+    "max": "combine_max({0}, {1})",
+    "min": "combine_min({0}, {1})",
+}
+_FOLD: Mapping[str, str] = {
+    "sum": "tl.sum({0}, {axis}{keep})",
+    "prod": "tl.reduce({0}, {axis}, combine_prod{keep})",
+    "any": "tl.max({0}, {axis}{keep})",
+    "all": "tl.min({0}, {axis}{keep})",
+    "max": "tl.reduce({0}, {axis}, combine_max{keep})",
+    "min": "tl.reduce({0}, {axis}, combine_min{keep})",
+}
+
+
+def kernel_lines(
+    one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+) -> list[str]:
+    """The body of the kernel, not indented."""
+    return _Kernel(one, tile, names, buffers).lines()
+
+
+class _Kernel(Values):
+    """Opens blocks and loops, accumulates reductions, performs stores."""
+
+    def __init__(
+        self, one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+    ) -> None:
+        super().__init__(one, tile, names, buffers)
+        self._numbers = count()
+        self._fence = _needs_fence(one, buffers)
+
+    def lines(self) -> list[str]:
+        self._open_outer()
+        for part in self.one.passes:
+            self._pass(part)
+        return self.scopes[0].lines
+
+    # -- blocks --------------------------------------------------------------------------------------
+
+    def _open_outer(self) -> None:
+        before = 1
+        blocks = self.tile.outer
+        pid = "tl.program_id(0)" + (".to(tl.int64)" if self.tile.wide else "")
+        if len(blocks) > 1:
+            self.line(f"pid = {pid}")
+            pid = "pid"
+        for block in reversed(blocks):
+            place = pid if before == 1 else f"{pid} // {before}"
+            before *= block.count
+            if before < self.tile.programs:
+                place += f" % {block.count}"
+            if block.size > 1 and block.count > 1:
+                self.open_block(block, place if place == pid else f"({place})", block.size)
+            else:
+                self.open_block(block, place if block.size == 1 else "", 1)
+
+    def open_block(self, block: Block, origin: str, factor: int) -> None:
+        """Define the positions of a block, its mask and its axes, in the innermost scope."""
+        points = self.positions(block)
+        start = origin if factor == 1 else f"{origin} * {factor}"
+        text = " + ".join(part for part in (start, points) if part)
+        flat = block.axes[0].name if len(block.axes) == 1 else block.name
+        self.line(f"{flat} = {text}")
+        if block.ragged:
+            self.line(f"{flat}_in = {flat} < {block.extent}")
+            self.scopes[-1].masks[block] = f"{flat}_in"
+        self.scopes[-1].flat[block] = flat
+        self._split(block.axes, flat)
+        self.bind(block.axes)
+
+    def _split(self, axes: tuple[Axis, ...], flat: str) -> None:
+        """The axes of a row-major position."""
+        below = 1
+        for number, axis in reversed(list(enumerate(axes))):
+            text = flat if below == 1 else f"{flat} // {below}"
+            if number:
+                text += f" % {axis.extent}"
+            if text != axis.name:
+                self.line(f"{axis.name} = {text}")
+            below *= axis.extent
+
+    # -- passes --------------------------------------------------------------------------------------
+
+    def _pass(self, part: Pass) -> None:
+        if not part.axes:
+            self._stores(part.stores)
+            return
+        block = self.tile.inner[part.axes]
+        if block.count > 1:
+            self._looped(part, block)
+            return
+        if not set(block.axes) <= self.scopes[-1].bound:
+            self.open_block(block, "", 1)
+        for node in part.reductions:
+            self._whole(node, block)
+        self._stores(part.stores)
+
+    def _whole(self, node: Reduction, block: Block) -> None:
+        """Reduce a tile that holds the whole extent."""
+        value = self._entering(node, block)
+        if block not in self.blocks_of(node.value) and not block.ragged:
+            value = self._broadcast(value, {block, *self.blocks_of(node.value)})
+        held = self._name("of")
+        self.line(f"{held} = {value}")
+        self._fold(node, block, held, self.scopes[-1].flat[block])
+
+    def _entering(self, node: Reduction, block: Block | None) -> str:
+        """The value that is reduced, in the dtype it is held in; the identity outside the extent."""
+        source = node.value.dtype
+        held = WIDE.get(source, source)
+        text = self.use(node.value, closed=True)
+        if held != source:
+            text = f"{cast_text(text, source, held)}"
+        if block is not None and block.ragged:
+            start = typed(identity(node.op, held), held)
+            text = f"tl.where({self.mask_of(block)}, {text}, {start})"
+        return text
+
+    def _fold(self, node: Reduction, block: Block, held: str, places: str) -> None:
+        """Combine the lanes along the block and make the result known."""
+        axis = self.dimension(block)
+        keep = ", keep_dims=True" if self.tile.rank > 1 else ""
+        name = self._name(node.op)
+        if node.op in ("argmax", "argmin"):
+            shape = self.shape({block, *self.blocks_of(node.value)})
+            places = f"tl.broadcast_to({places}, {shape})"
+            self.line(f"_, {name} = tl.reduce(({held}, {places}), {axis}, first_{node.op}{keep})")
+            self.define(node, f"{name}.to(tl.int64)")
+            return
+        fold = _FOLD[node.op]
+        if not held_dtype(node).is_floating_point and node.op in ("max", "min"):
+            fold = f"tl.{node.op}({{0}}, {{axis}}{{keep}})"
+        text = fold.format(held, axis=axis, keep=keep)
+        if (wide := held_dtype(node)) != node.dtype:
+            text = cast_text(text, wide, node.dtype)
+        self.line(f"{name} = {text}")
+        self.define(node, name)
+
+    def _looped(self, part: Pass, block: Block) -> None:
+        """Take the extent in steps: lanes accumulate by themselves and are combined after the loop."""
+        started = [self._start(node, block) for node in part.reductions]
+        at = f"{block.name}_at"
+        self.scopes.append(Scope(f"for {at} in range(0, {block.extent}, {block.size}):"))
+        self.open_block(block, at, 1)
+        flat = self.scopes[-1].flat[block]
+        for node, (held, places) in zip(part.reductions, started, strict=True):
+            self._join(node, held, places, self._entering(node, block), flat)
+        self._stores(part.stores)
+        self.close()
+        for node, (held, places) in zip(part.reductions, started, strict=True):
+            self._fold(node, block, held, places)
+
+    def _start(self, node: Reduction, block: Block | None) -> tuple[str, str]:
+        """Accumulators: (values, positions or nothing)."""
+        blocks = set(self.blocks_of(node.value)) if block is not None else set()
+        shape = self.shape(blocks | {block} if block is not None else self.blocks_of(node))
+        dtype = held_dtype(node)
+        held, places = self._name("acc"), ""
+        start = typed(identity(node.op, dtype), dtype).replace("[]", shape, 1)
+        self.line(f"{held} = {start}")
+        if node.op in ("argmax", "argmin"):
+            places = self._name("at")
+            self.line(f"{places} = tl.full({shape}, {2**31 - 1}, {self.position_dtype})")
+        return held, places
+
+    @property
+    def position_dtype(self) -> str:
+        return "tl.int64" if self.tile.wide else "tl.int32"
+
+    def _join(self, node: Reduction, held: str, places: str, value: str, flat: str) -> None:
+        """Let each lane take in its next value."""
+        if places:
+            self.line(f"{held}, {places} = first_{node.op}({held}, {places}, {value}, {flat})")
+        else:
+            if " " in value and not value.endswith(")"):
+                value = f"({value})"
+            self.line(f"{held} = {_JOIN[node.op].format(held, value)}")
+
+    # -- reductions inside a pass ----------------------------------------------------------------------
+
+    def nested(self, node: Reduction, depth: int) -> None:
+        """A reduction that varies inside a pass: one point of its axes after the other."""
+        inside = self.scopes[depth + 1 :]
+        del self.scopes[depth + 1 :]
+        held, places = self._start(node, None)
+        axes = node.axes
+        flat = axes[0].name if len(axes) == 1 else self._name("k")
+        extent = 1
+        for axis in axes:
+            extent *= axis.extent
+        self.scopes.append(Scope(f"for {flat} in range(0, {extent}):"))
+        self._split(axes, flat)
+        self.bind(axes)
+        self._join(node, held, places, self._entering(node, None), flat)
+        self.close()
+        self.define(node, self._result(node, held, places))
+        self.scopes.extend(inside)
+
+    def _result(self, node: Reduction, held: str, places: str) -> str:
+        if places:
+            return f"{places}.to(tl.int64)"
+        if held_dtype(node) == node.dtype:
+            return held
+        name = self._name(node.op)
+        self.line(f"{name} = {cast_text(held, held_dtype(node), node.dtype)}")
+        return name
+
+    # -- stores --------------------------------------------------------------------------------------
+
+    def _stores(self, stores: tuple[Store, ...]) -> None:
+        """All values first: what a store overwrites may be read by the values of the others."""
+        ready = [(store, self.use(store.value), self.index(store.index[0])) for store in stores]
+        if self._fence and stores:
+            self.line("tl.debug_barrier()")
+        for store, value, offset in ready:
+            self._store(store, value, offset)
+
+    def _store(self, store: Store, value: str, offset: str) -> None:
+        axes = {*self.one.outer, *store.inner}
+        blocks = {block for block in self.all_blocks if set(block.axes) & axes}
+        name = self.names[store.buffer]
+        masks = [mask for block in self.ordered(blocks) if (mask := self.mask_of(block))]
+        mask = f", mask={' & '.join(masks)}" if masks else ""
+        if store.mode == "add":
+            where = self._broadcast(offset, blocks) if self.shape(blocks) != "[]" else offset
+            self.line(f'tl.atomic_add({name} + {where}, {value}{mask}, sem="relaxed")')
+            return
+        place = name if offset == "0" else f"{name} + {offset}"
+        self.line(f"tl.store({place}, {value}{mask})")
+
+    def _broadcast(self, text: str, blocks: set[Block]) -> str:
+        shape = self.shape(blocks)
+        if text.isdigit():
+            return f"tl.full({shape}, {text}, {self.position_dtype})"
+        return f"tl.broadcast_to({text}, {shape})"
+
+    def _name(self, prefix: str) -> str:
+        return f"{prefix}{next(self._numbers)}"
+
+    def define(self, value: Value, code: str) -> None:
+        """Make a value known in the innermost scope."""
+        self.scopes[-1].env[value] = Text(code, len(self.scopes) - 1, named=True)
+
+
+def held_dtype(node: Reduction) -> torch.dtype:
+    """What the values of a reduction are accumulated in."""
+    return WIDE.get(node.value.dtype, node.value.dtype)
+
+
+def _needs_fence(one: Structure, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether a thread could overwrite what another thread of the program has yet to read.
+
+    It can where the nest reads what it writes, or where a temporary takes the place of an operand that
+    dies here (schedule/memory.py), unless all accesses have one width and so one layout of threads.
+    """
+    read = {node.buffer for node in one.free if isinstance(node, Load)}
+    if read & one.written:
+        return True
+    widths = {buffers[name].dtype.itemsize for name in one.arguments}
+    return len(widths) > 1 and any(buffers[name].role == "temp" for name in one.written & set(buffers))
+

@@ -1,0 +1,332 @@
+"""Values as Triton expressions: named where they are shared, hoisted out of loops they do not vary in.
+
+In: nodes of a Structure and the stack of open scopes. Out: text. A value goes into the outermost scope
+that binds all of its axes. Used once and short, it has no name of its own.
+A run-time index that is out of range fails a device assertion, as eager's CUDA kernels do: the error
+surfaces at the next synchronisation. Lanes outside the extents are exempt.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from ..loops.expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, ValueIndex, bounds, linear
+from ..loops.ir import (
+    Buffer,
+    Cast,
+    Compute,
+    Constant,
+    IndexValue,
+    Load,
+    Reduction,
+    Value,
+    operands,
+)
+from ..schedule.rebuild import expr_axes
+from .structure import Structure
+from .triton_ops import cast_text, compute_text, literal, typed
+from .triton_tile import Block, Tile
+
+__all__ = ["Scope", "Text", "Values"]
+
+LONGEST = 80  # characters of an expression that may stay without a name
+_BESIDE = frozenset(  # ops whose plain-number operand takes the dtype of the tensor beside it
+    "add sub mul eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor where lshift rshift".split()
+)
+
+
+@dataclass(slots=True)
+class Text:
+    """An expression and the depth of the scope in which it is valid."""
+
+    code: str
+    depth: int
+    named: bool = False
+
+
+@dataclass(slots=True)
+class Scope:
+    """One open block of lines: what it binds and knows."""
+
+    header: str = ""
+    lines: list[str] = field(default_factory=list)
+    bound: set[Axis] = field(default_factory=set)
+    env: dict[object, Text] = field(default_factory=dict)
+    masks: dict[Block, str] = field(default_factory=dict)
+    flat: dict[Block, str] = field(default_factory=dict)
+
+
+class Values(ABC):
+    """Writes values into the scopes; the kernel decides which scopes there are."""
+
+    def __init__(
+        self, one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+    ) -> None:
+        self.one, self.tile, self.names, self.buffers = one, tile, names, buffers
+        self.scopes = [Scope()]
+        self.all_blocks = (*tile.outer, *tile.inner.values())
+        self._home = {axis: block for block in self.all_blocks for axis in block.axes}
+        self._uses = Counter(part for node in one.free for part in operands(node))
+        self._uses.update(root for part in one.passes for root in part.roots)
+        self._temporaries = 0
+
+    @abstractmethod
+    def nested(self, node: Reduction, depth: int) -> None:
+        """Compute a reduction that is met inside a pass, in the scope at `depth`."""
+
+    # -- scopes --------------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        self.scopes[-1].lines.append(text)
+
+    def bind(self, axes: Iterable[Axis]) -> None:
+        self.scopes[-1].bound.update(axes)
+
+    def close(self) -> None:
+        scope = self.scopes.pop()
+        self.line(scope.header)
+        self.scopes[-1].lines.extend(f"    {line}" for line in scope.lines)
+
+    def known(self, key: object) -> Text | None:
+        for scope in reversed(self.scopes):
+            if key in scope.env:
+                return scope.env[key]
+        return None
+
+    def mask_of(self, block: Block) -> str:
+        """The name of the block's mask, or nothing when all of it is inside the extent."""
+        return next((scope.masks[block] for scope in self.scopes if block in scope.masks), "")
+
+    # -- shapes --------------------------------------------------------------------------------------
+
+    def dimension(self, block: Block) -> int:
+        """Which dimension of the tile the block is."""
+        spread = self.tile.spread
+        return spread.index(block) if block in spread else len(spread)
+
+    def positions(self, block: Block) -> str:
+        """0 .. size-1 along the block's dimension; nothing for a scalar."""
+        if block.size == 1:
+            return ""
+        wide = ".to(tl.int64)" if self.tile.wide and block not in self.tile.outer else ""
+        text = f"tl.arange(0, {block.size})"
+        if self.tile.rank > 1:
+            mine = self.dimension(block)
+            spots = (":" if d == mine else "None" for d in range(self.tile.rank))
+            text += f"[{', '.join(spots)}]"
+        return text + wide
+
+    def blocks_of(self, value: Value) -> set[Block]:
+        """The blocks along which a value varies."""
+        return self.blocks_over(self.one.free[value])
+
+    def blocks_over(self, axes: Iterable[Axis]) -> set[Block]:
+        return {self._home[axis] for axis in axes if axis in self._home}
+
+    def ordered(self, blocks: set[Block]) -> list[Block]:
+        return [block for block in self.all_blocks if block in blocks]
+
+    def shape(self, blocks: Iterable[Block]) -> str:
+        """The shape of what varies along these blocks; [] for a scalar."""
+        sizes = {self.dimension(block): block.size for block in blocks if block.size > 1}
+        if not sizes:
+            return "[]"
+        return f"[{', '.join(str(sizes.get(d, 1)) for d in range(self.tile.rank))}]"
+
+    # -- values --------------------------------------------------------------------------------------
+
+    def use(self, value: Value, closed: bool = False) -> str:
+        """Text of the value for the innermost scope; `closed`: safe beside an operator."""
+        code = self._reach(value, len(self.scopes) - 1)
+        return _closed(code) if closed else code
+
+    def _reach(self, value: Value, depth: int) -> str:
+        self._write(value)
+        text = self.known(value)
+        assert text is not None
+        shared = self._uses[value] > 1 or len(text.code) > LONGEST
+        if not text.named and (shared or text.depth < depth):
+            name = self._temporary()
+            self.scopes[text.depth].lines.append(f"{name} = {text.code}")
+            text.code, text.named = name, True
+        return text.code
+
+    def _temporary(self) -> str:
+        self._temporaries += 1
+        return f"v{self._temporaries - 1}"
+
+    def _write(self, root: Value) -> None:
+        """Make everything below `root` known, operands first, without Python recursion."""
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if self.known(node) is not None:
+                stack.pop()
+                continue
+            parts = () if isinstance(node, Reduction) else operands(node)
+            waiting = [part for part in parts if self.known(part) is None]
+            if waiting:
+                stack.extend(reversed(waiting))
+                continue
+            stack.pop()
+            self._enter(node)
+
+    def _enter(self, node: Value) -> None:
+        if isinstance(node, Constant):
+            self.scopes[0].env[node] = Text(typed(node.value, node.dtype), 0, named=True)
+            return
+        depth = self._depth(self.one.free[node], operands(node))
+        if isinstance(node, Reduction):
+            self.nested(node, depth)
+            return
+        self.scopes[depth].env[node] = Text(self._code(node, depth), depth)
+
+    def _depth(self, axes: frozenset[Axis], parts: Iterable[Value]) -> int:
+        """The outermost scope that knows all axes and all parts."""
+        bound: set[Axis] = set()
+        depth = 0
+        for number, scope in enumerate(self.scopes):
+            bound |= scope.bound
+            depth = number
+            if axes <= bound:
+                break
+        return max([depth, *(text.depth for part in parts if (text := self.known(part)))])
+
+    def _code(self, node: Value, depth: int) -> str:
+        match node:
+            case Load():
+                return self._load(node, depth)
+            case Cast(value=value, dtype=dtype):
+                return cast_text(_closed(self._reach(value, depth)), value.dtype, dtype)
+            case Compute(op=op, args=args):
+                return compute_text(op, self._operands(node, depth), node.dtype, args[-1].dtype)
+            case IndexValue(expr=expr, dtype=dtype):
+                text = self.index(expr, depth)
+                if text.lstrip("-").isdigit():
+                    return typed(int(text), dtype)
+                return cast_text(_closed(text), torch.int32, dtype)
+        raise TypeError(f"no Triton for {type(node).__name__} here")
+
+    def _operands(self, node: Compute, depth: int) -> list[str]:
+        numbers = [isinstance(arg, Constant) for arg in node.args]
+        tensor = any(not n for n in numbers[1 if node.op == "where" else 0 :])
+        plain = node.op in _BESIDE and tensor
+        texts = []
+        for arg in node.args:
+            if isinstance(arg, Constant):
+                make = literal if plain else typed
+                texts.append(make(arg.value, arg.dtype))
+            else:
+                texts.append(_closed(self._reach(arg, depth)))
+        return texts
+
+    # -- memory --------------------------------------------------------------------------------------
+
+    def _load(self, node: Load, depth: int) -> str:
+        if 0 in self.buffers[node.buffer].shape:
+            return typed(node.fill, node.dtype)
+        axes = expr_axes(node.index[0])
+        offset = self.index(node.index[0], depth)
+        blocks = self.blocks_over(axes)
+        masks = [mask for block in self.ordered(blocks) if (mask := self.mask_of(block))]
+        if node.mask is not None:
+            masks.append(_closed(self._reach(node.mask, depth)))
+            offset = self._as_wide_as(offset, blocks, self.blocks_of(node.mask))
+        place = self.names[node.buffer] if offset == "0" else f"{self.names[node.buffer]} + {offset}"
+        if not masks:
+            return f"tl.load({place})"
+        fill = repr(node.fill) if isinstance(node.fill, int) else _float(node.fill)
+        return f"tl.load({place}, mask={' & '.join(masks)}, other={fill})"
+
+    def _as_wide_as(self, offset: str, blocks: set[Block], needed: set[Block]) -> str:
+        """Pointers must have at least the shape of their mask."""
+        shape = self.shape(blocks | needed)
+        if shape == self.shape(blocks):
+            return offset
+        if offset.isdigit():
+            return f"tl.full({shape}, {offset}, tl.int32)"
+        return f"tl.broadcast_to({offset}, {shape})"
+
+    # -- indexes -------------------------------------------------------------------------------------
+
+    def index(self, expr: Expr, depth: int | None = None) -> str:
+        """The expression in integer arithmetic; axes are variables of their own name."""
+        depth = len(self.scopes) - 1 if depth is None else depth
+        constant, terms = linear(expr)
+        parts = []
+        for atom, factor in terms.items():
+            text = self._atom(atom, depth)
+            parts.append(text if factor == 1 else f"{text} * {factor}")
+        if constant or not parts:
+            parts.append(str(constant))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def _atom(self, expr: Expr, depth: int) -> str:
+        match expr:
+            case AxisVar(axis):
+                return axis.name
+            case ValueIndex():
+                return self._run_time(expr, depth)
+            case FloorDiv(a, b):
+                if bounds(a)[0] >= 0:
+                    return f"({_closed(self.index(a, depth))} // {b})"
+                return f"floor_divide_integer({self.index(a, depth)}, {b})"
+            case Mod(a, b):
+                if bounds(a)[0] >= 0:
+                    return f"({_closed(self.index(a, depth))} % {b})"
+                return f"remainder_integer({self.index(a, depth)}, {b})"
+            case Integer() | Add():
+                return f"({self.index(expr, depth)})"
+        raise TypeError(f"not an index expression: {expr!r}")
+
+    def _run_time(self, expr: ValueIndex, depth: int) -> str:
+        """A checked index, counted from the end where it is negative."""
+        self._write(expr.value)
+        if (found := self.known(expr)) is not None:
+            return found.code
+        home = self._depth(self.one.free[expr.value], (expr.value,))
+        given, size = self._reach(expr.value, home), expr.extent
+        name = self._temporary()
+        inside = f"({name} >= -{size}) & ({name} < {size})"
+        blocks = self.ordered(self.blocks_of(expr.value))
+        outside = [f" | ~{mask}" for block in blocks if (mask := self.mask_of(block))]
+        self.scopes[home].lines += [
+            f"{name} = {given}",
+            f'tl.device_assert({inside}{"".join(outside)}, "index out of range")',
+        ]
+        index = self._temporary()
+        self.scopes[home].lines.append(f"{index} = tl.where({name} < 0, {name} + {size}, {name})")
+        self.scopes[home].env[expr] = Text(index, home, named=True)
+        return index
+
+
+def _float(value: float) -> str:
+    text = repr(float(value))
+    return f'float("{text}")' if text.lstrip("-") in ("inf", "nan") else text
+
+
+def _closed(code: str) -> str:
+    """The text in brackets where an operator or a method beside it would tear it apart."""
+    if re.fullmatch(r"\w+", code) or _is_call(code):
+        return code
+    return f"({code})"
+
+
+def _is_call(code: str) -> bool:
+    """Whether the text is one call: a dotted name and brackets that close at the very end."""
+    head = re.match(r"[\w.]*\(", code)
+    if head is None or not code.endswith(")"):
+        return False
+    depth = 0
+    for position in range(head.end() - 1, len(code)):
+        depth += (code[position] == "(") - (code[position] == ")")
+        if depth == 0:
+            return position == len(code) - 1
+    return False
+

@@ -1,0 +1,166 @@
+"""Runs generated Triton with no GPU: one worker process under TRITON_INTERPRET=1 serves all tests.
+
+The variable has to be set before triton is imported, hence the process. The interpreter has no libdevice:
+its functions are replaced by torch's on the CPU.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jitmagic.codegen.plan import KernelSource, Plan
+from jitmagic.runtime.execute import PlanRunner
+
+__all__ = ["run_interpreted"]
+
+
+def run_interpreted(
+    source: KernelSource | None, plan: Plan, inputs: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor | None], list[torch.Tensor]]:
+    """(outputs, inputs as the call left them); an error of the worker is raised here."""
+    worker = _worker()
+    assert worker.stdin is not None and worker.stdout is not None
+    _Pickler(worker.stdin).dump((source, plan, list(inputs)))
+    worker.stdin.flush()
+    answer = pickle.load(worker.stdout)
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    return answer
+
+
+class _Pickler(pickle.Pickler):
+    """ATen overloads travel by name."""
+
+    def reducer_override(self, part: Any) -> Any:
+        if isinstance(part, torch._ops.OpOverload):
+            return _overload, (part._schema.name, part._overloadname)
+        return NotImplemented
+
+
+def _overload(name: str, overload: str) -> Any:
+    space, op = name.split("::")
+    return getattr(getattr(getattr(torch.ops, space), op), overload)
+
+
+@lru_cache(maxsize=1)
+def _worker() -> subprocess.Popen[bytes]:
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "tests.codegen.interpreted"]
+    root = Path(__file__).resolve().parents[2]
+    worker = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=root
+    )
+    atexit.register(worker.kill)
+    return worker
+
+
+# -- in the worker ----------------------------------------------------------------------------------
+
+
+def _serve() -> None:
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    _replace_libdevice()
+    _quicken_reductions()
+    _round_to_bfloat16()
+    folder = tempfile.TemporaryDirectory()
+    for number in range(10**6):
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer: Any = _run(Path(folder.name) / f"kernels{number}.py", *request)
+        except Exception as error:  # whatever it is, the test should see it
+            answer = f"{type(error).__name__}: {error}"
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def _run(path: Path, source: KernelSource | None, plan: Plan, inputs: list[torch.Tensor]) -> Any:
+    space: dict[str, Any] = {"__name__": path.stem}
+    if source is not None:
+        path.write_text(source.text)
+        exec(compile(source.text, str(path), "exec"), space)
+
+    def kernel(name: str) -> Any:
+        return lambda tensors: space[name][source.grids[name].grid](*tensors) and None
+
+    runner = PlanRunner(plan, {name: kernel(name) for name in (source.symbols if source else ())})
+    return list(runner(*inputs)), inputs
+
+
+def _replace_libdevice() -> None:
+    import numpy as np
+    import triton.language as tl
+    from triton.language.extra import libdevice
+    from triton.runtime.interpreter import TensorHandle
+
+    def torch_op(op: Any) -> Any:
+        def function(*args: Any) -> Any:
+            arrays = np.broadcast_arrays(*[arg.handle.data for arg in args])
+            found = op(*[torch.from_numpy(np.array(array)) for array in arrays]).numpy()
+            dtype = args[0].dtype
+            shape = np.shape(found)
+            whole = max(args, key=lambda arg: len(arg.shape))
+            kind = tl.block_type(dtype, list(shape)) if len(whole.shape) else dtype
+            return tl.tensor(TensorHandle(found, dtype), kind)
+
+        return function
+
+    for name in (
+        "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+        "atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc floor sqrt"
+    ).split():
+        setattr(libdevice, name, torch_op(getattr(torch, name)))
+    libdevice.nearbyint = torch_op(torch.round)
+
+
+def _quicken_reductions() -> None:
+    """Large tiles are reduced by numpy: the interpreter calls a combining function once per element."""
+    import numpy as np
+    from triton.runtime.interpreter import ReduceOps
+
+    quick = {"combine_max": np.maximum, "combine_min": np.minimum, "combine_prod": np.multiply}
+    slowly = ReduceOps.generic_reduce
+
+    def generic_reduce(self: Any, given: Any) -> Any:
+        ufunc = quick.get(self.combine_fn.fn.__name__)
+        data = given[0].handle.data
+        if ufunc is None or data.size < 512:
+            return slowly(self, given)
+        found = ufunc.reduce(data, axis=self.axis, keepdims=self.keep_dims)
+        return [self.to_tensor(found, given[0].dtype)]
+
+    ReduceOps.generic_reduce = generic_reduce
+
+
+def _round_to_bfloat16() -> None:
+    """The interpreter cuts bits off where the GPU rounds to nearest even."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    cast = InterpreterBuilder.cast_impl
+
+    def cast_impl(self: Any, src: Any, kind: Any) -> Any:
+        if src.dtype.scalar != tl.float32 or kind.scalar != tl.bfloat16:
+            return cast(self, src, kind)
+        rounded = torch.from_numpy(np.array(src.data)).to(torch.bfloat16)
+        return TensorHandle(rounded.view(torch.uint16).numpy(), kind.scalar)
+
+    InterpreterBuilder.cast_impl = cast_impl
+
+
+if __name__ == "__main__":
+    _serve()
