@@ -1,9 +1,9 @@
 """Builder: the program under construction, and the few ways in which lowerings add to it.
 
 Comes in: calls from the lowerings (ops/*) while `lower` walks the graph. Goes out: a LoopProgram.
-Invariants: an axis is made once and never reused by another nest; dimensions of size 1 get no axis and
-tensors without elements get no nest; a view costs nothing until `memory` is asked for it; every buffer
-has the strides that eager would give it.
+Invariants: an axis is made once and never reused by another nest; dimensions of size 1 get no axis
+and tensors without elements get no nest; a view costs nothing until `memory` is asked for it; every
+buffer has the strides that eager would give it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Decline(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """What the node being lowered must define: a name, and the spec of each result (None: unused)."""
+    """What a node must define: a name, and the spec of each result (None: nothing reads it)."""
 
     name: str
     specs: tuple[TensorSpec | None, ...]
@@ -81,6 +81,8 @@ class Builder:
         self.bases: dict[str, str] = {}  # alias buffer -> the buffer whose memory it is
         self.offsets: dict[str, int] = {}  # where a buffer starts in its storage, if not at 0
         self._axes = 0
+        self.node = ""  # the graph node being lowered: the origin of the steps it makes
+        self._names: set[str] = set()
         self._memory: dict[tuple[TensorView, tuple[int, ...] | None], str] = {}
 
     # -- axes, buffers ---------------------------------------------------------------------------
@@ -115,6 +117,15 @@ class Builder:
             candidate = f"{name}_v{n}"
         return candidate
 
+    def _step(self, name: str) -> str:
+        """A name that no other step has."""
+        candidate, n = name, 0
+        while candidate in self._names:
+            n += 1
+            candidate = f"{name}_s{n}"
+        self._names.add(candidate)
+        return candidate
+
     def root(self, buffer: str) -> str:
         """The buffer that owns the memory."""
         while buffer in self.bases:
@@ -126,7 +137,7 @@ class Builder:
         return self.offsets.get(buffer, 0)
 
     def stride(self, view: TensorView) -> tuple[int, ...]:
-        """The strides that a tensor made `like` this view gets in eager: its own where it is dense."""
+        """The strides of a tensor made `like` this view in eager: its own where it is dense."""
         placed = strided(view, self.buffers[view.buffer].stride)
         if placed is None:
             return contiguous_stride(view.shape)
@@ -167,8 +178,8 @@ class Builder:
     ) -> list[TensorView]:
         """One nest with a store per part (out, value, dimensions that are inner).
 
-        The dimensions that are not inner are the nest's outer axes, alike in all parts: in order, and
-        size-1 dimensions aside, they must have the same sizes.
+        The dimensions that are not inner are the nest's outer axes, alike in all parts: in order,
+        and size-1 dimensions aside, they must have the same sizes.
         """
         views, stores = [], []
         outer: tuple[Axis, ...] | None = None
@@ -185,7 +196,7 @@ class Builder:
         names = {out.name: view.buffer for (out, _, _), view in zip(parts, views, strict=True)}
         if stores:
             made = tuple(Store(names[o.name], i, p, v) for o, i, p, v in stores)
-            self.steps.append(Nest(name, outer or (), made, (name,)))
+            self.steps.append(Nest(self._step(name), outer or (), made, (self.node,)))
         return views
 
     def _split_grid(
@@ -210,7 +221,7 @@ class Builder:
         if target.numel:
             axes, point = self.grid(target.shape)
             store = Store(target.buffer, (), target.at(point), cast(value(point), target.dtype))
-            self.steps.append(Nest(name, axes, (store,), (name,)))
+            self.steps.append(Nest(self._step(name), axes, (store,), (self.node,)))
         self._memory = {
             key: kept
             for key, kept in self._memory.items()
@@ -229,7 +240,8 @@ class Builder:
             for n, spec in enumerate(out.specs)
         ]
         names = tuple(None if view is None else view.buffer for view in results)
-        self.steps.append(Extern(out.name, op, made_args, made_kwargs, names, (), reason))
+        step = Extern(self._step(out.name), op, made_args, made_kwargs, names, (), reason)
+        self.steps.append(step)
         return results
 
     def _argument(self, arg: Any) -> Any:

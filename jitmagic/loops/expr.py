@@ -3,9 +3,9 @@
     Expr = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
          | ValueIndex(value, extent)     an index computed at run time (gather); see ir.Value
 
-Frozen and interned by value (equal expressions compare equal and hash alike). Build them through the
-smart constructors `add`, `mul`, `floordiv`, `mod`, which fold constants and use the axis extents to
-simplify (0 <= axis < extent): `(i*8 + j) // 8 -> i` when j < 8. Divisors are positive constants.
+Frozen; equal expressions compare equal and hash alike. Build them through the smart constructors
+`add`, `mul`, `floordiv`, `mod`, which fold constants and use the axis extents to simplify
+(0 <= axis < extent): `(i*8 + j) // 8 -> i` when j < 8. Divisors are positive constants.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One loop axis: 0 <= name < extent. Names are unique within a LoopProgram unless bound alike."""
+    """A loop axis: 0 <= name < extent. Names are unique within a program unless bound alike."""
 
     name: str
     extent: int
@@ -99,7 +99,7 @@ class ValueIndex(Expr):
 
 
 def linear(expr: Expr) -> tuple[int, dict[Expr, int]]:
-    """Split into constant + sum of coefficient * atom; atoms are everything but Add and Mul-by-constant."""
+    """Split into constant + sum of coefficient * atom; Add and Mul are no atoms."""
     match expr:
         case Integer(value):
             return value, {}
@@ -219,7 +219,7 @@ def _split_multiples(expr: Expr, divisor: int) -> tuple[Expr, Expr]:
 
 
 def _split_common(expr: Expr, divisor: int) -> tuple[int, Expr, Expr] | None:
-    """(g, high, low) with expr = g * high + low, 0 <= low < g and g a proper divisor of `divisor`."""
+    """(g, high, low): expr = g * high + low, 0 <= low < g, g a proper divisor of `divisor`."""
     constant, terms = linear(expr)
     for g in sorted({gcd(divisor, n) for n in terms.values()}, reverse=True):
         if not 1 < g < divisor:
@@ -283,7 +283,7 @@ def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
 
 
 def substitute(expr: Expr, bindings: Mapping[Axis, Expr]) -> Expr:
-    """Replace axes by expressions, re-simplifying. Values in ValueIndex are left to rewrite.substitute."""
+    """Replace axes by expressions, re-simplifying. Values inside a ValueIndex are left alone."""
     if isinstance(expr, AxisVar):
         return bindings.get(expr.axis, expr)
     return rebuild(

@@ -1,10 +1,10 @@
 """The reference interpreter: what a LoopProgram means, slowly and obviously, with torch ops.
 
-Comes in: a program and its input tensors. Goes out: the output tensors; input buffers are written as the
-program says. Every axis of a nest gets a dimension of one broadcast grid; a value is a tensor over that
-grid with size 1 where it does not depend on the axis; a reduction folds its dimensions back to size 1.
-Runs unfused and fused programs alike. With precision="float64" all floating-point buffers and arithmetic
-are float64: what the program would say without roundings.
+Comes in: a program and its input tensors. Goes out: the output tensors; input buffers are written
+as the program says. Every axis of a nest gets a dimension of one broadcast grid; a value is a
+tensor over that grid with size 1 where it does not depend on the axis; a reduction folds its
+dimensions back to size 1. Runs unfused and fused programs alike. With precision="float64" all
+floating-point buffers and arithmetic are float64: what the program would say without roundings.
 """
 
 from __future__ import annotations

@@ -29,13 +29,13 @@ out of range carries `mask` (a bool Value): where it is false nothing is read an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
-from .expr import Axis, Expr, ValueIndex
+from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
 
 __all__ = [
     "COMPUTE_OPS",
@@ -102,7 +102,7 @@ class _Interned(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         node = super().__call__(*args, **kwargs)
-        parts = (_key(getattr(node, f.name)) for f in fields(node))
+        parts = [_key(getattr(node, name)) for name in cls.__match_args__]
         return _Interned._table.setdefault((cls.__name__, *parts), node)
 
 
@@ -232,11 +232,16 @@ class LoopProgram:
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
+_PLAIN = (AxisVar, Integer)  # most indexes: nothing inside
+
+
 def operands(value: Value) -> tuple[Value, ...]:
     """The values a node is computed from (masks and run-time indexes included)."""
     match value:
         case Load(index=index, mask=mask):
-            inside = tuple(v for part in index for v in _values_in(part))
+            inside = tuple(
+                v for part in index if type(part) not in _PLAIN for v in _values_in(part)
+            )
             return inside if mask is None else (*inside, mask)
         case Compute(args=args):
             return args
@@ -250,10 +255,11 @@ def operands(value: Value) -> tuple[Value, ...]:
 def _values_in(expr: Expr) -> Iterator[Value]:
     if isinstance(expr, ValueIndex):
         yield expr.value
-    for name in ("a", "b"):
-        part = getattr(expr, name, None)
-        if isinstance(part, Expr):
-            yield from _values_in(part)
+    elif isinstance(expr, Add):
+        yield from _values_in(expr.a)
+        yield from _values_in(expr.b)
+    elif isinstance(expr, (Mul, FloorDiv, Mod)):
+        yield from _values_in(expr.a)
 
 
 def walk(roots: Iterator[Value] | tuple[Value, ...]) -> list[Value]:

@@ -1,9 +1,10 @@
 """Lower: a functional ATen graph becomes a LoopProgram, one unfused nest per op.
 
-Comes in: a GraphModule of call_function nodes on ATen overloads, every tensor node with meta["spec"].
-Goes out: a LoopProgram with the graph's own order of effects. Views are index maps and cost nothing; an op
-without a lowering, or whose lowering declines, is one Extern step with the reason.
-Trailing `aten.copy_(input, value)` nodes become writes to the input's buffer, in graph order.
+Comes in: a GraphModule of call_function nodes on ATen overloads, every tensor node with
+meta["spec"]. Goes out: a LoopProgram with the graph's own order of effects. Views are index maps
+and cost nothing; an op without a lowering, or whose lowering declines, is one Extern step with the
+reason. Trailing `aten.copy_(input, value)` nodes become writes to the input's buffer, in graph
+order.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def lower(gm: GraphModule, name: str) -> LoopProgram:
     builder = Builder(name)
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
+        builder.node = node.name
         match node.op:
             case "placeholder":
                 env[node] = _placeholder(builder, node)
@@ -91,9 +93,10 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     if lowering is None:
         reason = WHOLE.get(str(op), "no lowering for this op")
         return send_whole(builder, out, op, args, kwargs, reason)
+    args = [_brought(builder, arg, out) for arg in _positional(op, args, kwargs)]
     mark = len(builder.steps)
     try:
-        return lowering(builder, out, *_positional(op, args, kwargs), **kwargs)
+        return lowering(builder, out, *args, **kwargs)
     except Decline as why:
         if len(builder.steps) != mark:
             raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
@@ -109,6 +112,17 @@ def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
     if isinstance(part, (tuple, list)):
         return type(part)(_bind(value, env) for value in part) if part else part
     return part
+
+
+def _brought(builder: Builder, arg: Any, out: Out) -> Any:
+    """A CPU scalar tensor may meet GPU tensors in eager; a nest reads one device only."""
+    device = next((spec.device for spec in out.specs if spec is not None), None)
+    if not isinstance(arg, TensorView) or arg.shape or device is None or arg.device == device:
+        return arg
+    spec = TensorSpec((), (), arg.dtype, device)
+    moved = Out(f"{arg.buffer}_on_{device.type}", (spec,))
+    op, reason = torch.ops.aten._to_copy.default, "a scalar crosses to the device of its op"
+    return builder.extern(moved, op, (arg,), {"device": device}, reason)[0]
 
 
 def _positional(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
@@ -143,7 +157,7 @@ def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:
 
 
 def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) -> TensorView:
-    """aten.copy_(input, value): read first what the write would destroy, then store into the input."""
+    """aten.copy_(input, value): read first what the write would destroy, then store."""
     same = builder.root(target.buffer) == builder.root(value.buffer)
     if same and target == value:
         return target

@@ -1,8 +1,9 @@
 """Type promotion: which dtype an op computes in and returns, as eager decides it.
 
-Comes in: operands (TensorViews and Python numbers). Goes out: for each operand the dtypes it is cast
-through, and the result's dtype. The rules have names; a lowering states its rule by name beside itself.
-The categories are those of c10: tensors with dimensions, zero-dimensional tensors, Python numbers.
+Comes in: operands (TensorViews and Python numbers). Goes out: for each operand the dtypes it is
+cast through, and the result's dtype. The rules have names; a lowering states its rule by name
+beside itself. The categories are those of c10: tensors with dimensions, zero-dimensional tensors,
+Python numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The exact text of a LoopProgram: Python that builds an equal one.
 
-`to_python(program)` writes constructor calls, shared values by name, no addresses; `from_python(text)` runs
-them with the vocabulary of ir.py in scope. Constant tensors are data, not text: they are handed over.
+`to_python(program)` writes constructor calls, shared values by name, no addresses;
+`from_python(text)` runs them with the vocabulary of ir.py in scope. Constant tensors are data, not
+text: they are handed over.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """The table of lowerings: ATen overload name -> the function that writes it as loops.
 
 `@lowers("sum.dim_IntList")` registers a function `(builder, out, *args, **kwargs) -> view(s)`.
-`@pointwise("add.Tensor", rule="arith")` registers a function of scalar Values, one per operand; operands
-are promoted by the named rule (promotion.py), broadcast, and the result is cast to the result's dtype.
-Names, not overload objects: importing the table resolves nothing and a torch without one op loses one line.
-A lowering that cannot handle its arguments raises Decline before it has added anything.
+`@pointwise("add.Tensor", rule="arith")` registers a function of scalar Values, one per operand;
+operands are promoted by the named rule (promotion.py), broadcast, and the result is cast to the
+result's dtype. Names, not overload objects: importing the table resolves nothing and a torch
+without one op loses one line. A lowering that cannot handle its arguments raises Decline before it
+has added anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,15 +32,16 @@ __all__ = [
 ]
 
 Lowering = Callable[..., Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
 Scalar = Callable[..., Value]
 LOWERINGS: dict[str, Lowering] = {}
 WHOLE: dict[str, str] = {}  # ops that always go whole to ATen, with the reason
 
 
-def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
+def lowers(*overloads: str) -> Callable[[Function], Function]:
     """Register a lowering for ATen overloads named like "sum.dim_IntList"."""
 
-    def register(function: Lowering) -> Lowering:
+    def register(function: Function) -> Function:
         for overload in overloads:
             LOWERINGS[f"aten.{overload}"] = function
         return function

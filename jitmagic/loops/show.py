@@ -1,7 +1,8 @@
 """Show: a LoopProgram as text for people, in the shape of the loops it means.
 
-Comes in: a program (and, if only a part matters, one of its steps). Goes out: Python-like text. Values that
-are used twice get a name; reductions become loops of their own, hoisted to where they are first needed:
+Comes in: a program (and, if only a part matters, one of its steps). Goes out: Python-like text.
+Values that are used twice get a name; reductions become loops of their own, hoisted to where they
+are first needed:
 
     def forward(x0: float32[8, 64]):
         for i0 in points(8):                                  # softmax

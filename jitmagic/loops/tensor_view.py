@@ -1,8 +1,9 @@
 """TensorView: a tensor of the graph as an index map over a buffer; how views cost nothing.
 
-Comes in: the view operations' parameters. Goes out: a TensorView whose `index` gives, for a point of the
-viewed tensor, the point of the buffer. Maps are written over formal axes (one per dimension) and composed
-by substitution, so a chain of views is one map. No memory is named here but the base buffer's.
+Comes in: the view operations' parameters. Goes out: a TensorView whose `index` gives, for a point
+of the viewed tensor, the point of the buffer. Maps are written over formal axes (one per dimension)
+and composed by substitution, so a chain of views is one map. No memory is named here but the base
+buffer's.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> tuple[int, ...] | None:
 def reshape_point(old: Sequence[int], new: Sequence[int], point: Sequence[Expr]) -> Point:
     """The point of shape `old` with the row-major position that `point` has in shape `new`.
 
-    Dimensions are matched in groups of equal products, so that each group needs the fewest divisions.
+    Dimensions are matched in groups of equal products: the fewest divisions that will do.
     """
     if prod(old) == 0:
         return (ZERO,) * len(old)
@@ -133,7 +134,7 @@ def _digits(flat: Expr, sizes: Sequence[int]) -> list[Expr]:
 
 
 def strided(view: TensorView, stride: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
-    """(offset, strides) of the view in the memory of its buffer, or None if it is no strided view."""
+    """(offset, strides) of the view in its buffer's memory; None if it is not strided."""
     position: Expr = ZERO
     for part, step in zip(view.index, stride, strict=True):
         position = add(position, mul(part, step))

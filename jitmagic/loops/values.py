@@ -1,8 +1,8 @@
 """Constructors of scalar values that know the dtype rules of the vocabulary.
 
-Comes in: Values and Python numbers. Goes out: interned Values, with the trivial cases folded (a cast to
-the same dtype, bool arithmetic as logic). Lowerings write `add(x, mul(y, 2.0))`; numbers take the dtype
-of the value beside them. Nothing here knows about tensors, buffers or axes.
+Comes in: Values and Python numbers. Goes out: interned Values, with the trivial cases folded (a
+cast to the same dtype, bool arithmetic as logic). Lowerings write `add(x, mul(y, 2.0))`; numbers
+take the dtype of the value beside them. Nothing here knows about tensors, buffers or axes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Verify: the rules of the IR, checked; the boundary that every producer of LoopPrograms must pass.
 
-Comes in: a LoopProgram, unfused or fused. Raises VerifyError naming the step and the rule. Checked: names,
-dtypes of every node, arity of ops and indexes, bounds where they can be proved wrong, axes bound where they
-are used, buffers written before they are read, outputs defined.
+Comes in: a LoopProgram, unfused or fused. Raises VerifyError naming the step and the rule. Checked:
+names, dtypes of every node, arity of ops and indexes, bounds where they can be proved wrong, axes
+bound where they are used, buffers written before they are read, outputs defined.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A tiny recorder: runs a function on real tensors and writes down the ATen ops as an fx graph with specs."""
+"""Runs a function on real tensors and writes down its ATen ops as an fx graph with specs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def record(fn: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """The graph of fn's ATen ops on these inputs, and what fn returned (inputs are used, not copied)."""
+    """The graph of fn's ATen ops on these inputs (not copied), and what fn returned."""
     graph, root = torch.fx.Graph(), torch.nn.Module()
     recorder = _Recorder(graph, root)
     for n, tensor in enumerate(inputs):
@@ -112,8 +112,8 @@ def check(
 ) -> LoopProgram:
     """Lower fn's graph, verify and interpret it, compare with eager; returns the program.
 
-    exact: every output bit for bit. Otherwise: the error against the program run in float64 is at most
-    `tolerance` times eager's own error plus a few roundings. `whole`: the ops that may go to ATen.
+    exact: every output bit for bit. Otherwise: the error against the program run in float64 is at
+    most `tolerance` times eager's own error plus a few roundings. `whole`: the ops that may go to ATen.
     """
     graph, expected = record(fn, *[clone(x) for x in inputs])
     program = lower(graph, "test")

@@ -115,6 +115,16 @@ def test_rows_replaced():
     check(lambda r: aten.select_backward(r, [7, 5], 0, 3), r)
 
 
+def test_diagonals_replaced():
+    x = torch.randn(4, 6)
+    for offset in (0, 2, -1, -3):
+        d = x.diagonal(offset) * 2
+        check(lambda x, d: x.diagonal_scatter(d, offset), x, d)
+        check(lambda d: aten.diagonal_backward(d, [4, 6], offset, 0, 1), d)
+    y = torch.randn(3, 4, 5)
+    check(lambda y: y.diagonal_scatter(y.diagonal(1, 2, 0) + 1, 1, 2, 0), y)
+
+
 def test_triangles():
     x = torch.randn(2, 5, 4)
     check(lambda x: (x.tril(), x.triu(), x.tril(-1), x.triu(2)), x)

@@ -1,4 +1,6 @@
-"""Every pointwise op, bit for bit against eager, over dtypes, promotions, shapes and special values."""
+"""Every pointwise op, bit for bit against eager, over dtypes, promotions, shapes and special
+values.
+"""
 
 from __future__ import annotations
 

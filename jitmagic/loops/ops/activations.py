@@ -1,7 +1,7 @@
 """Activations and their backwards, for graphs that keep them whole.
 
-Formulas and their order of operations are those of ATen/native/cpu/Activation.cpp and BinaryOps: where
-eager uses a fused multiply-add or a threshold, so does the lowering.
+Formulas and their order of operations are those of ATen/native/cpu/Activation.cpp and BinaryOps:
+where eager uses a fused multiply-add or a threshold, so does the lowering.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whole to ATen: what becomes one Extern step instead of loops.
 
-Comes in: any op with its arguments. Goes out: an Extern step whose results own their memory. An op that
-returns a view of its argument is replaced by its `_copy` twin, so that no memory is shared behind the
-back of the memory plan.
+Comes in: any op with its arguments. Goes out: an Extern step whose results own their memory. An op
+that returns a view of its argument is replaced by its `_copy` twin, so that no memory is shared
+behind the back of the memory plan.
 """
 
 from __future__ import annotations

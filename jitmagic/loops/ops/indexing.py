@@ -1,9 +1,9 @@
 """Indexing: run-time indexes, joins, pads and permutations of elements, as one nest each.
 
-A run-time index is checked as eager checks it: out of range raises. Ops that refuse negative indexes
-(gather, embedding, index_select, scatter) turn them into an index that is out of range.
-Writes at run-time indexes with possible duplicates (index_put, scatter) have an order in eager: they go
-whole to ATen, except a scatter of one element per row, which is a choice per element.
+A run-time index is checked as eager checks it: out of range raises. Ops that refuse negative
+indexes (gather, embedding, index_select, scatter) turn them into an index that is out of range.
+Writes at run-time indexes with possible duplicates (index_put, scatter) have an order in eager:
+they go whole to ATen, except a scatter of one element per row, which is a choice per element.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _both(a: Value | None, b: Value | None) -> Value | None:
 
 
 def _inside(place: Expr, first: int, size: int, step: int, extent: int) -> Value | None:
-    """Whether `place` of a dimension is one that slice(first, ..., step) of `size` elements names."""
+    """Whether `place` is one that slice(first, ..., step) of `size` elements names."""
     last = first + (size - 1) * step + 1
     held = _between(place, first or None, last if last < extent else None)
     if step == 1:
@@ -355,6 +355,58 @@ def select_backward(
 ) -> TensorView:
     dim = wrap_dim(dim, len(sizes))
     return _replace(builder, out, None, _unsqueezed(grad, dim), dim, index % sizes[dim], 1)
+
+
+@lowers("diagonal_scatter.default")
+def diagonal_scatter(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    source: TensorView,
+    offset: int = 0,
+    dim1: int = 0,
+    dim2: int = 1,
+) -> TensorView:
+    return _on_diagonal(builder, out, x, source, offset, dim1, dim2)
+
+
+@lowers("diagonal_backward.default")
+def diagonal_backward(
+    builder: Builder,
+    out: Out,
+    grad: TensorView,
+    sizes: Sequence[int],
+    offset: int,
+    dim1: int,
+    dim2: int,
+) -> TensorView:
+    return _on_diagonal(builder, out, None, grad, offset, dim1, dim2)
+
+
+def _on_diagonal(
+    builder: Builder,
+    out: Out,
+    x: TensorView | None,
+    source: TensorView,
+    offset: int,
+    dim1: int,
+    dim2: int,
+) -> TensorView:
+    """x (None: zeros) with a diagonal taken from source, whose last dimension runs along it."""
+    rank = len(out.spec.shape)
+    dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+
+    def value(point: Point) -> Value:
+        rest = constant(0, out.spec.dtype) if x is None else builder.load(x, point)
+        if not source.numel:
+            return rest
+        on = compute("eq", IndexValue(point[dim2]), IndexValue(add(point[dim1], Integer(offset))))
+        along = add(point[dim1], Integer(min(offset, 0)))
+        others = [part for d, part in enumerate(point) if d not in (dim1, dim2)]
+        found = _masked(builder, source, _kept(source, (*others, along)), on)
+        return where(on, found, rest) if x is not None else found
+
+    return builder.pointwise(out, value)
 
 
 def _unsqueezed(x: TensorView, dim: int) -> TensorView:

@@ -1,7 +1,7 @@
 """Products, convolutions, attention, sorting: what libraries do better stays one ATen call.
 
-Only reasons live here; lower() sends these ops whole. Their arguments may be strided views (aliases), so
-transposes cost nothing.
+Only reasons live here; lower() sends these ops whole. Their arguments may be strided views
+(aliases), so transposes cost nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Layer norm and batch norm, when they come undecomposed: one nest over the rows or the channels.
 
-Statistics are two-pass in the opmath dtype. Each op is a nest whose first stores are the statistics and
-whose last store, with inner axes, is the normalised tensor.
+Statistics are two-pass in the opmath dtype. Each op is a nest whose first stores are the statistics
+and whose last store, with inner axes, is the normalised tensor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Pointwise arithmetic, comparison, logic, bits, choice and conversion.
 
-Every function is scalar: Values in the dtype that the rule named beside it computes in, a Value out.
-Where eager computes a special form (pow by an integer, fused multiply-add under alpha), so do we.
+Every function is scalar: Values in the dtype that the rule named beside it computes in, a Value
+out. Where eager computes a special form (pow by an integer, fused multiply-add under alpha), so do
+we.
 """
 
 from __future__ import annotations

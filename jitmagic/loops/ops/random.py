@@ -1,7 +1,7 @@
 """Random numbers: drawn by ATen from the user's own generator, so that the stream is eager's.
 
-Only the draw is an Extern step; the arithmetic around it is loops. Draws keep the graph's order, which is
-the order of the steps that hold them: no later stage may swap two of them.
+Only the draw is an Extern step; the arithmetic around it is loops. Draws keep the graph's order,
+which is the order of the steps that hold them: no later stage may swap two of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reductions: one nest per op, the reduced axes bound inside its value.
 
-Sums of 16-bit floats accumulate in float32 and round once; sums of integers and bools are int64 (or the
-dtype asked for); variance is the two-pass formula. Dimensions without elements give the identity.
+Sums of 16-bit floats accumulate in float32 and round once; sums of integers and bools are int64 (or
+the dtype asked for); variance is the two-pass formula. Dimensions without elements give the
+identity.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Softmax and its kin, when they come undecomposed: one nest over the rows, nested reductions inside.
+"""Softmax and its kin, when they come undecomposed: one nest over the rows, nested reductions
+inside.
 
 The arithmetic is in the opmath dtype from end to end and rounds once, as eager's own kernels do.
 """
@@ -26,7 +27,7 @@ def _rowwise(
     out: Out,
     x: TensorView,
     dim: int,
-    value: Callable[[Point, Row, "_Line"], Value],
+    value: Callable[[Point, Row, _Line], Value],
 ) -> TensorView:
     wide = opmath(torch.promote_types(x.dtype, out.spec.dtype))
     dim = wrap_dim(dim, len(x.shape))
@@ -89,7 +90,7 @@ def _backward(
     grad: TensorView,
     y: TensorView,
     dim: int,
-    value: Callable[[Point, Row, Row, "_Line"], Value],
+    value: Callable[[Point, Row, Row, _Line], Value],
 ) -> TensorView:
     wide = opmath(grad.dtype)
 

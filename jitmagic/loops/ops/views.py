@@ -1,7 +1,7 @@
 """Views: index maps over the same buffer; no memory, no step.
 
-Each lowering gives the point of the viewed tensor for a point of the result. Only as_strided needs real
-memory (an Alias), and a reshape that eager would copy is a copy nest here too.
+Each lowering gives the point of the viewed tensor for a point of the result. Only as_strided needs
+real memory (an Alias), and a reshape that eager would copy is a copy nest here too.
 """
 
 from __future__ import annotations

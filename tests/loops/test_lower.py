@@ -1,0 +1,114 @@
+"""What lower() itself decides: names, effects, devices, declines, errors, speed of growth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from recording import check, record
+
+from jitmagic.errors import VerifyError
+from jitmagic.loops.ir import Extern, Nest
+from jitmagic.loops.lower import lower
+from jitmagic.loops.verify import verify
+from jitmagic.spec import TensorSpec, spec_of
+
+aten = torch.ops.aten
+CUDA = torch.device("cuda", 0)
+
+
+def _spec(*shape: int, device: torch.device = CUDA) -> TensorSpec:
+    return TensorSpec(
+        shape, tuple(torch.empty(shape, device="meta").stride()), torch.float32, device
+    )
+
+
+def test_a_cpu_scalar_is_brought_to_the_device():
+    graph = torch.fx.Graph()
+    x, s = graph.placeholder("x"), graph.placeholder("s")
+    y = graph.call_function(aten.mul.Tensor, (x, s))
+    graph.output((y,))
+    x.meta["spec"], y.meta["spec"] = _spec(3), _spec(3)
+    s.meta["spec"] = _spec(device=torch.device("cpu"))
+    program = lower(torch.fx.GraphModule({}, graph), "g")
+    verify(program)
+    moved, nest = program.steps
+    assert isinstance(moved, Extern)
+    assert moved.kwargs == {"device": CUDA}
+    assert isinstance(nest, Nest)
+    assert {program.buffers[s.buffer].device for s in nest.stores} == {CUDA}
+
+
+def test_copies_between_devices_are_atens():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(aten._to_copy.default, (x,), {"device": CUDA})
+    graph.output((y,))
+    x.meta["spec"], y.meta["spec"] = _spec(3, device=torch.device("cpu")), _spec(3)
+    (step,) = lower(torch.fx.GraphModule({}, graph), "g").steps
+    assert (step.op, step.reason) == (aten._to_copy.default, "a copy between devices")
+
+
+def test_origins_are_graph_nodes():
+    graph, _ = record(lambda x, y: (x.flip(0) @ y + 1).sum(), torch.randn(3, 3), torch.randn(3, 3))
+    program = lower(graph, "g")
+    names = {node.name for node in graph.graph.nodes}
+    assert all(set(s.origins) <= names for s in program.steps if isinstance(s, Nest))
+
+
+def test_a_mutating_op_in_the_graph_is_refused():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(aten.add_.Tensor, (x, 1))
+    graph.output((y,))
+    x.meta["spec"] = y.meta["spec"] = spec_of(torch.randn(3))
+    with pytest.raises(VerifyError, match="functional"):
+        lower(torch.fx.GraphModule({}, graph), "g")
+
+
+def test_missing_specs_are_refused():
+    graph = torch.fx.Graph()
+    graph.output((graph.placeholder("x"),))
+    with pytest.raises(VerifyError, match="no spec"):
+        lower(torch.fx.GraphModule({}, graph), "g")
+
+
+def test_unused_results_have_no_buffer():
+    program = check(
+        lambda x: aten.native_layer_norm(x, [4], None, None, 1e-5)[0],
+        torch.randn(3, 4),
+        exact=False,
+    )
+    assert [len(step.stores) for step in program.steps] == [1]
+    program = check(lambda x: torch.sort(x)[1], torch.randn(3, 4), whole=["aten.sort.default"])
+    assert program.steps[0].results[0] is None
+
+
+def test_none_outputs_stay_none():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["spec"] = spec_of(torch.randn(3))
+    graph.output((x, None))
+    assert lower(torch.fx.GraphModule({}, graph), "g").outputs == ("x", None)
+
+
+def test_a_library_op_among_loops():
+    check(
+        lambda x, w: torch.relu(
+            aten.convolution(x + 1, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+        ),
+        torch.randn(2, 3, 5, 5),
+        torch.randn(4, 3, 3, 3),
+        whole=["aten.convolution.default"],
+    )
+
+
+def test_programs_grow_linearly_with_the_graph():
+    def chain(x):
+        for _ in range(300):
+            x = torch.tanh(x * 1.01 + x)
+        return x
+
+    graph, _ = record(chain, torch.randn(4, 4))
+    program = lower(graph, "chain")
+    verify(program)
+    assert len(program.steps) == 900
