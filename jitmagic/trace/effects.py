@@ -118,7 +118,7 @@ class ExitBuilder:
         self._graph = graph
         self._recipes: dict[int, tuple[Value, Recipe]] = {}
         self._outputs: dict[int, FromGraph] = {}
-        self._fills: list[Effect] = []
+        self._unfilled: list[Value] = []  # new objects whose `fill` is still to be asked
         self._effects: list[Effect] = []
         self._late: list[Effect] = []
         self._active: set[int] = set()
@@ -133,7 +133,7 @@ class ExitBuilder:
         recipe = self._read(value) if value.source and not value.pinned else self._make(value)
         self._recipes[id(value)] = value, recipe
         if value.source is None:
-            self._fills.extend(value.fill(self))
+            self._unfilled.append(value)
         return recipe
 
     def _read(self, value: Value) -> Recipe:
@@ -189,9 +189,13 @@ class ExitBuilder:
 
     def effects(self) -> tuple[Effect, ...]:
         """All effects: new objects are filled, then the program's own, then iterators advanced."""
-        while self._containers:
-            self._fills.append(self._containers.pop().replace(self))
-        return (*self._fills, *self._effects, *self._late)
+        fills: list[Effect] = []
+        while self._unfilled or self._containers:
+            waiting, self._unfilled = self._unfilled, []
+            fills.extend(effect for value in waiting for effect in value.fill(self))
+            emptied, self._containers = self._containers, []
+            fills.extend(container.replace(self) for container in emptied)
+        return (*fills, *self._effects, *self._late)
 
 
 class _SelfContaining(Exception):
