@@ -1,6 +1,7 @@
 """Compiles the drivers of this folder against the kernel headers, once per source and instruction set.
 
-In: a source beside this file and an ISA name. Out: a loaded library. Invariant: the flags are those of the C++ renderer.
+In: a source beside this file and an ISA name. Out: a loaded library. Invariant: the flags are those of the C++ renderer
+(less optimised where the ISA is not this machine's own).
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ FLAGS = (
     "-Wall -Wextra -Wno-psabi -Werror"
 ).split()
 CXX = shutil.which("g++")
-# The two large drivers are built as kernels are for this machine, quickly for the other instruction sets.
-_LARGE = ("pointwise.cpp", "layout.cpp")
 
 
 def _runs_here(isa: str) -> bool:
@@ -49,6 +48,7 @@ def library(source: str, isa: str) -> ctypes.CDLL:
     out = Path(_folder().name) / f"{Path(source).stem}-{isa}.so"
     arch = [f"-march={isa}", f"-I{HEADERS}"]
     assert CXX is not None
-    extra = ["-O1"] if source in _LARGE and isa != "native" else []
+    # Built as kernels are for this machine, quickly for the other instruction sets.
+    extra = [] if isa == "native" else ["-O1"]
     compile_text([CXX, *FLAGS, *extra, *arch, str(HERE / source), "-o", str(out)])
     return ctypes.CDLL(str(out))

@@ -118,10 +118,13 @@ def test_exact_real(isa: str, dtype: str) -> None:
     more: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
         "truediv": torch.true_divide, "copysign": torch.copysign, "nextafter": torch.nextafter,
     }  # fmt: skip
+    # Where a / b overflows, torch's vectorised fmod gives NaN, its scalar one the remainder: so do we.
+    exact = ~((a / b).isinf() & a.isfinite() & (b != 0))
     for name, fn2 in {**EXACT_BINARY, **more, **DIVISION}.items():
+        keep = exact if name in DIVISION else torch.ones_like(exact)
         for form in both(name):
             got = zeros_may_differ(name, call(isa, form, dtype, a, b), fn2(a, b))
-            assert_same(got, fn2(a, b), f"{form} {dtype}")
+            assert_same(got[keep], fn2(a, b)[keep], f"{form} {dtype}")
 
 
 @pytest.mark.parametrize("isa", ISAS)

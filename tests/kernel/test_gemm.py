@@ -1,0 +1,94 @@
+"""Matrix products against fp64 in every layout, size class and epilogue; thread ranges."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from .building import CXX, ISAS, library
+
+pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
+
+SHAPES = [
+    (1, 1, 1), (1, 10, 7), (3, 5, 2), (7, 33, 65), (8, 8, 8), (16, 16, 16), (17, 15, 31), (32, 10, 128),
+    (10, 128, 32), (5, 300, 784), (33, 47, 100), (64, 64, 64), (100, 37, 129), (13, 200, 1), (130, 70, 300),
+    (200, 7, 64), (4, 4, 0),
+]  # fmt: skip
+
+
+def pointer(t: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(t.data_ptr())
+
+
+def operands(layout: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded parents, so that the leading dimension differs from the width."""
+    g = torch.Generator().manual_seed(m * 10000 + n * 100 + k)
+    a = torch.randn(k, m + 3, generator=g)[:, :m].t() if layout[0] == "T" else torch.randn(m, k + 5, generator=g)[:, :k]
+    b = torch.randn(n, k + 2, generator=g)[:, :k].t() if layout[1] == "T" else torch.randn(k, n + 1, generator=g)[:, :n]
+    return a, b
+
+
+def multiply(
+    isa: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, bias: torch.Tensor, mode: int, threads: int
+) -> None:
+    sizes = [a.shape[0], b.shape[1], a.shape[1], *a.stride(), *b.stride(), c.stride(0)]
+    library("reductions.cpp", isa).matmul(
+        *map(pointer, (a, b, bias, c)), (ctypes.c_int64 * 8)(*sizes), ctypes.c_int(mode), ctypes.c_int(threads)
+    )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_products(isa: str, layout: str) -> None:
+    for m, n, k in SHAPES:
+        a, b = operands(layout, m, n, k)
+        exact, scale = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+        bias = torch.randn(n, generator=torch.Generator().manual_seed(n))
+        before = torch.randn(m, n + 4, generator=torch.Generator().manual_seed(m))
+        wants = [exact, exact + bias, exact + before[:, :n], (exact + bias).relu()]
+        for mode, want in enumerate(wants):
+            whole = before.clone()
+            multiply(isa, a, b, whole[:, :n], bias, mode, 2)
+            error = (whole[:, :n].double() - want).abs()
+            assert (error <= 6e-8 * (scale + 4) * (4 + k**0.5)).all(), (m, n, k, mode)
+            assert whole[:, n:].equal(before[:, n:]), "wrote beyond a row"
+
+
+def test_result_does_not_depend_on_threads() -> None:
+    for layout in ("NN", "NT", "TN"):
+        a, b = operands(layout, 70, 130, 200)
+        results = []
+        for threads in (1, 2, 3):
+            c = torch.empty(70, 130)
+            multiply("native", a, b, c, torch.empty(130), 0, threads)
+            results.append(c)
+        assert results[0].equal(results[1])
+        assert results[0].equal(results[2])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_parallel_for_covers_once(threads: int) -> None:
+    lib = library("reductions.cpp", "native")
+    lib.cover.restype = ctypes.c_int64
+    for n in (0, 1, 7, 8, 9, 100, 1001):
+        for grain in (1, 10, 10_000):
+            hits, begins = torch.zeros(n + 1, dtype=torch.int32), torch.zeros(8, dtype=torch.int64)
+            ranges = lib.cover(ctypes.c_int64(n), ctypes.c_int64(grain), threads, pointer(hits), pointer(begins))
+            assert hits[:n].eq(1).all()
+            assert ranges <= threads
+            assert begins[:ranges].remainder(8).eq(0).all()
+            assert ranges == (n > 0) or n > grain
+
+
+def test_threads_follow_torch() -> None:
+    lib = library("reductions.cpp", "native")
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            assert lib.default_threads() == count
+        assert lib.nested_threads() == 1
+    finally:
+        torch.set_num_threads(before)

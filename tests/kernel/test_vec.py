@@ -1,0 +1,136 @@
+"""Vec's conversions, memory access and masks against torch, per ISA."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+from .building import CXX, ISAS, library
+
+pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
+
+DTYPES = {
+    "f32": torch.float32, "f64": torch.float64, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
+    "i32": torch.int32, "i64": torch.int64, "b8": torch.bool, "bf16": torch.bfloat16, "f16": torch.float16,
+}  # fmt: skip
+MEMORY = ["f32", "f64", "i8", "i16", "i64", "b8", "bf16"]
+
+
+def pointer(t: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(t.data_ptr())
+
+
+def raw(t: torch.Tensor) -> torch.Tensor:
+    """Bits of a half, so that NaNs compare; other tensors as they are."""
+    return t.view(torch.int16) if t.dtype in (torch.bfloat16, torch.float16) else t
+
+
+def width(isa: str) -> int:
+    return int(library("layout.cpp", isa).width())
+
+
+def values_to_convert(source: str, target: str) -> torch.Tensor:
+    dtype = DTYPES[source]
+    if dtype is torch.bool:
+        return torch.tensor([True, False] * 40)
+    if dtype in (torch.bfloat16, torch.float16):
+        every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+        if DTYPES[target].is_floating_point or target == "b8":
+            return every
+        return every[every.isfinite() & (every.abs() < 100)].abs()
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        ends = [info.min, info.min + 1, info.max - 1, info.max, 0, 1]
+        return torch.tensor([*ends, *range(max(info.min, -100), 100)], dtype=dtype)
+    if DTYPES[target].is_floating_point or target == "b8":
+        bits = torch.linspace(-(2**31), 2**31 - 1, 60000, dtype=torch.float64).long().to(torch.int32)
+        ties = torch.arange(0x33000000, 0x47900000, 0x800).to(torch.int32)  # halfway points of halves
+        x = torch.cat([bits.view(torch.float32), ties.view(torch.float32)])
+        return x.to(dtype)
+    top = 127 if target in ("i8", "u8") else 30000
+    return torch.linspace(0.0 if target == "u8" else -top, top, 999, dtype=dtype)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("source", DTYPES)
+def test_convert(isa: str, source: str) -> None:
+    for target, dtype in DTYPES.items():
+        x = values_to_convert(source, target)
+        want = x.to(dtype)
+        if source == "f64" and target in ("bf16", "f16"):
+            want = x.float().to(dtype)  # documented: through float
+        for form in ("", "_scalar"):
+            got = torch.empty_like(want)
+            fn = getattr(library("layout.cpp", isa), f"convert_{source}_{target}{form}")
+            fn(pointer(x), pointer(got), ctypes.c_int64(x.numel()))
+            nans = want.isnan() & got.isnan() if dtype.is_floating_point else torch.zeros_like(want, dtype=torch.bool)
+            bad = ((raw(got) != raw(want)) & ~nans).nonzero().flatten()
+            assert bad.numel() == 0, (target, form, x[bad[:4]], got[bad[:4]], want[bad[:4]])
+
+
+def sample(name: str, n: int) -> torch.Tensor:
+    x = torch.arange(1, n + 1)
+    return (x % 3 == 0) if name == "b8" else x.to(DTYPES[name])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", MEMORY)
+def test_tails_touch_nothing_else(isa: str, name: str) -> None:
+    n, lib = width(isa), library("layout.cpp", isa)
+    fill = sample(name, 7)[5:6].clone()
+    for count in range(n + 2):
+        a, out = sample(name, n), sample(name, 40)[:1].repeat(2 * n + 4)
+        getattr(lib, f"tail_{name}")(pointer(a), pointer(out), ctypes.c_int64(count), pointer(fill))
+        valid = min(count, n)
+        assert out[:n].equal(torch.cat([a[:valid], fill.repeat(n - valid)]))
+        assert out[n : n + valid].equal(a[:valid])
+        assert out[n + valid :].equal(sample(name, 1).repeat(n + 4 - valid))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", MEMORY)
+def test_strided_gather_where_stream(isa: str, name: str) -> None:
+    n, lib = width(isa), library("layout.cpp", isa)
+    a = sample(name, 5 * n)
+    out = torch.zeros(5 * n, dtype=a.dtype)
+    getattr(lib, f"strided_{name}")(pointer(a), pointer(out), ctypes.c_int64(3), ctypes.c_int64(n - 1))
+    assert out[: 3 * (n - 1) : 3].equal(a[: 3 * (n - 1) : 3])
+    assert not out[3 * (n - 1) :].any()
+    index, keep = torch.randperm(n, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 2 == 0
+    out = torch.zeros(2 * n, dtype=a.dtype)
+    getattr(lib, f"gather_{name}")(pointer(a), pointer(index), pointer(keep), pointer(out))
+    zero = torch.zeros(1, dtype=a.dtype)
+    assert out[:n].equal(torch.where(keep, a[index], zero))
+    assert out[n:].equal(torch.zeros(n, dtype=a.dtype).index_put((index[keep],), a[index[keep]]))
+    b = a.flip(0).contiguous()
+    out = torch.zeros(n, dtype=a.dtype)
+    getattr(lib, f"where_{name}")(pointer(keep), pointer(a), pointer(b), pointer(out))
+    assert out.equal(torch.where(keep, a[:n], b[:n]))
+    getattr(lib, f"stream_{name}")(pointer(a), pointer(out))
+    assert out.equal(a[:n])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_masks_and_iota(isa: str) -> None:
+    n, lib = width(isa), library("layout.cpp", isa)
+    lib.mask_bits.restype = lib.first_bits.restype = ctypes.c_uint64
+    for pattern in (0, 1, 0b1010, (1 << n) - 1, 1 << (n - 1)):
+        m = torch.tensor([bool(pattern >> i & 1) for i in range(n)])
+        assert lib.mask_bits(pointer(m)) == pattern & ((1 << n) - 1)
+        assert lib.mask_any_all(pointer(m)) == bool(m.any()) + 2 * bool(m.all())
+    for count in (-1, 0, 1, n - 1, n, n + 5):
+        assert lib.first_bits(ctypes.c_int64(count)) == (1 << min(max(count, 0), n)) - 1
+    out = torch.empty(n, dtype=torch.int64)
+    lib.iota_i64(ctypes.c_int64(2**40), pointer(out))
+    assert out.equal(torch.arange(2**40, 2**40 + n))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_fma_rounds_once(isa: str) -> None:
+    n = width(isa)
+    a = torch.randn(n, generator=torch.Generator().manual_seed(0))
+    b, c, out = 1 / a, -torch.ones(n), torch.empty(n)
+    library("layout.cpp", isa).fma_f32(*map(pointer, (a, b, c, out)), ctypes.c_int64(n))
+    assert out.equal((a.double() * b.double() - 1).float())
