@@ -11,6 +11,8 @@ before the instruction of the root frame that led there: speculation restarts, n
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -48,7 +50,11 @@ from .wrap import wrap_object
 
 __all__ = ["Machine", "trace"]
 
-_TORCH_FILES = torch.__path__[0]
+# Files whose lines say nothing to the user: torch, numpy and the standard library.
+_LIBRARY = re.compile(
+    rf"{re.escape(torch.__path__[0])}|.*[/\\]site-packages[/\\]numpy[/\\]"
+    rf"|{re.escape(os.path.dirname(os.__file__))}[/\\](?!site-packages)|<frozen "
+)
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
@@ -275,7 +281,7 @@ class Machine:
 
     def lines(self) -> tuple[UserLine, ...]:
         inlined = (frame.line() for frame in reversed(self.frames[1:]))
-        users = (line for line in inlined if not line.filename.startswith(_TORCH_FILES))
+        users = (line for line in inlined if not _LIBRARY.match(line.filename))
         return (*users, self.root.line())
 
     def wrap(self, obj: object, source: Source) -> Value:

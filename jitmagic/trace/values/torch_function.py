@@ -50,7 +50,7 @@ class TorchFunctionValue(BuiltinValue):
         if handler is not None:
             return handler(machine, args, kwargs)
         if self.refusal is not None:
-            raise GraphBreak(RefusedTorchCall.of(name=name_of(self.obj), why=self.refusal))
+            raise GraphBreak(RefusedTorchCall.of(name=torch_name(self.obj), why=self.refusal))
         return record(machine, self.obj, args, kwargs)
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -58,6 +58,25 @@ class TorchFunctionValue(BuiltinValue):
 
     def describe(self) -> str:
         return f"torch function {self.obj.__name__}"
+
+
+_PUBLIC = {
+    "torch.functional": "torch",
+    "torch._C._nn": "torch.nn.functional",
+    "torch._C._linalg": "torch.linalg",
+    "torch._C._fft": "torch.fft",
+    "torch._C._special": "torch.special",
+    "torch._C": "torch",
+    "torch.random": "torch",
+    "torch.serialization": "torch",
+}
+
+
+def torch_name(obj: Any) -> str:
+    """The name users know a torch function by."""
+    module = obj.__module__
+    bare = str(obj.__name__).removeprefix("linalg_").removeprefix("fft_").removeprefix("special_")
+    return f"{_PUBLIC.get(module, module)}.{bare}"
 
 
 class TensorTypeMethod(BuiltinValue):

@@ -1,0 +1,109 @@
+"""Runs the corpus of Python programs on an interpreter that has no torch; prints JSON.
+
+    python3.13 -m tests.trace.every_python
+
+Where torch is missing, a stand-in with the few names the core of the tracer touches takes its place, and
+the torch side of the tracer and the graph builder are left out.
+"""
+
+from __future__ import annotations
+
+import dis
+import importlib.util
+import json
+import sys
+import traceback
+import types
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TORCH_SIDE = (
+    "jitmagic.trace.builtins.torch_calls",
+    "jitmagic.trace.values.contexts",
+    "jitmagic.trace.values.nn_module",
+    "jitmagic.trace.values.tensor_inputs",
+    "jitmagic.trace.values.torch_function",
+)
+
+
+class _StandIn(types.ModuleType):
+    """A module whose every unknown name is a new, empty class."""
+
+    __path__ = ["/no/torch"]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (), {})
+        setattr(self, name, made)
+        return made
+
+
+class _Graph:
+    """A graph nothing is put into."""
+
+    def __init__(self, grad_enabled: bool) -> None:
+        self.grad_enabled = grad_enabled
+
+    def finish(self, name: str) -> tuple[Any, tuple]:
+        return (lambda: ()), ()
+
+
+def _stand_in_for_torch() -> None:
+    torch = _StandIn("torch")
+    torch.Size = type("Size", (tuple,), {})
+    off = lambda *_: False
+    for name in ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled"):
+        setattr(torch, name, off)
+    torch.are_deterministic_algorithms_enabled = off
+    torch.get_default_dtype = lambda: None
+    torch._C = _StandIn("torch._C")
+    torch._C._len_torch_function_stack = torch._C._len_torch_dispatch_stack = lambda: 0
+    torch.nn, torch.fx = _StandIn("torch.nn"), _StandIn("torch.fx")
+    sys.modules |= {"torch": torch, "torch.nn": torch.nn, "torch.fx": torch.fx, "torch._C": torch._C}
+    for name in (*TORCH_SIDE, "jitmagic.graph.builder", "jitmagic.graph.verify"):
+        sys.modules[name] = _StandIn(name)
+    sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
+    for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch
+        package = types.ModuleType(name)
+        package.__path__ = [str(ROOT / name.replace(".", "/"))]
+        sys.modules[name] = package
+
+
+def check_opcodes() -> str:
+    """Every opcode of the running interpreter has a handler, a reason, or is taken apart by decode."""
+    from jitmagic.bytecode.versions import RUNNING
+    from jitmagic.trace import inventory
+    from jitmagic.trace.opcodes.registry import UNSUPPORTED, handlers_of_version
+
+    assert inventory.MODULES
+    handled = handlers_of_version(sys.version_info[:2])
+    real = {
+        name
+        for name, number in dis.opmap.items()
+        if number < 256 and not name.startswith("INSTRUMENTED_")
+    }
+    missing = real - set(handled) - set(UNSUPPORTED) - set(RUNNING.superinstructions)
+    both = set(handled) & set(UNSUPPORTED)
+    return "ok" if not missing and not both else f"missing {missing}, twice {both}"
+
+
+def main() -> None:
+    if importlib.util.find_spec("torch") is None:
+        _stand_in_for_torch()
+    from .agreement import agree
+    from .python_programs import PROGRAMS
+
+    outcomes = {"every opcode has a handler or a reason": check_opcodes()}
+    for fn, make in PROGRAMS:
+        try:
+            agree(fn, make)
+            outcomes[fn.__name__] = "ok"
+        except Exception:  # whatever went wrong is the outcome
+            outcomes[fn.__name__] = traceback.format_exc(limit=-4)
+    print(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main()
