@@ -21,7 +21,7 @@ from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, is_random, is_view, module_of
-from .pointwise import is_pointwise, is_transcendental
+from ..graph.pointwise import is_pointwise, is_transcendental
 from .result import Joint, Partition
 
 __all__ = ["partition"]

@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 from ..errors import CompileFailed, UserLine
 from ..spec import TensorSpec
 from .nodes import alias_root, is_view_op
-from .shapes import infer
+from ..graph.shapes import infer
 
 __all__ = ["Decomposition", "Recorder", "Sym", "contiguous_strides", "spec_from_meta"]
 

@@ -32,6 +32,7 @@ from .propagate import (
     strides_are_certain,
     target_name,
 )
+from .strictness import check_as_kernels_do
 from .target_traits import draws, statistics_written
 
 __all__ = ["GraphBuilder", "map_nodes"]
@@ -115,6 +116,8 @@ class GraphBuilder:
             for node, version in zip(given, before, strict=True)
             if node.meta["val"]._version != version
         )
+        changed = [node.meta["val"] for node in written]
+        check_as_kernels_do(name, placement.args, placement.kwargs, changed)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)

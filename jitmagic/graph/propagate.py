@@ -10,12 +10,14 @@ the grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..spec import TensorSpec
+from .shapes import infer, infer_in_place
 
 __all__ = ["DataDependent", "EagerRaises", "input_meta", "run_on_meta", "strides_are_certain", "target_name"]
 
@@ -57,7 +59,7 @@ def target_name(target: Target) -> str:
 
 def run_on_meta(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> Any:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode."""
-    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+    with torch.inference_mode(False), torch.set_grad_enabled(grad), _SHAPES:
         try:
             if isinstance(target, str):
                 return getattr(args[0], target)(*args[1:], **kwargs)
@@ -69,6 +71,51 @@ def run_on_meta(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], g
             if any(sign in text for sign in _NO_DATA):
                 raise DataDependent(_first_line(error)) from None
             raise EagerRaises(error) from None
+
+
+class _Shapes(TorchDispatchMode):
+    """Floating-point calls that eager accepts for sure are answered by rules of our own: torch's meta
+    kernels for them are Python functions that take 150 µs, and the first one imports torch._dynamo."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # The default wraps __torch_dispatch__ in a function that imports torch._dynamo (1.8 s).
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        if _is_safe(func, _tensors(args)):
+            made = infer(func, args, named)
+            if made is None:
+                made = infer_in_place(func, args, named)
+            if made is not None:
+                return made
+        return func(*args, **named)
+
+
+def _is_safe(func: Any, tensors: list[torch.Tensor]) -> bool:
+    """Whether eager accepts these dtypes for sure: floating point, or floating point read by index."""
+    if func is torch.ops.aten.embedding.default:
+        weight, indices = tensors
+        return indices.dtype is torch.int64 and weight.is_floating_point() and weight.dim() == 2
+    return all(t.is_floating_point() and t.is_meta for t in tensors)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, (tuple, list)):
+        return [tensor for value in values for tensor in _tensors(value)]
+    return []
+
+
+_SHAPES = _Shapes()
 
 
 def strides_are_certain(target: Target) -> bool:

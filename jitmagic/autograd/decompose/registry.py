@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..recorder import Decomposition, Recorder, Sym
-from ..shapes import promoted
+from ...graph.shapes import promoted
 
 __all__ = ["TABLE", "is_half", "rule", "up"]
 

@@ -3,8 +3,9 @@
 `infer(op, args, kwargs)` gives the meta tensor of the result, or None: then the operation's own meta
 kernel is asked. Those of the pointwise operations and reductions are Python functions inside torch
 (150 microseconds a call, and the first call imports torch._dynamo); these rules take about five.
-They state what ATen's TensorIterator does: broadcasting, type promotion by category (dimensioned tensors
-over 0-dim tensors over numbers), output strides by the order of the inputs' strides.
+They state what ATen's TensorIterator does: broadcasting, type promotion by category (dimensioned
+tensors over 0-dim tensors over numbers), output strides by the order of the inputs' strides. What
+eager rejects raises here too, or gives None, as long as all tensors are floating-point.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 
-__all__ = ["infer", "iterator_strides", "promoted"]
+__all__ = ["infer", "infer_in_place", "iterator_strides", "promoted"]
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -28,6 +29,17 @@ def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of op on meta tensors, or None where no rule is written here."""
     rule = _RULES.get(op)
     return None if rule is None else rule(*args, **kwargs)
+
+
+def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The first argument, where op is the in-place form of a pointwise rule and the result fits."""
+    functional = _IN_PLACE.get(op)
+    made = None if functional is None else infer(functional, args, kwargs)
+    if made is None or made.shape != args[0].shape:
+        return None
+    if made.dtype is not args[0].dtype:
+        return None
+    return args[0]
 
 
 def _meta(
@@ -216,12 +228,19 @@ def _where(condition: Any, then: Any, other: Any) -> torch.Tensor | None:
     return _elementwise([condition, then, other], promoted((then, other)))
 
 
+def _wrapped(dim: int, rank: int) -> int:
+    bound = max(rank, 1)
+    if not -bound <= dim < bound:
+        raise IndexError(f"Dimension out of range: {dim} for {rank} dimensions")
+    return dim % bound
+
+
 def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
     rank = len(shape)
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         gone = set(range(rank))
     else:
-        gone = {d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}
+        gone = {_wrapped(d, rank) for d in ([dims] if isinstance(dims, int) else dims)}
     if keepdim:
         return [1 if i in gone else extent for i, extent in enumerate(shape)]
     return [extent for i, extent in enumerate(shape) if i not in gone]
@@ -305,7 +324,63 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     return _meta(shape, promoted(tensors))
 
 
+def _same_layout(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Activations with parameters: elementwise over the first argument."""
+    return _elementwise([x], x.dtype)
+
+
+def _contiguous(x: torch.Tensor, dim: int, *args: Any) -> torch.Tensor | None:
+    """Softmax and its kin: a contiguous result."""
+    _wrapped(dim, x.dim())
+    dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
+    return None if True in args else _meta(x.shape, dtype)
+
+
+def _triangle(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor | None:
+    return _meta(x.shape, x.dtype) if x.dim() >= 2 and x.is_contiguous() else None
+
+
+def _layer_norm(
+    x: torch.Tensor,
+    shape: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, ...] | None:
+    kept = x.dim() - len(shape)
+    if not shape or list(x.shape[kept:]) != list(shape) or kept < 0:
+        return None
+    given = [t for t in (weight, bias) if t is not None]
+    if any(list(t.shape) != list(shape) or t.dtype is not x.dtype for t in given):
+        return None
+    rows = [*x.shape[:kept], *[1] * len(shape)]
+    return _meta(x.shape, x.dtype), _meta(rows, x.dtype), _meta(rows, x.dtype)
+
+
+def _arange(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> torch.Tensor | None:
+    """Counting with integers: ceil((end - start) / step) of them."""
+    if not all(type(v) is int for v in (start, end, step)) or step == 0:
+        return None
+    if (end - start) * step < 0:
+        return None
+    return _meta((-((start - end) // step),), kwargs.get("dtype") or torch.int64)
+
+
+def _count(end: Any, **kwargs: Any) -> torch.Tensor | None:
+    return _arange(0, end, **kwargs)
+
+
 _RULES: Mapping[Any, Rule] = {
+    **{op: _same_layout for op in (aten.gelu.default, aten.silu.default, aten.elu.default)},
+    **{op: _same_layout for op in (aten.leaky_relu.default, aten.softplus.default)},
+    **{op: _contiguous for op in (aten._softmax.default, aten._log_softmax.default)},
+    aten._safe_softmax.default: _contiguous,
+    aten.tril.default: _triangle,
+    aten.triu.default: _triangle,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.arange.default: _count,
+    aten.arange.start: _arange,
+    aten.arange.start_step: _arange,
     **{op: _pointwise(promoted, n) for op, n in overloads(PROMOTING)},
     **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
     **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
@@ -335,4 +410,12 @@ _RULES: Mapping[Any, Rule] = {
     aten.gather.default: _gathered,
     aten.embedding.default: _embedded,
     aten.cat.default: _cat,
+}
+
+_IN_PLACE: Mapping[Any, Any] = {
+    getattr(getattr(aten, name + "_"), op._overloadname): op
+    for table in (PROMOTING, FLOATING, KEEPING)
+    for op, _ in overloads(table)
+    for name in (op._opname,)
+    if hasattr(aten, name + "_") and op._overloadname in getattr(aten, name + "_").overloads()
 }

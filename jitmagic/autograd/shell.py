@@ -1,0 +1,146 @@
+"""make_callable: the forward and backward executables as one function of the graph's inputs.
+
+In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and a factory for the backward one
+((*saved, *tangents) -> gradients). Out: a callable (*inputs) -> tuple of the user's outputs.
+Nothing to add: the forward itself comes back. Otherwise a native `AutogradFunction`
+(extensions/runtime/autograd.cpp) makes views, bumps version counters and, where something needs grad, hangs
+one autograd Node on the results. The backward is made at the first backward, once, whatever the thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from ..errors import CompileFailed, DoubleBackward, NativeMissing
+from .result import FromInput, Output, Partition, Result, ViewOf
+
+__all__ = ["interpreted", "make_callable"]
+
+Executable = Callable[..., Any]
+_RESULT, _INPUT, _VIEW = 0, 1, 2  # enum Output::Kind
+
+
+def make_callable(
+    partition: Partition,
+    forward: Executable,
+    backward: Callable[[], Executable] | None = None,
+) -> Executable:
+    """`backward` makes the backward executable; None: the graph is interpreted by torch."""
+    if _is_plain(partition):
+        return forward
+    if backward is None:
+        backward = lambda: interpreted(partition.backward)  # noqa: E731 - a default, not a name
+    return _native()(
+        forward,
+        _Once(backward),
+        _signature(partition),
+        CompileFailed,
+        DoubleBackward,
+    )
+
+
+def _native() -> Callable[..., Executable]:
+    try:
+        from jitmagic import _runtime  # noqa: PLC0415 - absent until it is built
+    except ImportError as error:
+        raise NativeMissing("jitmagic._runtime", str(error)) from error
+    made: Callable[..., Executable] = _runtime.AutogradFunction
+    return made
+
+
+def _is_plain(partition: Partition) -> bool:
+    """The executable's results are the user's outputs as they are."""
+    if partition.mutated_inputs or partition.tangents:
+        return False
+    plain = tuple(Result(i, False) for i in range(partition.results))
+    return partition.outputs == plain
+
+
+class _Once:
+    """Calls the factory once, also when several threads run their first backward at the same time."""
+
+    __slots__ = ("_factory", "_lock", "_made")
+
+    def __init__(self, factory: Callable[[], Executable]) -> None:
+        self._factory, self._lock = factory, Lock()
+        self._made: Executable | None = None
+
+    def __call__(self) -> Executable:
+        with self._lock:
+            if self._made is None:
+                self._made = self._factory()
+            return self._made
+
+
+def _signature(partition: Partition) -> dict[str, Any]:
+    """The Partition as tuples of integers."""
+    nodes = partition.forward.graph.nodes
+    inputs = sum(node.op == "placeholder" for node in nodes)
+    flat = next(node for node in reversed(nodes) if node.op == "output").args[0]
+    layouts = [flat[i].meta["spec"] for i in partition.tangents]
+    return {
+        "inputs": inputs,
+        "results": partition.results,
+        "intermediates": partition.saved_intermediates,
+        "saved_inputs": partition.saved_inputs,
+        "saved_results": partition.saved_results,
+        "grad_inputs": partition.grad_inputs,
+        "mutated": partition.mutated_inputs,
+        "outputs": tuple(_output(output) for output in partition.outputs),
+        "tangents": tuple(
+            (index, spec.shape, spec.stride)
+            for index, spec in zip(partition.tangents, layouts, strict=True)
+        ),
+        "reach": partition.reach,
+    }
+
+
+def _output(output: Output) -> tuple[Any, ...]:
+    match output:
+        case Result(index):
+            return _RESULT, index
+        case FromInput(index):
+            return _INPUT, index
+        case ViewOf(of_input, base, spec):
+            return (
+                _VIEW,
+                base,
+                int(of_input),
+                int(spec.requires_grad),
+                spec.shape,
+                spec.stride,
+                spec.storage_offset,
+            )
+    raise TypeError(f"not an output: {output!r}")
+
+
+def interpreted(module: GraphModule | None) -> Executable:
+    """Run an ATen graph with torch's own kernels; results are laid out as their specs say."""
+    if module is None:
+        raise CompileFailed("there is no graph to interpret")
+    flat = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
+    strides = [None if node is None else node.meta["spec"].stride for node in flat]
+
+    def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        with torch.no_grad():
+            made = module(*inputs)
+            return tuple(
+                value if stride is None else _laid_out(value, stride)
+                for value, stride in zip(made, strides, strict=True)
+            )
+
+    return run
+
+
+def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A kernel may choose other strides than its meta function says."""
+    if value.stride() == stride or not value.numel():
+        return value
+    return torch.empty_strided(
+        value.shape, stride, dtype=value.dtype, device=value.device
+    ).copy_(value)
