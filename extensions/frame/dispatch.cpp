@@ -328,6 +328,7 @@ struct Dispatcher {
   PyObject* miss;
   PyObject* error;
   PyObject* owner;
+  PyObject* family;        // whose options callees are compiled with
   PyObject* plain;         // function that runs when no entry does (the handle gave up), or NULL
   Py_ssize_t plain_count;  // leading arguments it takes
   Py_ssize_t arity;
@@ -351,13 +352,13 @@ PyObject* pack(PyObject* const* args, Py_ssize_t count) {
   return tuple;
 }
 
-PyObject* run_hooked(PyObject* callee, PyObject* owner, PyObject* const* args, Py_ssize_t count) {
+PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, Py_ssize_t count) {
   PyObject* code = Py_XNewRef(code_of(callee));
-  Py_XINCREF(owner);
-  jm_thread saved = jm_enter(owner, code);
+  Py_XINCREF(family);
+  jm_thread saved = jm_enter(family, code);
   PyObject* result = PyObject_Vectorcall(callee, args, count, nullptr);
   jm_leave(saved);
-  Py_XDECREF(owner);
+  Py_XDECREF(family);
   Py_XDECREF(code);
   return result;
 }
@@ -365,7 +366,7 @@ PyObject* run_hooked(PyObject* callee, PyObject* owner, PyObject* const* args, P
 PyObject* missed(Dispatcher* self, PyObject* const* args) {
   if (self->plain && !jm_this_thread()->disabled) {
     PyObject* plain = Py_NewRef(self->plain);
-    PyObject* result = run_hooked(plain, self->owner, args, self->plain_count);
+    PyObject* result = run_hooked(plain, self->family, args, self->plain_count);
     Py_DECREF(plain);
     return result;
   }
@@ -376,7 +377,9 @@ PyObject* missed(Dispatcher* self, PyObject* const* args) {
   PyObject* tuple = pack(args, self->arity);
   if (!tuple) return nullptr;
   PyObject* miss = Py_NewRef(self->miss);
+  jm_this_thread()->paused++;  // our own Python is not to be hooked; running the original is again
   PyObject* result = PyObject_CallOneArg(miss, tuple);
+  jm_this_thread()->paused--;
   Py_DECREF(miss);
   Py_DECREF(tuple);
   return result;
@@ -391,8 +394,10 @@ PyObject* failed(Dispatcher* self, Entry* entry, PyObject* const* args) {
   if (traceback) PyException_SetTraceback(value, traceback);
   PyObject* tuple = pack(args, self->arity);
   PyObject* error = Py_NewRef(self->error);
+  jm_this_thread()->paused++;
   PyObject* result =
       tuple ? PyObject_CallFunctionObjArgs(error, (PyObject*)entry, tuple, value, nullptr) : nullptr;
+  jm_this_thread()->paused--;
   Py_DECREF(error);
   Py_XDECREF(tuple);
   Py_DECREF(type);
@@ -402,7 +407,7 @@ PyObject* failed(Dispatcher* self, Entry* entry, PyObject* const* args) {
 }
 
 PyObject* run_python(Dispatcher* self, Entry* entry, PyObject* const* args) {
-  if (entry->hook) return run_hooked(entry->run, self->owner, args, self->arity);
+  if (entry->hook) return run_hooked(entry->run, self->family, args, self->arity);
   return PyObject_Vectorcall(entry->run, args, self->arity, nullptr);
 }
 
@@ -485,6 +490,7 @@ int dispatcher_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->miss);
   Py_VISIT(self->error);
   Py_VISIT(self->owner);
+  Py_VISIT(self->family);
   Py_VISIT(self->plain);
   if (self->entries) {
     for (Entry* entry : *self->entries) Py_VISIT(entry);
@@ -503,6 +509,7 @@ int dispatcher_clear(PyObject* object) {
   Py_CLEAR(self->miss);
   Py_CLEAR(self->error);
   Py_CLEAR(self->owner);
+  Py_CLEAR(self->family);
   Py_CLEAR(self->plain);
   if (self->entries) drop_entries(self);
   return 0;
@@ -590,7 +597,8 @@ PyMemberDef dispatcher_members[] = {
     {"name", T_OBJECT, offsetof(Dispatcher, name), READONLY, nullptr},
     {"arity", T_PYSSIZET, offsetof(Dispatcher, arity), READONLY, nullptr},
     {"calls", T_LONGLONG, offsetof(Dispatcher, calls), READONLY, "calls so far"},
-    {"owner", T_OBJECT, offsetof(Dispatcher, owner), 0, "the Python Handle (or a weak reference)"},
+    {"owner", T_OBJECT, offsetof(Dispatcher, owner), 0, "the Python Handle"},
+    {"family", T_OBJECT, offsetof(Dispatcher, family), 0, "what hooked callees are compiled for"},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatcher, vectorcall), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Dispatcher, weakrefs), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},

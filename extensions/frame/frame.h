@@ -37,7 +37,7 @@ typedef struct {
   int disabled;     // > 0: dispatchers run the original as well
   int depth;        // hooked frames on this thread's C stack
   PyObject* exempt; // code whose next frame runs as it is (borrowed; the caller keeps it alive)
-  PyObject* owner;  // handle of the extent's root (borrowed likewise)
+  PyObject* family; // whose callees are hooked (borrowed likewise)
 } jm_thread;
 
 jm_thread* jm_this_thread(void);
@@ -47,7 +47,7 @@ extern int jm_any_disabled;   // threads with disabled > 0, so that the hot path
 
 // An extent: the hook acts on this thread between enter and leave. `exempt` is the code of the first
 // frame, which runs as it is (the residual, or the original run plainly).
-jm_thread jm_enter(PyObject* owner, PyObject* exempt);
+jm_thread jm_enter(PyObject* family, PyObject* exempt);
 void jm_leave(jm_thread saved);
 
 bool jm_register_hook(PyObject* module);

@@ -3,8 +3,10 @@
 // The evaluator function is replaced only while some thread is inside an extent (a residual with
 // Python callees, or an original that runs plainly), and looks at frames of that thread only. For
 // the first fresh frame of a code object it asks the Python callback, which answers with a stub of
-// the same parameters (bytecode/stub.py) or None; the answer is kept in the code's co_extra. Acting
-// means: exchange the frame's code, reset its position, give it room, run the default evaluator.
+// the same parameters (bytecode/stub.py) or None; the answer is kept in the code's co_extra, a stub
+// for the family it was asked by (each tagged function compiles its callees with its own options).
+// Acting means: exchange the frame's code, reset its position, give it room, run the default
+// evaluator.
 // Everything is then cleared by whoever clears frames on this version. When anything is unusual
 // (tracing, generators, other globals, no room, deep recursion) the frame runs untouched.
 
@@ -31,10 +33,19 @@ static Py_ssize_t extra_index = -1;
 // recursion costs no C stack (3.12 allows ~750 such frames, where plain Python allows 1000).
 enum { DEEPEST = 150 };
 
+// A call stub for a code object, made for one family and one namespace. Both are borrowed: compared,
+// never followed; the stub keeps them alive.
+typedef struct Stub {
+  struct Stub* next;
+  PyObject* family;
+  PyObject* globals;
+  PyObject* code;  // NULL: not for this family
+} Stub;
+
 // What co_extra holds once a code object was asked about.
 typedef struct {
-  PyObject* stub;     // code to run instead; NULL: never touch
-  PyObject* globals;  // the namespace the stub was made for (borrowed: compared, never followed)
+  bool never;  // whoever asks
+  Stub* stubs;
 } Decision;
 
 jm_thread* jm_this_thread(void) { return &here; }
@@ -58,13 +69,13 @@ static void settle(void) {
   }  // else somebody sits on top of us and calls us: stay, and let frames pass
 }
 
-jm_thread jm_enter(PyObject* owner, PyObject* exempt) {
+jm_thread jm_enter(PyObject* family, PyObject* exempt) {
   jm_thread saved = here;
   here.extents++;
   here.paused = 0;
   here.disabled = 0;
   here.exempt = exempt;
-  here.owner = owner;
+  here.family = family;
   if (saved.disabled) jm_any_disabled--;
   jm_installs++;
   settle();
@@ -79,27 +90,52 @@ void jm_leave(jm_thread saved) {
   here.paused += saved.paused;
   here.disabled += saved.disabled;
   here.exempt = saved.exempt;
-  here.owner = saved.owner;
+  here.family = saved.family;
   jm_installs--;
   settle();
 }
 
 // ------------------------------------------------------------------------------------- decisions
 
+// Releasing a stub may run anything: the list is unlinked first.
+static void release_stubs(Stub* stub) {
+  while (stub) {
+    Stub* next = stub->next;
+    PyObject* code = stub->code;
+    PyMem_Free(stub);
+    Py_XDECREF(code);
+    stub = next;
+  }
+}
+
 static void drop_decision(void* extra) {
-  if (!extra) return;
   Decision* decision = extra;
-  Py_XDECREF(decision->stub);
+  if (!decision) return;
+  Stub* stubs = decision->stubs;
   PyMem_Free(decision);
+  release_stubs(stubs);
 }
 
 static Decision* known_decision(PyObject* code) {
   void* extra = NULL;
-  if (jm_get_extra(code, extra_index, &extra) < 0) {
-    PyErr_Clear();
-    return NULL;
-  }
+  if (jm_get_extra(code, extra_index, &extra) < 0) PyErr_Clear();
   return extra;
+}
+
+static Decision* decision_of(PyObject* code) {
+  Decision* decision = known_decision(code);
+  if (decision) return decision;
+  decision = PyMem_Calloc(1, sizeof(Decision));
+  if (!decision || jm_set_extra(code, extra_index, decision) == 0) return decision;
+  PyErr_Clear();
+  PyMem_Free(decision);
+  return NULL;
+}
+
+static Stub* stub_for(Decision* decision, PyObject* family) {
+  Stub* stub = decision->stubs;
+  while (stub && stub->family != family) stub = stub->next;
+  return stub;
 }
 
 // Same parameters in the same slots: what was bound for `code` is what `stub` expects.
@@ -116,16 +152,18 @@ static bool fits(PyCodeObject* code, PyObject* stub) {
          other->co_nlocalsplus <= code->co_nlocalsplus;
 }
 
-static Decision* decide(PyCodeObject* code, PyObject* globals) {
-  Decision* decision = PyMem_Calloc(1, sizeof(Decision));
-  if (!decision) return NULL;
-  decision->globals = globals;
-  // Recorded before asking: the callback may itself reach this code.
-  if (jm_set_extra((PyObject*)code, extra_index, decision) < 0) {
-    PyErr_Clear();
-    PyMem_Free(decision);
-    return NULL;
-  }
+static bool remember(Decision* decision, PyObject* family, PyObject* globals, PyObject* code) {
+  Stub* stub = PyMem_Malloc(sizeof(Stub));
+  if (!stub) return false;
+  *stub = (Stub){decision->stubs, family, globals, code};
+  decision->stubs = stub;
+  return true;
+}
+
+// Asks Python. The code counts as "never" meanwhile: the callback may itself reach it.
+static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
+  PyObject* family = here.family;
+  decision->never = true;
   here.paused++;
   PyObject* answer = PyObject_CallFunctionObjArgs(callback, (PyObject*)code, globals, NULL);
   here.paused--;
@@ -133,13 +171,12 @@ static Decision* decide(PyCodeObject* code, PyObject* globals) {
     PyErr_WriteUnraisable(callback);
     return NULL;
   }
-  decision = known_decision((PyObject*)code);  // forget() may have been called meanwhile
-  if (decision && !decision->stub && fits(code, answer)) {
-    decision->stub = answer;
-    return decision;
+  if (fits(code, answer) && remember(decision, family, globals, answer)) {
+    decision->never = false;
+    return decision->stubs;
   }
   Py_DECREF(answer);
-  return decision;
+  return NULL;
 }
 
 // -------------------------------------------------------------------------------------- acting
@@ -166,13 +203,15 @@ static void maybe_exchange(PyThreadState* tstate, _PyInterpreterFrame* frame, in
   PyObject* exempt = here.exempt;
   here.exempt = NULL;  // it is for the first frame of an extent only
   if (exempt == (PyObject*)code || !is_candidate(tstate, frame, throwing)) return;
-  Decision* decision = known_decision((PyObject*)code);
-  if (!decision) decision = decide(code, frame->f_globals);
-  if (!decision || !decision->stub || decision->globals != frame->f_globals) return;
-  PyCodeObject* stub = (PyCodeObject*)decision->stub;
-  if (!make_room(tstate, frame, stub)) return;
-  Py_INCREF(stub);
-  Py_DECREF(jm_frame_set_code(frame, stub));  // the function still holds its own code
+  Decision* decision = decision_of((PyObject*)code);
+  if (!decision || decision->never) return;
+  Stub* stub = stub_for(decision, here.family);
+  if (!stub) stub = decide(code, decision, frame->f_globals);
+  if (!stub || !stub->code || stub->globals != frame->f_globals) return;
+  PyCodeObject* other = (PyCodeObject*)stub->code;
+  if (!make_room(tstate, frame, other)) return;
+  Py_INCREF(other);
+  Py_DECREF(jm_frame_set_code(frame, other));  // the function still holds its own code
 }
 
 // Out of place for the dynamic extent of one frame: everything below runs at full speed.
@@ -254,25 +293,44 @@ static PyObject* suspended(PyObject* module, PyObject* unused) {
   return PyBool_FromLong(here.disabled > 0);
 }
 
-static PyObject* extent_owner(PyObject* module, PyObject* unused) {
+static PyObject* current_family(PyObject* module, PyObject* unused) {
   (void)module, (void)unused;
-  return Py_NewRef(here.owner ? here.owner : Py_None);
+  return Py_NewRef(here.family ? here.family : Py_None);
 }
 
-static PyObject* forget(PyObject* module, PyObject* code) {
+// forget(code, family=None): the family's stub, or all that was decided.
+static PyObject* forget(PyObject* module, PyObject* args) {
   (void)module;
-  if (!PyCode_Check(code)) {
-    PyErr_SetString(PyExc_TypeError, "forget() takes a code object");
-    return NULL;
-  }
+  PyObject *code, *family = Py_None;
+  if (!PyArg_ParseTuple(args, "O!|O:forget", &PyCode_Type, &code, &family)) return NULL;
   Decision* decision = known_decision(code);
-  if (decision) {
-    PyObject* stub = decision->stub;  // released last: that may run anything
-    decision->stub = NULL;
-    int status = jm_set_extra(code, extra_index, NULL);  // frees the decision
-    Py_XDECREF(stub);
-    if (status < 0) return NULL;
+  Stub* dropped = NULL;
+  for (Stub** at = decision ? &decision->stubs : &dropped; *at;) {
+    Stub* stub = *at;
+    if (family == Py_None || stub->family == family) {
+      *at = stub->next;
+      stub->next = dropped;
+      dropped = stub;
+    } else {
+      at = &stub->next;
+    }
   }
+  if (decision && family == Py_None) decision->never = false;
+  release_stubs(dropped);
+  Py_RETURN_NONE;
+}
+
+// skip(code, family): the family's frames of this code run as they are.
+static PyObject* skip(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *code, *family;
+  if (!PyArg_ParseTuple(args, "O!O:skip", &PyCode_Type, &code, &family)) return NULL;
+  Decision* decision = decision_of(code);
+  Stub* stub = decision ? stub_for(decision, family) : NULL;
+  PyObject* dropped = stub ? stub->code : NULL;
+  if (stub) stub->code = NULL;
+  if (decision && !stub && !remember(decision, family, NULL, NULL)) return PyErr_NoMemory();
+  Py_XDECREF(dropped);
   Py_RETURN_NONE;
 }
 
@@ -281,12 +339,12 @@ static PyObject* run_function(PyObject* function, PyObject* args, PyObject* kwar
   return PyObject_Call(function, args, kwargs);
 }
 
-// call_plainly(function, args, kwargs | None, owner | None): the function itself, with the hook on
-// for its callees when an owner is given.
+// call_plainly(function, args, kwargs | None, family | None): the function itself, with the hook on
+// for its callees when a family is given.
 static PyObject* call_plainly(PyObject* module, PyObject* const* given, Py_ssize_t count) {
   (void)module;
   if (count != 4 || !PyFunction_Check(given[0]) || !PyTuple_Check(given[1])) {
-    PyErr_SetString(PyExc_TypeError, "call_plainly(function, args, kwargs | None, owner | None)");
+    PyErr_SetString(PyExc_TypeError, "call_plainly(function, args, kwargs | None, family | None)");
     return NULL;
   }
   if (given[3] == Py_None) {
@@ -311,10 +369,11 @@ static PyMethodDef functions[] = {
     {"suspend", suspend, METH_NOARGS, "Hook and dispatchers let everything run plainly; nests."},
     {"resume_hook", resume_hook, METH_NOARGS, "Undo one suspend()."},
     {"suspended", suspended, METH_NOARGS, "Whether suspend() is in force on this thread."},
-    {"extent_owner", extent_owner, METH_NOARGS, "Handle whose call the thread is inside of, or None."},
-    {"forget", forget, METH_O, "Drop what was decided about a code object."},
+    {"current_family", current_family, METH_NOARGS, "Family whose extent the thread is in, or None."},
+    {"forget", forget, METH_VARARGS, "Drop what was decided about a code object (for a family)."},
+    {"skip", skip, METH_VARARGS, "Run a family's frames of this code as they are."},
     {"call_plainly", (PyCFunction)(void (*)(void))call_plainly, METH_FASTCALL,
-     "Run a function as plain Python; its callees are hooked when an owner is given."},
+     "Run a function as plain Python; its callees are hooked when a family is given."},
     {NULL, NULL, 0, NULL},
 };
 

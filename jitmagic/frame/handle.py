@@ -1,0 +1,352 @@
+"""Handle and Family: what stands behind a dispatcher, and what belongs to one tagged function.
+
+Comes in: calls that no entry fits. Goes out: a new entry, or the original run as plain Python, with
+the reason on show in `state`. A Family is one tagged function with all that was compiled because of
+it (its resume functions, callees the hook found); they share options, compiler and journal.
+Invariants: one compile at a time per handle; an entry is used only after its guards passed for the
+very call it was made from; when the root handle dies, the family's entries go with it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from .. import _frame
+from ..bytecode import FrameSnapshot
+from ..errors import FallbackWarning, RecompileWarning, Unsupported
+from ..guards.check import check, why
+from ..guards.guard import Guard
+from ..options import Options
+from ..records import CompileRecord, Journal
+from .native import Dispatcher, Entry, continue_with
+from .original import Original
+
+__all__ = ["Compiler", "Family", "Handle", "Skip", "all_handles"]
+
+_WASTED_LIMIT = 4  # times recompile_limit: entries that died before they were of use
+_TOTAL_LIMIT = 64  # times recompile_limit: entries of one code over all module instances
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The compile function's answer for a frame that runs as eager from now on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """What frame is given to compile with; it knows no more of the stages."""
+
+    compile: Callable[[Handle, FrameSnapshot, CompileRecord], Entry | Skip]
+    flatten: Callable[[CodeType], Any] = lambda code: code
+    """The tracer's view of a code object, kept as `handle.flat`."""
+
+
+@dataclass(eq=False)
+class Family:
+    """A tagged function and all that is compiled because of it."""
+
+    options: Options
+    compiler: Compiler
+    journal: Journal
+
+    def __post_init__(self) -> None:
+        self.members: list[Handle] = []  # resume functions and callees; the root is not among them
+
+    def drop_dead(self) -> None:
+        """Let go of callees whose code is gone: helpers that were defined anew."""
+        self.members = [member for member in self.members if member.original.is_alive]
+
+    def close(self) -> None:
+        """Drop every entry and stub: what they refer to is hidden from the garbage collector."""
+        for member in self.members:
+            member.drop()
+        self.members.clear()
+
+
+@dataclass(eq=False, slots=True)
+class _Variant:
+    """What an entry remembers: the compile it came from, and whose variant it counts as."""
+
+    record: CompileRecord
+    instance: int | None  # id of the module a method was called on
+
+
+_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def all_handles() -> list[Handle]:
+    """Every handle alive, in no order."""
+    return list(_handles)
+
+
+class Handle:
+    """One dispatcher's Python side: compiles on a miss, keeps the ledger, explains its state."""
+
+    def __init__(
+        self, original: Original, family: Family, *, flat: Any = None, root: bool = False
+    ) -> None:
+        self.original, self.family = original, family
+        self.name = original.name
+        self._flat, self._root = flat, root
+        self._reason: str | None = None  # why calls without an entry run as eager
+        self._wasted = 0
+        self._compiling_thread: int | None = None
+        self._lock = threading.RLock()
+        self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
+        self.dispatcher.owner, self.dispatcher.family = self, family
+        if not root:
+            family.members.append(self)
+        _handles.add(self)
+
+    @classmethod
+    def of_function(cls, function: FunctionType, options: Options, compiler: Compiler) -> Handle:
+        """The root handle of a tagged function."""
+        family = Family(options, compiler, Journal())
+        return cls(Original.of_function(function), family, root=True)
+
+    @classmethod
+    def of_callee(cls, code: CodeType, namespace: dict[str, Any], family: Family) -> Handle:
+        """The handle of code that the hook found; the code holds the handle, not the other way."""
+        family.drop_dead()
+        return cls(Original(code, namespace, weak=True), family)
+
+    def for_resume(self, flat: Any) -> Handle:
+        """The handle of a resume function of this one; its values are all plain arguments."""
+        original = Original(flat.code, self.original.namespace, name=self.name)
+        return Handle(original, self.family, flat=flat)
+
+    def resume_dispatcher(self, flat: Any) -> Dispatcher:
+        """The dispatcher of a new resume function: what residuals continue with."""
+        return self.for_resume(flat).dispatcher
+
+    def __del__(self) -> None:
+        if self._root:
+            self.family.close()
+
+    # ---------------------------------------------------------------------------------- to be read
+
+    @property
+    def options(self) -> Options:
+        """The family's options."""
+        return self.family.options
+
+    @property
+    def journal(self) -> Journal:
+        """The family's compiles, oldest first."""
+        return self.family.journal
+
+    @property
+    def flat(self) -> Any:
+        """The tracer's view of the code."""
+        if self._flat is None:
+            self._flat = self.family.compiler.flatten(self.original.code)
+        return self._flat
+
+    @property
+    def run_plainly(self) -> Original:
+        """The original, called with the dispatcher's values."""
+        return self.original
+
+    @property
+    def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
+        """File, first line number and text of the original; no lines where the source is unknown."""
+        code = self.original.code
+        last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
+        lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
+        return code.co_filename, code.co_firstlineno, tuple(line.rstrip("\n") for line in lines)
+
+    @property
+    def state(self) -> str:
+        """not called yet | compiling | compiled | limit reached | eager: why."""
+        if self._compiling_thread is not None:
+            return "compiling"
+        if self._reason is not None:
+            return self._reason
+        return "compiled" if self.dispatcher.entries else "not called yet"
+
+    # ------------------------------------------------------------------------------------- the miss
+
+    def _missed(self, values: tuple[Any, ...]) -> Any:
+        if _frame.suspended() or self._compiling_thread == threading.get_ident():
+            return self.original.run(values)
+        if self._reason is None and self._compile_once(values):
+            return continue_with(self.dispatcher, *values)
+        return self.original.run(values, self.family)
+
+    def _compile_once(self, values: tuple[Any, ...]) -> bool:
+        """Whether there is an entry for these values now."""
+        with self._lock:
+            if any(entry.check(values) for entry in self.dispatcher.entries):
+                return True  # another thread was here first
+            if self._reason is not None:
+                return False
+            self._sweep()
+            if self._is_at_limit(values):
+                self._reach_limit(values)
+                return False
+            return self._compile(values)
+
+    def _compile(self, values: tuple[Any, ...]) -> bool:
+        snapshot = self.original.snapshot(values)
+        record = self.journal.open(self.name)
+        made = self._run_compiler(snapshot, record)
+        if isinstance(made, Entry) and not made.check(values):
+            which = _which(record, snapshot)
+            made = Skip(f"its guards do not hold for the call they were made from{which}")
+            warnings.warn(f"{self.name} runs as eager: {made.reason}", FallbackWarning, stacklevel=4)
+        if isinstance(made, Skip):
+            record.outcome = f"eager: {made.reason}"
+            self._give_up(record.outcome)
+            return False
+        record.outcome = "compiled"
+        made.notes = _Variant(record, _instance_of(values))
+        self.dispatcher.add(made)
+        return True
+
+    def _run_compiler(self, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+        self._compiling_thread = threading.get_ident()
+        _frame.suspend()
+        try:
+            return self.family.compiler.compile(self, snapshot, record)
+        except Unsupported as error:  # fullgraph=True: the user asked to be told
+            record.outcome = f"failed: {error.reason}"
+            raise
+        except Exception as error:  # a stage failed: the user's call still has a right answer
+            failure = f"{type(error).__name__}: {error}"
+            _warn_failed(self.name, failure)
+            return Skip(f"compiling it failed with {failure}")
+        except BaseException:  # Ctrl-C: the next call starts over
+            record.outcome = "failed: interrupted"
+            raise
+        finally:
+            _frame.resume_hook()
+            self._compiling_thread = None
+            _forget_entries(record)
+
+    def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
+        """A graph raised. Eager says what the user should see, unless inputs may have changed."""
+        if entry.mutates:
+            raise error
+        result = self.original.run(values)
+        if entry in self.dispatcher.entries:
+            self.dispatcher.remove(entry)
+        reason = f"eager: its compiled graph raised {type(error).__name__}: {error}"
+        self._give_up(reason)
+        warnings.warn(f"{self.name} runs as {reason}", FallbackWarning, stacklevel=2)
+        return result
+
+    # ----------------------------------------------------------------------------------- the ledger
+
+    def _sweep(self) -> None:
+        """Take out entries whose guarded objects died; they do not count as variants."""
+        for entry in self.dispatcher.entries:
+            if not entry.alive:
+                self._wasted += entry.hits <= 1
+                self.dispatcher.remove(entry)
+
+    def _is_at_limit(self, values: tuple[Any, ...]) -> bool:
+        limit = self.options.recompile_limit
+        entries = self.dispatcher.entries
+        instance = _instance_of(values)
+        alike = sum(entry.notes.instance == instance for entry in entries)
+        wasted = self._wasted >= _WASTED_LIMIT * limit
+        return alike >= limit or wasted or len(entries) >= _TOTAL_LIMIT * limit
+
+    def _reach_limit(self, values: tuple[Any, ...]) -> None:
+        self._give_up("limit reached")
+        entries = self.dispatcher.entries
+        difference = self.why_missed(values)
+        warnings.warn(
+            f"{self.name} was compiled {len(entries) + self._wasted} times and the call fits none of "
+            f"the variants; calls like it run as eager from now on\n"
+            f"  first difference: {difference[0] if difference else 'a guarded object is gone'}\n"
+            f"  hint: make what varies an argument that is a tensor, or raise "
+            f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}',
+            RecompileWarning,
+            stacklevel=4,
+        )
+
+    def why_missed(self, values: tuple[Any, ...]) -> list[str]:
+        """For each entry, most recently used first, what keeps it from fitting these values."""
+        snapshot = self.original.snapshot(values)
+        found: list[str] = []
+        for entry in self.dispatcher.entries:
+            guards = _guards_of(entry.notes.record) if entry.notes else ()
+            failing = check(guards, snapshot)
+            if failing is not None:
+                found.append(why(failing, snapshot))
+        return found
+
+    def _give_up(self, reason: str) -> None:
+        """Calls without an entry run the original from now on, with as little ado as can be."""
+        self._reason = reason
+        original = self.original
+        if original.is_weak:
+            if not self.dispatcher.entries:
+                _frame.skip(original.code, self.family)
+        elif original.takes_positionals_only:
+            function = FunctionType(original.code, original.namespace, original.name)
+            self.dispatcher.give_up(function, original.code.co_argcount)
+
+    # ----------------------------------------------------------------------------------------- reset
+
+    def reset(self, options: Options | None = None) -> None:
+        """As if never called (with new options): root handles take their family along."""
+        with self._lock:
+            if options is not None:
+                self.family.options = options
+            if self._root:
+                self.family.close()
+                self.journal.records.clear()
+            self.drop()
+            self._reason, self._wasted = None, 0
+            self._flat = None if self._root else self._flat
+
+    def drop(self) -> None:
+        """Take out all entries, and the stub that the hook may have put on the code."""
+        self.dispatcher.clear()
+        self.dispatcher.give_up(None, 0)
+        if self.original.is_alive:
+            _frame.forget(self.original.code, self.family)
+
+    def __repr__(self) -> str:
+        return f"<jitmagic handle of {self.original.qualname}: {self.state}>"
+
+
+def _instance_of(values: tuple[Any, ...]) -> int | None:
+    """Each module instance has its own budget of variants: layers share their class's code."""
+    return id(values[0]) if values and isinstance(values[0], torch.nn.Module) else None
+
+
+def _guards_of(record: CompileRecord) -> tuple[Guard, ...]:
+    traced = record.result("trace")
+    return getattr(traced, "guards", ())
+
+
+def _which(record: CompileRecord, snapshot: FrameSnapshot) -> str:
+    failing = check(_guards_of(record), snapshot)
+    return "" if failing is None else f": {why(failing, snapshot)}"
+
+
+def _forget_entries(record: CompileRecord) -> None:
+    """A journal that held entries would keep residuals, and through them itself, alive for ever."""
+    for stage in record.stages:
+        if isinstance(stage.result, Entry):
+            stage.result = None
+
+
+def _warn_failed(name: str, failure: str) -> None:
+    warnings.warn(
+        f"{name} could not be compiled and runs as eager: {failure}", FallbackWarning, stacklevel=6
+    )

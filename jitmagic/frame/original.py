@@ -1,0 +1,128 @@
+"""Original: the user's code behind a dispatcher, and how to run it plainly.
+
+Comes in: a function, or a code object with its namespace. Goes out: snapshots to trace, and the call
+itself with the values a dispatcher was handed (parameters in slot order, then closure cells).
+Invariant: holds code and globals, never the function: a function that refers to its own stub through
+a closure would otherwise never be freed (code objects are invisible to the garbage collector).
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+from ..bytecode import FrameSnapshot
+from .native import call_plainly
+
+__all__ = ["Original"]
+
+
+class Original:
+    """One code object in one namespace."""
+
+    __slots__ = ("_code", "_function", "builtins", "is_weak", "name", "namespace", "qualname")
+
+    def __init__(
+        self, code: CodeType, namespace: dict[str, Any], *, name: str = "", weak: bool = False
+    ) -> None:
+        """`weak`: what holds this hangs on the code object itself, so the code is not kept alive."""
+        self._code: Callable[[], CodeType | None] = weakref.ref(code) if weak else lambda: code
+        self.is_weak, self.namespace = weak, namespace
+        self.name, self.qualname = name or code.co_name, code.co_qualname
+        keep = not weak and not code.co_freevars
+        function = FunctionType(code, namespace, self.name, closure=_empty_cells(code))
+        self.builtins: dict[str, Any] = function.__builtins__
+        self._function = function if keep else None
+
+    @classmethod
+    def of_function(cls, function: FunctionType) -> Original:
+        """The code a function has now."""
+        return cls(function.__code__, function.__globals__, name=function.__name__)
+
+    @property
+    def code(self) -> CodeType:
+        """The code; whoever calls it keeps it alive."""
+        code = self._code()
+        if code is None:
+            raise ReferenceError(f"the code of {self.qualname} is gone")
+        return code
+
+    @property
+    def is_alive(self) -> bool:
+        """False once weakly held code is gone."""
+        return self._code() is not None
+
+    @property
+    def takes_positionals_only(self) -> bool:
+        """Whether the dispatcher's arguments are the call's arguments, one to one."""
+        code = self.code
+        stars = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+        return not (code.co_flags & stars or code.co_kwonlyargcount or code.co_freevars)
+
+    @property
+    def arity(self) -> int:
+        """How many values a dispatcher is handed: parameters, then closure cells."""
+        return _parameter_count(self.code) + len(self.code.co_freevars)
+
+    def snapshot(self, values: tuple[Any, ...]) -> FrameSnapshot:
+        """The frame as it is about to begin."""
+        code, count = self.code, _parameter_count(self.code)
+        return FrameSnapshot(
+            code=code,
+            args=values[:count],
+            cells=values[count:],
+            globals=self.namespace,
+            builtins=self.builtins,
+            name=self.name,
+            qualname=self.qualname,
+        )
+
+    def run(self, values: tuple[Any, ...], family: object = None) -> Any:
+        """Run as plain Python; callees are hooked for `family` when there is one."""
+        args, kwargs, cells = _spread(self.code, values)
+        function = self._function
+        if function is None:
+            function = FunctionType(self.code, self.namespace, self.name, None, cells)
+        return call_plainly(function, args, kwargs, family)
+
+    def __call__(self, *values: Any) -> Any:
+        """`run` with the dispatcher's values spread out: what residuals start over with."""
+        return self.run(values)
+
+
+def _empty_cells(code: CodeType) -> tuple[Any, ...]:
+    return tuple(_new_cell() for _ in code.co_freevars)
+
+
+def _new_cell() -> Any:
+    empty: Any
+
+    def inner() -> Any:
+        return empty
+
+    return inner.__closure__[0]  # type: ignore[index]
+
+
+def _parameter_count(code: CodeType) -> int:
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount + code.co_kwonlyargcount + stars
+
+
+def _spread(
+    code: CodeType, values: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], dict[str, Any] | None, tuple[Any, ...]]:
+    """Positional arguments, keywords and cells of the call that gave these values."""
+    end = code.co_argcount + code.co_kwonlyargcount
+    args = values[: code.co_argcount]
+    names = code.co_varnames[code.co_argcount : end]
+    kwargs = dict(zip(names, values[code.co_argcount : end], strict=True))
+    if code.co_flags & inspect.CO_VARARGS:
+        args += values[end]
+        end += 1
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        kwargs.update(values[end])
+        end += 1
+    return args, kwargs or None, values[end:]

@@ -1,0 +1,221 @@
+"""tag: put a call stub in place of what the user tagged, and take it back.
+
+Comes in: a function, method, lambda, staticmethod, classmethod, partial, nn.Module instance or class.
+Goes out: the same kind of thing. Functions are answered with a new, real Python function of the same
+signature; modules and their classes are changed in place and returned. The dispatcher travels in the
+stub's `co_consts`, so it follows `__code__` wherever tools like %autoreload move it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..bytecode import call_stub
+from ..errors import TaggingError
+from ..options import Options
+from . import hook  # noqa: F401  # the native hook learns whom to ask
+from .handle import Compiler, Handle
+from .native import Dispatcher, ModuleCall, call_plainly
+from .skip import unsuitable
+
+__all__ = ["handle_of", "original_of", "tag", "untag"]
+
+_SLOT = "_compiled_call_impl"  # nn.Module calls what is there, and drops it when pickled or copied
+_HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_shared = torch.nn.modules.module
+_GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
+    _shared._global_backward_pre_hooks,
+    _shared._global_backward_hooks,
+    _shared._global_forward_hooks,
+    _shared._global_forward_pre_hooks,
+)
+
+
+def tag(target: Any, options: Options, compiler: Compiler) -> Any:
+    """The tagged form of `target`; raises TaggingError where there cannot be one."""
+    known = handle_of(target)
+    if known is not None:
+        if known.options != options:
+            known.reset(options)
+        return target
+    match target:
+        case types.FunctionType():
+            return _tag_function(target, options, compiler)
+        case types.MethodType():
+            return types.MethodType(tag(target.__func__, options, compiler), target.__self__)
+        case staticmethod() | classmethod():
+            return type(target)(tag(target.__func__, options, compiler))
+        case functools.partial():
+            function = tag(target.func, options, compiler)
+            return functools.partial(function, *target.args, **target.keywords)
+        case torch.nn.Module():
+            return _tag_module(target, options, compiler)
+        case type() if issubclass(target, torch.nn.Module):
+            return _tag_class(target, options, compiler)
+    raise _refusal(target)
+
+
+def handle_of(target: Any) -> Handle | None:
+    """The handle behind something tagged, or None."""
+    match target:
+        case types.FunctionType():
+            return _handle_in(target.__code__)
+        case types.MethodType() | staticmethod() | classmethod():
+            return handle_of(target.__func__)
+        case functools.partial():
+            return handle_of(target.func)
+        case torch.nn.Module():
+            call = target.__dict__.get(_SLOT)
+            return call.owner if isinstance(call, ModuleCall) else None
+        case type() if issubclass(target, torch.nn.Module):
+            return handle_of(target.__dict__.get("forward"))
+    return None
+
+
+def original_of(target: Any) -> Any:
+    """What was tagged: the user's function, or the module or class itself."""
+    match target:
+        case types.FunctionType() if handle_of(target) is not None:
+            return target.__wrapped__  # type: ignore[attr-defined]
+        case types.MethodType() if handle_of(target) is not None:
+            return types.MethodType(original_of(target.__func__), target.__self__)
+        case staticmethod() | classmethod() if handle_of(target) is not None:
+            return type(target)(original_of(target.__func__))
+        case functools.partial() if handle_of(target) is not None:
+            return functools.partial(original_of(target.func), *target.args, **target.keywords)
+    return target
+
+
+def untag(target: Any) -> Any:
+    """The untagged form: modules and classes are changed back in place."""
+    if handle_of(target) is None:
+        return target
+    if isinstance(target, torch.nn.Module):
+        del target.__dict__[_SLOT]
+    elif isinstance(target, type):
+        _untag_class(target)
+    return original_of(target)
+
+
+def _handle_in(code: types.CodeType) -> Handle | None:
+    for constant in code.co_consts:
+        if type(constant) is Dispatcher:
+            return constant.owner  # type: ignore[no-any-return]
+    return None
+
+
+# ---------------------------------------------------------------------------------------- functions
+
+
+def _tag_function(
+    function: types.FunctionType, options: Options, compiler: Compiler
+) -> types.FunctionType:
+    reason = unsuitable(function.__code__)
+    if reason is not None:
+        raise TaggingError(
+            f"{function.__qualname__}()", reason, "tag the functions it calls for its tensor work"
+        )
+    handle = Handle.of_function(function, options, compiler)
+    return _stand_in(function, handle)
+
+
+def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionType:
+    """A function like the given one, whose code is the call stub."""
+    made = types.FunctionType(
+        call_stub(function.__code__, handle.dispatcher),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(made, function)  # name, doc, annotations, dict, __wrapped__
+    if hasattr(function, "__type_params__"):
+        made.__type_params__ = function.__type_params__
+    return made
+
+
+def _refusal(target: Any) -> TaggingError:
+    what = getattr(target, "__qualname__", None) or f"a {type(target).__qualname__}"
+    if isinstance(target, type):
+        return TaggingError(
+            f"class {what}", "it is no nn.Module", "tag the methods that work on tensors"
+        )
+    if isinstance(target, types.BuiltinFunctionType | types.MethodDescriptorType):
+        return TaggingError(what, "it has no Python code", "call it from a tagged function")
+    if inspect.iscode(target) or not callable(target):
+        return TaggingError(what, "it is not callable", "jit takes functions and modules")
+    return TaggingError(
+        what, "it is an object with __call__", "tag its __call__ method, in its class"
+    )
+
+
+# ------------------------------------------------------------------------------------------ modules
+
+
+def _tag_module(
+    module: torch.nn.Module, options: Options, compiler: Compiler
+) -> torch.nn.Module:
+    cls = type(module)
+    forward = _forward_of(cls)
+    if isinstance(module, torch.jit.ScriptModule) or not _calls_slot(cls):
+        raise TaggingError(
+            f"a {cls.__qualname__}", "its class has a __call__ of its own", "tag its forward"
+        )
+    handle = Handle.of_function(forward, options, compiler)
+    stub = _stand_in(forward, handle)
+    eager = functools.partial(_call_with_hooks, handle.family)
+    call = ModuleCall(module, stub, eager, _HOOK_TABLES, _GLOBAL_HOOKS, handle)
+    module.__dict__[_SLOT] = call
+    return module
+
+
+def _calls_slot(cls: type[torch.nn.Module]) -> bool:
+    return cls.__call__ is torch.nn.Module.__call__ or issubclass(cls, torch.fx.GraphModule)
+
+
+def _forward_of(cls: type[torch.nn.Module]) -> types.FunctionType:
+    forward = inspect.getattr_static(cls, "forward", None)
+    if isinstance(forward, types.FunctionType):
+        if handle_of(forward) is not None:
+            forward = original_of(forward)
+        reason = unsuitable(forward.__code__)
+    else:
+        reason = "its forward is not a Python function"
+    if reason is None and forward is not torch.nn.Module.__dict__.get("forward"):
+        return forward
+    why = reason or "it has no forward"
+    raise TaggingError(f"{cls.__qualname__}", why, "define a plain forward method")
+
+
+def _call_with_hooks(
+    family: object, module: torch.nn.Module, /, *args: Any, **kwargs: Any
+) -> Any:
+    """What nn.Module.__call__ does; its forward is reached, and compiled, through the frame hook."""
+    return call_plainly(_EAGER_CALL, (module, *args), kwargs, family)
+
+
+_EAGER_CALL: Callable[..., Any] = torch.nn.Module._call_impl
+
+
+def _tag_class(
+    cls: type[torch.nn.Module], options: Options, compiler: Compiler
+) -> type[torch.nn.Module]:
+    forward = _forward_of(cls)
+    cls.forward = _tag_function(forward, options, compiler)
+    return cls
+
+
+def _untag_class(cls: type[torch.nn.Module]) -> None:
+    original = original_of(cls.__dict__["forward"])
+    inherited = inspect.getattr_static(super(cls, cls), "forward", None)
+    if inherited is original:
+        del cls.forward
+    else:
+        cls.forward = original
