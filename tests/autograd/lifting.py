@@ -1,60 +1,146 @@
-"""Torch-level graphs for tests: symbolic traces with parameters and buffers lifted to placeholders."""
+"""Torch-level graphs for tests, and the comparison of what this room makes of them with eager."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import copy
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from jitmagic.autograd.joint import trace_joint
+from jitmagic.autograd.partition import partition
+from jitmagic.autograd.shell import interpreted, make_callable
+from jitmagic.spec import spec_of
 from torch import fx
+from torch.overrides import TorchFunctionMode
 
 
-class _Inliner(fx.Tracer):
-    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        return False
+class _Recording(TorchFunctionMode):
+    """Runs a program on real tensors and writes down its torch calls: what the bytecode tracer gives."""
 
+    def __init__(self, inputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.graph = fx.Graph()
+        self.nodes = {id(x): self.graph.placeholder(f"input_{i}") for i, x in enumerate(inputs)}
+        self.alive: list[Any] = list(inputs)
 
-@contextmanager
-def _plain_batch_norm() -> Iterator[None]:
-    """Batch norm branches on the rank of its input, which a symbolic trace does not have."""
-    kinds = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)
-    before = [kind._check_input_dim for kind in kinds]
-    for kind in kinds:
-        kind._check_input_dim = lambda self, x: None
-    try:
-        yield
-    finally:
-        for kind, check in zip(kinds, before):
-            kind._check_input_dim = check
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch._C._set_grad_enabled:
+            self.graph.call_function(func, args)
+            return func(*args)
+        known = fx.node.map_aggregate((args, kwargs), self.node)
+        made = func(*args, **kwargs)
+        held = [x for x in (made if isinstance(made, (tuple, list)) else (made,))]
+        if any(isinstance(x, torch.Tensor) for x in held) or func is torch.Tensor.__setitem__:
+            node = self.graph.call_function(func, *known)
+            self.alive.append(made)
+            if isinstance(made, torch.Tensor):
+                self.nodes[id(made)] = node
+            elif made is not None:
+                for i, x in enumerate(held):
+                    self.nodes[id(x)] = self.graph.call_function(operator.getitem, (node, i))
+        return made
+
+    def node(self, value: Any) -> Any:
+        return self.nodes[id(value)] if isinstance(value, torch.Tensor) else value
 
 
 def lift(
     program: Callable[..., Any], args: tuple[torch.Tensor, ...]
 ) -> tuple[fx.GraphModule, list[torch.Tensor]]:
-    """(graph with a flat tuple output, its inputs: args, then parameters and buffers as used)."""
-    with _plain_batch_norm():
-        graph = _Inliner().trace(program)
-    root = program if isinstance(program, torch.nn.Module) else torch.nn.Module()
-    inputs = list(args)
-    holders: dict[str, fx.Node] = {}
-    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    for node in list(graph.nodes):
-        if node.op != "get_attr" or not isinstance(program, torch.nn.Module):
-            continue
-        value: Any = root
-        for part in node.target.split("."):
-            value = getattr(value, part)
-        name = next((k for k, held in enumerate(inputs) if held is value), None)
-        if name is None:
-            with graph.inserting_after(last):
-                last = graph.placeholder(node.target.replace(".", "_"))
-            holders[str(len(inputs))] = last
-            name = len(inputs)
-            inputs.append(value)
-        node.replace_all_uses_with(holders[str(name)])
-        graph.erase_node(node)
-    out = next(node for node in graph.nodes if node.op == "output")
-    if not isinstance(out.args[0], (tuple, list)):
-        out.args = ((out.args[0],),)
-    return fx.GraphModule(root, graph), inputs
+    """(torch-level graph with a flat tuple output, its inputs: args, parameters, buffers)."""
+    copied, copies = copy.deepcopy((program, args))
+    state = torch.get_rng_state()
+    recording = _Recording(leaves(copied, copies))
+    with recording:
+        out = copied(*copies)
+    torch.set_rng_state(state)
+    flat = list(out) if isinstance(out, (tuple, list)) else [out]
+    recording.graph.output(tuple(recording.node(value) for value in flat))
+    return fx.GraphModule(torch.nn.Module(), recording.graph), leaves(program, args)
+
+
+def compile_like(
+    program: Callable[..., Any], args: tuple[torch.Tensor, ...]
+) -> tuple[Callable[..., tuple[Any, ...]], list[torch.Tensor], Any]:
+    """(compiled callable, its inputs, its Partition): every stage of this room, ATen kernels."""
+    gm, inputs = lift(program, args)
+    parts = partition(trace_joint(gm, [spec_of(tensor) for tensor in inputs]))
+    return make_callable(parts, interpreted(parts.forward)), inputs, parts
+
+
+def check(
+    program: Callable[..., Any], *args: torch.Tensor, seed: int = 0, fp64: bool = True
+) -> Any:
+    """Outputs, gradients and mutated inputs like eager's, and as close to fp64. Returns the Partition."""
+    ours, theirs = copy.deepcopy((program, args)), copy.deepcopy((program, args))
+    exact = _doubled(*copy.deepcopy((program, args))) if fp64 else None
+    call, inputs, parts = compile_like(*ours)
+    torch.manual_seed(seed)
+    out = call(*inputs)
+    expected = _run(*theirs, seed)
+    wide = _run(*exact, seed) if exact else [None] * len(expected)
+    assert len(out) == len(expected)
+    for a, e, w in zip(out, expected, wide):
+        assert (a.shape, a.dtype, a.requires_grad) == (e.shape, e.dtype, e.requires_grad)
+        assert a.numel() == 0 or a.stride() == e.stride()
+        close(a, e, w)
+    backward(out)
+    backward(expected)
+    if exact:
+        backward(wide)
+    wide_leaves = leaves(*exact) if exact else [None] * len(leaves(*theirs))
+    for a, e, w in zip(leaves(*ours), leaves(*theirs), wide_leaves):
+        close(a.detach(), e.detach(), None if w is None else w.detach())
+        assert (a.grad is None) == (e.grad is None)
+        if a.grad is not None:
+            close(a.grad, e.grad, None if w is None else w.grad)
+    return parts
+
+
+def close(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor | None) -> None:
+    """Equal to eager within rounding, and at most twice as far from fp64."""
+    if not eager.dtype.is_floating_point:
+        assert torch.equal(ours, eager)
+        return
+    unit = torch.finfo(eager.dtype).eps * max(1.0, eager.detach().abs().max().item() if eager.numel() else 0)
+    torch.testing.assert_close(ours, eager, rtol=32 * unit, atol=32 * unit, equal_nan=True)
+    if exact is not None and eager.numel() and eager.isfinite().all():
+        error = (ours.double() - exact).abs().max()
+        assert error <= 2 * (eager.double() - exact).abs().max() + 4 * unit
+
+
+def backward(outputs: Any) -> None:
+    """One backward through all differentiable outputs with fixed, uneven tangents."""
+    total: Any = 0
+    for i, out in enumerate(outputs):
+        if out.requires_grad:
+            weights = torch.linspace(0.5, 1.5, max(out.numel(), 1), dtype=torch.float64)[: out.numel()]
+            total = total + (out * weights.view(out.shape).to(out.dtype)).sum() * (i + 1)
+    if isinstance(total, torch.Tensor):
+        total.backward()
+
+
+def leaves(program: Any, args: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """Everything a program can write to or give a gradient to."""
+    if isinstance(program, torch.nn.Module):
+        return [*args, *program.parameters(), *program.buffers()]
+    return list(args)
+
+
+def _run(program: Any, args: Any, seed: int) -> list[Any]:
+    torch.manual_seed(seed)
+    out = program(*args)
+    return list(out) if isinstance(out, (tuple, list)) else [out]
+
+
+def _doubled(program: Any, args: Any) -> Any:
+    if isinstance(program, torch.nn.Module):
+        program = program.double()
+    made = []
+    for a in args:
+        wide = a.detach().double() if a.dtype.is_floating_point else a
+        made.append(wide.requires_grad_(a.requires_grad))
+    return program, tuple(made)

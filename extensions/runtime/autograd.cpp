@@ -1,0 +1,454 @@
+// AutogradFunction: a compiled forward and backward as one differentiable call (jitmagic/autograd/shell.py).
+//
+// AutogradFunction(forward, resolve, signature): called with the graph's input tensors, returns the tuple of
+// user outputs. `forward` returns (*results, *saved intermediates); `resolve()` gives the backward, asked for
+// at the first backward, called with (*saved, *tangents). Each call that needs gradients makes one Node.
+// The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
+// mode and in-place checks behave as with any other operation.
+
+#include "runtime.h"
+
+#include <structmember.h>
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <vector>
+
+namespace jitmagic {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+// shared_ptr<Node> up to torch 2.11, intrusive_ptr<Node> later.
+using NodePtr = std::remove_cvref_t<decltype(std::declval<torch::autograd::Edge&>().function)>;
+
+template <class T>
+auto make_node() {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
+    return std::shared_ptr<T>(new T(), [](T* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>();
+  }
+}
+
+struct GilGuard {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~GilGuard() { PyGILState_Release(state); }
+};
+
+// An owned reference, dropped with the GIL held (its holder always is).
+struct Ref {
+  PyObject* object = nullptr;
+  explicit Ref(PyObject* owned = nullptr) : object(owned) {}
+  Ref(Ref&& other) noexcept : object(std::exchange(other.object, nullptr)) {}
+  Ref(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object); }
+};
+
+struct Geometry {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+};
+
+struct Output {
+  enum Kind { kResult, kInput, kView } kind = kResult;
+  size_t index = 0;  // of the result or input; of a view: its base
+  bool of_input = false;
+  bool requires_grad = false;
+  Geometry view;
+};
+
+struct Tangent {
+  size_t result = 0;
+  Geometry layout;
+};
+
+// What is known when the function is made; shared by all its nodes.
+struct Signature {
+  PyObject* forward = nullptr;
+  PyObject* resolve = nullptr;   // () -> backward
+  PyObject* backward = nullptr;  // set by the first backward
+  PyObject* compile_failed = nullptr;
+  PyObject* double_backward = nullptr;
+  size_t inputs = 0, results = 0, intermediates = 0;
+  std::vector<Output> outputs;
+  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
+  std::vector<Tangent> tangents;
+  std::vector<std::vector<size_t>> reach;
+
+  ~Signature() {
+    if (!Py_IsInitialized()) return;
+    GilGuard gil;
+    for (PyObject* held : {forward, resolve, backward, compile_failed, double_backward}) Py_XDECREF(held);
+  }
+
+  // The backward executable, a borrowed reference; nullptr with a Python error set.
+  PyObject* get_backward() {
+    if (!backward) {
+      PyObject* made = PyObject_CallNoArgs(resolve);
+      if (!made) return nullptr;
+      if (backward) {
+        Py_DECREF(made);  // another thread was quicker while the GIL was released
+      } else {
+        backward = made;
+      }
+    }
+    return backward;
+  }
+};
+
+[[noreturn]] void raise_python_error() {
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+[[noreturn]] void raise_as(PyObject* type, const char* message) {
+  PyErr_SetString(type, message);
+  raise_python_error();
+}
+
+// Autocast was applied while tracing: the casts are in the graph.
+struct AutocastOff {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
+at::Tensor as_laid_out(const at::Tensor& tensor, const Geometry& layout) {
+  if (tensor.layout() == at::kStrided && tensor.sizes() == layout.sizes &&
+      tensor.strides() == layout.strides) {
+    return tensor;
+  }
+  const at::Tensor dense = tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
+  at::Tensor made = at::empty_strided(layout.sizes, layout.strides, dense.options());
+  made.copy_(dense);
+  return made;
+}
+
+struct CompiledBackward : public Node {
+  std::shared_ptr<Signature> signature;
+  std::vector<SavedVariable> saved;
+  std::vector<at::TensorOptions> tangent_options;
+  bool released = false;
+
+  std::string name() const override { return "JitmagicBackward"; }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (SavedVariable& variable : saved) variable.reset_data();
+    released = true;
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    const Signature& s = *signature;
+    variable_list gradients(s.grad_inputs.size());
+    bool all = true, any = false;
+    std::vector<char> given;
+    for (const at::Tensor& grad : grads) {
+      given.push_back(grad.defined());
+      all &= grad.defined();
+      any |= grad.defined();
+    }
+    if (!any) return gradients;
+    const bool create_graph = at::GradMode::is_enabled();
+    std::vector<at::Tensor> arguments = create_graph ? std::vector<at::Tensor>() : unpack();
+    for (size_t i = 0; i < grads.size() && !create_graph; i++) {
+      const Geometry& layout = s.tangents[i].layout;
+      arguments.push_back(
+          grads[i].defined()
+              ? as_laid_out(grads[i], layout)
+              : at::empty_strided(layout.sizes, layout.strides, tangent_options[i]).zero_());
+    }
+    GilGuard gil;
+    if (create_graph) {
+      Ref error(PyObject_CallNoArgs(s.double_backward));
+      if (error.object) PyErr_SetObject(s.double_backward, error.object);
+      raise_python_error();
+    }
+    call_backward(std::move(arguments), gradients);
+    for (size_t i = 0; !all && i < gradients.size(); i++) {
+      bool reached = false;
+      for (size_t tangent : s.reach[i]) reached |= given[tangent] != 0;
+      if (!reached) gradients[i] = at::Tensor();
+    }
+    return gradients;
+  }
+
+ private:
+  std::vector<at::Tensor> unpack() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(!released, torch::autograd::ERR_BACKWARD_TWICE);
+    std::vector<at::Tensor> values;
+    values.reserve(saved.size() + tangent_options.size());
+    for (const SavedVariable& variable : saved) values.push_back(variable.unpack(getptr()));
+    return values;
+  }
+
+  void call_backward(std::vector<at::Tensor>&& arguments, variable_list& gradients) {
+    PyObject* backward = signature->get_backward();
+    if (!backward) raise_python_error();
+    const size_t count = arguments.size();
+    std::vector<Ref> held;
+    std::vector<PyObject*> stack(count + 1);
+    held.reserve(count);
+    for (size_t i = 0; i < count; i++) {
+      held.emplace_back(THPVariable_Wrap(std::move(arguments[i])));
+      if (!held.back().object) raise_python_error();
+      stack[i + 1] = held.back().object;
+    }
+    AutocastOff autocast;
+    Ref made(PyObject_Vectorcall(backward, &stack[1], count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+    if (!made.object) raise_python_error();
+    if (!PyTuple_Check(made.object) || size_t(PyTuple_GET_SIZE(made.object)) != gradients.size()) {
+      raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward returned something else than its gradients");
+    }
+    for (size_t i = 0; i < gradients.size(); i++) {
+      PyObject* gradient = PyTuple_GET_ITEM(made.object, i);
+      if (gradient != Py_None) gradients[i] = THPVariable_Unpack(gradient);
+    }
+  }
+};
+
+struct AutogradFunction {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  std::shared_ptr<Signature>* signature;
+};
+
+bool share_storage(const at::Tensor& a, const at::Tensor& b) {
+  return a.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+         b.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+void refuse_overlap(const Signature& s, PyObject* const* args) {
+  for (size_t m : s.mutated) {
+    const at::Tensor& written = THPVariable_Unpack(args[m]);
+    for (size_t i = 0; i < s.inputs; i++) {
+      if (i != m && share_storage(written, THPVariable_Unpack(args[i]))) {
+        raise_as(s.compile_failed, "an input that the graph writes to shares memory with another input");
+      }
+    }
+  }
+}
+
+const at::Tensor& result_of(PyObject* made, size_t index) {
+  return THPVariable_Unpack(PyTuple_GET_ITEM(made, index));
+}
+
+void save(const Signature& s, CompiledBackward& node, PyObject* const* args, PyObject* made) {
+  node.saved.reserve(s.saved_inputs.size() + s.saved_results.size() + s.intermediates);
+  for (size_t i : s.saved_inputs) node.saved.emplace_back(THPVariable_Unpack(args[i]), false);
+  for (size_t i : s.saved_results) node.saved.emplace_back(result_of(made, i), true);
+  for (size_t i = 0; i < s.intermediates; i++) {
+    const at::Tensor& value = result_of(made, s.results + i);
+    for (size_t r = 0; r < s.results; r++) {
+      const at::Tensor& result = result_of(made, r);
+      if (share_storage(value, result)) {
+        // A write to the result must be noticed when the intermediate is unpacked.
+        torch::autograd::impl::set_version_counter(value, torch::autograd::impl::version_counter(result));
+      }
+    }
+    node.saved.emplace_back(value, false);
+  }
+}
+
+void attach_node(const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made) {
+  const Signature& s = *signature;
+  auto node = make_node<CompiledBackward>();
+  node->signature = signature;
+  torch::autograd::edge_list edges;
+  edges.reserve(s.grad_inputs.size());
+  for (size_t i : s.grad_inputs) {
+    edges.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(args[i])));
+  }
+  node->set_next_edges(std::move(edges));
+  const NodePtr shared = node;
+  for (const Tangent& tangent : s.tangents) {
+    const at::Tensor& result = result_of(made, tangent.result);
+    torch::autograd::set_history(result, shared);
+    node->tangent_options.push_back(result.options());
+  }
+  save(s, *node, args, made);
+}
+
+PyObject* make_view(const Output& output, const at::Tensor& base) {
+  const int64_t offset = base.storage_offset() + output.view.offset;
+  const bool cut = !output.requires_grad && base.requires_grad();
+  return THPVariable_Wrap(
+      (cut ? base.detach() : base).as_strided(output.view.sizes, output.view.strides, offset));
+}
+
+PyObject* assemble(const Signature& s, PyObject* const* args, PyObject* made) {
+  Ref tuple(PyTuple_New(Py_ssize_t(s.outputs.size())));
+  if (!tuple.object) raise_python_error();
+  for (size_t i = 0; i < s.outputs.size(); i++) {
+    const Output& output = s.outputs[i];
+    PyObject* value = nullptr;
+    if (output.kind == Output::kView) {
+      value = make_view(
+          output, output.of_input ? THPVariable_Unpack(args[output.index]) : result_of(made, output.index));
+    } else {
+      value = output.kind == Output::kInput ? args[output.index] : PyTuple_GET_ITEM(made, output.index);
+      Py_INCREF(value);
+    }
+    if (!value) raise_python_error();
+    PyTuple_SET_ITEM(tuple.object, i, value);
+  }
+  return std::exchange(tuple.object, nullptr);
+}
+
+Ref run_forward(const Signature& s, PyObject* const* args) {
+  at::AutoGradMode no_grad(false);
+  AutocastOff autocast;
+  Ref made(PyObject_Vectorcall(s.forward, args, s.inputs, nullptr));
+  if (!made.object) raise_python_error();
+  if (!PyTuple_Check(made.object) || size_t(PyTuple_GET_SIZE(made.object)) != s.results + s.intermediates) {
+    raise_as(PyExc_RuntimeError, "jitmagic: the compiled forward returned something else than its results");
+  }
+  return made;
+}
+
+PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  HANDLE_TH_ERRORS
+  const std::shared_ptr<Signature>& signature = *reinterpret_cast<AutogradFunction*>(self)->signature;
+  const Signature& s = *signature;
+  if (size_t(PyVectorcall_NARGS(nargsf)) != s.inputs || (kwnames && PyTuple_GET_SIZE(kwnames))) {
+    return PyErr_Format(PyExc_TypeError, "expected %zu input tensors and no keywords", s.inputs);
+  }
+  for (size_t i = 0; i < s.inputs; i++) {
+    if (!THPVariable_Check(args[i])) return PyErr_Format(PyExc_TypeError, "input %zu is no tensor", i);
+  }
+  refuse_overlap(s, args);
+  Ref made = run_forward(s, args);
+  for (size_t i : s.mutated) torch::autograd::impl::bump_version(THPVariable_Unpack(args[i]));
+  if (!s.tangents.empty()) attach_node(signature, args, made.object);
+  return assemble(s, args, made.object);
+  END_HANDLE_TH_ERRORS
+}
+
+// -- reading the signature (a dict of tuples of ints, see shell.py) --------------------------------------
+
+PyObject* entry(PyObject* dict, const char* key) {
+  PyObject* value = PyDict_GetItemString(dict, key);
+  if (!value) throw std::runtime_error(std::string("signature lacks ") + key);
+  return value;
+}
+
+int64_t to_int(PyObject* value) {
+  const int64_t made = PyLong_AsLongLong(value);
+  if (made == -1 && PyErr_Occurred()) raise_python_error();
+  return made;
+}
+
+template <class T>
+std::vector<T> to_ints(PyObject* tuple) {
+  std::vector<T> made;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); i++) made.push_back(T(to_int(PyTuple_GET_ITEM(tuple, i))));
+  return made;
+}
+
+Geometry to_geometry(PyObject* tuple, Py_ssize_t first) {
+  Geometry made;
+  made.sizes = to_ints<int64_t>(PyTuple_GetItem(tuple, first));
+  made.strides = to_ints<int64_t>(PyTuple_GetItem(tuple, first + 1));
+  return made;
+}
+
+// (kind, index) | (kView, base, of_input, requires_grad, sizes, strides, offset)
+Output to_output(PyObject* tuple) {
+  Output made;
+  made.kind = Output::Kind(to_int(PyTuple_GetItem(tuple, 0)));
+  made.index = size_t(to_int(PyTuple_GetItem(tuple, 1)));
+  if (made.kind == Output::kView) {
+    made.of_input = to_int(PyTuple_GetItem(tuple, 2)) != 0;
+    made.requires_grad = to_int(PyTuple_GetItem(tuple, 3)) != 0;
+    made.view = to_geometry(tuple, 4);
+    made.view.offset = to_int(PyTuple_GetItem(tuple, 6));
+  }
+  return made;
+}
+
+void read_signature(PyObject* dict, Signature& s) {
+  s.inputs = size_t(to_int(entry(dict, "inputs")));
+  s.results = size_t(to_int(entry(dict, "results")));
+  s.intermediates = size_t(to_int(entry(dict, "intermediates")));
+  s.saved_inputs = to_ints<size_t>(entry(dict, "saved_inputs"));
+  s.saved_results = to_ints<size_t>(entry(dict, "saved_results"));
+  s.grad_inputs = to_ints<size_t>(entry(dict, "grad_inputs"));
+  s.mutated = to_ints<size_t>(entry(dict, "mutated"));
+  PyObject* outputs = entry(dict, "outputs");
+  for (Py_ssize_t i = 0; i < PyTuple_Size(outputs); i++) {
+    s.outputs.push_back(to_output(PyTuple_GET_ITEM(outputs, i)));
+  }
+  PyObject* tangents = entry(dict, "tangents");  // (result, sizes, strides)
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tangents); i++) {
+    PyObject* item = PyTuple_GET_ITEM(tangents, i);
+    s.tangents.push_back({size_t(to_int(PyTuple_GetItem(item, 0))), to_geometry(item, 1)});
+  }
+  PyObject* reach = entry(dict, "reach");
+  for (Py_ssize_t i = 0; i < PyTuple_Size(reach); i++) {
+    s.reach.push_back(to_ints<size_t>(PyTuple_GET_ITEM(reach, i)));
+  }
+}
+
+PyObject* function_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *forward, *resolve, *dict, *failed, *twice;
+  if (!PyArg_ParseTuple(
+          args, "OOO!OO:AutogradFunction", &forward, &resolve, &PyDict_Type, &dict, &failed, &twice)) {
+    return nullptr;
+  }
+  auto signature = std::make_shared<Signature>();
+  signature->forward = Py_NewRef(forward);
+  signature->resolve = Py_NewRef(resolve);
+  signature->compile_failed = Py_NewRef(failed);
+  signature->double_backward = Py_NewRef(twice);
+  read_signature(dict, *signature);
+  auto* self = reinterpret_cast<AutogradFunction*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->vectorcall = function_call;
+  self->signature = new std::shared_ptr<Signature>(std::move(signature));
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+void function_dealloc(PyObject* self) {
+  delete reinterpret_cast<AutogradFunction*>(self)->signature;
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyMemberDef function_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(AutogradFunction, vectorcall), READONLY, nullptr},
+    {nullptr}};
+
+PyTypeObject function_type = [] {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "jitmagic._runtime.AutogradFunction";
+  type.tp_doc = "AutogradFunction(forward, resolve, signature, failed, twice): a differentiable compiled call.";
+  type.tp_basicsize = sizeof(AutogradFunction);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_vectorcall_offset = offsetof(AutogradFunction, vectorcall);
+  type.tp_call = PyVectorcall_Call;
+  type.tp_members = function_members;
+  type.tp_new = function_new;
+  type.tp_dealloc = function_dealloc;
+  return type;
+}();
+
+}  // namespace
+
+bool register_autograd(PyObject* module) {
+  if (PyType_Ready(&function_type) < 0) return false;
+  return PyModule_AddObjectRef(module, "AutogradFunction", reinterpret_cast<PyObject*>(&function_type)) == 0;
+}
+
+}  // namespace jitmagic
