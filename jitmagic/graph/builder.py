@@ -108,13 +108,14 @@ class GraphBuilder:
         )
         before = [node.meta["val"]._version for node in given]
         run = placement.method or target
-        value = run_on_meta(run, placement.args, placement.kwargs, self.grad_enabled)
+        storages: set[int] = set()
+        value = run_on_meta(run, placement.args, placement.kwargs, self.grad_enabled, storages)
         if placement.moves and isinstance(value, torch.Tensor) and id(value) in devices:
             value = run_on_meta("clone", (value,), {}, self.grad_enabled)
         written = tuple(
             node
             for node, version in zip(given, before, strict=True)
-            if node.meta["val"]._version != version
+            if node.meta["val"]._version != version or _storage_of(node) in storages
         )
         changed = [node.meta["val"] for node in written]
         check_as_kernels_do(name, placement.args, placement.kwargs, changed)
@@ -206,6 +207,11 @@ class GraphBuilder:
         for node in self.inputs:
             if node.meta["val"].untyped_storage()._cdata in storages:
                 self.mutated_inputs[node] = None
+
+
+def _storage_of(node: Node) -> int | None:
+    value = node.meta["val"]
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def _value(node: Node) -> Any:

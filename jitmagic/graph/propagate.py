@@ -10,7 +10,7 @@ the grad mode and the inference mode of the thread are as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from .shapes import infer, infer_in_place
 
 __all__ = ["DataDependent", "EagerRaises", "input_meta", "run_on_meta", "strides_are_certain", "target_name"]
 
+aten = torch.ops.aten
 Target = Callable[..., Any] | str
 
 # What torch says when an operation needs the data of a meta tensor, or has no meta implementation.
@@ -33,6 +34,7 @@ _NO_DATA = (
     "no fake impl or Meta kernel",
     "with Meta tensors",
     "on the expected device meta",
+    "tensor with unallocated storage",
 )
 
 
@@ -57,8 +59,18 @@ def target_name(target: Target) -> str:
     return str(getattr(target, "__name__", target))
 
 
-def run_on_meta(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> Any:
-    """Call `target` (a function, or a method's name) on meta tensors in that grad mode."""
+def run_on_meta(
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    grad: bool,
+    written: set[int] | None = None,
+) -> Any:
+    """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
+
+    `written` receives the storages (by `_cdata`) that some operator of the call writes to.
+    """
+    _SHAPES.written = set() if written is None else written
     with torch.inference_mode(False), torch.set_grad_enabled(grad), _SHAPES:
         try:
             if isinstance(target, str):
@@ -77,6 +89,10 @@ class _Shapes(TorchDispatchMode):
     """Floating-point calls that eager accepts for sure are answered by rules of our own: torch's meta
     kernels for them are Python functions that take 150 µs, and the first one imports torch._dynamo."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: set[int] = set()
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # The default wraps __torch_dispatch__ in a function that imports torch._dynamo (1.8 s).
@@ -90,6 +106,8 @@ class _Shapes(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = kwargs or {}
+        if func._schema.is_mutable:
+            self.written.update(_storages_written(func, args, named))
         if _is_safe(func, _tensors(args)):
             made = infer(func, args, named)
             if made is None:
@@ -99,11 +117,26 @@ class _Shapes(TorchDispatchMode):
         return func(*args, **named)
 
 
+def _storages_written(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[int]:
+    """The storages of the arguments that the schema marks as written."""
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            for tensor in _tensors(given):
+                yield tensor.untyped_storage()._cdata
+
+
 def _is_safe(func: Any, tensors: list[torch.Tensor]) -> bool:
     """Whether eager accepts these dtypes for sure: floating point, or floating point read by index."""
-    if func is torch.ops.aten.embedding.default:
+    if func is aten.embedding.default:
         weight, indices = tensors
         return indices.dtype is torch.int64 and weight.is_floating_point() and weight.dim() == 2
+    if func is aten.where.self and tensors[0].dtype is torch.bool:
+        tensors = tensors[1:]
+    if func in _ANY_DTYPE:
+        return True
     return all(t.is_floating_point() and t.is_meta for t in tensors)
 
 
@@ -116,6 +149,7 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 _SHAPES = _Shapes()
+_ANY_DTYPE = (aten.tril.default, aten.triu.default, aten.clone.default, aten.empty_like.default)
 
 
 def strides_are_certain(target: Target) -> bool:

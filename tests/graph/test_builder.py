@@ -151,7 +151,7 @@ def test_data_dependent_calls_are_refused(target: object, args: tuple) -> None:
 
 def test_errors_of_the_program_are_refused() -> None:
     graph, (a, b) = builder_for(torch.ones(2, 3), torch.ones(2, 3))
-    with pytest.raises(EagerRaises, match="reduction dim"):
+    with pytest.raises(EagerRaises, match="reduction dim|cannot multiply"):
         graph.call(torch.matmul, (a, b))
     leaf = torch.ones(2, requires_grad=True)
     graph, (a,) = builder_for(leaf)
