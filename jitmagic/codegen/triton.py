@@ -26,9 +26,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """
-_LOCAL = re.compile(
-    r"[ijkxyzr](\d+|_at|_in)?|[ij]\d+(_[ij]\d+)*(_in)?|(v|acc|at|of|k)\d+|pid|tl|triton|libdevice|float"
-    r"|(sum|prod|max|min|argmax|argmin|any|all)\d+|range|_.*|[xyzr]\d*(_at|_in)"
+_LOCAL = re.compile(  # what kernel_lines calls its variables
+    r"(([ij]\d+_?)+|[xyz]|r\d*)(_in|_at)?|(v|acc|at|k)\d+|pid|tl|triton|libdevice|float|range|_.*"
+    r"|(sum|prod|max|min|argmax|argmin|any|all)\d+"
 )
 _WIDTH = 100
 

@@ -17,7 +17,7 @@ import torch
 from ..loops.expr import Axis
 from ..loops.ir import Buffer, Load, Reduction, Store, Value
 from .structure import Pass, Structure
-from .triton_ops import WIDE, cast_text, identity, typed
+from .triton_ops import WIDE, cast_text, closed, identity, typed
 from .triton_tile import Block, Tile
 from .triton_values import Scope, Text, Values
 
@@ -126,17 +126,15 @@ class _Kernel(Values):
         value = self._entering(node, block)
         if block not in self.blocks_of(node.value) and not block.ragged:
             value = self._broadcast(value, {block, *self.blocks_of(node.value)})
-        held = self._name("of")
-        self.line(f"{held} = {value}")
-        self._fold(node, block, held, self.scopes[-1].flat[block])
+        self._fold(node, block, self.name_of(value), self.scopes[-1].flat[block])
 
     def _entering(self, node: Reduction, block: Block | None) -> str:
         """The value that is reduced, in the dtype it is held in; the identity outside the extent."""
         source = node.value.dtype
         held = WIDE.get(source, source)
-        text = self.use(node.value, closed=True)
+        text = self.use(node.value)
         if held != source:
-            text = f"{cast_text(text, source, held)}"
+            text = cast_text(text, source, held)
         if block is not None and block.ragged:
             start = typed(identity(node.op, held), held)
             text = f"tl.where({self.mask_of(block)}, {text}, {start})"
@@ -198,9 +196,7 @@ class _Kernel(Values):
         if places:
             self.line(f"{held}, {places} = first_{node.op}({held}, {places}, {value}, {flat})")
         else:
-            if " " in value and not value.endswith(")"):
-                value = f"({value})"
-            self.line(f"{held} = {_JOIN[node.op].format(held, value)}")
+            self.line(f"{held} = {_JOIN[node.op].format(held, closed(value))}")
 
     # -- reductions inside a pass ----------------------------------------------------------------------
 
@@ -236,6 +232,8 @@ class _Kernel(Values):
     def _stores(self, stores: tuple[Store, ...]) -> None:
         """All values first: what a store overwrites may be read by the values of the others."""
         ready = [(store, self.use(store.value), self.index(store.index[0])) for store in stores]
+        if self._fence or len(stores) > 1:
+            ready = [(store, self.name_of(value), offset) for store, value, offset in ready]
         if self._fence and stores:
             self.line("tl.debug_barrier()")
         for store, value, offset in ready:

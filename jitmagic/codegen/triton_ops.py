@@ -11,6 +11,8 @@ In: op names, dtypes, operand texts (typed Triton values). Out: expressions. Rul
 from __future__ import annotations
 
 import math
+import re
+import struct
 from collections.abc import Mapping
 
 import torch
@@ -20,6 +22,7 @@ __all__ = [
     "TL_DTYPES",
     "WIDE",
     "cast_text",
+    "closed",
     "compute_text",
     "identity",
     "literal",
@@ -179,7 +182,7 @@ def typed(value: bool | int | float, dtype: torch.dtype) -> str:
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     """A constant as an operand beside a tensor of its dtype: a plain number where Triton keeps the dtype."""
     if dtype == torch.float32 and _plain_single(float(value)):
-        text = repr(float(value))
+        text = _number(value, dtype)
         return f"({text})" if text.startswith("-") else text
     if dtype in (torch.int32, torch.int64) and 0 <= value < 2**31:
         return str(int(value))
@@ -197,22 +200,34 @@ def _number(value: bool | int | float, dtype: torch.dtype) -> str:
         return str(int(value))
     if math.isnan(value) or math.isinf(value):
         return f'float("{float(value)!r}")'
-    return repr(float(value))
+    return _shortest(float(value)) if dtype == torch.float32 else repr(float(value))
+
+
+def _shortest(value: float) -> str:
+    """The fewest digits that still round to the same float32."""
+    for digits in range(6, 9):
+        text = repr(float(f"{value:.{digits}g}"))
+        if abs(value) < 2.0**127 and struct.pack("f", float(text)) == struct.pack("f", value):
+            return text
+    return repr(value)
 
 
 def compute_text(op: str, args: list[str], dtype: torch.dtype, operand: torch.dtype) -> str:
-    """`op` on typed operand texts (in brackets where need be) of dtype `operand`; a result of `dtype`."""
+    """`op` on typed operand texts of dtype `operand`; a result of `dtype`."""
     if op == "where":
         return f"tl.where({', '.join(args)})"
     if operand in HALVES:
-        wide = [f"{arg}.to(tl.float32)" for arg in args]
+        wide = [f"{closed(arg)}.to(tl.float32)" for arg in args]
         text = compute_text(op, wide, torch.float32, torch.float32)
         return text if dtype == torch.bool else f"({text}).to({TL_DTYPES[dtype]})"
     if op in _INFIX:
-        return f"{args[0]} {_INFIX[op]} {args[1]}"
+        return f"{closed(args[0])} {_INFIX[op]} {closed(args[1])}"
     if op in _LIBDEVICE and operand.is_floating_point:
         return f"libdevice.{op}({', '.join(args)})"
-    return _template(op, operand).format(*args, t=TL_DTYPES[operand], bits=_bits(operand))
+    template = _template(op, operand)
+    if not re.fullmatch(r"[\w.]+\([^()]*\)", template):
+        args = [closed(arg) for arg in args]
+    return template.format(*args, t=TL_DTYPES[operand], bits=_bits(operand))
 
 
 def _template(op: str, operand: torch.dtype) -> str:
@@ -227,7 +242,8 @@ def _bits(dtype: torch.dtype) -> str:
 
 
 def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:
-    """`text` (in brackets where need be) converted as Tensor.to converts it on the same device."""
+    """`text` converted as Tensor.to converts it on the same device."""
+    text = closed(text)
     if target == torch.bool:
         return f"{text} != 0"
     steps = [target]
@@ -246,6 +262,16 @@ def _through(target: torch.dtype) -> list[torch.dtype]:
     """Floats become narrow integers by way of a wide one: wrapped around, not clamped."""
     wide = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
     return [wide[target], target] if target in wide else [target]
+
+
+def closed(code: str) -> str:
+    """The text in brackets where an operator or a method beside it would tear it apart."""
+    depth = 0
+    for sign in code:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == " " and depth == 0:
+            return f"({code})"
+    return f"({code})" if code[0] in "-~" else code
 
 
 def identity(op: str, dtype: torch.dtype) -> bool | int | float:

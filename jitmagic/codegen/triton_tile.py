@@ -175,14 +175,14 @@ def _height(rows: int, longest: int, across: bool, target: Target) -> int:
 
 
 def _lies_across(one: Structure) -> bool:
-    """Whether most loads of the passes walk memory along the last outer axis."""
+    """Whether most loads that need the whole tile walk memory along the last outer axis."""
     fast = one.outer[-1]
     along = across = 0
     for part in one.passes:
         if not part.axes:
             continue
         for node in walk(part.roots):
-            if isinstance(node, Load):
+            if isinstance(node, Load) and {fast, part.axes[-1]} <= one.free[node]:
                 along += coefficient(node.index[0], part.axes[-1]) == 1
                 across += coefficient(node.index[0], fast) == 1
     return across > along

@@ -8,7 +8,6 @@ surfaces at the next synchronisation. Lanes outside the extents are exempt.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -30,7 +29,7 @@ from ..loops.ir import (
 )
 from ..schedule.rebuild import expr_axes
 from .structure import Structure
-from .triton_ops import cast_text, compute_text, literal, typed
+from .triton_ops import cast_text, closed, compute_text, literal, typed
 from .triton_tile import Block, Tile
 
 __all__ = ["Scope", "Text", "Values"]
@@ -141,10 +140,17 @@ class Values(ABC):
 
     # -- values --------------------------------------------------------------------------------------
 
-    def use(self, value: Value, closed: bool = False) -> str:
-        """Text of the value for the innermost scope; `closed`: safe beside an operator."""
-        code = self._reach(value, len(self.scopes) - 1)
-        return _closed(code) if closed else code
+    def use(self, value: Value) -> str:
+        """Text of the value for the innermost scope."""
+        return self._reach(value, len(self.scopes) - 1)
+
+    def name_of(self, code: str) -> str:
+        """A variable that holds the expression, computed here."""
+        if code.isidentifier() or code.startswith("tl.full([]"):
+            return code
+        name = self._temporary()
+        self.line(f"{name} = {code}")
+        return name
 
     def _reach(self, value: Value, depth: int) -> str:
         self._write(value)
@@ -203,14 +209,14 @@ class Values(ABC):
             case Load():
                 return self._load(node, depth)
             case Cast(value=value, dtype=dtype):
-                return cast_text(_closed(self._reach(value, depth)), value.dtype, dtype)
+                return cast_text(self._reach(value, depth), value.dtype, dtype)
             case Compute(op=op, args=args):
                 return compute_text(op, self._operands(node, depth), node.dtype, args[-1].dtype)
             case IndexValue(expr=expr, dtype=dtype):
                 text = self.index(expr, depth)
                 if text.lstrip("-").isdigit():
                     return typed(int(text), dtype)
-                return cast_text(_closed(text), torch.int32, dtype)
+                return cast_text(text, torch.int32, dtype)
         raise TypeError(f"no Triton for {type(node).__name__} here")
 
     def _operands(self, node: Compute, depth: int) -> list[str]:
@@ -223,7 +229,7 @@ class Values(ABC):
                 make = literal if plain else typed
                 texts.append(make(arg.value, arg.dtype))
             else:
-                texts.append(_closed(self._reach(arg, depth)))
+                texts.append(self._reach(arg, depth))
         return texts
 
     # -- memory --------------------------------------------------------------------------------------
@@ -236,7 +242,7 @@ class Values(ABC):
         blocks = self.blocks_over(axes)
         masks = [mask for block in self.ordered(blocks) if (mask := self.mask_of(block))]
         if node.mask is not None:
-            masks.append(_closed(self._reach(node.mask, depth)))
+            masks.append(closed(self._reach(node.mask, depth)))
             offset = self._as_wide_as(offset, blocks, self.blocks_of(node.mask))
         place = self.names[node.buffer] if offset == "0" else f"{self.names[node.buffer]} + {offset}"
         if not masks:
@@ -275,11 +281,11 @@ class Values(ABC):
                 return self._run_time(expr, depth)
             case FloorDiv(a, b):
                 if bounds(a)[0] >= 0:
-                    return f"({_closed(self.index(a, depth))} // {b})"
+                    return f"({closed(self.index(a, depth))} // {b})"
                 return f"floor_divide_integer({self.index(a, depth)}, {b})"
             case Mod(a, b):
                 if bounds(a)[0] >= 0:
-                    return f"({_closed(self.index(a, depth))} % {b})"
+                    return f"({closed(self.index(a, depth))} % {b})"
                 return f"remainder_integer({self.index(a, depth)}, {b})"
             case Integer() | Add():
                 return f"({self.index(expr, depth)})"
@@ -309,24 +315,3 @@ class Values(ABC):
 def _float(value: float) -> str:
     text = repr(float(value))
     return f'float("{text}")' if text.lstrip("-") in ("inf", "nan") else text
-
-
-def _closed(code: str) -> str:
-    """The text in brackets where an operator or a method beside it would tear it apart."""
-    if re.fullmatch(r"\w+", code) or _is_call(code):
-        return code
-    return f"({code})"
-
-
-def _is_call(code: str) -> bool:
-    """Whether the text is one call: a dotted name and brackets that close at the very end."""
-    head = re.match(r"[\w.]*\(", code)
-    if head is None or not code.endswith(")"):
-        return False
-    depth = 0
-    for position in range(head.end() - 1, len(code)):
-        depth += (code[position] == "(") - (code[position] == ")")
-        if depth == 0:
-            return position == len(code) - 1
-    return False
-

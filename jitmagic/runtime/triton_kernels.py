@@ -1,0 +1,215 @@
+"""Triton text to cubins: the one file that imports triton, and only when something is not in the cache.
+
+In: a KernelSource of language "triton", which pointers are known to be 16-byte aligned, the target. Out:
+per kernel a Cubin: machine code and what a launch has to know. Compiling needs no GPU. The cache key is
+all that the bytes depend on (the kernel's own text, triton's version, architecture, options, alignment),
+so that a second process finds its kernels without importing triton.
+Kernels are compiled without contraction of multiplications and additions and with denormals kept: the
+roundings are those of eager's kernels. Device assertions are compiled in; Triton's overflow checks are not.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..codegen.plan import KernelSource
+from ..errors import ToolchainError
+from ..target import Target
+from .store import Store, content_key
+
+__all__ = ["Cubin", "build_cubins"]
+
+POINTERS: Mapping[torch.dtype, str] = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int8: "*i8",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.uint8: "*u8",
+    torch.bool: "*i1",
+}
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """`scratch`: pointers after the kernel's own that Triton's calling convention wants (null)."""
+
+    image: bytes
+    name: str
+    warps: int
+    shared_bytes: int
+    scratch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """All that one kernel's machine code depends on, triton aside."""
+
+    symbol: str
+    text: str
+    signature: tuple[str, ...]
+    aligned: tuple[bool, ...]
+    arch: int
+    options: tuple[tuple[str, Any], ...]
+
+    def key(self) -> str:
+        facts = (self.symbol, self.signature, self.aligned, self.arch, self.options)
+        return content_key(self.text, _triton_version(), repr(facts))
+
+
+@lru_cache(maxsize=1)
+def _triton_version() -> str:
+    """The installed version, without importing it."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return "none"
+
+
+def build_cubins(
+    source: KernelSource, aligned: Mapping[str, tuple[bool, ...]], target: Target, store: Store
+) -> tuple[dict[str, Cubin], bool]:
+    """Cubins by kernel name, and whether all of them came from the cache."""
+    requests = _requests(source, aligned, int(target.isa.removeprefix("sm_")))
+    found = {request.symbol: _stored(request, store) for request in requests}
+    missing = [request for request in requests if found[request.symbol] is None]
+    if missing:
+        found.update(_compile_all(missing, store))
+    return {name: cubin for name, cubin in found.items() if cubin is not None}, not missing
+
+
+def _requests(
+    source: KernelSource, aligned: Mapping[str, tuple[bool, ...]], arch: int
+) -> list[_Request]:
+    made = []
+    for symbol, text in _separate(source.text, source.symbols).items():
+        grid = source.grids[symbol]
+        options = {
+            "num_warps": grid.num_warps,
+            "num_stages": grid.num_stages,
+            "debug": "tl.device_assert(" in text,
+            "sanitize_overflow": False,
+            "enable_fp_fusion": False,
+            "enable_reflect_ftz": False,
+        }
+        signature = tuple(POINTERS[dtype] for dtype in source.symbols[symbol])
+        made.append(
+            _Request(symbol, text, signature, aligned[symbol], arch, tuple(options.items()))
+        )
+    return made
+
+
+def _separate(text: str, symbols: Mapping[str, object]) -> dict[str, str]:
+    """For every kernel the module without the other kernels."""
+    lines = text.splitlines()
+    spans = {
+        node.name: (node.decorator_list[0].lineno - 1, node.end_lineno)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name in symbols
+    }
+    first = min(start for start, _ in spans.values())
+    head = "\n".join(lines[:first]).rstrip()
+    return {
+        name: f"{head}\n\n\n" + "\n".join(lines[start:end]) + "\n"
+        for name, (start, end) in spans.items()
+    }
+
+
+def _stored(request: _Request, store: Store) -> Cubin | None:
+    key = request.key()
+    facts, image = store.get(key, ".json"), store.get(key, ".cubin")
+    if facts is None or image is None:
+        return None
+    return Cubin(image.read_bytes(), **json.loads(facts.read_text()))
+
+
+def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]:
+    """Compile side by side: most of the work is in LLVM and ptxas, outside the interpreter lock."""
+    _import_triton()
+    if len(requests) == 1:
+        return {requests[0].symbol: _compile(requests[0], store)}
+    with ThreadPoolExecutor(min(len(requests), _THREADS)) as pool:
+        made = list(pool.map(lambda request: _compile(request, store), requests))
+    return {request.symbol: cubin for request, cubin in zip(requests, made, strict=True)}
+
+
+def _import_triton() -> Any:
+    try:
+        import triton  # noqa: PLC0415 - heavy, and needed only when a kernel is not in the cache
+        import triton.backends.compiler  # noqa: PLC0415
+        import triton.compiler  # noqa: PLC0415
+    except ImportError as error:
+        raise ToolchainError("triton", "import triton", str(error)) from error
+    return triton
+
+
+def _compile(request: _Request, store: Store) -> Cubin:
+    """Through triton.compile; the text is kept beside the cubin, where profilers look for lines."""
+    triton = _import_triton()
+    key = request.key()
+    path = store.put(key, ".py", lambda out: _write(out, request.text))
+    function = _load_module(path, f"jitmagic_{key[:16]}", request.symbol)
+    names = function.arg_names
+    attrs = {
+        (n,): [["tt.divisibility", 16]] for n, whole in enumerate(request.aligned) if whole
+    }
+    try:
+        code = triton.compiler.ASTSource(
+            function, dict(zip(names, request.signature, strict=True)), {}, attrs
+        )
+        gpu = triton.backends.compiler.GPUTarget("cuda", request.arch, 32)
+        made = triton.compile(code, target=gpu, options=dict(request.options))
+    except Exception as error:  # triton raises errors of many unrelated classes
+        command = f"triton.compile({request.symbol}, sm_{request.arch})"
+        raise ToolchainError("triton", command, f"{error}\n{request.text}") from error
+    cubin = _read(made, len(names))
+    facts = {
+        "name": cubin.name,
+        "warps": cubin.warps,
+        "shared_bytes": cubin.shared_bytes,
+        "scratch": cubin.scratch,
+    }
+    store.put(key, ".cubin", lambda out: out.write_bytes(cubin.image) and None)
+    store.put(key, ".json", lambda out: _write(out, json.dumps(facts)))
+    return cubin
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _load_module(path: Path, name: str, symbol: str) -> Any:
+    """The function of a generated module; it is not put into sys.modules."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, symbol)
+
+
+def _read(made: Any, pointers: int) -> Cubin:
+    """What a launch needs, from the metadata and from the PTX: versions differ in trailing parameters."""
+    facts = made.metadata
+    if getattr(facts, "global_scratch_size", 0):
+        raise ToolchainError("triton", facts.name, "the kernel wants scratch memory of its own")
+    entry = re.search(r"\.entry\s+\w+\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    declared = len(re.findall(r"\.param\b", entry.group(1))) if entry else pointers
+    return Cubin(
+        made.asm["cubin"], facts.name, facts.num_warps, facts.shared, declared - pointers
+    )
