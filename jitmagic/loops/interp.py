@@ -93,10 +93,14 @@ class _Memory:
     def put(self, name: str, tensor: Tensor) -> None:
         """Take what an ATen call returned, which must look as the program says."""
         buffer: Buffer = self.program.buffers[name]
-        if tuple(tensor.shape) != buffer.shape or tensor.dtype != self.dtype(buffer.dtype):
-            raise ValueError(
-                f"{name}: {tensor.dtype}{list(tensor.shape)} where {buffer} was promised"
-            )
+        strides = zip(buffer.shape, buffer.stride, tensor.stride(), strict=True)
+        if (
+            tuple(tensor.shape) != buffer.shape
+            or tensor.dtype != self.dtype(buffer.dtype)
+            or any(size > 1 and want != have for size, want, have in strides if tensor.numel())
+        ):
+            found = f"{tensor.dtype}{list(tensor.shape)} with strides {tensor.stride()}"
+            raise ValueError(f"{name}: {found} where {buffer} was promised")
         self.tensors[name] = tensor
 
     def alias(self, name: str, base: str, offset: int) -> None:

@@ -113,7 +113,7 @@ def check(
     """Lower fn's graph, verify and interpret it, compare with eager; returns the program.
 
     exact: every output bit for bit. Otherwise: the error against the program run in float64 is at
-    most `tolerance` times eager's own error plus a few roundings. `whole`: the ops that may go to ATen.
+    most `tolerance` times eager's own error plus a few roundings. `whole`: ops that may go to ATen.
     """
     graph, expected = record(fn, *[clone(x) for x in inputs])
     program = lower(graph, "test")
@@ -137,9 +137,7 @@ def _compare(n, got, want, wide, tolerance) -> None:
     if want is None:
         assert got is None
         return
-    assert got.dtype is want.dtype and got.shape == want.shape, (
-        f"output {n}: {got.dtype} {got.shape}"
-    )
+    assert (got.dtype, got.shape) == (want.dtype, want.shape), f"output {n}"
     for size, a, b in zip(want.shape, got.stride(), want.stride()):
         assert size == 1 or want.numel() == 0 or a == b, f"output {n}: strides {got.stride()}"
     if wide is None or not want.dtype.is_floating_point:

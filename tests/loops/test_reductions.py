@@ -9,6 +9,7 @@ import torch
 from recording import check, nests
 
 aten = torch.ops.aten
+pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 INTS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 ALL = [*FLOATS, *INTS, torch.bool]

@@ -103,11 +103,6 @@ def arange_start(
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
 
 
-@lowers("prims.iota.default")
-def iota(builder: Builder, out: Out, length: int, *, start: int, step: int, **_: Any) -> TensorView:
-    return builder.pointwise(out, _range(start, step, out.spec.dtype))
-
-
 @lowers("eye.default", "eye.m")
 def eye(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
     def value(point: Point) -> Value:

@@ -56,18 +56,15 @@ class Reduced:
 
     def join(self, point: Point, inside: Point) -> Point:
         """The point of x at a point of the result and a point of the reduced dimensions."""
-        bound = iter(inside)
-        kept = iter(enumerate(point) if self.keepdim else ())
-        free = iter(point)
+        bound, free = iter(inside), iter(point)
         joined: list[Expr] = []
         for d in range(len(self.x.shape)):
-            if d in self.dims:
-                joined.append(next(bound))
-                if self.keepdim:
-                    next(free)
-            else:
+            if d not in self.dims:
                 joined.append(next(free))
-        del kept
+                continue
+            joined.append(next(bound))
+            if self.keepdim:
+                next(free)
         return tuple(joined)
 
     def combine(
@@ -87,7 +84,7 @@ class Reduced:
         return lambda point: cast(self.builder.load(self.x, point), dtype)
 
 
-def _accumulator(reduced: Reduced, out: Out) -> torch.dtype:
+def _accumulator(out: Out) -> torch.dtype:
     """Sums are taken in the result's opmath dtype."""
     if out.spec.dtype is torch.bool:
         raise Decline("a sum as bool")
@@ -111,7 +108,7 @@ def sum_(
     dtype: torch.dtype | None = None,
 ) -> TensorView:
     reduced = Reduced.over(builder, x, dims, keepdim)
-    wide = _accumulator(reduced, out)
+    wide = _accumulator(out)
     return builder.pointwise(
         out, lambda point: _sum(reduced, point, _through(reduced, out, wide), wide)
     )
@@ -136,7 +133,7 @@ def mean(
     dtype: torch.dtype | None = None,
 ) -> TensorView:
     reduced = Reduced.over(builder, x, dims, keepdim)
-    wide = _accumulator(reduced, out)
+    wide = _accumulator(out)
 
     def value(point: Point) -> Value:
         total = _sum(reduced, point, _through(reduced, out, wide), wide)
@@ -156,7 +153,7 @@ def prod_(
     dtype: torch.dtype | None = None,
 ) -> TensorView:
     reduced = Reduced.over(builder, x, dim, keepdim)
-    wide = _accumulator(reduced, out)
+    wide = _accumulator(out)
     return builder.pointwise(
         out,
         lambda point: reduced.combine(
