@@ -12,21 +12,24 @@ from ..schedule.result import Schedule
 from ..target import Target
 from .build_plan import build_plan
 from .cpp import CppRenderer
+from .distinct import distinct_kernels
 from .plan import KernelSource, Plan
+from .triton import TritonRenderer
 
 __all__ = ["RENDERERS", "render"]
 
-RENDERERS = {"cpp": CppRenderer}
+RENDERERS = {"cpp": CppRenderer, "triton": TritonRenderer}
 
 
 def render(schedule: Schedule, target: Target) -> tuple[Plan, KernelSource | None]:
     """The plan of one call, and the source of the kernels it launches (None when it launches none)."""
     program = schedule.program
     nests = [step for step in program.steps if isinstance(step, Nest)]
-    plan = build_plan(schedule)
+    chosen, kernels = distinct_kernels(nests, program.buffers)
+    plan = build_plan(schedule, kernels)
     if not nests:
         return plan, None
     if target.tier not in RENDERERS:
         raise CompileFailed(f"no code generator writes kernels for tier {target.tier!r}")
-    source = RENDERERS[target.tier]().render(nests, program.buffers, target)
+    source = RENDERERS[target.tier]().render(chosen, program.buffers, target)
     return plan, source

@@ -24,6 +24,7 @@ __all__ = ["build_plan"]
 @dataclass(slots=True)
 class _Builder:
     schedule: Schedule
+    kernels: Mapping[str, str]
     slots: dict[str, int] = field(default_factory=dict)
     steps: list[PlanStep] = field(default_factory=list)
     count: int = 0
@@ -60,7 +61,8 @@ class _Builder:
                 names = nest_arguments(step)
                 for name in names:
                     self.ensure_memory(name)
-                self.steps.append(Launch(step.name, tuple(self.slots[name] for name in names)))
+                slots = tuple(self.slots[name] for name in names)
+                self.steps.append(Launch(self.kernels[step.name], slots))
             case Extern():
                 self.call(step)
             case Alias(name, base, offset):
@@ -87,10 +89,10 @@ class _Builder:
                 self.steps.append(Free(self.slots[name]))
 
 
-def build_plan(schedule: Schedule) -> Plan:
-    """Walk the steps in order."""
+def build_plan(schedule: Schedule, kernels: Mapping[str, str]) -> Plan:
+    """Walk the steps in order; `kernels` names the kernel of every nest."""
     program = schedule.program
-    builder = _Builder(schedule)
+    builder = _Builder(schedule, kernels)
     for name in (*program.inputs, *program.constants):
         builder.slot(name)
     kept = {*program.inputs, *program.constants}

@@ -50,7 +50,13 @@ def _function(one: Structure, buffers: Mapping[str, Buffer], target: Target) -> 
 
 
 def _head(text: str) -> str:
-    """The include and one alias per number of lanes that the text uses."""
+    """The includes, and one alias per number of lanes that the text uses."""
     widths = sorted({int(found) for found in re.findall(r"\bV(\d+)<", text)})
-    aliases = [f"template <class T> using V{n} = jm::Vec<T, {n}>;" for n in widths]
-    return "\n".join(["#include <jitmagic/loop.h>", "", *aliases, *([""] if aliases else [])])
+    lines = ["#include <jitmagic/loop.h>"]
+    if "jm::gemm(" in text:
+        lines += ["#include <jitmagic/gemm.h>", "", "constexpr int L = jm::lanes<float>;"]
+        lines.append("template <class T> using VL = jm::Vec<T, L>;")
+    else:
+        lines.append("")
+    lines += [f"template <class T> using V{n} = jm::Vec<T, {n}>;" for n in widths]
+    return "\n".join([*lines, ""] if lines[-1] else lines)

@@ -16,6 +16,7 @@ from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul
 from ..loops.ir import Buffer, Load, Reduction, Store, Value, walk
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product
 from ..target import Target
+from .cpp_product import product_in, write_product
 from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES, comment_line
 from .cpp_values import Body
@@ -67,6 +68,10 @@ class KernelWriter:
     # -- the outer loops -----------------------------------------------------------------------------
 
     def _loops(self) -> None:
+        product = product_in(self.one)
+        if product is not None:
+            write_product(self.one, product, self.body, self.names)
+            return
         if self.lanes.outer is not None:
             self._outer_lanes(self.lanes.outer, self.lanes.width)
             return
@@ -188,12 +193,12 @@ class KernelWriter:
     def _block(self, call: str, lane: Axis, width: int) -> None:
         """A loop over blocks of lanes with all passes inside."""
         body = self.body
-        body.lane, body.width = lane, width
+        body.set_lanes(lane, width)
         header = f"{call}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
         body.open(header, (lane,), footer="});")
         self._passes(self.one.passes)
         body.close()
-        body.lane, body.width = None, 1
+        body.set_lanes(None, 1)
 
     def _blocks_in_parallel(self, lane: Axis, width: int) -> None:
         if not self._parallel(lane.extent):
@@ -243,7 +248,7 @@ class KernelWriter:
             self._serial(rest)
             opened = len(rest)
         body, name = self.body, tiled.name
-        body.lane, body.width = lane, width
+        body.set_lanes(lane, width)
         header = f"jm::blocks<{width}>(0, {lane.extent}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
         body.open(header, (lane,), footer="});")
         end = f"jm::least_of({tiled.extent}, {tile.name} * {TILE} + {TILE})"
@@ -251,7 +256,7 @@ class KernelWriter:
         body.open(f"for ({start}; {name} < {end}; ++{name}) {{", (tiled,))
         self._passes(self.one.passes)
         self._close(2)
-        body.lane, body.width = None, 1
+        body.set_lanes(None, 1)
         self._close(opened)
 
     # -- passes --------------------------------------------------------------------------------------
@@ -312,12 +317,12 @@ class KernelWriter:
         accumulators: Sequence[Accumulator],
     ) -> None:
         body = self.body
-        body.lane, body.width = lane, width
+        body.set_lanes(lane, width)
         header = f"jm::blocks<{width}>({span}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
         body.open(header, (lane,), footer="});")
         self._point(one, rows, accumulators)
         body.close()
-        body.lane, body.width = None, 1
+        body.set_lanes(None, 1)
 
     def _accumulator(self, node: Reduction, lane: Axis | None, width: int) -> Accumulator:
         if lane is not None:
@@ -433,7 +438,7 @@ class KernelWriter:
         if body.lane in accumulator.node.axes:
             return body.lane_position(position)
         text = body.scalar_position(position)
-        return f"V{body.width}<int64_t>({text})" if accumulator.width > 1 else text
+        return f"V{body.count}<int64_t>({text})" if accumulator.width > 1 else text
 
     def _row_place(self, name: str, axes: tuple[Axis, ...], vector: bool) -> str:
         """Where the current point (or block) of a scratch row is."""
@@ -469,4 +474,4 @@ class KernelWriter:
                 body.define(value, f"{name}[{place.removeprefix(f'{name} + ')}]", vector=False)
             else:
                 count = "n" if body.lane in axes else "jm::Full{}"
-                body.define(value, f"jm::load<{body.width}>({place}, {count})", vector=True)
+                body.define(value, f"jm::load<{body.count}>({place}, {count})", vector=True)

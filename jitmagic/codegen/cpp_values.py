@@ -66,6 +66,7 @@ class Body:
         self.scopes = [Scope(frozenset())]
         self.lane: Axis | None = None
         self.width = 1
+        self.count = "1"  # the width as text: L where the header chooses it
         self._count = 0
         self._uses = _count_uses(one)
 
@@ -86,6 +87,11 @@ class Body:
         self.scopes[-1].lines.append(scope.header)
         self.scopes[-1].lines.extend(f"    {line}" for line in scope.lines)
         self.scopes[-1].lines.append(scope.footer)
+
+    def set_lanes(self, lane: Axis | None, width: int | None) -> None:
+        """From here on values that vary along `lane` are vectors; width None: as many as gemm has."""
+        self.lane = lane
+        self.width, self.count = (1, "L") if width is None else (width, str(width))
 
     def name(self, prefix: str = "v") -> str:
         self._count += 1
@@ -108,7 +114,7 @@ class Body:
     # -- values --------------------------------------------------------------------------------------
 
     def vector_type(self, dtype: torch.dtype) -> str:
-        return f"V{self.width}<{CTYPES[dtype]}>"
+        return f"V{self.count}<{CTYPES[dtype]}>"
 
     def use(self, value: Value, as_vector: bool = False) -> str:
         """Text of the value for use in the innermost scope."""
@@ -217,8 +223,8 @@ class Body:
             return f"jm::gather({pointer}, {self._lane_index(offset, depth, None)}, n)"
         at = self._pointer(pointer, offset, depth)
         if step == 1:
-            return f"jm::load<{self.width}>({at}, n)"
-        return f"jm::load_strided<{self.width}>({at}, {step}, n)"
+            return f"jm::load<{self.count}>({at}, n)"
+        return f"jm::load_strided<{self.count}>({at}, {step}, n)"
 
     def _pointer(self, pointer: str, offset: Expr, depth: int, used: str = "") -> str:
         text = self._index(offset, depth, used)
@@ -234,7 +240,7 @@ class Body:
         if step == 1:
             at = self._pointer(pointer, offset, self.depth)
             if store.mode == "add":
-                value = self._sum(f"jm::load<{self.width}>({at}, n)", value, store.value.dtype)
+                value = self._sum(f"jm::load<{self.count}>({at}, n)", value, store.value.dtype)
             return f"jm::store({at}, {value}, n);"
         if step is not None:
             at = self._pointer(pointer, offset, self.depth)
@@ -285,7 +291,7 @@ class Body:
             parts.append(text if factor == 1 else f"{closed(text)} * {factor}")
         rest = self._index(_without(expr, varying), depth)
         if rest != "0" or not parts:
-            parts.append(f"V{self.width}<int64_t>({rest})")
+            parts.append(f"V{self.count}<int64_t>({rest})")
         return " + ".join(parts)
 
     def _varies(self, atom: Expr) -> bool:
@@ -294,19 +300,19 @@ class Body:
     def _lane_atom(self, atom: Expr, depth: int, mask: str | None) -> str:
         match atom:
             case AxisVar(axis):
-                return f"jm::iota<int64_t, {self.width}>({axis.name})"
+                return f"jm::iota<int64_t, {self.count}>({axis.name})"
             case FloorDiv(a, b):
                 inside = self._lane_index(a, depth, mask)
-                return f"jm::floordiv({inside}, V{self.width}<int64_t>({b}))"
+                return f"jm::floordiv({inside}, V{self.count}<int64_t>({b}))"
             case Mod(a, b):
                 inside = self._lane_index(a, depth, mask)
-                return f"jm::remainder({inside}, V{self.width}<int64_t>({b}))"
+                return f"jm::remainder({inside}, V{self.count}<int64_t>({b}))"
             case ValueIndex(value, extent):
                 text = self._reach(value, depth).code
                 if value.dtype != torch.int64:
                     text = f"jm::convert<int64_t>({text})"
                 used = "" if mask is None else f"{mask}, "
-                return f"jm::checked<{self.width}>({text}, {extent}, bad, {used}n)"
+                return f"jm::checked<{self.count}>({text}, {extent}, bad, {used}n)"
         raise TypeError(f"not an atom of an index: {atom!r}")
 
 

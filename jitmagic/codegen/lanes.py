@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..loops.expr import Axis, Expr, ValueIndex, linear
-from ..loops.ir import IndexValue, Load, Reduction, Store, Value, operands, walk
+from ..loops.expr import Axis, Expr
+from ..loops.ir import IndexValue, Load, Reduction, Store, Value, walk
+from ..schedule.deps import run_time_values
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
 from ..target import Target
 from .structure import Pass, Structure, coefficient
@@ -34,16 +35,9 @@ class Lanes:
 
 def lane_step(offset: Expr, lane: Axis, one: Structure) -> int | None:
     """Elements between neighbouring lanes; None when that is not a constant."""
-    for atom in linear(offset)[1]:
-        if isinstance(atom, ValueIndex) and lane in one.free[atom.value]:
-            return None
-        if not isinstance(atom, ValueIndex) and _run_time_inside(atom, lane, one):
-            return None
+    if any(lane in one.free[value] for value in run_time_values(offset)):
+        return None
     return coefficient(offset, lane)
-
-
-def _run_time_inside(atom: Expr, lane: Axis, one: Structure) -> bool:
-    return any(lane in one.free[value] for value in operands(IndexValue(atom)))
 
 
 def choose_lanes(one: Structure, target: Target) -> Lanes:

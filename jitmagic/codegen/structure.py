@@ -30,6 +30,7 @@ from ..loops.ir import (
     operands,
     walk,
 )
+from ..schedule.deps import store_values
 from ..schedule.rebuild import Rebuilder, value_axes
 from ..schedule.score import EXPENSIVE, op_cost
 from ..schedule.tile import drop_unit_axes
@@ -49,7 +50,7 @@ class Pass:
     @property
     def roots(self) -> tuple[Value, ...]:
         """Everything evaluated at each of its points."""
-        return (*(r.value for r in self.reductions), *_store_values(self.stores))
+        return (*(r.value for r in self.reductions), *store_values(self.stores))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Structure:
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
     """Flatten the indexes, collapse the axes, split into passes."""
     flat = _collapse(_flatten(drop_unit_axes(nest), buffers))
-    nodes = walk(_store_values(flat.stores))
+    nodes = walk(store_values(flat.stores))
     free = value_axes(nodes)
     read = {node.buffer for node in nodes if isinstance(node, Load)}
     written = frozenset(store.buffer for store in flat.stores)
@@ -81,7 +82,7 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
 
 def nest_arguments(nest: Nest) -> tuple[str, ...]:
     """The buffers a kernel takes, in the order of its arguments: those only read, then those written."""
-    nodes = walk(_store_values(nest.stores))
+    nodes = walk(store_values(nest.stores))
     read = dict.fromkeys(node.buffer for node in nodes if isinstance(node, Load))
     written = dict.fromkeys(store.buffer for store in nest.stores)
     return (*(name for name in read if name not in written), *written)
@@ -96,16 +97,6 @@ def coefficient(offset: Expr, axis: Axis) -> int | None:
         elif axis in axes_of(atom):
             return None
     return total
-
-
-def _store_values(stores: Iterable[Store]) -> tuple[Value, ...]:
-    """The values a store needs: what it writes, and run-time indexes."""
-    found: list[Value] = []
-    for store in stores:
-        found.append(store.value)
-        for part in store.index:
-            found.extend(operands(IndexValue(part)))
-    return tuple(found)
 
 
 def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
@@ -129,7 +120,7 @@ def _binders(nest: Nest) -> set[tuple[Axis, ...]]:
     """Every tuple of axes that is looped over together."""
     found = {nest.outer, *(store.inner for store in nest.stores)}
     found.update(
-        node.axes for node in walk(_store_values(nest.stores)) if isinstance(node, Reduction)
+        node.axes for node in walk(store_values(nest.stores)) if isinstance(node, Reduction)
     )
     return {binder for binder in found if binder}
 
@@ -146,7 +137,7 @@ def _collapsible(nest: Nest) -> tuple[Axis, Axis] | None:
     pairs = {(a, b) for binder in binders for a, b in zip(binder, binder[1:], strict=False)}
     if not pairs:
         return None
-    nodes = walk(_store_values(nest.stores))
+    nodes = walk(store_values(nest.stores))
     offsets = {part for node in nodes if isinstance(node, Load) for part in node.index}
     offsets.update(part for store in nest.stores for part in store.index)
     values = {axis for n in nodes if isinstance(n, IndexValue) for axis in axes_of(n.expr)}
@@ -206,14 +197,14 @@ def passes_in(
     ready: frozenset[Value] = frozenset(),
 ) -> tuple[Pass, ...]:
     """Order the reductions below stores and roots whose free axes are all `bound` (and not `ready`)."""
-    levels = _levels(bound, (*_store_values(stores), *roots), free, ready)
+    levels = _levels(bound, (*store_values(stores), *roots), free, ready)
     plan: dict[tuple[int, tuple[Axis, ...]], tuple[list[Reduction], list[Store]]] = {}
     for node, level in levels.items():
         if isinstance(node, Reduction) and node not in ready and free[node] <= bound:
             plan.setdefault((level, node.axes), ([], []))[0].append(node)
     deepest = max((level for level, _ in plan), default=0)
     for store in stores:
-        level = 1 + max((levels.get(v, 0) for v in _store_values((store,))), default=0)
+        level = 1 + max((levels.get(v, 0) for v in store_values((store,))), default=0)
         if store.buffer in mutated or not store.inner:
             level = deepest + 1
         shared = [at for at, axes in plan if at >= level and axes == store.inner]

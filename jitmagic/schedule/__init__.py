@@ -16,6 +16,7 @@ from .fuse import Fusion, fuse
 from .groups import Groups
 from .memory import plan_memory
 from .order import ordered_program
+from .products import with_small_products
 from .result import Decision, Schedule
 from .tile import drop_unit_axes
 
@@ -24,9 +25,12 @@ __all__ = ["Decision", "Schedule", "schedule"]
 
 def schedule(program: LoopProgram, target: Target, options: Options) -> Schedule:
     """Fuse, order and place in memory."""
+    products: list[Decision] = []
+    if options.fuse and target.tier == "cpp" and target.isa != "scalar":
+        program, products = with_small_products(program)
     program = _prepared(program)
     graph = analyse(program)
-    fusion = Fusion(program, graph, target, Groups(program, graph))
+    fusion = Fusion(program, graph, target, Groups(program, graph), products)
     if options.fuse:
         fuse(fusion)
     fused = ordered_program(fusion)

@@ -13,22 +13,31 @@ from typing import Any
 
 import torch
 
+from ..loops.expr import AxisVar, Expr, Integer, ValueIndex, leaves
 from ..loops.ir import (
     Alias,
     BufferRef,
     Extern,
-    IndexValue,
     Load,
     LoopProgram,
     Nest,
     Step,
     Store,
     Value,
-    operands,
     walk,
 )
 
-__all__ = ["Graph", "analyse", "buffer_refs", "loads_of", "reads_of", "storages", "store_values", "writes_of"]
+__all__ = [
+    "Graph",
+    "analyse",
+    "buffer_refs",
+    "loads_of",
+    "reads_of",
+    "run_time_values",
+    "storages",
+    "store_values",
+    "writes_of",
+]
 
 _GENERATOR = "<random generator>"  # a storage that every draw writes
 
@@ -51,9 +60,15 @@ def store_values(stores: tuple[Store, ...]) -> tuple[Value, ...]:
     roots: list[Value] = []
     for store in stores:
         roots.append(store.value)
-        for part in store.index:
-            roots.extend(operands(IndexValue(part)))
+        roots.extend(v for part in store.index for v in run_time_values(part))
     return tuple(roots)
+
+
+def run_time_values(expr: Expr) -> list[Value]:
+    """The values of the run-time indexes directly inside an index expression."""
+    if isinstance(expr, (AxisVar, Integer)):
+        return []
+    return [leaf.value for leaf in leaves(expr) if isinstance(leaf, ValueIndex)]
 
 
 def loads_of(stores: tuple[Store, ...]) -> list[Load]:

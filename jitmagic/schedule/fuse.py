@@ -20,6 +20,7 @@ from ..target import Target
 from .deps import Graph, loads_of
 from .groups import Group, Groups
 from .legality import Alignment, align, inline_load, overwrites_reads, solve
+from .products import contiguous_stores, product_of, reads_operands
 from .rebuild import Rebuilder
 from .result import Decision
 from .score import (
@@ -35,6 +36,7 @@ from .score import (
 __all__ = ["Fusion", "fuse"]
 
 MAX_BUFFERS = 48  # arguments of one kernel; beyond this the compiler runs out of registers for addresses
+PLAIN_OPERANDS = "a matrix product keeps its own loops and reads its operands from memory"
 MAX_NODES = 800  # values in one nest; keeps the compile time of one kernel in hand
 
 
@@ -119,6 +121,9 @@ def _inline_readers(fusion: Fusion, key: int, group: Group) -> tuple[int, ...]:
         if any(solve(store, load, group.outer) is None for load in links):
             fusion.say(group, target, False, "it is read through an index that loops cannot follow")
             return ()
+        if reads_operands(target.stores, target.outer, links):
+            fusion.say(group, target, False, PLAIN_OPERANDS)
+            return ()
         if not _cheap_enough(group, target, cost, links):
             fusion.say(group, target, False, "its value would be computed many times over")
             return ()
@@ -201,7 +206,8 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     if any(load.buffer in stores for load in loads_of(tuple(joined))):
         fusion.say(producer, consumer, False, "what is read cannot be matched with what is written")
         return False
-    refusal = _hazard(fusion, joined) or _not_worth(fusion, producer, consumer, plan, joined)
+    refusal = _spoils_product(fusion, producer, consumer, plan.outer, joined)
+    refusal = refusal or _hazard(fusion, joined) or _not_worth(fusion, producer, consumer, plan, joined)
     if refusal:
         fusion.say(producer, consumer, False, refusal)
         return False
@@ -233,6 +239,22 @@ def _joined_stores(
 
 def _with_inner(store: Store, axes: tuple[Axis, ...]) -> Store:
     return replace(store, inner=(*axes, *store.inner)) if axes else store
+
+
+def _spoils_product(
+    fusion: Fusion, a: Group, b: Group, outer: tuple[Axis, ...], joined: Sequence[Store]
+) -> str | None:
+    """A small matrix product takes pointwise readers after it, and nothing else."""
+    if not (_is_product(a) or _is_product(b)):
+        return None
+    product = product_of(outer, [store.value for store in joined])
+    if product is None or not contiguous_stores(product, joined, fusion.buffers):
+        return PLAIN_OPERANDS
+    return None
+
+
+def _is_product(group: Group) -> bool:
+    return product_of(group.outer, [store.value for store in group.stores]) is not None
 
 
 def _hazard(fusion: Fusion, stores: Sequence[Store]) -> str | None:
@@ -324,7 +346,7 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
     if a.adds or b.adds or groups.cyclic(a, b) or (a.after & b.members) or (b.after & a.members):
         return False
     plan = _beside(a, b)
-    if plan is None:
+    if plan is None or _is_product(a) or _is_product(b):
         return False
     outer, stores = plan
     if len({load.buffer for load in loads_of(tuple(stores))}) + len(stores) > MAX_BUFFERS:

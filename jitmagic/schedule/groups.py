@@ -7,7 +7,7 @@ few integer operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..loops.expr import Axis
@@ -72,11 +72,7 @@ class Groups:
         self.alive: dict[int, Group] = {}
         self.producer: dict[str, int] = {}  # buffer written once -> key of the nest that stores it
         self._gone = 0  # steps that were written into their readers: they order nothing any more
-        masks = _transitive(graph.before)
-        after = [0] * len(masks)
-        for number, mask in enumerate(masks):
-            for earlier in _bits(mask):
-                after[earlier] |= 1 << number
+        masks, after = _transitive(graph.before)
         for number, step in enumerate(program.steps):
             group = Group(step, 1 << number, masks[number], after[number])
             if isinstance(step, Nest):
@@ -122,18 +118,16 @@ class Groups:
                 group.after |= up
 
 
-def _bits(mask: int) -> Iterable[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
-def _transitive(before: Sequence[frozenset[int]]) -> list[int]:
+def _transitive(before: Sequence[frozenset[int]]) -> tuple[list[int], list[int]]:
+    """For every step, the masks of all steps before it and of all steps after it."""
     masks: list[int] = []
     for direct in before:
         mask = 0
         for number in direct:
             mask |= masks[number] | 1 << number
         masks.append(mask)
-    return masks
+    after = [0] * len(masks)
+    for number in range(len(masks) - 1, -1, -1):
+        for earlier in before[number]:
+            after[earlier] |= after[number] | 1 << number
+    return masks, after

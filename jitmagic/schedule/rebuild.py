@@ -177,10 +177,10 @@ def _has_value(expr: Expr) -> bool:
 
 def expr_axes(expr: Expr) -> frozenset[Axis]:
     """All axes an expression depends on, through run-time indexes too."""
-    inside = operands(IndexValue(expr)) if _has_value(expr) else ()
     found = axes_of(expr)
-    for value in inside:
-        found |= free_axes(value)
+    if _has_value(expr):
+        for value in operands(IndexValue(expr)):
+            found |= free_axes(value)
     return found
 
 

@@ -18,7 +18,7 @@ from tests.schedule.test_fusion import TARGET
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
 NAMES = [
     "chain_large", "relu_sum", "softmax_large", "layer_norm_saved", "layer_norm_backward",
-    "everything_sum_large", "transposed_large", "embedding", "arg_reductions", "half_chain",
+    "everything_sum_large", "transposed_large", "embedding", "arg_reductions", "half_chain", "mlp",
 ]  # fmt: skip
 
 

@@ -103,6 +103,25 @@ def bias_gelu_linear(x, w, b):
     return F.gelu(aten.mm(x, w) + b)
 
 
+def mlp(x, w1, b1, w2, b2):
+    h = torch.addmm(b1, x, w1.t()).relu()
+    return torch.addmm(b2, h, w2.t()), h > 0
+
+
+def mlp_backward(dy, h, w2, x):
+    dh = torch.mm(dy, w2) * (h > 0)
+    return torch.mm(dy.t(), h), dy.sum(0), torch.mm(dh.t(), x), dh.sum(0)
+
+
+def linear_softmax(x, w, b):
+    return torch.softmax(torch.addmm(b, x, w.t()), -1)
+
+
+def product_of_products(x, y):
+    p = torch.mm(x.sin(), y)
+    return torch.mm(p, y).t().tanh(), p.reshape(2, 8, 16) + 1
+
+
 def transposed_add(x, y):
     return x + y.t()
 
@@ -228,6 +247,14 @@ PROGRAMS = {
     "bias_gelu_linear": Program(
         bias_gelu_linear, (((20, 30), f32), ((30, 40), f32), ((40,), f32)), 1
     ),
+    "mlp": Program(
+        mlp, (((32, 20), f32), ((30, 20), f32), ((30,), f32), ((10, 30), f32), ((10,), f32)), 2
+    ),
+    "mlp_backward": Program(
+        mlp_backward, (((32, 10), f32), ((32, 30), f32), ((10, 30), f32), ((32, 20), f32)), 5
+    ),
+    "linear_softmax": Program(linear_softmax, (((9, 20), f32), ((30, 20), f32), ((30,), f32)), 2),
+    "product_of_products": Program(product_of_products, (((16, 16), f32), ((16, 16), f32)), 5),
     "transposed_add": Program(transposed_add, (((70, 50), f32), ((50, 70), f32)), 1),
     "transposed_large": Program(transposed_add, (((500, 400), f32), ((400, 500), f32)), 1),
     "two_layouts": Program(two_layouts, (((70, 50), f32), ((50, 70), f32)), 1),

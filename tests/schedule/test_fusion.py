@@ -122,12 +122,26 @@ def test_a_shifted_read_of_what_is_overwritten_is_not_fused():
 def test_no_cycle_through_an_extern():
     def fn(x, w):
         a = x.sin()
-        b = torch.mm(a, w)
+        b = torch.bmm(a, w)
         return a + b, a
 
-    result = scheduled(fn, torch.randn(16, 16), torch.randn(16, 16))
+    result = scheduled(fn, torch.randn(3, 16, 16), torch.randn(3, 16, 16))
     kinds = [type(step) for step in result.program.steps]
     assert kinds == [Nest, Extern, Nest]
+
+
+def test_a_small_product_takes_what_follows_it_and_nothing_before_it():
+    result = scheduled(
+        lambda x, w, b: torch.addmm(b, x.sin(), w).relu() * 2,
+        torch.randn(16, 20), torch.randn(20, 24), torch.randn(24),
+    )  # fmt: skip
+    assert [nest.origins[0] for nest in nests(result)] == ["sin_default", "addmm_default"]
+    assert any("operands" in d.reason for d in result.decisions)
+
+
+def test_a_big_product_stays_a_library_call():
+    result = scheduled(lambda x: torch.mm(x, x).relu(), torch.randn(600, 600))
+    assert [type(step) for step in result.program.steps] == [Extern, Nest]
 
 
 def test_draws_keep_their_order():

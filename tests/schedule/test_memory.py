@@ -28,7 +28,7 @@ def overlapping(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 def layers(x, *weights):
     for w in weights:
-        x = torch.mm(x, w).relu().sin().cumsum(0)
+        x = torch.bmm(x, w).relu().sin().cumsum(0)
     return x
 
 
@@ -56,14 +56,14 @@ def check_pool(result: Schedule) -> None:
 
 
 def test_memory_is_reused_along_a_chain_of_layers():
-    weights = [torch.randn(32, 32) for _ in range(6)]
-    result = scheduled(layers, torch.randn(32, 32), *weights)
+    weights = [torch.randn(2, 32, 32) for _ in range(6)]
+    result = scheduled(layers, torch.randn(2, 32, 32), *weights)
     check_pool(result)
-    assert result.pool_bytes <= 2 * 32 * 32 * 4
+    assert result.pool_bytes <= 2 * 2 * 32 * 32 * 4
 
 
 def test_a_pointwise_nest_may_write_over_its_dying_operand():
-    result = scheduled(lambda x: torch.mm(x.sin(), x).relu().cumsum(0), torch.randn(16, 16))
+    result = scheduled(lambda x: torch.bmm(x.sin(), x).relu().cumsum(0), torch.randn(2, 16, 16))
     relu = next(s for s in result.program.steps if isinstance(s, Nest) and "relu" in s.name)
     (source,), (target,) = reads_of(relu), writes_of(relu)
     assert result.pool[source] == result.pool[target]
