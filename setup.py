@@ -16,7 +16,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 WITHOUT_TORCH = os.environ.get("JITMAGIC_WITHOUT_TORCH") == "1"
-CXX_FLAGS = ["-O3", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
+CXX_FLAGS = ["-O3", "-g0", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
 
 
 def sources(folder: str) -> list[str]:
@@ -71,7 +71,7 @@ class BuildByLanguage(build_ext):
         compile_one = self.compiler._compile
 
         def with_flags(obj, src, ext, cc_args, extra, pp_opts):
-            extra = ["-O3", "-std=c11"] if src.endswith(".c") else CXX_FLAGS
+            extra = ["-O3", "-g0", "-std=c11"] if src.endswith(".c") else CXX_FLAGS
             compile_one(obj, src, ext, cc_args, extra, pp_opts)
 
         self.compiler._compile = with_flags

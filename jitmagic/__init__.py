@@ -1,1 +1,71 @@
-"""jitmagic."""
+"""jitmagic: a torch.compile stack for notebooks.
+
+    @jitmagic.jit
+    def f(x, y): ...
+
+    jitmagic.explain(f)(x, y)
+
+In a notebook: `%load_ext jitmagic`, then `%%compile`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .api import disable, graph_break, is_compiling, jit, reset
+from .diagnostics import Explanation, explain
+from .diagnostics.progress import install as _show_progress
+from .errors import (
+    CompileFailed,
+    DoubleBackward,
+    FallbackWarning,
+    JitmagicError,
+    JitmagicWarning,
+    NativeMissing,
+    OptionError,
+    RecompileWarning,
+    TaggingError,
+    ToolchainError,
+    Unsupported,
+)
+from .options import Options
+
+__all__ = [
+    "CompileFailed",
+    "DoubleBackward",
+    "Explanation",
+    "FallbackWarning",
+    "JitmagicError",
+    "JitmagicWarning",
+    "NativeMissing",
+    "OptionError",
+    "Options",
+    "RecompileWarning",
+    "TaggingError",
+    "ToolchainError",
+    "Unsupported",
+    "disable",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "jit",
+    "reset",
+]
+
+__version__ = "0.1.0"
+
+_show_progress()
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """%load_ext jitmagic"""
+    from .notebook.magics import load  # noqa: PLC0415 - IPython is there exactly now
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """%unload_ext jitmagic"""
+    from .notebook.magics import unload  # noqa: PLC0415
+
+    unload(shell)

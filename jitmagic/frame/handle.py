@@ -137,6 +137,11 @@ class Handle:
     # ---------------------------------------------------------------------------------- to be read
 
     @property
+    def is_root(self) -> bool:
+        """Whether this is the tagged function itself, not a resume function or a callee."""
+        return self._root
+
+    @property
     def options(self) -> Options:
         """The family's options."""
         return self.family.options

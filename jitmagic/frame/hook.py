@@ -21,7 +21,7 @@ __all__ = ["Suspended", "stub_for"]
 def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | None:
     """The stub to run instead of `code`; None: never ask again."""
     family = _frame.current_family()
-    if not isinstance(family, Family) or reason_to_skip(code) is not None:
+    if not isinstance(family, Family) or reason_to_skip(code, namespace) is not None:
         return None
     return call_stub(code, Handle.of_callee(code, namespace, family).dispatcher)
 

@@ -1,0 +1,118 @@
+"""The public verbs: jit, disable, reset, graph_break, is_compiling.
+
+`jit` turns its keywords into `Options` and hands frame a compiler (pipeline.compile_frame); everything
+else about tagging is frame's. Two functions carry a mark that the tracer recognises by identity.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from .errors import TaggingError
+from .frame.handle import Compiler, Handle, all_handles
+from .frame.hook import Suspended
+from .frame.tag import handle_of, original_of, tag, untag
+from .options import Options, disabled_by_environment, make_options
+from .pipeline import compile_frame
+from .trace.resume import FlatCode
+
+__all__ = [
+    "disable",
+    "graph_break",
+    "handle_of",
+    "is_compiling",
+    "jit",
+    "original_of",
+    "reset",
+    "untag",
+]
+
+T = TypeVar("T")
+_COMPILER = Compiler(compile_frame, FlatCode.of)
+
+
+@overload
+def jit(fn: T, /, **options: Any) -> T: ...
+@overload
+def jit(fn: None = None, /, **options: Any) -> Callable[[T], T]: ...
+
+
+def jit(
+    fn: Any = None,
+    /,
+    *,
+    backend: str | Callable[..., Any] = "native",
+    mode: str = "default",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | Options | None = None,
+) -> Any:
+    """Tag a function, method, lambda, nn.Module instance (in place) or nn.Module class.
+
+    backend: "native", "aot_eager", "eager", or a callable (gm, example_inputs) -> callable.
+    mode: "default", "reduce-overhead" (CUDA graphs) or "max-autotune".
+    fullgraph: raise `Unsupported` instead of breaking the graph.
+    options: further names of `jitmagic.Options`, as a mapping or an Options object.
+
+    A function comes back as a real Python function of the same signature; modules are changed in place
+    and come back themselves. Nothing is compiled before the first call. Used with keywords alone it is
+    a decorator. Raises TaggingError for what cannot be tagged, OptionError for unknown options.
+    """
+    if isinstance(options, Options):
+        chosen = options
+    else:
+        chosen = make_options(
+            options, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic
+        )
+    if fn is None:
+        return functools.partial(_tag, options=chosen)
+    return _tag(fn, chosen)
+
+
+def _tag(fn: T, options: Options) -> T:
+    if disabled_by_environment():
+        return fn
+    made: T = tag(fn, options, _COMPILER)
+    return made
+
+
+def disable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function like `fn` that always runs as plain Python, and everything it calls too."""
+    if not callable(fn):
+        raise TaggingError(f"{fn!r}", "it is not callable", "disable takes functions and modules")
+    original = original_of(fn)
+
+    @functools.wraps(original)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with Suspended():
+            return original(*args, **kwargs)
+
+    plain.__jitmagic_disabled__ = True  # type: ignore[attr-defined]
+    return plain
+
+
+def reset() -> None:
+    """Forget everything that was compiled; tagged things stay tagged and start over."""
+    for handle in all_handles():
+        if handle.is_root:
+            handle.reset()
+
+
+def graph_break() -> None:
+    """End the graph here when the calling code is compiled; does nothing otherwise."""
+
+
+def is_compiling() -> bool:
+    """True inside code that jitmagic traces, False in plain Python."""
+    return False
+
+
+graph_break.__jitmagic_role__ = "graph_break"  # type: ignore[attr-defined]
+is_compiling.__jitmagic_role__ = "is_compiling"  # type: ignore[attr-defined]
+
+
+def handles() -> list[Handle]:
+    """The handles of everything tagged that is alive."""
+    return [handle for handle in all_handles() if handle.is_root]

@@ -1,0 +1,37 @@
+"""dump: everything an explanation knows, as a folder of files that run.
+
+dump(explanation, folder)   graphs as graph_N.py (importable, with example shapes), generated kernels
+                            with their suffix, guards and times as text, the report as HTML
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .explain import Explanation
+from .html import html_report
+from .report import text_report
+
+__all__ = ["dump"]
+
+_SUFFIX = {"cpp": ".cpp", "triton": ".py", "numba": ".py"}
+
+
+def dump(found: Explanation, folder: str | Path) -> Path:
+    """Write the files; an existing folder is added to. Returns the folder."""
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "report.txt").write_text(text_report(found))
+    (root / "report.html").write_text(html_report(found))
+    (root / "guards.txt").write_text("\n".join(found.guards) + "\n")
+    for number, graph in enumerate(found.graphs):
+        (root / f"graph_{number}.py").write_text(_graph_text(graph))
+    texts = dict.fromkeys((kernel.text, kernel.language) for kernel in found.kernels)
+    for number, (text, language) in enumerate(texts):
+        (root / f"kernels_{number}{_SUFFIX[language]}").write_text(text)
+    return root
+
+
+def _graph_text(graph: object) -> str:
+    code = getattr(graph, "code", "")
+    return f"import torch\nfrom torch import device\nfrom math import inf, nan\n{code}"

@@ -1,0 +1,207 @@
+"""explain: what was captured, why it broke, what was fused, what it costs.
+
+Comes in: the journal of a handle (records of every frame compiled for it, resume functions included).
+Goes out: an `Explanation`, plain data, readable as text, by rich, and as static HTML in a notebook. All
+counts in all views come from here, so no two of them can disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..api import handle_of, jit, original_of
+from ..errors import UserLine
+from ..guards.show import show_guard
+from ..loops.ir import Extern
+from ..records import CompileRecord, Journal
+from ..trace.result import Break, Trace
+
+__all__ = ["BreakReport", "Explanation", "KernelReport", "explain", "explanation_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakReport:
+    """One graph break on the user's own line."""
+
+    kind: str
+    reason: str
+    hint: str
+    where: UserLine
+
+    def __str__(self) -> str:
+        return f"{self.reason}\n  {self.where}\n  hint: {self.hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One generated kernel: which graph it belongs to, its language, what it computes, its text."""
+
+    name: str
+    graph: str
+    language: str
+    computes: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything known about one compiled function. Times in seconds."""
+
+    name: str
+    source: tuple[str, int, tuple[str, ...]]  # file, first line, lines; empty when unknown
+    graph_count: int
+    graph_break_count: int
+    op_count: int
+    graphs: tuple[torch.fx.GraphModule, ...]
+    break_reasons: tuple[BreakReport, ...]
+    guards: tuple[str, ...]
+    compile_times: tuple[tuple[str, float], ...]
+    kernels: tuple[KernelReport, ...]
+    externs: tuple[tuple[str, str], ...]  # ATen calls left whole, and why
+    decisions: tuple[str, ...]  # fusions made and refused, in words
+    cache_hits: int
+    outcomes: tuple[str, ...] = field(default=())  # "eager: why" of frames that were not compiled
+
+    @property
+    def seconds(self) -> float:
+        """Total compile time."""
+        return sum(seconds for _, seconds in self.compile_times)
+
+    def __str__(self) -> str:
+        from .report import text_report  # noqa: PLC0415 - report knows Explanation, not the reverse
+
+        return text_report(self)
+
+    def __rich__(self) -> Any:
+        from .report import rich_report  # noqa: PLC0415
+
+        return rich_report(self)
+
+    def _repr_html_(self) -> str:
+        from .html import html_report  # noqa: PLC0415
+
+        return html_report(self)
+
+
+def explain(target: Callable[..., Any], **options: Any) -> Callable[..., Explanation]:
+    """`explain(fn)(*args)`: run `fn` on the arguments with a compile of its own and report on it.
+
+    `fn` may be plain or tagged (its options are kept unless others are given); neither its compiled
+    variants nor its counters change. The call itself happens once, with all its effects.
+    """
+    made = _private_copy(target, options)
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        made(*args, **kwargs)
+        return explanation_of(made)
+
+    return run
+
+
+def _private_copy(target: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """A tagged function of our own over the same original; modules are not changed in place."""
+    if not options and (handle := handle_of(target)) is not None:
+        options = {"options": handle.options}
+    original = original_of(target)
+    if isinstance(original, torch.nn.Module):
+        module = original
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return module(*args, **kwargs)
+
+        call.__name__ = call.__qualname__ = type(module).__name__
+        original = call
+    return jit(original, **options)
+
+
+def explanation_of(target: Callable[..., Any]) -> Explanation:
+    """The explanation of what a tagged function has compiled so far."""
+    handle = handle_of(target)
+    if handle is None:
+        raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
+    return describe_journal(handle.journal, handle.name, handle.source_lines)
+
+
+def describe_journal(
+    journal: Journal, name: str, source: tuple[str, int, tuple[str, ...]]
+) -> Explanation:
+    """Collect one explanation from all records of a handle."""
+    records = list(journal)
+    traces = [t for r in records if isinstance(t := r.result("trace"), Trace)]
+    graphs = [t.graph for t in traces if _ops(t.graph)]
+    breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
+    return Explanation(
+        name=name,
+        source=source,
+        graph_count=len(graphs),
+        graph_break_count=len(breaks),
+        op_count=sum(len(_ops(graph)) for graph in graphs),
+        graphs=tuple(graphs),
+        break_reasons=tuple(
+            BreakReport(b.reason.kind, b.reason.message, b.reason.hint, b.where) for b in breaks
+        ),
+        guards=tuple(dict.fromkeys(show_guard(g) for t in traces for g in t.guards)),
+        compile_times=_times(records),
+        kernels=tuple(kernel for record in records for kernel in _kernels(record)),
+        externs=tuple(extern for record in records for extern in _externs(record)),
+        decisions=tuple(line for record in records for line in _decisions(record)),
+        cache_hits=sum(record.cache_hits for record in records),
+        outcomes=tuple(r.outcome for r in records if r.outcome not in ("compiled", "running")),
+    )
+
+
+def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [n for n in graph.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+
+
+def _times(records: list[CompileRecord]) -> tuple[tuple[str, float], ...]:
+    totals: dict[str, float] = {}
+    for record in records:
+        for stage in record.stages:
+            name = stage.stage.rpartition(": ")[2]
+            totals[name] = totals.get(name, 0.0) + stage.seconds
+    return tuple(totals.items())
+
+
+def _stages(record: CompileRecord, suffix: str) -> list[tuple[str, Any]]:
+    """(graph name, result) of every stage called `<graph>: <suffix>`."""
+    found = [(stage.stage.partition(": "), stage.result) for stage in record.stages]
+    return [(name[0], result) for name, result in found if name[2] == suffix and result is not None]
+
+
+def _kernels(record: CompileRecord) -> list[KernelReport]:
+    made = []
+    origins = {
+        step.name: step.origins
+        for _, schedule in _stages(record, "schedule")
+        for step in schedule.program.steps
+        if hasattr(step, "origins")
+    }
+    for graph, (_, source) in _stages(record, "render"):
+        if source is None:
+            continue
+        for name in source.symbols:
+            text = source.text
+            made.append(KernelReport(name, graph, source.language, origins.get(name, ()), text))
+    return made
+
+
+def _externs(record: CompileRecord) -> list[tuple[str, str]]:
+    return [
+        (str(step.op), step.reason)
+        for _, program in _stages(record, "lower")
+        for step in program.steps
+        if isinstance(step, Extern)
+    ]
+
+
+def _decisions(record: CompileRecord) -> list[str]:
+    return [
+        f"{'fused' if d.fused else 'kept apart'}: {d.producer} -> {d.consumer}: {d.reason}"
+        for _, schedule in _stages(record, "schedule")
+        for d in schedule.decisions
+    ]

@@ -1,0 +1,115 @@
+"""An Explanation for people: plain text, and the same through rich.
+
+Both show the user's own source with the graph breaks on their lines, then guards, kernels and times.
+"""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from .explain import BreakReport, Explanation
+
+__all__ = ["headline", "rich_report", "source_rows", "text_report"]
+
+
+def headline(found: Explanation) -> str:
+    """One sentence: graphs, breaks, operations, kernels, time."""
+    parts = [
+        _count(found.graph_count, "graph"),
+        _count(found.graph_break_count, "graph break"),
+        _count(found.op_count, "operation"),
+        _count(len(found.kernels), "kernel"),
+        _count(len(found.externs), "ATen call") + " left whole",
+    ]
+    cached = f", {found.cache_hits} kernels from the disk cache" if found.cache_hits else ""
+    return f"{', '.join(parts)}; compiled in {found.seconds:.2f} s{cached}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def source_rows(found: Explanation) -> list[tuple[int, str, list[BreakReport]]]:
+    """(line number, text, breaks on it) for every line of the function."""
+    filename, first, lines = found.source
+    rows = []
+    for offset, line in enumerate(lines):
+        number = first + offset
+        here = [b for b in found.break_reasons if b.where.lineno == number]
+        rows.append((number, line.rstrip(), [b for b in here if b.where.filename == filename]))
+    return rows
+
+
+def elsewhere(found: Explanation) -> list[BreakReport]:
+    """Breaks that are not on a line of the function itself."""
+    shown = {id(b) for _, _, breaks in source_rows(found) for b in breaks}
+    return [b for b in found.break_reasons if id(b) not in shown]
+
+
+def rich_report(found: Explanation) -> RenderableType:
+    """The report as rich renderables."""
+    parts: list[RenderableType] = [Text(headline(found), style="bold")]
+    parts.extend(Text(f"ran as {outcome}", style="yellow") for outcome in found.outcomes)
+    parts.append(_source_text(found))
+    parts.extend(Text(str(b), style="yellow") for b in elsewhere(found))
+    if found.guards:
+        parts.append(Text(f"\nguards ({len(found.guards)})", style="bold"))
+        parts.extend(Text(f"  {guard}") for guard in found.guards)
+    if found.kernels:
+        parts.append(_kernel_table(found))
+    parts.extend(Text(f"  left whole: {op}  ({why})") for op, why in found.externs)
+    parts.append(_time_table(found))
+    return Panel(Group(*parts), title=f"jitmagic explain: {found.name}", title_align="left")
+
+
+def _source_text(found: Explanation) -> Text:
+    text = Text()
+    for number, line, breaks in source_rows(found):
+        text.append(f"{number:5} | ", style="dim")
+        text.append(f"{line}\n", style="yellow" if breaks else "")
+        for b in breaks:
+            indent = " " * (len(line) - len(line.lstrip()))
+            text.append(f"      ^ {indent}graph break: {b.reason}\n", style="red")
+            text.append(f"        {indent}hint: {b.hint}\n", style="dim")
+    return text
+
+
+def _kernel_table(found: Explanation) -> Table:
+    table = Table(title="kernels", title_justify="left", box=None)
+    for column in ("kernel", "graph", "language", "computes"):
+        table.add_column(column)
+    for kernel in found.kernels:
+        table.add_row(kernel.name, kernel.graph, kernel.language, ", ".join(kernel.computes))
+    return table
+
+
+def _time_table(found: Explanation) -> Table:
+    table = Table(title="compile time", title_justify="left", box=None)
+    table.add_column("stage")
+    table.add_column("ms", justify="right")
+    for stage, seconds in found.compile_times:
+        table.add_row(stage, f"{seconds * 1e3:.1f}")
+    return table
+
+
+def text_report(found: Explanation) -> str:
+    """The report as plain text, 100 columns."""
+    out = io.StringIO()
+    console = Console(file=out, width=100, color_system=None, force_terminal=False)
+    console.print(rich_report(found))
+    return out.getvalue()
+
+
+def kernel_listing(found: Explanation) -> Group:
+    """The generated sources, once per translation unit."""
+    seen: dict[str, str] = {}
+    for kernel in found.kernels:
+        seen.setdefault(kernel.text, kernel.language)
+    lexers = {"cpp": "cpp", "triton": "python", "numba": "python"}
+    return Group(*(Syntax(text, lexers[language]) for text, language in seen.items()))
