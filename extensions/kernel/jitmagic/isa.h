@@ -75,17 +75,17 @@ template <int How, class T> JM_INLINE T lane_round(T a) {
 }
 
 template <class R> JM_INLINE R fma(R a, R b, R c) {
-    R out;
+    R out = c;
     for (int i = 0; i < count<R>; ++i) out[i] = lane_fma(lane<R>(a[i]), lane<R>(b[i]), lane<R>(c[i]));
     return out;
 }
 template <class R> JM_INLINE R sqrt(R a) {
-    R out;
+    R out = a;
     for (int i = 0; i < count<R>; ++i) out[i] = lane_sqrt(lane<R>(a[i]));
     return out;
 }
 template <int How, class R> JM_INLINE R round(R a) {
-    R out;
+    R out = a;
     for (int i = 0; i < count<R>; ++i) out[i] = lane_round<How>(lane<R>(a[i]));
     return out;
 }
