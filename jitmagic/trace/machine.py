@@ -117,6 +117,7 @@ class Machine:
         self._memo: dict[int, tuple[object, Value]] = {}
         self._classes: dict[type, ClassValue] = {}
         self._globals: dict[int, GlobalsValue] = {}
+        self._generators: list[GeneratorValue] = []
         self._hooks: list[Callable[[Builder], None]] = []
         self._steps = 0
         self._first_loop: int | None = None
@@ -158,6 +159,8 @@ class Machine:
             self.effects.tell(builder)
             for hook in self._hooks:
                 hook(builder)
+            for generator in self._generators:
+                generator.leave()
             effects = builder.effects()
         except Unrestorable as lost:
             reason = MutatedGenerator.of(what=lost.what)
@@ -309,9 +312,13 @@ class Machine:
     def constant(self, obj: object) -> Value:
         return fresh_value(self, obj)
 
-    def error(self, kind: type[BaseException], *args: object) -> ObservedError:
-        values = [self.constant(arg) for arg in args]
-        return ObservedError(ExceptionValue(self, self.class_of(kind, None), values))
+    def error(
+        self, kind: type[BaseException], *args: object, exact: bool = False
+    ) -> ObservedError:
+        values = [arg if isinstance(arg, Value) else self.constant(arg) for arg in args]
+        made = ExceptionValue(self, self.class_of(kind, None), values)
+        made.exact = exact or not args
+        return ObservedError(made)
 
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
         made = self._classes.setdefault(kind, ClassValue(kind, source))
@@ -361,6 +368,7 @@ class Machine:
             made.result = signal.value
             return None
 
-        made = GeneratorValue(self, advance)
+        made = GeneratorValue(self, advance, lambda: frame.program.closes_at(frame.at))
+        self._generators.append(made)
         self.resume(frame)  # ends at RETURN_GENERATOR
         return made

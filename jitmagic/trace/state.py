@@ -108,6 +108,13 @@ class Program:
         covering = [one for one in self.handlers if one.first <= index <= one.last]
         return min(covering, key=lambda one: one.last - one.first, default=None)
 
+    def closes_at(self, index: int) -> bool:
+        """Whether a generator suspended here has code to run when it is closed."""
+        handler = self.handler_at(index)
+        if handler is None:
+            return False
+        return self.body.instructions[handler.target].op != "CALL_INTRINSIC_1"  # StopIteration's own
+
 
 def make_program(code: CodeType) -> Program:
     """Decode a code object for interpretation."""

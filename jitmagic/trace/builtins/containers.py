@@ -273,7 +273,7 @@ def _discard(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
 @method(set, "remove")
 def _remove_member(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     if args[0].hash_key(machine) not in _as_set(owner).members:
-        raise machine.error(KeyError, args[0].as_constant(machine))
+        raise machine.error(KeyError, args[0], exact=True)
     return _discard(machine, owner, args, kwargs)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import fold
-from ..values.operators import binary, compare, is_none, unpack
+from ..values.operators import binary, compare, drain, is_none, unpack
 from ..values.sets import SetValue
 from .registry import handles
 
@@ -106,8 +106,7 @@ def _first_that_is(machine: Machine, iterable: Value, wanted: bool) -> Value:
     if isinstance(iterable, SetValue):
         found = any(one.realize(machine).truth(machine) == wanted for one in members(machine, iterable))
         return machine.constant(wanted if found else not wanted)
-    iterator = iterable.iterate(machine).realize(machine)
-    while (item := iterator.next(machine)) is not None:
+    for item in drain(machine, iterable.iterate(machine).realize(machine)):
         if item.realize(machine).truth(machine) == wanted:
             return machine.constant(wanted)
     return machine.constant(not wanted)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...bytecode.instruction import Instruction
 from ..state import Frame
+from ..values.exceptions import TracebackValue
 from .registry import opcode
 
 __all__: list[str] = []
@@ -24,4 +25,4 @@ def with_except_start(machine: Any, frame: Frame, instruction: Instruction) -> N
     error = frame.peek(1, machine)
     leave = frame.peek(4, machine)
     kind = machine.constant(error.python_type(machine))
-    frame.push(leave.call(machine, [kind, error, machine.constant(None)], {}))
+    frame.push(leave.call(machine, [kind, error, TracebackValue(machine)], {}))

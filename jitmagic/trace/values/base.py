@@ -139,8 +139,11 @@ class Machine(Protocol):
     def constant(self, obj: object) -> Value:
         """The Value of a Python constant made by the trace (no source)."""
 
-    def error(self, kind: type[BaseException], *args: object) -> ObservedError:
-        """To be raised: the traced program raises kind(*args)."""
+    def error(
+        self, kind: type[BaseException], *args: object, exact: bool = False
+    ) -> ObservedError:
+        """To be raised: the traced program raises kind(*args). exact=False: the text may differ from
+        CPython's, so a program that looks at it breaks."""
 
     def inline(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
         """Interpret a call of a Python function."""
@@ -229,6 +232,9 @@ class Value:
         Two values are the same object exactly if their identities are the same object.
         """
         return self
+
+    def pin(self, machine: Machine) -> None:
+        """Guard that the source leads to this very object, where an answer depends on it."""
 
     def hash_key(self, machine: Machine) -> object:
         """What stands for the value as the key of a dict or set in the machine's model."""

@@ -95,7 +95,9 @@ class ClassValue(Value):
         return self.live
 
     def truth(self, machine: Machine) -> bool:
-        if type(self.live) is not type and hasattr(type(self.live), "__len__"):
+        if type(self.live) is not type and (
+            hasattr(type(self.live), "__len__") or hasattr(type(self.live), "__bool__")
+        ):
             self.refuse(machine, "bool()")
         return True
 

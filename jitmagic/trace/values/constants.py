@@ -93,7 +93,7 @@ class ConstantValue(Value):
         try:
             found = getattr(value, name)
         except AttributeError as error:
-            raise machine.error(AttributeError, *error.args) from None
+            raise machine.error(AttributeError, *error.args, exact=True) from None
         if isinstance(found, types.BuiltinMethodType | types.MethodWrapperType):
             return ConstantMethodValue(self, name)
         return machine.constant(found)
@@ -262,7 +262,7 @@ def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Valu
     try:
         result = function(*constants)
     except Exception as error:  # whatever a pure function of constants raises is the program's own
-        raise machine.error(type(error), *error.args) from None
+        raise machine.error(type(error), *error.args, exact=True) from None
     return machine.constant(result)
 
 

@@ -16,7 +16,7 @@ from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
 from .sequences import TupleValue
 
-__all__ = ["ExceptionValue"]
+__all__ = ["ExceptionValue", "TracebackValue"]
 
 _HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__notes__")
 
@@ -24,7 +24,7 @@ _HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__note
 class ExceptionValue(Value):
     """An exception object made by the traced program."""
 
-    __slots__ = ("args", "attrs", "born", "cls", "raised")
+    __slots__ = ("args", "attrs", "born", "cls", "exact", "raised")
 
     def __init__(self, machine: Machine, cls: ClassValue, args: Args) -> None:
         super().__init__()
@@ -33,6 +33,7 @@ class ExceptionValue(Value):
         self.attrs: dict[str, Value] = {}
         self.born = machine.step
         self.raised = False
+        self.exact = True  # False: the machine made up the text of a built-in error
 
     def python_type(self, machine: Machine) -> type:
         return self.cls.live
@@ -46,6 +47,8 @@ class ExceptionValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in self.attrs:
             return self.attrs[name]
+        if not self.exact:
+            self.refuse(machine, f"attribute {name!r}")
         if name == "args":
             return TupleValue(self.args)
         if name == "value" and self.cls.live is StopIteration:
@@ -63,9 +66,17 @@ class ExceptionValue(Value):
             self.refuse(machine, f"setting attribute {name!r}")
         self.attrs[name] = value
 
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if self.cls.live.__eq__ is not object.__eq__:
+            self.refuse(machine, f"comparison {op}")
+        return None
+
     def text(self, machine: Machine) -> str:
         """`str(exception)` where the class leaves it to BaseException."""
-        if attribute_of_class(self.cls.live, "__str__") is not BaseException.__str__:
+        printed = attribute_of_class(self.cls.live, "__str__")
+        if not self.exact or printed is not BaseException.__str__:
             self.refuse(machine, "str()")
         parts = [arg.realize(machine).as_constant(machine) for arg in self.args]
         return str(parts[0]) if len(parts) == 1 else str(tuple(parts)) if parts else ""
@@ -84,6 +95,25 @@ class ExceptionValue(Value):
 
     def describe(self) -> str:
         return self.cls.live.__name__
+
+
+class TracebackValue(Value):
+    """The traceback of an exception that was raised: it exists, and that is all one may ask."""
+
+    __slots__ = ("born",)
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.born = machine.step
+
+    def python_type(self, machine: Machine) -> type:
+        return types.TracebackType
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable("a traceback", self.born)
 
 
 def _is_exception(kind: type) -> bool:

@@ -126,7 +126,13 @@ class FunctionValue(Value):
         return self if self.live is None else self.live
 
     def hash_key(self, machine: Machine) -> object:
+        self.pin(machine)
         return self.identity()
+
+    def pin(self, machine: Machine) -> None:
+        """Rely on the very object (calls rely on its code alone)."""
+        if self.live is not None and self.source is not None:
+            machine.guard(IdentityIs(self.source, self.live))
 
     def truth(self, machine: Machine) -> bool:
         return True

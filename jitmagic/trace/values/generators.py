@@ -24,12 +24,17 @@ Resume = Callable[[Value], "Value | None"]  # send a value in; the next item, or
 class GeneratorValue(IteratorValue):
     """`resume` runs the frame; `result` is what it returned, once it did."""
 
-    __slots__ = ("born", "finished", "result", "resume", "running")
+    __slots__ = ("born", "finished", "must_close", "result", "resume", "running",
+                 "started")  # fmt: skip
 
-    def __init__(self, machine: Machine, resume: Resume) -> None:
+    def __init__(
+        self, machine: Machine, resume: Resume, must_close: Callable[[], bool]
+    ) -> None:
         super().__init__(types.GeneratorType)
         self.resume = resume
         self.born = machine.step
+        self.must_close = must_close
+        self.started = False
         self.running = False
         self.finished = False
         self.result: Value = ConstantValue(None)
@@ -43,16 +48,23 @@ class GeneratorValue(IteratorValue):
             return None
         if self.running:
             raise machine.error(ValueError, "generator already executing")
-        self.running = True
+        self.running = self.started = True
         try:
             item = self.resume(value)
-        except ObservedError:
+        except ObservedError as observed:
             self.finished = True
+            if issubclass(observed.error.python_type(machine), StopIteration):
+                raise machine.error(RuntimeError, "generator raised StopIteration") from None
             raise
         finally:
             self.running = False
         self.finished = item is None
         return item
+
+    def leave(self) -> None:
+        """The trace ends: one suspended where closing it would run code cannot just be dropped."""
+        if not self.finished and self.started and self.must_close():
+            raise Unrestorable("a generator with code to run when it is closed", self.born)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in ("send", "close", "__next__", "__iter__"):
@@ -80,8 +92,9 @@ class GeneratorMethodValue(Value):
         if self.name == "__iter__":
             return self.owner
         if self.name == "close":
-            if not self.owner.finished:  # a `finally` in the generator would have to run now
+            if self.owner.started and not self.owner.finished and self.owner.must_close():
                 raise GraphBreak(UnsupportedOperation.of(what="close()", types="a live generator"))
+            self.owner.finished = True
             return machine.constant(None)
         item = self.owner.send(machine, args[0] if args else ConstantValue(None))
         if item is None:

@@ -24,6 +24,7 @@ from .constants import ATOMS, ConstantValue
 from .iterators import StepIterator
 from .operators import equal
 from .sequences import TupleValue
+from .sets import SetValue
 
 __all__ = ["DefaultDictValue", "DictValue", "ViewValue"]
 
@@ -102,7 +103,7 @@ class DictValue(Value):
 
     def missing(self, machine: Machine, key: Value) -> Value:
         """What `self[key]` gives for a key that is not there."""
-        raise machine.error(KeyError, key.as_constant(machine) if key.is_constant(machine) else "?")
+        raise machine.error(KeyError, key, exact=True)
 
     def contains(self, machine: Machine, item: Value) -> Value:
         return machine.constant(self.find(machine, item) is not None)
@@ -258,6 +259,29 @@ class ViewValue(Value):
             return self.owner.contains(machine, item)
         values = list(self.owner.walk(machine, 1 if self.what == "values" else None))
         return machine.constant(any(equal(machine, one, item) for one in values))
+
+    def as_set(self, machine: Machine) -> SetValue:
+        """What set operators see; values() has none."""
+        if self.what == "values":
+            self.refuse(machine, "a set operator")
+        part = 0 if self.what == "keys" else None
+        return SetValue.of(machine, self.owner.walk(machine, part))
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, SetValue | ViewValue):
+            self.refuse(machine, f"operator {op}")
+        right = other.as_set(machine) if isinstance(other, ViewValue) else other
+        return self.as_set(machine).binary(machine, op, right, reflected=reflected)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, SetValue | ViewValue):
+            self.refuse(machine, f"comparison {op}")
+        right = other.as_set(machine) if isinstance(other, ViewValue) else other
+        return self.as_set(machine).compare(machine, op, right)
 
     def recipe(self, builder: Builder) -> Recipe:
         method = builder.invoke(getattr, (builder(self.owner), builder.constant(self.what)))

@@ -6,6 +6,7 @@ Comes in: a live instance of a tuple subclass made by `namedtuple` or `typing.Na
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable
 
 from ...guards.guard import TypeIs
@@ -20,14 +21,22 @@ from .sequences import TupleValue, wrap_items
 
 __all__ = ["NamedTupleValue", "is_named_tuple"]
 
-_OWN = ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__getattribute__", "__bool__")
+# Special names in the classes that `namedtuple` and `typing.NamedTuple` make.
+_USUAL = frozenset(
+    "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ __match_args__ "
+    "__module__ __new__ __orig_bases__ __parameters__ __qualname__ __replace__ __repr__ __slots__ "
+    "__slotnames__ "
+    "__static_attributes__ __weakref__".split()
+)
 
 
 def is_named_tuple(kind: type) -> bool:
-    """Whether the class only names the fields of a tuple and leaves its protocols alone."""
-    fields = getattr(kind, "_fields", None)
-    untouched = all(getattr(kind, name, None) is getattr(tuple, name, None) for name in _OWN)
-    return issubclass(kind, tuple) and isinstance(fields, tuple) and untouched
+    """Whether the class only names the fields of a tuple and leaves all protocols alone."""
+    if not issubclass(kind, tuple) or not isinstance(getattr(kind, "_fields", None), tuple):
+        return False
+    own = [base for base in kind.__mro__ if base not in (tuple, object, typing.Generic)]
+    names = {name for base in own for name in vars(base)}
+    return all(name in _USUAL for name in names if name.startswith("__") and name.endswith("__"))
 
 
 class NamedTupleValue(TupleValue):

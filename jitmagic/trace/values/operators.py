@@ -97,11 +97,12 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
         return True
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return _same_atoms(machine, left, right)
-    if left.identity() is right.identity():
-        return True
     if left.source and right.source and not left.by_identity and not right.by_identity:
         machine.guard(DifferentObject(left.source, right.source))
-    return False
+        return False
+    left.pin(machine)
+    right.pin(machine)
+    return left.identity() is right.identity()
 
 
 def is_none(value: Value) -> bool:

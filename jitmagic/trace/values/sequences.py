@@ -80,11 +80,18 @@ class SequenceValue(Value):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         if op == "*" and isinstance(other, ConstantValue) and isinstance(other.value, int):
-            return self.like(self.items * index_of(machine, other))
+            return self.like(self.repeated(machine, other))
         if op == "+" and isinstance(other, SequenceValue) and other.base_kind is self.base_kind:
             left, right = (other, self) if reflected else (self, other)
             return self.like(left.items + right.items)
         return None
+
+    def repeated(self, machine: Machine, count: Value) -> list[Value]:
+        """The items `count` times over, unless that would fill the memory."""
+        times = index_of(machine, count)
+        if len(self.items) * times > machine.options.unroll_limit:
+            self.refuse(machine, "a very long repetition")
+        return self.items * times
 
     @property
     def base_kind(self) -> type:
@@ -198,7 +205,7 @@ class ListValue(SequenceValue):
             self.change(machine, [*self.items, *_items_of(machine, other)])
             return self
         if op == "*":
-            self.change(machine, self.items * index_of(machine, other))
+            self.change(machine, self.repeated(machine, other))
             return self
         return None
 
@@ -247,7 +254,7 @@ class SliceValue(Value):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         if not isinstance(other, SliceValue) or op not in ("==", "!="):
-            return None
+            self.refuse(machine, f"comparison {op}")
         same = all(equal(machine, a, b) for a, b in zip(self.items, other.items, strict=True))
         return machine.constant(same == (op == "=="))
 
