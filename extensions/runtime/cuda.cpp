@@ -6,8 +6,6 @@
 
 #include <dlfcn.h>
 
-#include <vector>
-
 #include "runtime.h"
 
 namespace c10::cuda {
@@ -28,6 +26,8 @@ namespace {
 using LaunchFn = int (*)(
     uint64_t, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 using ErrorNameFn = int (*)(int, const char**);
+using RetainFn = int (*)(void**, int);
+using SetContextFn = int (*)(void*);
 using CurrentStreamFn = c10::cuda::CUDAStream (*)(c10::DeviceIndex);
 using StreamHandleFn = void* (*)(const c10::cuda::CUDAStream*);
 
@@ -42,6 +42,8 @@ Fn symbol(const char* library, const char* name) {
 struct Driver {
   LaunchFn launch = symbol<LaunchFn>("libcuda.so.1", "cuLaunchKernel");
   ErrorNameFn error_name = symbol<ErrorNameFn>("libcuda.so.1", "cuGetErrorName");
+  RetainFn retain = symbol<RetainFn>("libcuda.so.1", "cuDevicePrimaryCtxRetain");
+  SetContextFn set_context = symbol<SetContextFn>("libcuda.so.1", "cuCtxSetCurrent");
   CurrentStreamFn current_stream =
       symbol<CurrentStreamFn>("libc10_cuda.so", "_ZN3c104cuda20getCurrentCUDAStreamEa");
   StreamHandleFn stream_handle =
@@ -51,6 +53,14 @@ struct Driver {
 const Driver& driver() {
   static const Driver loaded;
   return loaded;
+}
+
+constexpr int kInvalidContext = 201;
+
+// A thread that has made no CUDA call yet has no context: give it torch's. (Device ordinals are handles.)
+void adopt_context(const Driver& api, c10::DeviceIndex device) {
+  void* context = nullptr;
+  if (api.retain(&context, device) == 0) api.set_context(context);
 }
 
 }  // namespace
@@ -63,9 +73,16 @@ void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::D
   for (size_t i = 0; i < count; ++i) arguments.push_back(&pointers[i]);
   for (int i = 0; i < launch.scratch; ++i) arguments.push_back(&null);
   const c10::cuda::CUDAStream stream = api.current_stream(device);
-  const int status = api.launch(
-      launch.function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block, 1, 1,
-      launch.shared, api.stream_handle(&stream), arguments.data(), nullptr);
+  const auto start = [&] {
+    return api.launch(
+        launch.function, launch.grid[0], launch.grid[1], launch.grid[2], launch.block, 1, 1,
+        launch.shared, api.stream_handle(&stream), arguments.data(), nullptr);
+  };
+  int status = start();
+  if (status == kInvalidContext) {
+    adopt_context(api, device);
+    status = start();
+  }
   if (status != 0) {
     const char* name = "unknown";
     api.error_name(status, &name);

@@ -8,8 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
@@ -67,6 +68,7 @@ struct Program {
   std::vector<at::Tensor> constants;
   std::vector<Step> steps;
   std::vector<int> outputs;  // -1: None
+  std::vector<int> aligned;  // inputs that kernels take to be on 16-byte boundaries
 };
 
 struct Executable {
@@ -74,6 +76,7 @@ struct Executable {
   vectorcallfunc vectorcall;
   Program* program;
   PyObject* owners;  // what the kernels' code lives in (loaded libraries)
+  PyObject* otherwise;  // called instead when an input in `aligned` is not; may be null
 };
 
 // A slot of one running call. `seen` points at the tensor (an input, a constant, or `own`).
@@ -164,6 +167,8 @@ void run_pool(const Step& step, Frame& frame) {
 
 void run_steps(const Program& program, Frame& frame) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::OptionalDeviceGuard on_device;  // allocators and the driver act on the current device
+  if (program.device.is_cuda() && program.device.has_index()) on_device.reset_device(program.device);
   if (program.pool_bytes) frame.pool = make_storage(program.pool_bytes, program.device);
   for (const Step& step : program.steps) {
     switch (step.kind) {
@@ -204,6 +209,16 @@ void bind_inputs(const Program& program, Frame& frame, PyObject* const* args) {
   }
 }
 
+// Kernels built for aligned pointers read 16 bytes at once: an input that is an offset view must not reach
+// them. Looked at before anything runs, because a plan may write to its inputs.
+bool misaligned(const Program& program, PyObject* const* args) {
+  for (int i : program.aligned) {
+    if (!THPVariable_Check(args[i])) continue;  // bind_inputs will say so
+    if (reinterpret_cast<uintptr_t>(THPVariable_Unpack(args[i]).const_data_ptr()) % 16) return true;
+  }
+  return false;
+}
+
 PyObject* wrap_outputs(const Program& program, Frame& frame) {
   THPObjectPtr result(PyTuple_New(Py_ssize_t(program.outputs.size())));
   if (!result) throw python_error();
@@ -228,6 +243,9 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   TORCH_CHECK_TYPE(
       given == program.inputs && (names == nullptr || PyTuple_GET_SIZE(names) == 0),
       "a compiled graph takes ", program.inputs, " tensors, got ", given);
+  if (misaligned(program, args)) {
+    return PyObject_Vectorcall(reinterpret_cast<Executable*>(self)->otherwise, args, given, nullptr);
+  }
   Frame frame;
   frame.slots.resize(program.slots);
   bind_inputs(program, frame, args);
@@ -418,17 +436,21 @@ std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants) {
 
 PyObject* executable_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *tuple, *constants, *owners;
+  PyObject *tuple, *constants, *owners, *aligned = nullptr, *otherwise = nullptr;
   if (!PyArg_ParseTuple(
-          args, "O!O!O:Executable", &PyTuple_Type, &tuple, &PyTuple_Type, &constants, &owners)) {
+          args, "O!O!O|O!O:Executable", &PyTuple_Type, &tuple, &PyTuple_Type, &constants, &owners,
+          &PyTuple_Type, &aligned, &otherwise)) {
     return nullptr;
   }
   auto program = read_program(tuple, constants);
+  if (aligned) program->aligned = slot_numbers(aligned, program->inputs);
+  TORCH_CHECK_VALUE(program->aligned.empty() || otherwise, "aligned inputs need an alternative");
   auto* self = reinterpret_cast<Executable*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = executable_call;
   self->program = program.release();
   self->owners = Py_NewRef(owners);
+  self->otherwise = Py_XNewRef(otherwise);
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }
@@ -436,6 +458,7 @@ PyObject* executable_new(PyTypeObject* type, PyObject* args, PyObject*) {
 void executable_dealloc(PyObject* self) {
   delete reinterpret_cast<Executable*>(self)->program;
   Py_XDECREF(reinterpret_cast<Executable*>(self)->owners);
+  Py_XDECREF(reinterpret_cast<Executable*>(self)->otherwise);
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -446,7 +469,8 @@ PyMemberDef executable_members[] = {
 PyTypeObject executable_type = [] {
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   type.tp_name = "jitmagic._runtime.Executable";
-  type.tp_doc = "Executable(program, constants, owners): a compiled graph; call it with its input tensors.";
+  type.tp_doc = "Executable(program, constants, owners, aligned=(), otherwise=None): a compiled graph; call it with its "
+                "input tensors. When an input listed in `aligned` is not on a 16-byte boundary, `otherwise` is called.";
   type.tp_basicsize = sizeof(Executable);
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
   type.tp_vectorcall_offset = offsetof(Executable, vectorcall);

@@ -9,15 +9,18 @@ NativeMissing; compiler refuses -> ToolchainError. The pipeline decides what to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codegen.plan import KernelSource, Plan
 from ..options import Options
 from ..target import Target
-from .native import CpuEntry, KernelEntry, make_executable
+from .alignment import aligned_arguments, inputs_of_kernels
+from .cuda_driver import load_function
+from .native import CpuEntry, CudaEntry, KernelEntry, make_executable
 from .store import open_store
 from .toolchain import build_library
+from .triton_kernels import build_cubins
 
 __all__ = ["Loaded", "load"]
 
@@ -46,4 +49,42 @@ def _load_cpp(plan: Plan, source: KernelSource, target: Target, options: Options
     return Loaded(make_executable(plan, entries), library.cached, len(entries))
 
 
-_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options], Loaded]] = {"cpp": _load_cpp}
+def _load_triton(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:
+    """Two variants: for inputs on 16-byte boundaries, and, built when first needed, for any inputs."""
+    inputs = inputs_of_kernels(plan)
+    if not inputs:
+        return _triton_variant(plan, source, target, options, aligned=())
+    anywhere: list[Callable[..., tuple[Any, ...]]] = []
+
+    def otherwise(*tensors: Any) -> tuple[Any, ...]:
+        if not anywhere:
+            anywhere.append(_triton_variant(plan, source, target, options, aligned=None).run)
+        return anywhere[0](*tensors)
+
+    return _triton_variant(plan, source, target, options, inputs, otherwise)
+
+
+def _triton_variant(
+    plan: Plan,
+    source: KernelSource,
+    target: Target,
+    options: Options,
+    aligned: tuple[int, ...] | None,
+    otherwise: Callable[..., tuple[Any, ...]] | None = None,
+) -> Loaded:
+    flags = aligned_arguments(plan, inputs=aligned is not None)
+    cubins, cached = build_cubins(source, flags, target, open_store(options.cache_dir))
+    device = plan.device.index or 0
+    entries: dict[str, KernelEntry] = {}
+    for name, cubin in cubins.items():
+        function = load_function(cubin.image, cubin.name, cubin.shared_bytes, device)
+        grid = replace(source.grids[name], num_warps=cubin.warps)
+        entries[name] = CudaEntry(function, grid, cubin.shared_bytes, cubin.scratch, None)
+    run = make_executable(plan, entries, aligned or (), otherwise)
+    return Loaded(run, cached, len(entries))
+
+
+_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options], Loaded]] = {
+    "cpp": _load_cpp,
+    "triton": _load_triton,
+}

@@ -62,11 +62,19 @@ def runtime_module() -> Any:
 
 
 def make_executable(
-    plan: Plan, kernels: Mapping[str, KernelEntry]
+    plan: Plan,
+    kernels: Mapping[str, KernelEntry],
+    aligned: tuple[int, ...] = (),
+    otherwise: Callable[..., tuple[Any, ...]] | None = None,
 ) -> Callable[..., tuple[Any, ...]]:
-    """The native executable of a plan. It keeps what its kernels live in."""
+    """The native executable of a plan. It keeps what its kernels live in.
+
+    `aligned`: inputs that the kernels take to start on 16-byte boundaries; a call in which one does not
+    goes to `otherwise`.
+    """
     owners = tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
-    made = runtime_module().Executable(lower_plan(plan, kernels), plan.constants, owners)
+    program = lower_plan(plan, kernels)
+    made = runtime_module().Executable(program, plan.constants, owners, aligned, otherwise)
     return made  # type: ignore[no-any-return]
 
 

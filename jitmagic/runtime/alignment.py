@@ -1,0 +1,59 @@
+"""Which pointers of a plan are on 16-byte boundaries: kernels that know it move 16 bytes at once.
+
+In: a Plan. Out: per kernel, argument by argument, whether every launch of it passes an aligned pointer.
+What we allocate is aligned, constants are looked at, views follow from their base, and results of ATen
+calls count only for ops that return memory of their own from its beginning. Inputs are assumed to be
+aligned or not, as the caller says: the native executor looks at them before each call.
+"""
+
+from __future__ import annotations
+
+from ..codegen.plan import Alloc, Call, Launch, Plan, Pool, View
+
+__all__ = ["BOUNDARY", "aligned_arguments", "inputs_of_kernels"]
+
+BOUNDARY = 16
+_FRESH = frozenset(
+    f"aten::{name}"
+    for name in (
+        "mm addmm bmm baddbmm convolution convolution_backward native_layer_norm native_batch_norm "
+        "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+        "_scaled_dot_product_cudnn_attention"
+    ).split()
+)
+
+
+def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
+    """Kernel name -> one flag per argument; `inputs`: whether the graph inputs are taken as aligned."""
+    slots = dict.fromkeys(range(plan.inputs), inputs)
+    for number, constant in enumerate(plan.constants):
+        slots[plan.inputs + number] = constant.data_ptr() % BOUNDARY == 0
+    found: dict[str, tuple[bool, ...]] = {}
+    for step in plan.steps:
+        match step:
+            case Alloc(slot=slot):
+                slots[slot] = True
+            case Pool(slot=slot, offset=offset):
+                slots[slot] = offset % BOUNDARY == 0
+            case View(slot=slot, base=base, offset=offset):
+                slots[slot] = slots[base] and offset % BOUNDARY == 0  # whatever the element's size
+            case Call(results=results, out=False):
+                fresh = step.op._schema.name in _FRESH
+                slots.update((slot, fresh) for slot in results if slot is not None)
+            case Launch(kernel=kernel, args=args):
+                flags = tuple(slots[slot] for slot in args)
+                before = found.get(kernel, flags)
+                found[kernel] = tuple(a and b for a, b in zip(flags, before, strict=True))
+    return found
+
+
+def inputs_of_kernels(plan: Plan) -> tuple[int, ...]:
+    """The graph inputs that some kernel reads or writes, directly or through a view."""
+    origin = {number: number for number in range(plan.inputs)}
+    used: set[int] = set()
+    for step in plan.steps:
+        if isinstance(step, View) and step.base in origin:
+            origin[step.slot] = origin[step.base]
+        elif isinstance(step, Launch):
+            used.update(origin[slot] for slot in step.args if slot in origin)
+    return tuple(sorted(used))
