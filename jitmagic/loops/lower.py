@@ -145,14 +145,13 @@ def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:
     spec = node.meta.get("spec")
     if isinstance(spec, TensorSpec):
         return (spec,)
-    if isinstance(spec, (tuple, list)):
-        return tuple(part if isinstance(part, TensorSpec) else None for part in spec)
     read = {
         int(user.args[1]): user.meta.get("spec")  # type: ignore[arg-type]
         for user in node.users
         if user.target is operator.getitem
     }
-    count = len(node.target._schema.returns)  # type: ignore[union-attr]
+    returned = len(spec) if isinstance(spec, (tuple, list)) else 0
+    count = max(len(node.target._schema.returns), returned)  # type: ignore[union-attr]
     return tuple(read.get(n) for n in range(max([count, *(n + 1 for n in read)])))
 
 

@@ -40,6 +40,8 @@ def result_type(operands: Sequence[Operand]) -> torch.dtype:
     found = _combine(dims, _combine(zeros, numbers))
     if found is None:
         raise Decline("no operand has a dtype")
+    if found.is_complex:
+        raise Decline("complex numbers have no loops")
     return found
 
 

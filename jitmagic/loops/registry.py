@@ -124,6 +124,8 @@ def operand_value(
 
 def _number_value(number: Number, through: tuple[torch.dtype, ...]) -> Value:
     for dtype in through:
+        if dtype not in LOOP_DTYPES:
+            raise Decline(f"{dtype} has no loops")
         if dtype in FLOATS:
             number = round_to(number, dtype)
         elif dtype is torch.bool:

@@ -158,3 +158,24 @@ def test_inputs_are_not_changed():
     before = clone(x)
     run(lower(graph, "g"), [x, i])
     assert torch.equal(x, before)
+
+
+def test_shuffles():
+    img = torch.randn(2, 8, 4, 6)
+    check(lambda x: (aten.pixel_shuffle(x, 2), aten.pixel_unshuffle(x, 2)), img)
+    check(lambda x: aten.channel_shuffle(x, 4), img)
+    check(lambda x: [aten.rot90(x, k, [1, 3]) for k in range(-1, 5)], img)
+    check(
+        lambda x: (torch.diag_embed(x), torch.diag_embed(x, -1), torch.diag_embed(x, 2, 0, 2)), img
+    )
+    check(lambda x: x.trace(), torch.randn(4, 3), exact=False)
+    check(lambda x: x.trace(), torch.arange(12).view(3, 4))
+
+
+def test_nearest_neighbours():
+    img = torch.randn(2, 3, 4, 5)
+    check(lambda x: aten.upsample_nearest2d(x, [8, 15]), img)
+    check(lambda x: aten.upsample_nearest2d(x, [8, 10], 2.0, 2.0), img)
+    check(lambda x: aten.upsample_nearest1d(x, [10]), img[0])
+    whole = ["aten.upsample_nearest2d.default"]
+    check(lambda x: aten.upsample_nearest2d(x, [6, 7]), img, whole=whole)

@@ -259,6 +259,7 @@ def test_fused_forms(dtype):
     check(lambda x, y: (torch.hypot(x, y), torch.xlogy(x, y.abs())), x, y, exact=False)
     check(lambda x, y: torch.heaviside(x, y), x, y)
     check(lambda x: torch.nan_to_num(x, 0.5), values(dtype))
+    check(lambda x, y: torch.logaddexp(x, y), values(dtype), values(dtype, 1), exact=False)
 
 
 ACTIVATIONS = {
@@ -356,6 +357,9 @@ def test_generated():
     check(lambda x: (torch.zeros_like(x), torch.ones(2, 3), torch.full((2,), 7), x + 0), x)
     check(lambda x: (torch.arange(7), torch.arange(2, 11, 3), torch.arange(1, -4, -2)), x)
     check(lambda x: (torch.arange(0, 1, 0.1), torch.arange(5, dtype=torch.bfloat16)), x)
+    check(lambda x: (torch.linspace(-1, 1, 7), torch.linspace(0, 5, 4), x + 0), x)
+    check(lambda x: (torch.linspace(3, -2, 1), torch.linspace(1, 2, 50)), x, exact=False)
+    check(lambda x: torch.full((2,), 1j), x, whole=["aten.full.default"])
     check(lambda x: (torch.eye(4), torch.eye(3, 5), torch.scalar_tensor(2.5)), x)
     check(lambda x: (torch.full_like(x, 0.1), x.new_full((2, 2), 3.0), torch.fill(x, 2)), x)
     check(lambda x: (torch.full((3,), True), torch.full((3,), 1.5, dtype=torch.float16)), x)

@@ -1,4 +1,5 @@
-"""Every rule of the IR: a program that breaks it is refused; fused programs that keep them are run."""
+"""Every rule of the IR: a program that breaks it is refused; fused programs that keep them are run.
+"""
 
 from __future__ import annotations
 

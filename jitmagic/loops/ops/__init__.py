@@ -9,6 +9,7 @@ from . import (
     pointwise,
     random,
     reductions,
+    shuffles,
     softmax,
     views,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "pointwise",
     "random",
     "reductions",
+    "shuffles",
     "softmax",
     "views",
 ]

@@ -103,6 +103,26 @@ def arange_start(
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
 
 
+@lowers("linspace.default")
+def linspace(
+    builder: Builder, out: Out, start: Number, end: Number, steps: int, **_: Any
+) -> TensorView:
+    """Counted from both ends, as RangeFactoriesKernel.cpp does, so that both ends are exact."""
+    dtype = out.spec.dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise Decline("a linspace in this dtype")
+    step = constant((end - start) / max(steps - 1, 1), dtype)
+
+    def value(point: Point) -> Value:
+        place = cast(IndexValue(point[0]), dtype)
+        left = cast(IndexValue(add(mul(point[0], -1), Integer(steps - 1))), dtype)
+        rising = compute("fma", step, place, constant(start, dtype))
+        falling = compute("fma", compute("neg", step), left, constant(end, dtype))
+        return where(compute("lt", IndexValue(point[0]), steps // 2), rising, falling)
+
+    return builder.pointwise(out, value)
+
+
 @lowers("eye.default", "eye.m")
 def eye(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
     def value(point: Point) -> Value:

@@ -29,7 +29,7 @@ from ..tensor_view import (
 from ..values import INTEGERS, Number, cast, compute, constant, where
 from .views import clamp_index, wrap_dim
 
-__all__: list[str] = []
+__all__ = ["on_diagonal"]
 
 _MOST_JOINED = 8  # a cat of more tensors than this is one memory copy each: ATen's
 
@@ -367,7 +367,7 @@ def diagonal_scatter(
     dim1: int = 0,
     dim2: int = 1,
 ) -> TensorView:
-    return _on_diagonal(builder, out, x, source, offset, dim1, dim2)
+    return on_diagonal(builder, out, x, source, offset, dim1, dim2)
 
 
 @lowers("diagonal_backward.default")
@@ -380,10 +380,10 @@ def diagonal_backward(
     dim1: int,
     dim2: int,
 ) -> TensorView:
-    return _on_diagonal(builder, out, None, grad, offset, dim1, dim2)
+    return on_diagonal(builder, out, None, grad, offset, dim1, dim2)
 
 
-def _on_diagonal(
+def on_diagonal(
     builder: Builder,
     out: Out,
     x: TensorView | None,
