@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..loops.ir import Alias, BufferRef, Extern, Nest, Step
+from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
 from .plan import Alloc, Call, Free, Launch, Plan, PlanStep, Pool, Slot, View
@@ -113,7 +114,15 @@ def build_plan(schedule: Schedule, kernels: Mapping[str, str]) -> Plan:
         outputs,
         schedule.pool_bytes,
         _device(schedule),
+        _mutated(schedule),
     )
+
+
+def _mutated(schedule: Schedule) -> tuple[int, ...]:
+    program = schedule.program
+    owner = storages(program)
+    written = {owner[name] for step in program.steps for name in writes_of(step)}
+    return tuple(i for i, name in enumerate(program.inputs) if name in written)
 
 
 def _device(schedule: Schedule) -> torch.device:

@@ -111,6 +111,7 @@ class Plan:
     outputs: tuple[int | None, ...]
     pool_bytes: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    mutated: tuple[int, ...] = ()  # inputs whose memory the plan writes to
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,12 +274,14 @@ def held_dtype(node: Reduction) -> torch.dtype:
 def _needs_fence(one: Structure, buffers: Mapping[str, Buffer]) -> bool:
     """Whether a thread could overwrite what another thread of the program has yet to read.
 
-    It can where the nest reads what it writes, or where a temporary takes the place of an operand that
-    dies here (schedule/memory.py), unless all accesses have one width and so one layout of threads.
+    It can where the nest reads what it writes, or where a pointwise result takes the place of an operand
+    of the same layout (schedule/memory.py), unless all accesses have one width and so one thread layout.
     """
     read = {node.buffer for node in one.free if isinstance(node, Load)}
     if read & one.written:
         return True
-    widths = {buffers[name].dtype.itemsize for name in one.arguments}
-    return len(widths) > 1 and any(buffers[name].role == "temp" for name in one.written & set(buffers))
-
+    if len({buffers[name].dtype.itemsize for name in one.arguments}) == 1:
+        return False
+    layouts = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in read}
+    written = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in one.written}
+    return bool(layouts & written) and all(not part.axes for part in one.passes)
