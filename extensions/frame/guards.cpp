@@ -364,7 +364,10 @@ class StepReader {
     keep(at(index), step.object);
     if (!is_int_key(step.object)) return true;
     step.number = PyLong_AsSsize_t(step.object);
-    if (step.number == -1 && PyErr_Occurred()) PyErr_Clear();  // then only a dict can hold it
+    if (step.number == -1 && PyErr_Occurred()) {  // then only a dict can hold it
+      PyErr_Clear();
+      step.number = PY_SSIZE_T_MAX;
+    }
     return true;
   }
 

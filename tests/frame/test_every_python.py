@@ -1,0 +1,98 @@
+"""The native checks on every installed interpreter, as one test per interpreter and check.
+
+The extension is built without torch for each of them, with the compiler called directly: the
+interpreters that have no torch have no setuptools either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SOURCES = ROOT / "extensions" / "frame"
+VERSIONS = ("3.11", "3.12", "3.13")
+CHECKS = [
+    f"{name}.{check}"
+    for name in ("guarding", "dispatching", "hooking")
+    for check in re.findall(
+        r"^@check\ndef (\w+)", (HERE / "frame_checks" / f"{name}.py").read_text(), re.MULTILINE
+    )
+]
+
+
+@cache
+def interpreter(version: str) -> str | None:
+    """A working interpreter of that version. A pyenv shim of that name may exist and not work."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates = [sys.executable, shutil.which(f"python{version}")]
+    candidates += sorted(str(p) for p in root.glob(f"versions/{version}.*/bin/python{version}"))
+    for candidate in filter(None, candidates):
+        probe = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        answer = subprocess.run(probe, capture_output=True, text=True, check=False)
+        if answer.returncode == 0 and answer.stdout.strip() == version:
+            return candidate
+    return None
+
+
+def _build(executable: str) -> Path:
+    """The extension for one interpreter, built once per state of the sources."""
+    asked = (
+        "import sysconfig as s; print(s.get_path('include')); print(s.get_config_var('SOABI'))"
+    )
+    answer = subprocess.run([executable, "-c", asked], capture_output=True, text=True, check=True)
+    include, abi = answer.stdout.split()
+    state = hashlib.sha256()
+    for path in sorted(SOURCES.rglob("*")):
+        if path.is_file():
+            state.update(path.read_bytes())
+    folder = ROOT / "build" / "frame_checks" / f"{abi}-{state.hexdigest()[:16]}"
+    library = folder / "_frame.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = ["-O1", "-fPIC", "-Wall", "-Werror", "-DJITMAGIC_WITHOUT_TORCH=1", f"-I{include}", "-c"]
+    running, objects = [], []
+    for source in sorted(SOURCES.glob("*.c*")):
+        if "tensor" in source.name:
+            continue
+        compiler = ["gcc", "-std=c11"] if source.suffix == ".c" else ["g++", "-std=c++20"]
+        objects.append(str(folder / f"{source.name}.o"))
+        running.append(subprocess.Popen([*compiler, *flags, str(source), "-o", objects[-1]]))
+    assert [process.wait() for process in running] == [0] * len(running)
+    partial = folder / f"{os.getpid()}.so"
+    subprocess.run(["g++", "-shared", *objects, "-o", str(partial)], check=True)
+    partial.rename(library)
+    return library
+
+
+@cache
+def results(executable: str) -> dict[str, str]:
+    command = [executable, "-W", "ignore", "-m", "frame_checks", str(_build(executable))]
+    done = subprocess.run(
+        command, cwd=HERE, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{executable} ended with {done.returncode}\n{done.stderr[-3000:]}"
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_check(version: str, check: str) -> None:
+    executable = interpreter(version)
+    if executable is None:
+        pytest.skip(f"no working Python {version} on this machine")
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
+    outcome = results(executable)[check]
+    assert outcome == "ok", outcome
