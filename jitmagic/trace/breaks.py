@@ -1,12 +1,14 @@
 """Why a trace ends: one class per reason, and the exceptions that carry a way out of the machine.
 
-Comes in: whatever a handler or a value found it cannot follow.  Goes out: `GraphBreak(reason)`, raised
-anywhere below `Machine.run`; the machine restarts the trace and ends it before the instruction of the
-root frame that led there. Nothing needs to be rolled back, so raising is always safe.
+Comes in: whatever a handler or a value found it cannot follow.  Goes out: `GraphBreak(reason)`,
+raised anywhere below `Machine.run`; the machine restarts the trace and ends it before the
+instruction of the root frame that led there. Nothing needs to be rolled back, so raising is always
+safe.
 
     raise GraphBreak(UnknownCFunction.of(name="numpy.dot"))
 
-The other ways out of a handler, `ObservedError` and `Unrestorable`, are about values: values/base.py.
+The other ways out of a handler, `ObservedError` and `Unrestorable`, are about values:
+values/base.py.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ __all__ = [
     "GraphBreak",
     "InlineTooDeep",
     "LoopIterator",
-    "MutatedInput",
     "MutatedGenerator",
+    "MutatedInput",
     "PrintCall",
     "RefusedTorchCall",
     "StatefulCall",
@@ -53,7 +55,8 @@ class GraphBreak(Exception):
 
 
 class Reason(BreakReason):
-    """A reason with its sentences: `template` (what happened), `explanation` (why), `advice` (a hint)."""
+    """A reason with its sentences: `template` (what happened), `explanation` (why), `advice` (a
+    hint)."""
 
     __slots__ = ()
     template: ClassVar[str]
@@ -104,7 +107,9 @@ class StatefulCall(Reason):
 class UnknownObject(Reason):
     __slots__ = ()
     template = "{what} of an object of type {type}"
-    explanation = "The type is implemented in C or overrides Python protocols in a way not modelled."
+    explanation = (
+        "The type is implemented in C or overrides Python protocols in a way not modelled."
+    )
     advice = "unpack what you need from it before the call"
 
 
@@ -167,7 +172,9 @@ class DisabledFunction(Reason):
 class MutatedGenerator(Reason):
     __slots__ = ()
     template = "{what} is alive at a graph break"
-    explanation = "A half-consumed generator or iterator cannot be rebuilt, so it is made by plain Python."
+    explanation = (
+        "A half-consumed generator or iterator cannot be rebuilt, so it is made by plain Python."
+    )
     advice = "use a list or tuple there"
 
 

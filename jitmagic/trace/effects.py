@@ -1,10 +1,11 @@
-"""Side effects as data: what the traced code did to objects that existed before, and how an exit is told.
+"""Side effects as data: what the traced code did to objects that existed before, and how an exit is
+told.
 
-Comes in: `EffectLog` calls from values while the trace runs (the machine's model is changed by the values
-themselves).  Goes out: through `ExitBuilder`, one recipe per value and the effects in program order.
-Attributes and globals keep their order of writing; a container is written once, as of the exit. New
-objects are made by recipes and filled by effects that come first. Every FromSource is read before any
-effect is performed.
+Comes in: `EffectLog` calls from values while the trace runs (the machine's model is changed by the
+values themselves).  Goes out: through `ExitBuilder`, one recipe per value and the effects in
+program order. Attributes and globals keep their order of writing; a container is written once, as
+of the exit. New objects are made by recipes and filled by effects that come first. Every FromSource
+is read before any effect is performed.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class EffectLog:
         )
 
     def contents(self, container: Any) -> None:
-        """A list, dict, set or cell has new contents; `container.replace` says which at the exit."""
+        """A list, dict, set or cell has new contents; `container.replace` says which at the
+        exit."""
         if container.source is None or id(container) in self._contents:
             return
         self._contents.add(id(container))
@@ -175,10 +177,10 @@ class ExitBuilder:
         self._effects.append(effect)
 
     def set_attr(self, target: Value, name: str, value: Value) -> Effect:
-        kind = target.python_type(self._machine)
-        if kind.__setattr__ in (object.__setattr__, type.__setattr__):
+        setter: object = target.python_type(self._machine).__setattr__
+        if setter in (object.__setattr__, type.__setattr__):
             return SetAttr(self(target), name, self(value))
-        if kind.__setattr__ is torch.nn.Module.__setattr__:  # which knows a buffer from an attribute
+        if setter is torch.nn.Module.__setattr__:  # which knows a buffer from an attribute
             return Perform(Constant(setattr), (self(target), Constant(name), self(value)))
         arguments = self(target), Constant(name), self(value)
         return Perform(Constant(object.__setattr__), arguments)
@@ -203,7 +205,8 @@ class _SelfContaining(Exception):
 
 
 def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
-    """Guard that what the trace changed was not reached by a second path it took for another object."""
+    """Guard that what the trace changed was not reached by a second path it took for another
+    object."""
     by_type: dict[type, list[tuple[Value, Source]]] = {}
     for value in seen:
         if value.source is not None and not value.by_identity:

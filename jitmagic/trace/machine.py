@@ -3,9 +3,10 @@
 Comes in: `FrameSnapshot` (live objects, none of which is changed) and `Options`.
 Goes out: `Trace`: graph, guards, effects and either the returned value or a Break.
 
-The machine interprets the frame's bytecode over Values (values/base.py); each opcode has a handler in
-opcodes/. Where something cannot be followed the whole attempt is thrown away and made again, ending
-before the instruction of the root frame that led there: speculation restarts, nothing is rolled back.
+The machine interprets the frame's bytecode over Values (values/base.py); each opcode has a handler
+in opcodes/. Where something cannot be followed the whole attempt is thrown away and made again,
+ending before the instruction of the root frame that led there: speculation restarts, nothing is
+rolled back.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, make_program, read_state
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue
-from .values.constants import ATOMS, ConstantValue
+from .values.constants import ATOMS
 from .values.exceptions import ExceptionValue
 from .values.fresh import fresh_value
-from .values.functions import CellValue, FunctionValue, bind_arguments
+from .values.functions import FunctionValue, bind_arguments
 from .values.generators import GeneratorValue
 from .values.namespaces import GlobalsValue
 from .wrap import wrap_object
@@ -91,8 +92,13 @@ def trace(snapshot: FrameSnapshot, options: Options) -> Trace:
         try:
             return machine.run()
         except _Restart as restart:
-            assert stop is None or restart.stop.step < stop.step, "a trace has to get shorter"
-            stop = restart.stop
+            stop = _earlier(restart.stop, stop)
+
+
+def _earlier(new: Stop, old: Stop | None) -> Stop:
+    """Each attempt has to end before the one that failed, so there are only so many."""
+    assert old is None or new.step < old.step, "a trace has to get shorter"
+    return new
 
 
 class Machine:
@@ -312,9 +318,7 @@ class Machine:
     def constant(self, obj: object) -> Value:
         return fresh_value(self, obj)
 
-    def error(
-        self, kind: type[BaseException], *args: object, exact: bool = False
-    ) -> ObservedError:
+    def error(self, kind: type[BaseException], *args: object, exact: bool = False) -> ObservedError:
         values = [arg if isinstance(arg, Value) else self.constant(arg) for arg in args]
         made = ExceptionValue(self, self.class_of(kind, None), values)
         made.exact = exact or not args

@@ -1,8 +1,9 @@
 """What a trace carries along: frames under interpretation, and the facts it relies on.
 
-`Frame` is the state of one Python frame (the root or an inlined callee): slots, operand stack, position.
-`GuardBook` collects the guards in the order the facts were read. `read_state` reads the thread's torch
-state, which becomes the one GlobalState guard of a trace. Nothing here interprets anything.
+`Frame` is the state of one Python frame (the root or an inlined callee): slots, operand stack,
+position. `GuardBook` collects the guards in the order the facts were read. `read_state` reads the
+thread's torch state, which becomes the one GlobalState guard of a trace. Nothing here interprets
+anything.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class GuardBook:
 
 
 def _key(guard: Guard) -> object:
-    """What makes two guards one. A source has one value, so values need not be compared (or hashed)."""
+    """What makes two guards one. A source has one value, so values need not be compared (or
+    hashed)."""
     if isinstance(guard, ValueEquals | IdentityIs | DictKeysAre):
         return type(guard), guard.source
     return guard
@@ -113,7 +115,9 @@ class Program:
         handler = self.handler_at(index)
         if handler is None:
             return False
-        return self.body.instructions[handler.target].op != "CALL_INTRINSIC_1"  # StopIteration's own
+        return (
+            self.body.instructions[handler.target].op != "CALL_INTRINSIC_1"
+        )  # StopIteration's own
 
 
 def make_program(code: CodeType) -> Program:

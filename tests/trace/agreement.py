@@ -1,4 +1,5 @@
-"""Checks one program: what its trace says is returned and changed is what Python returns and changes."""
+"""Checks one program: what its trace says is returned and changed is what Python returns and
+changes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from .replaying import Replay
 
 
 def plain(value: Any) -> Any:
-    """Something that compares: objects by class and attributes, everything else by type and value."""
+    """Something that compares: objects by class and attributes, everything else by type and
+    value."""
     if isinstance(value, (list, tuple)):
         return type(value), [plain(item) for item in value]
     if isinstance(value, dict):

@@ -2,8 +2,8 @@
 
     python3.13 -m tests.trace.every_python
 
-Where torch is missing, a stand-in with the few names the core of the tracer touches takes its place, and
-the torch side of the tracer and the graph builder are left out.
+Where torch is missing, a stand-in with the few names the core of the tracer touches takes its
+place, and the torch side of the tracer and the graph builder are left out.
 """
 
 from __future__ import annotations
@@ -61,7 +61,12 @@ def _stand_in_for_torch() -> None:
     torch._C = _StandIn("torch._C")
     torch._C._len_torch_function_stack = torch._C._len_torch_dispatch_stack = lambda: 0
     torch.nn, torch.fx = _StandIn("torch.nn"), _StandIn("torch.fx")
-    sys.modules |= {"torch": torch, "torch.nn": torch.nn, "torch.fx": torch.fx, "torch._C": torch._C}
+    sys.modules |= {
+        "torch": torch,
+        "torch.nn": torch.nn,
+        "torch.fx": torch.fx,
+        "torch._C": torch._C,
+    }
     for name in (*TORCH_SIDE, "jitmagic.graph.builder", "jitmagic.graph.verify"):
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
@@ -72,7 +77,8 @@ def _stand_in_for_torch() -> None:
 
 
 def check_opcodes() -> str:
-    """Every opcode of the running interpreter has a handler, a reason, or is taken apart by decode."""
+    """Every opcode of the running interpreter has a handler, a reason, or is taken apart by
+    decode."""
     from jitmagic.bytecode.versions import RUNNING
     from jitmagic.trace import inventory
     from jitmagic.trace.opcodes.registry import UNSUPPORTED, handlers_of_version

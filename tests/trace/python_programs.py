@@ -49,7 +49,16 @@ def texts(s, raw):
 
 @program(3, 2.5, "x")
 def fstrings(a, b, c):
-    return f"{a}", f"{b:.3f}", f"{c!r:>8}", f"{a=}", f"{a:{a}d}", "{}-{}".format(a, c), str(b), repr(c)
+    return (
+        f"{a}",
+        f"{b:.3f}",
+        f"{c!r:>8}",
+        f"{a=}",
+        f"{a:{a}d}",
+        f"{a}-{c}",
+        str(b),
+        repr(c),
+    )
 
 
 @program(7)
@@ -75,12 +84,31 @@ def augmented_list(xs):
 
 @program(-3, 2.7)
 def numeric_builtins(a, b):
-    return abs(a), round(b), round(b, 1), int(b), float(a), divmod(7, a), pow(2, 5), bool(a), math.sqrt(4)
+    return (
+        abs(a),
+        round(b),
+        round(b, 1),
+        int(b),
+        float(a),
+        divmod(7, a),
+        pow(2, 5),
+        bool(a),
+        math.sqrt(4),
+    )
 
 
 @program([3, 1, 2])
 def aggregates(xs):
-    return min(xs), max(xs), sum(xs), any(xs), all(xs), sorted(xs), sorted(xs, reverse=True), len(xs)
+    return (
+        min(xs),
+        max(xs),
+        sum(xs),
+        any(xs),
+        all(xs),
+        sorted(xs),
+        sorted(xs, reverse=True),
+        len(xs),
+    )
 
 
 @program(["bb", "a", "ccc"])
@@ -228,7 +256,15 @@ def sets():
     s = {1, 2, 3}
     s.add(4)
     s.discard(1)
-    return 2 in s, 1 in s, len(s | {7}), s == {2, 3, 4}, sorted(s & {3, 4}), s - {2}, s <= {1, 2, 3, 4}
+    return (
+        2 in s,
+        1 in s,
+        len(s | {7}),
+        s == {2, 3, 4},
+        sorted(s & {3, 4}),
+        s - {2},
+        s <= {1, 2, 3, 4},
+    )
 
 
 @program([1, 2], [1, 2], (1, 2))
@@ -306,7 +342,13 @@ def helper(a, b=2, *rest, c=3, **named):
 @program()
 def calls():
     args, named = (1, 2, 3), {"c": 9, "d": 4}
-    return helper(1), helper(*args), helper(1, **named), helper(*args, 5, e=6, **named), helper(b=1, a=0)
+    return (
+        helper(1),
+        helper(*args),
+        helper(1, **named),
+        helper(*args, 5, e=6, **named),
+        helper(b=1, a=0),
+    )
 
 
 @program(3)
@@ -435,7 +477,13 @@ def attributes(obj):
 def inheritance(obj):
     del obj.extra
     obj.extra = 9
-    return obj.scaled(2), obj.anything, getattr(obj, "none", "default"), isinstance(obj, Base), obj.factor
+    return (
+        obj.scaled(2),
+        obj.anything,
+        getattr(obj, "none", "default"),
+        isinstance(obj, Base),
+        obj.factor,
+    )
 
 
 @program()
@@ -553,7 +601,16 @@ def records(p, f, pair, triple):
     q = Point(p.y, tags=[f.x])
     left, right = pair
     made = Pair(left, right=9)
-    return q, Frozen(8), pair.total(), made, made.total(), triple._replace(b=7), triple.c, Triple(0, 0, 0)
+    return (
+        q,
+        Frozen(8),
+        pair.total(),
+        made,
+        made.total(),
+        triple._replace(b=7),
+        triple.c,
+        Triple(0, 0, 0),
+    )
 
 
 class Color(enum.Enum):

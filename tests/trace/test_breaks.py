@@ -95,7 +95,7 @@ REASONS: list[tuple[Callable[..., Any], tuple, type[breaks.BreakReason]]] = [
 ]
 
 
-@pytest.mark.parametrize("fn, args, reason", REASONS, ids=lambda p: getattr(p, "__name__", ""))
+@pytest.mark.parametrize(("fn", "args", "reason"), REASONS, ids=lambda p: getattr(p, "__name__", ""))
 def test_reasons(fn: Any, args: tuple, reason: type[breaks.BreakReason]) -> None:
     _, exit_, _ = broken(fn, *args)
     assert type(exit_.reason) is reason, exit_.reason
@@ -112,7 +112,7 @@ def marked(**attributes: Any) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    "function, reason",
+    ("function", "reason"),
     [
         (marked(__jitmagic_disabled__=True), breaks.DisabledFunction),
         (marked(__jitmagic_role__="graph_break"), breaks.UserGraphBreak),
@@ -193,7 +193,9 @@ def test_exception_kept_for_later_goes_before_it_was_raised() -> None:
 
     _, exit_, _ = broken(keep, [])
     assert exit_.where.text == "print(kept)"
-    assert exit_.offset < max(one.offset for one in dis.get_instructions(keep) if one.opname == "CALL")
+    assert exit_.offset < max(
+        one.offset for one in dis.get_instructions(keep) if one.opname == "CALL"
+    )
 
 
 # -- iterators -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 import types
 from collections.abc import Callable
@@ -371,7 +372,8 @@ def test_recursive_closure_that_leaves() -> None:
 
 
 def test_cells_as_plain_arguments() -> None:
-    """What a resume function looks like: LOAD_DEREF of a name that is a parameter holding a cell."""
+    """What a resume function looks like: LOAD_DEREF of a name that is a parameter holding a
+    cell."""
 
     def outer() -> Any:
         x = 4
@@ -386,10 +388,9 @@ def test_cells_as_plain_arguments() -> None:
     code = inner.__code__.replace(
         co_freevars=(), co_varnames=free, co_argcount=len(free), co_nlocals=len(free)
     )
-    if sys.version_info >= (3, 11):  # drop COPY_FREE_VARS: its operand no longer holds
-        raw = bytearray(code.co_code)
-        raw[0:2] = bytes([9, 0])  # NOP
-        code = code.replace(co_code=bytes(raw))
+    raw = bytearray(code.co_code)
+    raw[0:2] = bytes([dis.opmap["NOP"], 0])  # COPY_FREE_VARS: its operand no longer holds
+    code = code.replace(co_code=bytes(raw))
     function = types.FunctionType(code, {})
     _, got = traced(function, inner.__closure__[0])
     assert got == 5

@@ -44,7 +44,9 @@ def interpreter(version: str) -> str | None:
 def outcomes(executable: str) -> dict[str, Any]:
     """What every_python.py reports there: program name to "ok" or what went wrong."""
     command = [executable, "-W", "ignore", "-m", "tests.trace.every_python"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
+    )
     assert done.returncode == 0, f"{executable} ended with {done.returncode}\n{done.stderr[-3000:]}"
     return json.loads(done.stdout)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 from ...guards.source import TypeOf
@@ -54,9 +55,15 @@ def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], ClassValue):
         raise GraphBreak(UnsupportedArguments.of(name="issubclass", what="not a class"))
     kinds = _kinds(machine, args[1], "issubclass")
-    if any("__subclasscheck__" in vars(kind) for one in kinds for kind in type(one).__mro__[:-2]):
+    if any(_checks_itself(type(kind)) for kind in kinds):
         raise GraphBreak(UnsupportedArguments.of(name="issubclass", what="__subclasscheck__"))
     return machine.constant(issubclass(args[0].live, tuple(kinds)))
+
+
+def _checks_itself(metaclass: type) -> bool:
+    """Whether a metaclass written in Python has its own idea of subclasses (ABCMeta's is pure)."""
+    check = attribute_of_class(metaclass, "__subclasscheck__")
+    return check not in (type.__subclasscheck__, abc.ABCMeta.__subclasscheck__)
 
 
 @handles(callable)

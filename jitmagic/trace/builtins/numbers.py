@@ -104,7 +104,9 @@ def _all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _first_that_is(machine: Machine, iterable: Value, wanted: bool) -> Value:
     """`wanted` if some item has that truth, else the opposite; stops at the first."""
     if isinstance(iterable, SetValue):
-        found = any(one.realize(machine).truth(machine) == wanted for one in members(machine, iterable))
+        found = any(
+            one.realize(machine).truth(machine) == wanted for one in members(machine, iterable)
+        )
         return machine.constant(wanted if found else not wanted)
     for item in drain(machine, iterable.iterate(machine).realize(machine)):
         if item.realize(machine).truth(machine) == wanted:
@@ -128,7 +130,9 @@ def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
     if not items:
         if "default" in kwargs:
             return kwargs["default"]
-        raise machine.error(ValueError, f"{'min' if op == '<' else 'max'}() arg is an empty sequence")
+        raise machine.error(
+            ValueError, f"{'min' if op == '<' else 'max'}() arg is an empty sequence"
+        )
     key = kwargs.get("key")
 
     def measure(item: Value) -> Value:

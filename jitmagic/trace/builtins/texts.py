@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import fold
@@ -11,11 +13,13 @@ from .registry import handles
 
 __all__ = ["formatted"]
 
+_CONVERSIONS: dict[str, Callable[[object], str]] = {"s": str, "r": repr, "a": ascii}
+
 
 def text_of(machine: Machine, value: Value, how: str) -> Value:
     """`str(value)` ("s"), `repr(value)` ("r") or `ascii(value)` ("a")."""
     if value.is_constant(machine):
-        return fold(machine, {"s": str, "r": repr, "a": ascii}[how], value)
+        return fold(machine, _CONVERSIONS[how], value)
     if isinstance(value, ExceptionValue) and how == "s":
         return machine.constant(value.text(machine))
     if isinstance(value, InstanceValue) and how in "sr":

@@ -100,7 +100,9 @@ def list_extend(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("SET_UPDATE")
 def set_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
     source = frame.pop(machine)
-    items = list(source.members.values()) if isinstance(source, SetValue) else unpack(machine, source)
+    items = (
+        list(source.members.values()) if isinstance(source, SetValue) else unpack(machine, source)
+    )
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, SetValue)
     for item in items:
@@ -208,7 +210,9 @@ def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """The values under the keys as a tuple, or None if one is missing; both operands stay."""
     keys, subject = frame.peek(1, machine), frame.peek(2, machine)
     if not isinstance(subject, DictValue) or not isinstance(keys, TupleValue):
-        raise GraphBreak(UnsupportedOperation.of(what="a mapping pattern", types=subject.describe()))
+        raise GraphBreak(
+            UnsupportedOperation.of(what="a mapping pattern", types=subject.describe())
+        )
     found = [subject.find(machine, key) for key in keys.items]
     values = [value for value in found if value is not None]
     complete = len(values) == len(found)

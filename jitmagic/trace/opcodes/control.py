@@ -127,14 +127,12 @@ def _sent(machine: Any, frame: Frame) -> bool:
     """Advance the inner iterator; its item, or at its end its result, replaces what was sent."""
     sent = frame.pop(machine)
     inner = frame.peek(1, machine)
-    if isinstance(inner, GeneratorValue):
-        item = inner.send(machine, sent)
-    else:
-        item = inner.next(machine)
+    waiting = isinstance(inner, GeneratorValue)
+    item = inner.send(machine, sent) if waiting else inner.next(machine)
     if item is not None:
         frame.push(item)
         return True
-    frame.push(inner.result if isinstance(inner, GeneratorValue) else machine.constant(None))
+    frame.push(inner.result if waiting else machine.constant(None))
     return False
 
 

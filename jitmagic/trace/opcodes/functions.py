@@ -38,7 +38,8 @@ def _set_part(machine: Any, function: FunctionValue, part: int, value: Value) ->
 
 @opcode("MAKE_FUNCTION", until=(3, 12))
 def make_function(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """Below the code: defaults, keyword defaults, annotations, closure, as the argument's bits say."""
+    """Below the code: defaults, keyword defaults, annotations, closure, as the argument's bits
+    say."""
     function = _new_function(machine, frame)
     assert isinstance(instruction.arg, int)
     for part in (_CLOSURE, _ANNOTATIONS, _KWDEFAULTS, _DEFAULTS):

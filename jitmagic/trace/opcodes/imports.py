@@ -28,7 +28,8 @@ def _module(machine: Any, name: str) -> Value:
 
 @opcode("IMPORT_NAME")
 def import_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """`import a.b` gives a; `from a.b import c` gives a.b; relative names count from the package."""
+    """`import a.b` gives a; `from a.b import c` gives a.b; relative names count from the
+    package."""
     names = frame.pop(machine).as_constant(machine)
     level = frame.pop(machine).as_constant(machine)
     name = str(instruction.arg)

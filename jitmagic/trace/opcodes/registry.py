@@ -3,9 +3,9 @@
     @opcode("LOAD_FAST")                          def load_fast(machine, frame, instruction) -> None
     @opcode("KW_NAMES", until=(3, 12))            only up to and including 3.12
 
-A handler changes the frame's stack and slots, may call `frame.jump`, and returns None to go on with the
-next instruction, `Returned(value)` or `Yielded(value)`. `UNSUPPORTED` names the opcodes that break, with
-the reason; every other opcode of a version has a handler (tested per version).
+A handler changes the frame's stack and slots, may call `frame.jump`, and returns None to go on with
+the next instruction, `Returned(value)` or `Yielded(value)`. `UNSUPPORTED` names the opcodes that
+break, with the reason; every other opcode of a version has a handler (tested per version).
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ UNSUPPORTED: Mapping[str, str] = {
 }
 
 
-def opcode(
-    *names: str, since: _Version = (3, 11), until: _Version = (3, 99)
-) -> Callable[[_H], _H]:
+def opcode(*names: str, since: _Version = (3, 11), until: _Version = (3, 99)) -> Callable[[_H], _H]:
     """Register a handler for these opcodes of these versions (both ends included)."""
 
     def register(handler: _H) -> _H:

@@ -1,41 +1,45 @@
 """The Value protocol: what the machine computes with, and how the torch side plugs in.
 
-A Value stands for one Python object of the traced program. It has a `source` when the object existed
-before the call, none when the traced code made it. Values are compared by identity: one live object is
-one Value (`Machine.wrap` keeps a memo by id), so mutating the machine's model of a list is seen by
-everyone who holds it. No Value method changes a live object.
+A Value stands for one Python object of the traced program. It has a `source` when the object
+existed before the call, none when the traced code made it. Values are compared by identity: one
+live object is one Value (`Machine.wrap` keeps a memo by id), so mutating the machine's model of a
+list is seen by everyone who holds it. No Value method changes a live object.
 
 Conventions of every method below
   * `machine` comes first: it takes guards, breaks, effects, and runs inlined Python functions.
   * Reading a fact about a sourced object installs the guard there and then: `machine.guard(...)`.
-  * What cannot be followed raises `GraphBreak(reason)` (breaks.py); what the traced program would raise
-    itself is `raise machine.error(KeyError, key)`. Both are safe at any point.
+  * What cannot be followed raises `GraphBreak(reason)` (breaks.py); what the traced program would
+    raise itself is `raise machine.error(KeyError, key)`. Both are safe at any point.
   * Arguments, items of containers, locals may be `Lazy`: an object that nobody has looked at, hence
-    without guards. Call `value.realize(machine)` before any `isinstance`; it is `self` for all others.
-    `Frame.pop()` and `@handles` realize for you; `items` of containers, and kwargs deeper down, do not.
+    without guards. Call `value.realize(machine)` before any `isinstance`; it is `self` for all
+    others. `Frame.pop()` and `@handles` realize for you; `items` of containers, and kwargs deeper
+    down, do not.
 
 How other rooms plug in (each module is named once in trace/inventory.py, which imports it)
-  * `wrap.wraps(type, ..., subclasses=False)`  decorates `(machine, obj, source) -> Value`: how live objects
-    of these types become values. Exact type first, then the MRO among those with subclasses=True.
-  * `wrap.intercepts(type, ...)`               decorates `(machine, obj, source) -> Value | None`, asked
-    before `wraps` for objects of exactly these types (FunctionType, BuiltinFunctionType, type, ...):
-    torch functions written in Python are kept from being inlined that way. None: not mine.
-  * `builtins.registry.handles(callable, ...)` decorates `(machine, args, kwargs) -> Value`: how a call
-    of exactly that live callable is followed; everything else in C is an `UnknownCFunction` break.
-  * `machine.constant(obj)`                    the Value of a Python constant the trace made (torch.Size,
-    dtype and device included).
+  * `wrap.wraps(type, ..., subclasses=False)`  decorates `(machine, obj, source) -> Value`: how live
+    objects of these types become values. Exact type first, then the MRO among those with
+    subclasses=True.
+  * `wrap.intercepts(type, ...)`               decorates `(machine, obj, source) -> Value | None`,
+    asked before `wraps` for objects of exactly these types (FunctionType, BuiltinFunctionType,
+    type, ...): torch functions written in Python are kept from being inlined that way. None: not
+    mine.
+  * `builtins.registry.handles(callable, ...)` decorates `(machine, args, kwargs) -> Value`: how a
+    call of exactly that live callable is followed; everything else in C is an `UnknownCFunction`
+    break.
+  * `machine.constant(obj)`                    the Value of a Python constant the trace made
+    (torch.Size, dtype and device included).
   * context managers override `Value.enter`, see there.
   * `machine.at_exit(hook)`: `hook(builder)` runs once when the exit is described; it may call
     `builder.effect(...)`, e.g. to bring the thread's grad mode to what the trace has at a break.
   * `machine.graph`: the GraphBuilder of `jitmagic/graph/builder.py`, made anew by each attempt. The
-    machine itself asks only for what `GraphBuilder` below says; tensors may use anything else it offers.
+    machine itself asks only for what `GraphBuilder` below says; tensors may use anything else it
+    offers.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FunctionType
 from typing import Any, ClassVar, NoReturn, Protocol
 
 import torch
@@ -89,13 +93,15 @@ class Builder(Protocol):
 
 
 class GraphBuilder(Protocol):
-    """What the machine asks of a graph under construction; `jitmagic.graph.builder.GraphBuilder`."""
+    """What the machine asks of a graph under construction;
+    `jitmagic.graph.builder.GraphBuilder`."""
 
     def output(self, node: Any) -> int:
         """Make `node` an output (the same node gives the same index)."""
 
     def finish(self, name: str) -> tuple[torch.fx.GraphModule, tuple[GraphInput, ...]]:
-        """The finished graph: outputs one flat tuple; unused placeholders and dead pure nodes dropped."""
+        """The finished graph: outputs one flat tuple; unused placeholders and dead pure nodes
+        dropped."""
 
 
 class Effects(Protocol):
@@ -103,9 +109,10 @@ class Effects(Protocol):
 
     def set_attr(self, target: Value, name: str, value: Value) -> None: ...
     def del_attr(self, target: Value, name: str) -> None: ...
-    def set_cell(self, cell: Value) -> None: ...
-    def contents(self, container: Value) -> None:
-        """A container that existed before has new contents: `container.replace(builder)` says which."""
+    def set_global(self, namespace: Value, name: str, value: Value | None) -> None: ...
+    def contents(self, container: Any) -> None:
+        """A container that existed before has new contents: `container.replace(builder)` says
+        which."""
 
     def perform(
         self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
@@ -118,7 +125,10 @@ class Machine(Protocol):
 
     options: Options
     graph: Any  # a GraphBuilder and whatever the tensors need of it
-    effects: Effects
+
+    @property
+    def effects(self) -> Effects:
+        """Where changes of objects that existed before are noted."""
 
     def guard(self, *guards: Guard) -> None:
         """Rely on facts; the machine adds the user's line and drops duplicates."""
@@ -127,23 +137,23 @@ class Machine(Protocol):
         """The user's line being interpreted."""
 
     def lines(self) -> tuple[UserLine, ...]:
-        """The same and the lines it was inlined from, innermost first; torch's own code is left out."""
+        """The same and the lines it was inlined from, innermost first; torch's own code is left
+        out."""
 
     def wrap(self, obj: object, source: Source) -> Value:
         """The Value of a live object, guarded by its type."""
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
-        """A live object nobody has looked at. certain=False: the guards so far do not imply that the
-        source can be read at all (an attribute, a global); passing it through then guards its type."""
+        """A live object nobody has looked at. certain=False: the guards so far do not imply that
+        the source can be read at all (an attribute, a global); passing it through then guards its
+        type."""
 
     def constant(self, obj: object) -> Value:
         """The Value of a Python constant made by the trace (no source)."""
 
-    def error(
-        self, kind: type[BaseException], *args: object, exact: bool = False
-    ) -> ObservedError:
-        """To be raised: the traced program raises kind(*args). exact=False: the text may differ from
-        CPython's, so a program that looks at it breaks."""
+    def error(self, kind: type[BaseException], *args: object, exact: bool = False) -> ObservedError:
+        """To be raised: the traced program raises kind(*args). exact=False: the text may differ
+        from CPython's, so a program that looks at it breaks."""
 
     def inline(self, function: Value, args: Args, kwargs: Kwargs) -> Value:
         """Interpret a call of a Python function."""
@@ -152,14 +162,16 @@ class Machine(Protocol):
         """The one GlobalsValue of a namespace dictionary; `make` is asked the first time."""
 
     def class_of(self, kind: type, source: Source | None) -> Any:
-        """The one ClassValue of a class whose identity is guarded already (TypeIs of an instance)."""
+        """The one ClassValue of a class whose identity is guarded already (TypeIs of an
+        instance)."""
 
     def at_exit(self, hook: Callable[[Builder], None]) -> None:
         """Have `hook` called when the exit is described."""
 
     @property
     def step(self) -> int:
-        """When a value is born: the instruction of the root frame to break at to keep it from being."""
+        """When a value is born: the instruction of the root frame to break at to keep it from
+        being."""
 
 
 Args = Sequence["Value"]
@@ -169,13 +181,14 @@ Kwargs = Mapping[str, "Value"]
 class ObservedError(Exception):
     """The traced program raised `error` (a values.exceptions.ExceptionValue)."""
 
-    def __init__(self, error: Value) -> None:
+    def __init__(self, error: Any) -> None:
         super().__init__()
         self.error = error
 
 
 class Unrestorable(Exception):
-    """A value alive at an exit cannot be described by a recipe; the break goes where it was born."""
+    """A value alive at an exit cannot be described by a recipe; the break goes where it was
+    born."""
 
     def __init__(self, what: str, born: int) -> None:
         super().__init__(what)
@@ -196,7 +209,8 @@ class Value:
 
     @property
     def pinned(self) -> bool:
-        """Whether an exit should use `recipe` although there is a source (a constant guarded by value)."""
+        """Whether an exit should use `recipe` although there is a source (a constant guarded by
+        value)."""
         return False
 
     def realize(self, machine: Machine) -> Value:
@@ -218,8 +232,8 @@ class Value:
         return issubclass(own, kind)
 
     def is_constant(self, machine: Machine) -> bool:
-        """Whether `as_constant` works: an immutable Python constant (int, str, None, dtype, ...), or a
-        tuple, list, slice, ... of constants. Installs no value guard."""
+        """Whether `as_constant` works: an immutable Python constant (int, str, None, dtype, ...),
+        or a tuple, list, slice, ... of constants. Installs no value guard."""
         return False
 
     def as_constant(self, machine: Machine) -> Any:
@@ -283,7 +297,8 @@ class Value:
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        """`self op other` ("+", "@", ...), or `other op self` if reflected; None: NotImplemented."""
+        """`self op other` ("+", "@", ...), or `other op self` if reflected; None:
+        NotImplemented."""
         return None
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
@@ -293,8 +308,8 @@ class Value:
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        """`self op other` for == != < <= > >=; None: NotImplemented. `op` is swapped by the caller when
-        `reflected`, so that `self op other` is always what is asked."""
+        """`self op other` for == != < <= > >=; None: NotImplemented. `op` is swapped by the caller
+        when `reflected`, so that `self op other` is always what is asked."""
         return None
 
     def unary(self, machine: Machine, op: str) -> Value:
@@ -316,10 +331,12 @@ class Value:
         return self.get_attr(machine, name).realize(machine).call(machine, args, kwargs)
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
-        """`with self`: (what stays on the stack as the bound `__exit__`, the result of `__enter__`).
+        """`with self`: (what stays on the stack as the bound `__exit__`, the result of
+        `__enter__`).
 
-        The first is called with (type, value, traceback) or three Nones at the end of the block; its
-        recipe, asked at a graph break within the block, must give a callable that ends it really.
+        The first is called with (type, value, traceback) or three Nones at the end of the block;
+        its recipe, asked at a graph break within the block, must give a callable that ends it
+        really.
         """
         self.refuse(machine, "with")
 
@@ -328,8 +345,8 @@ class Value:
     def recipe(self, builder: Builder) -> Recipe:
         """How to make the object at an exit. Only for values without a source; asked once per exit.
 
-        Raise `Unrestorable(what, born)` if it cannot be made: such a class keeps `machine.step` of its
-        birth. Values with a source are read from the frame again and are not asked."""
+        Raise `Unrestorable(what, born)` if it cannot be made: such a class keeps `machine.step` of
+        its birth. Values with a source are read from the frame again and are not asked."""
         raise NotImplementedError(type(self).__name__)
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
@@ -341,7 +358,8 @@ class Value:
         return None
 
     def parts(self) -> Iterable[Value]:
-        """The values it holds (for reachability: which tensors and iterators an exit keeps alive)."""
+        """The values it holds (for reachability: which tensors and iterators an exit keeps
+        alive)."""
         return ()
 
     # -- helpers ---------------------------------------------------------------------------------
@@ -361,7 +379,8 @@ class Value:
 class Lazy(Value):
     """A live object that was only moved around so far: no guard. Any look at it realizes it.
 
-    Moves (LOAD_FAST, STORE_FAST, building a tuple, passing an argument, returning) keep it as it is.
+    Moves (LOAD_FAST, STORE_FAST, building a tuple, passing an argument, returning) keep it as it
+    is.
     """
 
     __slots__ = ("_real", "certain", "obj")

@@ -26,7 +26,11 @@ __all__ = [
     "name_of",
 ]
 
-_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_METHODS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
 
 
 def name_of(obj: object) -> str:

@@ -1,7 +1,7 @@
 """Classes: attribute lookup along the MRO, descriptors, and instantiation of plain Python classes.
 
-Comes in: a class, known by identity.  Goes out: its attributes (each guarded where it was found), bound
-as the descriptor protocol says, and new instances, whose `__init__` is inlined.
+Comes in: a class, known by identity.  Goes out: its attributes (each guarded where it was found),
+bound as the descriptor protocol says, and new instances, whose `__init__` is inlined.
 Not guarded: that nobody adds a descriptor to a class later under a name an instance uses.
 """
 
@@ -47,7 +47,8 @@ NOTHING = _Nothing()
 
 
 def is_plain_class(kind: type) -> bool:
-    """Whether instances are made of Python parts alone: every base but object is a `class` statement."""
+    """Whether instances are made of Python parts alone: every base but object is a `class`
+    statement."""
     found = _PLAIN.get(kind)
     if found is None:
         found = all(_is_python_class(base) for base in kind.__mro__ if base is not object)
@@ -104,7 +105,8 @@ class ClassValue(Value):
     # -- attributes ------------------------------------------------------------------------------
 
     def find(self, machine: Machine, name: str, after: type | None = None) -> tuple[object, Value]:
-        """(raw object, its value) of a name on the MRO, behind `after`; NOTHING if there is none."""
+        """(raw object, its value) of a name on the MRO, behind `after`; NOTHING if there is
+        none."""
         mro = self.live.__mro__
         start = mro.index(after) + 1 if after is not None else 0
         for position, base in enumerate(mro[start:], start):
@@ -212,7 +214,12 @@ def _constructor_for(kind: type) -> Constructor | None:
 
 
 def bind(
-    machine: Machine, raw: object, value: Value, instance: Value | None, owner: ClassValue, name: str
+    machine: Machine,
+    raw: object,
+    value: Value,
+    instance: Value | None,
+    owner: ClassValue,
+    name: str,
 ) -> Value:
     """What the descriptor protocol makes of a class attribute (`value` is the Value of `raw`)."""
     if isinstance(raw, Value):  # written by the traced code

@@ -1,8 +1,8 @@
 """Constants: immutable atoms, guarded by value only once the value is used.
 
-Comes in: an atom of the program (int, str, None, dtype, range, ...), with a source or made by the trace.
-Goes out: folded results. A constant with a source that is only passed through has no value guard;
-`as_constant` is the one door to its value and installs it.
+Comes in: an atom of the program (int, str, None, dtype, range, ...), with a source or made by the
+trace. Goes out: folded results. A constant with a source that is only passed through has no value
+guard; `as_constant` is the one door to its value and installs it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ConstantValue(Value):
 
     def hash_key(self, machine: Machine) -> object:
         value = self.as_constant(machine)
-        if value != value:
+        if isinstance(value, float) and math.isnan(value):
             self.refuse(machine, "nan as a key")
         return value
 

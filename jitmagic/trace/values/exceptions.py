@@ -1,8 +1,8 @@
 """Exceptions as values of the traced program.
 
 Comes in: a call of an exception class, or an error the machine finds the program would raise.
-Goes out: something to raise, match and look at. One that was raised carries a traceback that no exit can
-rebuild, so an exit that would need it breaks before it was raised.
+Goes out: something to raise, match and look at. One that was raised carries a traceback that no
+exit can rebuild, so an exit that would need it breaks before it was raised.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class ExceptionValue(Value):
         if raw is NOTHING:
             message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
             raise machine.error(AttributeError, message)
-        if name in _HIDDEN or isinstance(raw, types.GetSetDescriptorType | types.MemberDescriptorType):
+        if name in _HIDDEN or isinstance(
+            raw, types.GetSetDescriptorType | types.MemberDescriptorType
+        ):
             self.refuse(machine, f"attribute {name!r}")
         return bind(machine, raw, value, self, self.cls, name)
 
@@ -69,7 +71,7 @@ class ExceptionValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        if self.cls.live.__eq__ is not object.__eq__:
+        if attribute_of_class(self.cls.live, "__eq__") is not object.__eq__:
             self.refuse(machine, f"comparison {op}")
         return None
 

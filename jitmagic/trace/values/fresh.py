@@ -1,7 +1,7 @@
 """Values of Python objects the trace itself made: results of folding, constants of the code.
 
-Comes in: a constant-like object.  Goes out: a Value without a source, containers taken apart so that
-the machine can change its own copy.
+Comes in: a constant-like object.  Goes out: a Value without a source, containers taken apart so
+that the machine can change its own copy.
 """
 
 from __future__ import annotations

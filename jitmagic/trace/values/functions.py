@@ -1,7 +1,7 @@
 """Python functions, cells, bound methods and partial objects.
 
-Comes in: live functions (guarded by their code, so that %autoreload is noticed) or functions made by
-the traced code.  Goes out: calls, inlined through the same machine.
+Comes in: live functions (guarded by their code, so that %autoreload is noticed) or functions made
+by the traced code.  Goes out: calls, inlined through the same machine.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class CellValue(Value):
         return found
 
     def recipe(self, builder: Builder) -> Recipe:
-        return BuildCell(None)  # filled by the effect that `fill` adds: a closure may hold its own cell
+        return BuildCell(
+            None
+        )  # filled by the effect that `fill` adds: a closure may hold its own cell
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         """What a rebuilt cell needs after it was made."""
@@ -96,8 +98,10 @@ class CellValue(Value):
 class FunctionValue(Value):
     """A Python function. `live` is the object if it existed before the call."""
 
-    __slots__ = ("annotations", "attributes", "closure", "code", "defaults", "globals", "kwdefaults",
-                 "live", "name", "qualname")  # fmt: skip
+    __slots__ = (
+        "annotations", "attributes", "closure", "code", "defaults", "globals", "kwdefaults", "live",
+        "name", "qualname",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -146,7 +150,9 @@ class FunctionValue(Value):
         if name in ("__defaults__", "__kwdefaults__"):
             return self.defaults if name == "__defaults__" else self.kwdefaults
         if name in ("__doc__", "__module__") and self.live is not None and self.source is not None:
-            return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name), certain=False)
+            return machine.lazy(
+                getattr(self.live, name), SlotAttr(self.source, name), certain=False
+            )
         if name in self.attributes:
             return self.attributes[name]
         if self.live is None and not hasattr(types.FunctionType, name):
@@ -339,7 +345,11 @@ def _fill_defaults(
     if any(name not in slots for name in keyword_only):
         named = function.kwdefaults.realize(machine)
         for name in keyword_only:
-            found = named.find(machine, machine.constant(name)) if isinstance(named, DictValue) else None
+            found = (
+                named.find(machine, machine.constant(name))
+                if isinstance(named, DictValue)
+                else None
+            )
             if name not in slots and found is not None:
                 slots[name] = found
     absent = [name for name in (*positional, *keyword_only) if name not in slots]

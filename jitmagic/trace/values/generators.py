@@ -1,8 +1,8 @@
 """Generators made by the traced code: a suspended frame of the machine.
 
-Comes in: a call of a generator function or a generator expression.  Goes out: its items, one at a time,
-each produced by running the frame to its next YIELD_VALUE. A generator alive at an exit cannot be
-rebuilt: the break goes before the call that made it.
+Comes in: a call of a generator function or a generator expression.  Goes out: its items, one at a
+time, each produced by running the frame to its next YIELD_VALUE. A generator alive at an exit
+cannot be rebuilt: the break goes before the call that made it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from .iterators import IteratorValue
 
 __all__ = ["GeneratorMethodValue", "GeneratorValue"]
 
-Resume = Callable[[Value], "Value | None"]  # send a value in; the next item, or None when it returned
+Resume = Callable[
+    [Value], "Value | None"
+]  # send a value in; the next item, or None when it returned
 
 
 class GeneratorValue(IteratorValue):
@@ -27,9 +29,7 @@ class GeneratorValue(IteratorValue):
     __slots__ = ("born", "finished", "must_close", "result", "resume", "running",
                  "started")  # fmt: skip
 
-    def __init__(
-        self, machine: Machine, resume: Resume, must_close: Callable[[], bool]
-    ) -> None:
+    def __init__(self, machine: Machine, resume: Resume, must_close: Callable[[], bool]) -> None:
         super().__init__(types.GeneratorType)
         self.resume = resume
         self.born = machine.step

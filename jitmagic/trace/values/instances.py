@@ -1,7 +1,7 @@
 """Instances of plain Python classes: attributes, special methods, construction.
 
-Comes in: a live object (guarded by exact type, attributes read from its `__dict__` or slots) or one the
-traced code makes.  Goes out: what its methods, inlined, return; attribute writes as effects.
+Comes in: a live object (guarded by exact type, attributes read from its `__dict__` or slots) or one
+the traced code makes.  Goes out: what its methods, inlined, return; attribute writes as effects.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class InstanceValue(Value):
         return self.cls.live
 
     def hash_key(self, machine: Machine) -> object:
-        if self.cls.live.__hash__ is not object.__hash__:
+        if attribute_of_class(self.cls.live, "__hash__") is not object.__hash__:
             self.refuse(machine, "hash()")
         return self
 
@@ -55,7 +55,8 @@ class InstanceValue(Value):
         kind = self.cls.live
         if name == "__class__":
             return self.cls
-        if kind.__getattribute__ is not object.__getattribute__ or name == "__dict__":
+        getter = attribute_of_class(kind, "__getattribute__")
+        if getter is not object.__getattribute__ or name == "__dict__":
             self.refuse(machine, f"attribute {name!r}")
         raw, value = self.cls.find(machine, name)
         if raw is not NOTHING and _is_data_descriptor(raw):
@@ -95,7 +96,9 @@ class InstanceValue(Value):
             try:
                 content = slot.__get__(self.live)
             except AttributeError:
-                raise GraphBreak(UnknownObject.of(what="an empty slot", type=self.describe())) from None
+                raise GraphBreak(
+                    UnknownObject.of(what="an empty slot", type=self.describe())
+                ) from None
             return machine.lazy(content, SlotAttr(self.source, name), certain=False)
         if not self.cls.live.__dictoffset__:
             return None
@@ -114,7 +117,8 @@ class InstanceValue(Value):
         self.store_attr(machine, name, value)
 
     def store_attr(self, machine: Machine, name: str, value: Value | None) -> None:
-        """`object.__setattr__` (None: `__delattr__`): data descriptors first, then the own entry."""
+        """`object.__setattr__` (None: `__delattr__`): data descriptors first, then the own
+        entry."""
         raw, descriptor = self.cls.find(machine, name)
         member = isinstance(raw, types.MemberDescriptorType)
         if raw is not NOTHING and _is_data_descriptor(raw) and not member:
@@ -149,14 +153,15 @@ class InstanceValue(Value):
         method.call(machine, [self] if value is None else [self, value], {})
 
     def del_attr(self, machine: Machine, name: str) -> None:
-        if self.cls.live.__delattr__ is not object.__delattr__:
+        if attribute_of_class(self.cls.live, "__delattr__") is not object.__delattr__:
             self.refuse(machine, f"deleting attribute {name!r}")
         self.store_attr(machine, name, None)
 
     # -- special methods -------------------------------------------------------------------------
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        """`type(self).__name__(self, *args)`, realized; None: the class has none that Python code wrote."""
+        """`type(self).__name__(self, *args)`, realized; None: the class has none that Python code
+        wrote."""
         raw, value = self.cls.find(machine, name)
         if raw is NOTHING or isinstance(raw, _C_METHODS):
             return None
@@ -322,7 +327,7 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
     if raw is not object.__init__:
         method = bind(machine, raw, value, made, cls, "__init__").realize(machine)
         method.call(machine, args, kwargs)
-    elif (args or kwargs) and cls.live.__new__ is object.__new__:
+    elif (args or kwargs) and attribute_of_class(cls.live, "__new__") is object.__new__:
         raise machine.error(TypeError, f"{cls.live.__name__}() takes no arguments")
     return made
 

@@ -1,10 +1,10 @@
 """Iterators as state of the machine.
 
 Comes in: containers and other iterators.  Goes out: the next item, or None at the end.
-At an exit in mid-loop an iterator over a sequence is rebuilt (`iter(...)` and `__setstate__`), those
-over other iterators likewise (zip, enumerate, map); what cannot be rebuilt is Unrestorable and the break
-moves to where the iterator was made. Iterators made before the trace are opaque: only Python advances
-them (LoopIterator).
+At an exit in mid-loop an iterator over a sequence is rebuilt (`iter(...)` and `__setstate__`),
+those over other iterators likewise (zip, enumerate, map); what cannot be rebuilt is Unrestorable
+and the break moves to where the iterator was made. Iterators made before the trace are opaque: only
+Python advances them (LoopIterator).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SequenceIterator(IteratorValue):
     __slots__ = ("container", "index")
 
     def __init__(self, container: Any) -> None:
-        kind = type(iter([])) if container.base_kind is list else type(iter(()))
+        kind: type = type(iter([])) if container.base_kind is list else type(iter(()))
         super().__init__(kind)
         self.container = container
         self.index = 0
@@ -113,7 +113,8 @@ class RangeIterator(IteratorValue):
 
 
 class StepIterator(IteratorValue):
-    """Over anything the machine can step through but an exit cannot rebuild: dict views, strings..."""
+    """Over anything the machine can step through but an exit cannot rebuild: dict views,
+    strings..."""
 
     __slots__ = ("born", "steps")
 
@@ -256,12 +257,17 @@ class OpaqueIterator(IteratorValue):
         raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
 
 
+_EMPTY: tuple[Iterable[object], ...] = (
+    [], (), {}, {}.values(), {}.items(), set(), range(0), "", b"",
+)  # fmt: skip
+
+
 def _generator_type() -> type:
     return type(_ for _ in ())
 
 
 @wraps(
-    *(type(iter(empty)) for empty in ([], (), {}, {}.values(), {}.items(), set(), range(0), "", b"")),
+    *(type(iter(empty)) for empty in _EMPTY),
     type(iter(range(1 << 70))),
     type(reversed([])),
     type(reversed({})),

@@ -2,7 +2,8 @@
 
 Comes in: live dictionaries whose keys are constants or objects known by identity, or new ones.
 Goes out: items in order; changes of a dictionary that existed before become one ReplaceDict effect.
-The model is a Python dict from `hash_key` to the pair of values, so order and key equality are Python's.
+The model is a Python dict from `hash_key` to the pair of values, so order and key equality are
+Python's.
 """
 
 from __future__ import annotations

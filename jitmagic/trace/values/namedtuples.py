@@ -1,7 +1,8 @@
 """Named tuples: tuples with a class of their own.
 
-Comes in: a live instance of a tuple subclass made by `namedtuple` or `typing.NamedTuple`, or a call of
-`tuple.__new__` with such a class.  Goes out: fields by name, and the methods of the class, inlined.
+Comes in: a live instance of a tuple subclass made by `namedtuple` or `typing.NamedTuple`, or a call
+of `tuple.__new__` with such a class.  Goes out: fields by name, and the methods of the class,
+inlined.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ __all__ = ["NamedTupleValue", "is_named_tuple"]
 
 # Special names in the classes that `namedtuple` and `typing.NamedTuple` make.
 _USUAL = frozenset(
-    "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ __match_args__ "
-    "__module__ __new__ __orig_bases__ __parameters__ __qualname__ __replace__ __repr__ __slots__ "
-    "__slotnames__ "
-    "__static_attributes__ __weakref__".split()
+    "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ "
+    "__match_args__ __module__ __new__ __orig_bases__ __parameters__ __qualname__ __replace__ "
+    "__repr__ __slots__ __slotnames__ __static_attributes__ __weakref__".split()
 )
 
 
@@ -42,7 +42,9 @@ def is_named_tuple(kind: type) -> bool:
 class NamedTupleValue(TupleValue):
     __slots__ = ("cls",)
 
-    def __init__(self, cls: ClassValue, items: Iterable[Value], source: Source | None = None) -> None:
+    def __init__(
+        self, cls: ClassValue, items: Iterable[Value], source: Source | None = None
+    ) -> None:
         super().__init__(items, source)
         self.cls = cls
 
@@ -56,7 +58,8 @@ class NamedTupleValue(TupleValue):
     def get_attr(self, machine: Machine, name: str) -> Value:
         fields = self.cls.live._fields  # type: ignore[attr-defined]
         if name in fields:
-            return self.items[fields.index(name)]
+            item: Value = self.items[fields.index(name)]
+            return item
         if name == "__class__":
             return self.cls
         raw, value = self.cls.find(machine, name)
@@ -76,7 +79,7 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
     raw, value = cls.find(machine, "__new__")
     if raw is tuple.__dict__["__new__"]:
         raise GraphBreak(UnknownCFunction.of(name=cls.live.__name__))
-    function = bind(machine, raw, value, None, cls, "__new__").realize(machine)
+    function: Value = bind(machine, raw, value, None, cls, "__new__").realize(machine)
     return function.call(machine, [cls, *args], kwargs)
 
 

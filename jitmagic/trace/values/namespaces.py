@@ -1,7 +1,7 @@
 """Global namespaces and Python modules.
 
-Comes in: the dictionary behind a frame's globals or a module.  Goes out: its names, looked at lazily and
-guarded one by one; writes, which become SetGlobal / DelGlobal effects in program order.
+Comes in: the dictionary behind a frame's globals or a module.  Goes out: its names, looked at
+lazily and guarded one by one; writes, which become SetGlobal / DelGlobal effects in program order.
 One dictionary has one GlobalsValue per trace, whichever way it was reached.
 """
 
@@ -46,7 +46,9 @@ class GlobalsValue(Value):
     @classmethod
     def at(cls, live: dict[str, object], source: Source) -> GlobalsValue:
         """The globals of an inlined function, read from `source`."""
-        return cls(live, lambda name: Item(source, name), lambda name: KeyAbsent(source, name), source)
+        return cls(
+            live, lambda name: Item(source, name), lambda name: KeyAbsent(source, name), source
+        )
 
     @classmethod
     def of_module(cls, module: types.ModuleType, source: Source) -> GlobalsValue:

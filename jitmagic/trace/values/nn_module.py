@@ -19,9 +19,10 @@ import torch
 from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
+from ..builtins.registry import handles
 from ..result import Recipe
 from ..wrap import wraps
-from .base import Args, Builder, Kwargs, Machine, Value
+from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
 from .constants import ConstantValue
 from .functions import BoundMethodValue
@@ -68,10 +69,19 @@ class NNModuleValue(InstanceValue):
             return own
         if raw is not NOTHING:
             return self._of_class(machine, name)
-        if self.cls.live.__getattr__ is not torch.nn.Module.__getattr__:
+        if not self._plain_lookup:
             return self._missing(machine, name)
-        message = f"'{kind.__name__}' object has no attribute '{name}'"
-        raise machine.error(AttributeError, message)
+        raise self.no_attribute(machine, name)
+
+    @property
+    def _plain_lookup(self) -> bool:
+        """Whether names in the tables are found by torch's own `__getattr__`."""
+        found = attribute_of_class(self.cls.live, "__getattr__")
+        return found is torch.nn.Module.__dict__["__getattr__"]
+
+    def no_attribute(self, machine: Machine, name: str) -> ObservedError:
+        message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
+        return machine.error(AttributeError, message)
 
     def _live_entry(self, machine: Machine, name: str) -> Value | None:
         """From the instance's dictionary or one of its tables."""
@@ -82,17 +92,26 @@ class NNModuleValue(InstanceValue):
             if self.shifted and name in _TABLES:
                 self.refuse(machine, f"{name} after a buffer was replaced")
             return machine.lazy(own[name], Item(table, name), certain=False)
-        for part in _TABLES:
-            entries = own.get(part)
-            if isinstance(entries, Mapping) and name in entries:
-                return machine.lazy(entries[name], Item(Item(table, part), name), certain=False)
+        if self._plain_lookup and (found := self.in_tables(machine, name)) is not None:
+            return found
         if attribute_of_class(self.cls.live, name) is NOTHING:
-            self._guard_absent(machine, name, own)
+            self.guard_absent(machine, name, own)
         elif name not in _OWN_CALLS and not name.startswith("__"):
             machine.guard(KeyAbsent(table, name))
         return None
 
-    def _guard_absent(self, machine: Machine, name: str, own: dict[str, object]) -> None:
+    def in_tables(self, machine: Machine, name: str) -> Value | None:
+        """A parameter, buffer or submodule of that name."""
+        assert self.source is not None
+        own = object.__getattribute__(self.live, "__dict__")
+        for part in _TABLES:
+            entries = own.get(part)
+            if isinstance(entries, Mapping) and name in entries:
+                source = Item(Item(InstanceDict(self.source), part), name)
+                return machine.lazy(entries[name], source, certain=False)
+        return None
+
+    def guard_absent(self, machine: Machine, name: str, own: dict[str, object]) -> None:
         assert self.source is not None
         table = InstanceDict(self.source)
         machine.guard(KeyAbsent(table, name))
@@ -255,6 +274,23 @@ class ModuleSlice(TupleValue):
 def sequential_of(modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:
     """A Sequential of these modules."""
     return torch.nn.Sequential(*modules)
+
+
+@handles(torch.nn.Module.__getattr__)
+def _table_lookup(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`super().__getattr__(name)` in a module class with a `__getattr__` of its own."""
+    module, name = args
+    if not isinstance(module, NNModuleValue):
+        module.refuse(machine, "Module.__getattr__")
+    wanted = name.as_constant(machine)
+    if module.shifted and module.attrs.get(wanted) is not None:
+        return module.attrs[wanted] or module
+    found = module.in_tables(machine, wanted)
+    if found is None:
+        own = object.__getattribute__(module.live, "__dict__")
+        module.guard_absent(machine, wanted, own)
+        raise module.no_attribute(machine, wanted)
+    return found
 
 
 def _check_global_hooks(machine: Machine, source: Source) -> None:

@@ -1,7 +1,8 @@
 """What Python does around the slots: operators with reflection, comparison, identity, iteration.
 
-Comes in: realized Values.  Goes out: the Value of the expression, as CPython's abstract object layer
-would give it (Objects/abstract.c). Everyone who needs `a + b` or `a == b` of two Values asks here.
+Comes in: realized Values.  Goes out: the Value of the expression, as CPython's abstract object
+layer would give it (Objects/abstract.c). Everyone who needs `a + b` or `a == b` of two Values asks
+here.
 """
 
 from __future__ import annotations

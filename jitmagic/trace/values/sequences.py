@@ -1,7 +1,8 @@
 """Tuples and lists (named tuples and torch.Size included) and slices.
 
 Comes in: live sequences (guarded by type and length, items looked at lazily) or new ones.
-Goes out: items, new sequences; a list that existed before and is changed becomes a ReplaceList effect.
+Goes out: items, new sequences; a list that existed before and is changed becomes a ReplaceList
+effect.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class SequenceValue(Value):
     """What tuples and lists share. `items` may hold values nobody looked at."""
 
     __slots__ = ("items",)
-    kind: ClassVar[type]
+    kind: ClassVar[Any]  # the Python class
 
     def __init__(self, items: Iterable[Value], source: Source | None = None) -> None:
         super().__init__(source)
@@ -40,7 +41,8 @@ class SequenceValue(Value):
         raise NotImplementedError
 
     def python_type(self, machine: Machine) -> type:
-        return self.kind
+        kind: type = self.kind
+        return kind
 
     def realized(self, machine: Machine) -> list[Value]:
         """The items, looked at."""
@@ -125,7 +127,7 @@ class TupleValue(SequenceValue):
     """An exact tuple."""
 
     __slots__ = ()
-    kind = tuple
+    kind: ClassVar[Any] = tuple
 
     def like(self, items: Iterable[Value]) -> Value:
         return TupleValue(items)

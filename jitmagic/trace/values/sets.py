@@ -1,7 +1,7 @@
 """Sets and frozensets.
 
-A live set gives no path to its items, so one that holds anything but constants cannot be modelled; one
-of constants is guarded by value. A new set holds any hashable values.
+A live set gives no path to its items, so one that holds anything but constants cannot be modelled;
+one of constants is guarded by value. A new set holds any hashable values.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class SetValue(Value):
         if len(self.members) > 1 and not self._ordered(machine):
             self.refuse(machine, "iteration (its order is not known)")
         ordered = list(self.kind(self.members))
-        return StepIterator(machine, type(iter(set())), iter([self.members[key] for key in ordered]))
+        return StepIterator(
+            machine, type(iter(set())), iter([self.members[key] for key in ordered])
+        )
 
     def _ordered(self, machine: Machine) -> bool:
         """Small non-negative ints, whose order does not depend on history or the hash seed."""
