@@ -1,7 +1,8 @@
 """From a Schedule to a Plan and the text of its kernels.
 
-In: the schedule, the target. Out: (Plan, KernelSource or None). A renderer is a class with `language` and
-`render(nests, buffers, target) -> KernelSource`; the table below says which one serves which tier.
+In: the schedule, the target. Out: (Plan, KernelSource or None). A renderer is a class with
+`language` and `render(nests, buffers, target) -> KernelSource`; the table below says which one
+serves which tier.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RENDERERS = {"cpp": CppRenderer, "triton": TritonRenderer}
 
 
 def render(schedule: Schedule, target: Target) -> tuple[Plan, KernelSource | None]:
-    """The plan of one call, and the source of the kernels it launches (None when it launches none)."""
+    """The plan of one call, and the source of its kernels (None when it launches none)."""
     program = schedule.program
     nests = [step for step in program.steps if isinstance(step, Nest)]
     chosen, kernels = distinct_kernels(nests, program.buffers)

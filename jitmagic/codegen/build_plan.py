@@ -1,7 +1,8 @@
 """The Plan of a schedule: slots for buffers, memory, launches, ATen calls, frees.
 
-In: a Schedule. Out: a Plan. Buffers get slots when they come into being; a slot is freed after its last
-use. Outputs are allocated by themselves, temporaries sit in the pool where the schedule placed them.
+In: a Schedule. Out: a Plan. Buffers get slots when they come into being; a slot is freed after its
+last use. Outputs are allocated by themselves, temporaries sit in the pool where the schedule
+placed them.
 """
 
 from __future__ import annotations
@@ -131,4 +132,3 @@ def _device(schedule: Schedule) -> torch.device:
         if buffer.device.type != "cpu":
             return buffer.device
     return torch.device("cpu")
-

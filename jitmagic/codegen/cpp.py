@@ -1,8 +1,9 @@
 """The C++ renderer: one translation unit per graph, one function per fused nest.
 
-In: the nests of a schedule, the buffers, the target. Out: KernelSource of language "cpp"; every function
-has the kernel ABI `extern "C" int NAME(void* const* args)` and returns 1 when a run-time index was out of
-range, else 0. The text depends on nothing but the arguments: equal graphs give equal text.
+In: the nests of a schedule, the buffers, the target. Out: KernelSource of language "cpp"; every
+function has the kernel ABI `extern "C" int NAME(void* const* args)` and returns 1 when a run-time
+index was out of range, else 0. The text depends on nothing but the arguments: equal graphs give
+equal text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from ..loops.ir import Buffer, Nest
 from ..target import Target
 from .cpp_kernel import KernelWriter
+from .cpp_passes import PassWriter
 from .cpp_text import argument_names
 from .cpp_values import Body
 from .lanes import choose_lanes
@@ -46,7 +48,9 @@ class CppRenderer:
 def _function(one: Structure, buffers: Mapping[str, Buffer], target: Target) -> list[str]:
     names = argument_names(one.arguments)
     body = Body(one, names, buffers)
-    return KernelWriter(one, choose_lanes(one, target), target, buffers, names, body).function()
+    lanes = choose_lanes(one, target)
+    passes = PassWriter(one, lanes, body)
+    return KernelWriter(one, lanes, target, buffers, names, body, passes).function()
 
 
 def _head(text: str) -> str:

@@ -1,10 +1,13 @@
-"""One kernel: the loops around the values of cpp_values.py.
+"""One kernel: the function around its passes, and the loops over the outer axes.
 
-In: a Structure, its lanes, the target. Out: the lines of one C++ function. Three shapes of loop:
-  - outer lanes:  rows x blocks of an outer axis; everything inside is a vector (pointwise, column sums)
-  - row lanes:    a loop over rows, in which every pass runs along its own axis (softmax, layer norm)
-  - split rows:   too few rows for the threads: every pass is cut into parts of fixed size that run in
-                  parallel; parts are combined in order, so the result does not depend on the threads
+In: a Structure, its lanes, the target. Out: the lines of one C++ function. Shapes of the outer
+loop:
+  - outer lanes:  rows x blocks of an outer axis; everything inside is a vector (pointwise, column
+    sums)
+  - tall columns: many rows of few columns are summed in parallel parts (cpp_passes.py)
+  - row lanes:    a loop over rows, in which every pass runs along its own axis (softmax, layer
+    norm)
+  - split rows:   too few rows for the threads: the passes themselves run in parallel parts
 """
 
 from __future__ import annotations
@@ -12,23 +15,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul
-from ..loops.ir import Buffer, Load, Reduction, Store, Value, walk
+import torch
+
+from ..loops.expr import Axis
+from ..loops.ir import Buffer, Load, Reduction, walk
+from ..schedule.deps import run_time_values
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product
 from ..target import Target
+from .cpp_passes import PassWriter
 from .cpp_product import product_in, write_product
-from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES, comment_line
 from .cpp_values import Body
 from .lanes import Lanes, lane_step
-from .structure import Pass, Structure, passes_in
+from .structure import Structure
 
 __all__ = ["KernelWriter"]
 
 GRAIN = 30_000  # work of one piece handed to a thread
-ROW_BYTES = 128 << 10  # scratch rows live on the stack of the thread
-PART = 1 << 14  # elements of one part of a split pass
-MOST_PARTS = 1024
 TILE = 16  # rows of a tile when memory is read along one axis and written along another
 
 
@@ -42,6 +45,7 @@ class KernelWriter:
     buffers: Mapping[str, Buffer]
     names: Mapping[str, str]
     body: Body
+    passes: PassWriter
 
     def function(self) -> list[str]:
         """The whole function."""
@@ -62,10 +66,11 @@ class KernelWriter:
     def _checks_indexes(self) -> bool:
         loads = (node for node in self.one.free if isinstance(node, Load))
         stores = (store for p in self.one.passes for store in p.stores)
-        texts = (repr(part) for access in (*loads, *stores) for part in access.index)
-        return any("ValueIndex(" in text for text in texts)
+        offsets = [node.index[0] for node in loads] + [store.index[0] for store in stores]
+        return any(run_time_values(offset) for offset in offsets)
 
-    # -- the outer loops -----------------------------------------------------------------------------
+    # -- the outer loops
+    # -----------------------------------------------------------------------------
 
     def _loops(self) -> None:
         product = product_in(self.one)
@@ -77,13 +82,13 @@ class KernelWriter:
             return
         rows = extent_product(self.one.outer)
         if self._parallel(rows) and rows < 2 * self.target.threads and self._splittable():
-            self._serial(self.one.outer)
-            self._passes(self.one.passes, split=True)
-            self._close(len(self.one.outer))
+            self.passes.serial(self.one.outer)
+            self.passes.write(self.one.passes, split=True)
+            self.passes.close(len(self.one.outer))
             return
         opened = self._rows(self.one.outer)
-        self._passes(self.one.passes)
-        self._close(opened)
+        self.passes.write(self.one.passes)
+        self.passes.close(opened)
 
     def _splittable(self) -> bool:
         """Every big pass runs along lanes, and nothing is added to shared memory."""
@@ -108,21 +113,11 @@ class KernelWriter:
         widths = [width for _, width in self.lanes.passes]
         return min(max([self.lanes.width, *widths]), self.target.lanes or 1) or 1
 
-    def _serial(self, axes: Sequence[Axis]) -> None:
-        for axis in axes:
-            name = axis.name
-            header = f"for (int64_t {name} = 0; {name} < {axis.extent}; ++{name}) {{"
-            self.body.open(header, (axis,))
-
-    def _close(self, count: int) -> None:
-        for _ in range(count):
-            self.body.close()
-
     def _rows(self, axes: tuple[Axis, ...]) -> int:
         """Open a loop over all points of `axes`, in parallel when that pays; how many scopes."""
         rows = extent_product(axes)
         if not axes or not self._parallel(rows):
-            self._serial(axes)
+            self.passes.serial(axes)
             return len(axes)
         work = max(self._work() // self._speed(), 1)
         grain = max(1, min(GRAIN // work, -(-rows // self.target.threads)))
@@ -150,11 +145,16 @@ class KernelWriter:
         scope = self.body.scopes[-1]
         scope.bound = scope.bound | frozenset(axes)
 
-    # -- outer lanes ---------------------------------------------------------------------------------
+    # -- outer lanes
+    # ---------------------------------------------------------------------------------
 
     def _outer_lanes(self, lane: Axis, width: int) -> None:
         others = tuple(axis for axis in self.one.outer if axis != lane)
         tiled = self._tiled_axis(others, lane)
+        if self._is_tall(others, lane):
+            most = 4 * max(self.target.lanes, 4)
+            self.passes.tall(self.one.passes, lane, min(most, width * 4) if width < most else width)
+            return
         if not others:
             self._blocks_in_parallel(lane, width)
             return
@@ -166,15 +166,27 @@ class KernelWriter:
         ):
             opened = self._rows_of_blocks(others, lane)
             self._block(f"jm::blocks<{width}>(0, {lane.extent}", lane, width)
-            self._close(opened)
+            self.passes.close(opened)
             return
         self._columns(others, lane, width)
+
+    def _is_tall(self, others: Sequence[Axis], lane: Axis) -> bool:
+        """One pass of sums over many rows of few columns, then pointwise statements only."""
+        first, *rest = self.one.passes
+        few = lane.extent < 16 * max(self.target.lanes, 4) * self.target.threads
+        sums = bool(first.reductions) and all(
+            r.op in ("sum", "prod", "max", "min") and r.dtype != torch.bool
+            for r in first.reductions
+        )
+        simple = not first.stores and not first.keep and not any(p.axes for p in rest)
+        tall = bool(first.axes) and first.axes[0].extent >= 2048
+        return not others and few and sums and simple and tall and self._parallel(lane.extent)
 
     def _rows_of_blocks(self, others: tuple[Axis, ...], lane: Axis) -> int:
         """Rows of whole lanes: the work of a row counts the lane axis too."""
         rows, work = extent_product(others), self._work() * lane.extent // self._speed()
         if not self._parallel(rows * lane.extent):
-            self._serial(others)
+            self.passes.serial(others)
             return len(others)
         grain = max(1, min(GRAIN // max(work, 1), -(-rows // self.target.threads)))
         return self._flat_rows(others, rows, grain)
@@ -196,7 +208,7 @@ class KernelWriter:
         body.set_lanes(lane, width)
         header = f"{call}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
         body.open(header, (lane,), footer="});")
-        self._passes(self.one.passes)
+        self.passes.write(self.one.passes)
         body.close()
         body.set_lanes(None, 1)
 
@@ -224,7 +236,7 @@ class KernelWriter:
         opened = self._flat_rows((*others, strip), extent_product(others) * strip.extent, 1)
         end = f"jm::least_of({lane.extent}, {strip.name} * {step} + {step})"
         self._block(f"jm::blocks<{width}>({strip.name} * {step}, {end}", lane, width)
-        self._close(opened)
+        self.passes.close(opened)
 
     def _tiled_axis(self, others: Sequence[Axis], lane: Axis) -> Axis | None:
         """The axis along which loads are contiguous that are far apart along the lanes."""
@@ -238,240 +250,25 @@ class KernelWriter:
         return None
 
     def _tiles(self, others: tuple[Axis, ...], tiled: Axis, lane: Axis, width: int) -> None:
-        """Tiles of TILE rows: what a block of lanes reads far apart stays in L1 for the next rows."""
+        """Tiles of TILE rows: what a block of lanes reads far apart stays in L1 for the next row."""
         tile = Axis(f"{tiled.name}_tile", -(-tiled.extent // TILE))
         rest = tuple(tile if axis == tiled else axis for axis in others)
         rows = extent_product(rest)
         if self._parallel(extent_product(self.one.outer)):
             opened = self._flat_rows(rest, rows, max(1, rows // (8 * self.target.threads)))
         else:
-            self._serial(rest)
+            self.passes.serial(rest)
             opened = len(rest)
         body, name = self.body, tiled.name
         body.set_lanes(lane, width)
-        header = f"jm::blocks<{width}>(0, {lane.extent}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
+        header = (
+            f"jm::blocks<{width}>(0, {lane.extent}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
+        )
         body.open(header, (lane,), footer="});")
         end = f"jm::least_of({tiled.extent}, {tile.name} * {TILE} + {TILE})"
         start = f"int64_t {name} = {tile.name} * {TILE}"
         body.open(f"for ({start}; {name} < {end}; ++{name}) {{", (tiled,))
-        self._passes(self.one.passes)
-        self._close(2)
+        self.passes.write(self.one.passes)
+        self.passes.close(2)
         body.set_lanes(None, 1)
-        self._close(opened)
-
-    # -- passes --------------------------------------------------------------------------------------
-
-    def _passes(self, passes: Sequence[Pass], split: bool = False) -> None:
-        rows = self._scratch_rows(passes)
-        for number, one in enumerate(passes):
-            if not one.axes:
-                self._point(one, {})
-                continue
-            axis, width = self.lanes.passes[number] if self.body.lane is None else (None, 1)
-            if split and axis is not None and extent_product(one.axes) > 2 * PART:
-                self._split_pass(one, axis, width, rows)
-            else:
-                self._pass(one, axis, width, rows)
-
-    def _scratch_rows(self, passes: Sequence[Pass]) -> dict[Value, tuple[str, tuple[Axis, ...]]]:
-        """Memory for values that later passes use again."""
-        rows: dict[Value, tuple[str, tuple[Axis, ...]]] = {}
-        for one in passes:
-            for value in one.keep:
-                lanes = self.body.width if self.body.is_vector(value) else 1
-                size = extent_product(one.axes) * lanes
-                if size * value.dtype.itemsize <= ROW_BYTES:
-                    name = self.body.name("row")
-                    self.body.line(f"alignas(64) {CTYPES[value.dtype]} {name}[{size}];")
-                    rows[value] = (name, one.axes)
-        return rows
-
-    def _pass(
-        self,
-        one: Pass,
-        lane: Axis | None,
-        width: int,
-        rows: Mapping[Value, tuple[str, tuple[Axis, ...]]],
-    ) -> None:
-        """One loop nest over the pass's axes, the lane axis innermost."""
-        body = self.body
-        accumulators = [self._accumulator(node, lane, width) for node in one.reductions]
-        for accumulator in accumulators:
-            body.line(accumulator.declare())
-        loops = [axis for axis in one.axes if axis != lane]
-        self._serial(loops)
-        if lane is not None:
-            self._inner_lanes(one, lane, width, f"0, {lane.extent}", rows, accumulators)
-        else:
-            self._point(one, rows, accumulators)
-        self._close(len(loops))
-        self._results(accumulators, lane is not None)
-
-    def _inner_lanes(
-        self,
-        one: Pass,
-        lane: Axis,
-        width: int,
-        span: str,
-        rows: Mapping[Value, tuple[str, tuple[Axis, ...]]],
-        accumulators: Sequence[Accumulator],
-    ) -> None:
-        body = self.body
-        body.set_lanes(lane, width)
-        header = f"jm::blocks<{width}>({span}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
-        body.open(header, (lane,), footer="});")
-        self._point(one, rows, accumulators)
-        body.close()
-        body.set_lanes(None, 1)
-
-    def _accumulator(self, node: Reduction, lane: Axis | None, width: int) -> Accumulator:
-        if lane is not None:
-            return Accumulator(node, self.body.name("acc"), width)
-        return Accumulator(
-            node, self.body.name("acc"), self.body.width if self.body.is_vector(node) else 1
-        )
-
-    def _results(self, accumulators: Sequence[Accumulator], across: bool) -> None:
-        """Make the reductions known in the current scope."""
-        body = self.body
-        for accumulator in accumulators:
-            if across:
-                name = body.name()
-                combined = accumulator.result(accumulator.across_lanes())
-                body.line(f"const {CTYPES[accumulator.node.dtype]} {name} = {combined};")
-                body.define(accumulator.node, name, vector=False)
-            else:
-                text = accumulator.result(accumulator.name)
-                body.define(accumulator.node, text, vector=accumulator.width > 1)
-
-    def _split_pass(
-        self,
-        one: Pass,
-        lane: Axis,
-        width: int,
-        rows: Mapping[Value, tuple[str, tuple[Axis, ...]]],
-    ) -> None:
-        """The pass in parts of fixed size, in parallel; results of the parts are combined in order."""
-        body = self.body
-        loops = tuple(axis for axis in one.axes if axis != lane)
-        size = max(PART, -(-lane.extent // MOST_PARTS // width) * width) if not loops else 0
-        parts = -(-lane.extent // size) if not loops else loops[0].extent
-        accumulators = [Accumulator(r, body.name("acc"), width) for r in one.reductions]
-        stored = {a.name: body.name("part") for a in accumulators}
-        for a in accumulators:
-            body.line(f"static thread_local {a.scalar_type} {stored[a.name]}_memory[{parts}];")
-            body.line(f"auto* const {stored[a.name]} = {stored[a.name]}_memory;")
-        header = f"jm::parallel_for({parts}, 1, [&](int64_t begin, int64_t end) {{"
-        body.open(header, footer="});")
-        part = loops[0].name if loops else "part"
-        body.open(f"for (int64_t {part} = begin; {part} < end; ++{part}) {{", loops[:1])
-        for a in accumulators:
-            body.line(a.declare())
-        self._serial(loops[1:])
-        span = f"0, {lane.extent}"
-        if not loops:
-            span = f"part * {size}, jm::least_of({lane.extent}, part * {size} + {size})"
-        self._inner_lanes(one, lane, width, span, rows, accumulators)
-        self._close(len(loops[1:]))
-        for a in accumulators:
-            body.line(f"{stored[a.name]}[{part}] = {a.across_lanes()};")
-        self._close(2)
-        self._combine(accumulators, stored, parts)
-
-    def _combine(
-        self, accumulators: Sequence[Accumulator], stored: Mapping[str, str], parts: int
-    ) -> None:
-        body = self.body
-        for a in accumulators:
-            total = Accumulator(a.node, body.name("acc"), 1)
-            body.line(total.declare())
-            join = total.join_part(f"{stored[a.name]}[part]")
-            body.line(f"for (int64_t part = 0; part < {parts}; ++part) {join}")
-            body.define(a.node, total.result(total.name), vector=False)
-
-    # -- one point -----------------------------------------------------------------------------------
-
-    def _point(
-        self,
-        one: Pass,
-        rows: Mapping[Value, tuple[str, tuple[Axis, ...]]],
-        accumulators: Sequence[Accumulator] = (),
-    ) -> None:
-        """The statements of one point: nested reductions, accumulations, then all stores."""
-        body = self.body
-        self._recall(one, rows)
-        scope = body.scopes[-1].bound
-        for nested in passes_in(scope, (), one.roots, self.one.free, ready=body.ready()):
-            self._nested(nested)
-        for value in one.keep:
-            if value in rows:
-                self._keep(value, *rows[value])
-        for accumulator in accumulators:
-            vector = accumulator.width > 1
-            value = body.use(accumulator.node.value, as_vector=vector)
-            if accumulator.dtype != accumulator.node.value.dtype:
-                value = f"jm::convert<{CTYPES[accumulator.dtype]}>({value})"
-            across = body.lane in accumulator.node.axes
-            body.line(accumulator.update(value, self._position(accumulator), across))
-        texts = [body.store(store) for store in one.stores]
-        for text in texts:
-            body.line(text)
-
-    def _nested(self, one: Pass) -> None:
-        """A reduction inside the point: plain loops, vectors stay vectors."""
-        accumulators = [self._accumulator(node, None, 1) for node in one.reductions]
-        for accumulator in accumulators:
-            self.body.line(accumulator.declare())
-        self._serial(one.axes)
-        self._point(one, {}, accumulators)
-        self._close(len(one.axes))
-        self._results(accumulators, across=False)
-
-    def _position(self, accumulator: Accumulator) -> str:
-        """Row-major position of the point among the reduction's axes."""
-        if not accumulator.positional:
-            return ""
-        position: Expr = Integer(0)
-        for axis in accumulator.node.axes:
-            position = add(mul(position, axis.extent), AxisVar(axis))
-        body = self.body
-        if body.lane in accumulator.node.axes:
-            return body.lane_position(position)
-        text = body.scalar_position(position)
-        return f"V{body.count}<int64_t>({text})" if accumulator.width > 1 else text
-
-    def _row_place(self, name: str, axes: tuple[Axis, ...], vector: bool) -> str:
-        """Where the current point (or block) of a scratch row is."""
-        place: Expr = Integer(0)
-        for axis in axes:
-            place = add(mul(place, axis.extent), AxisVar(axis))
-        if vector and self.body.lane not in axes:
-            place = mul(place, self.body.width)
-        return f"{name} + {self.body.scalar_position(place)}"
-
-    def _keep(self, value: Value, name: str, axes: tuple[Axis, ...]) -> None:
-        body = self.body
-        vector = body.is_vector(value)
-        place = self._row_place(name, axes, vector)
-        text = body.use(value)
-        if not vector:
-            body.line(f"*({place}) = {text};")
-        else:
-            count = "n" if body.lane in axes else "jm::Full{}"
-            body.line(f"jm::store({place}, {text}, {count});")
-
-    def _recall(
-        self, one: Pass, rows: Mapping[Value, tuple[str, tuple[Axis, ...]]]
-    ) -> None:
-        """Kept values of earlier passes are loaded, not computed again."""
-        body = self.body
-        for value, (name, axes) in rows.items():
-            if axes != one.axes or value in one.keep:
-                continue
-            vector = body.is_vector(value)
-            place = self._row_place(name, axes, vector)
-            if not vector:
-                body.define(value, f"{name}[{place.removeprefix(f'{name} + ')}]", vector=False)
-            else:
-                count = "n" if body.lane in axes else "jm::Full{}"
-                body.define(value, f"jm::load<{body.count}>({place}, {count})", vector=True)
+        self.passes.close(opened)

@@ -1,7 +1,9 @@
-"""Matrix products in C++: a call of the header's gemm with the nest's pointwise values as its epilogue.
+"""Matrix products in C++: a call of the header's gemm with the nest's pointwise values as its
+epilogue.
 
-In: a Structure whose nest is a small product (schedule/products.py). Out: the statements of the kernel
-body. The epilogue sees each finished vector of sums once, in registers, and returns what is stored.
+In: a Structure whose nest is a small product (schedule/products.py). Out: the statements of the
+kernel body. The epilogue sees each finished vector of sums once, in registers, and returns what is
+stored.
 """
 
 from __future__ import annotations
@@ -38,9 +40,7 @@ def _main_store(stores: list[Store], product: Product) -> Store | None:
     return None
 
 
-def write_product(
-    one: Structure, product: Product, body: Body, names: Mapping[str, str]
-) -> None:
+def write_product(one: Structure, product: Product, body: Body, names: Mapping[str, str]) -> None:
     """One call of jm::gemm."""
     stores = [store for single in one.passes for store in single.stores]
     main = _main_store(stores, product)

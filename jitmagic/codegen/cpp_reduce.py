@@ -1,7 +1,7 @@
 """Reductions as C++ text: accumulators, how a value joins them, how lanes and parts are combined.
 
-In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the final
-expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
+In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the
+final expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Accumulator:
     def declare(self) -> str:
         """The accumulator, empty."""
         if self.positional and self.width > 1:
-            return f"jm::BestLanes<{CTYPES[self.dtype]}, {self.width}, {self._greatest}> {self.name};"
+            return (
+                f"jm::BestLanes<{CTYPES[self.dtype]}, {self.width}, {self._greatest}> {self.name};"
+            )
         if self.positional:
             return f"{self.scalar_type} {self.name};"
         if self.width > 1:

@@ -48,11 +48,14 @@ _LOGIC = {
     "logical_not": "bitwise_not",
 }
 _TAKEN = frozenset(
-    "and and_eq asm auto bitand bitor bool break case catch char class compl const continue default "
-    "delete do double else enum explicit export extern false float for friend goto if inline int long "
-    "mutable namespace new not not_eq operator or or_eq private protected public register return short "
-    "signed sizeof static struct switch template this throw true try typedef typeid typename union "
-    "unsigned using virtual void volatile while xor xor_eq main args bad begin end n jm part".split()
+    """
+    and and_eq asm auto bitand bitor bool break case catch char class compl const continue default
+    delete do double else enum explicit export extern false float for friend goto if inline int
+    long mutable namespace new not not_eq operator or or_eq private protected public register
+    return short signed sizeof static struct switch template this throw true try typedef typeid
+    typename union unsigned using virtual void volatile while xor xor_eq main args bad begin end n
+    sum jm part L
+    """.split()
 )
 _LOCAL = re.compile(r"[vijrp]\d|row|part|acc")
 
@@ -170,9 +173,7 @@ def _atom(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:
     raise TypeError(f"not an index expression: {expr!r}")
 
 
-def _division(
-    a: Expr, b: int, sign: str, name: str, run_time: Callable[[ValueIndex], str]
-) -> str:
+def _division(a: Expr, b: int, sign: str, name: str, run_time: Callable[[ValueIndex], str]) -> str:
     inside = index_text(a, run_time)
     if bounds(a)[0] >= 0:
         return f"({closed(inside)} {sign} {b})"

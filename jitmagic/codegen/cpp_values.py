@@ -1,8 +1,10 @@
-"""Values as C++ expressions: scalars and jm::Vec, named where they are shared, hoisted where they do not vary.
+"""Values as C++ expressions: scalars and jm::Vec, named where they are shared, hoisted where they
+do not vary.
 
-In: nodes of a Structure and the stack of open scopes. Out: text. A Scope is one block of the kernel being
-written; it binds axes. A value goes into the outermost scope that binds all of its axes, so that what does
-not depend on the inner loop is computed before it. Used once and short, a value has no name of its own.
+In: nodes of a Structure and the stack of open scopes. Out: text. A Scope is one block of the
+kernel being written; it binds axes. A value goes into the outermost scope that binds all of its
+axes, so that what does not depend on the inner loop is computed before it. Used once and short, a
+value has no name of its own.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class Body:
         self._count = 0
         self._uses = _count_uses(one)
 
-    # -- scopes --------------------------------------------------------------------------------------
+    # -- scopes
+    # --------------------------------------------------------------------------------------
 
     @property
     def depth(self) -> int:
@@ -111,7 +114,8 @@ class Body:
         """The reductions whose results are known here."""
         return frozenset(v for s in self.scopes for v in s.env if isinstance(v, Reduction))
 
-    # -- values --------------------------------------------------------------------------------------
+    # -- values
+    # --------------------------------------------------------------------------------------
 
     def vector_type(self, dtype: torch.dtype) -> str:
         return f"V{self.count}<{CTYPES[dtype]}>"
@@ -195,7 +199,8 @@ class Body:
             return text.code
         return f"{self.vector_type(arg.dtype)}({text.code})"
 
-    # -- memory --------------------------------------------------------------------------------------
+    # -- memory
+    # --------------------------------------------------------------------------------------
 
     def _load(self, node: Load, depth: int, vector: bool) -> str:
         pointer, offset = self.names[node.buffer], node.index[0]
@@ -259,7 +264,8 @@ class Body:
             return f"jm::convert<{CTYPES[dtype]}>({total})"
         return f"jm::add({a}, {b})"
 
-    # -- indexes -------------------------------------------------------------------------------------
+    # -- indexes
+    # -------------------------------------------------------------------------------------
 
     def _index(self, expr: Expr, depth: int, used: str = "") -> str:
         """A scalar offset; `used` is `, condition` where out-of-range indexes only count under it."""

@@ -1,8 +1,8 @@
 """Equal kernels are made once: the layers of a model differ in their buffers, not in their loops.
 
-In: the nests of a program. Out: the nests to render, and for every nest the kernel that it launches.
-Two nests are equal when their stores are the same values after the buffers are numbered in the order of
-the kernel's arguments, and those buffers have the same shapes, strides and dtypes.
+In: the nests of a program. Out: the nests to render, and for every nest the kernel that it
+launches. Two nests are equal when their stores are the same values after the buffers are numbered
+in the order of the kernel's arguments, and those buffers have the same shapes, strides and dtypes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,5 @@ def _shape_of(nest: Nest, buffers: Mapping[str, Buffer]) -> object:
     stores = tuple(
         replace(rebuild.store(store), buffer=number[store.buffer]) for store in nest.stores
     )
-    facts = tuple(
-        (b.shape, b.stride, b.dtype, b.device) for b in (buffers[name] for name in names)
-    )
+    facts = tuple((b.shape, b.stride, b.dtype, b.device) for b in (buffers[name] for name in names))
     return nest.outer, stores, facts

@@ -1,9 +1,9 @@
 """Which axis the vector lanes of a CPU kernel run along, and how many lanes.
 
-In: a Structure. Out: Lanes: either one outer axis for the whole nest (pointwise nests, column reductions)
-or one axis per pass (row reductions), or none (scalar loops). The best axis is the one along which most
-loads and stores touch neighbouring elements. Light loops take several registers per step: independent
-accumulators hide the latency of additions.
+In: a Structure. Out: Lanes: either one outer axis for the whole nest (pointwise nests, column
+reductions) or one axis per pass (row reductions), or none (scalar loops). The best axis is the one
+along which most loads and stores touch neighbouring elements. Light loops take several registers
+per step: independent accumulators hide the latency of additions.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ def choose_lanes(one: Structure, target: Target) -> Lanes:
     inner_score = sum(score for _, score in inner)
     longest = max((a.extent for a, _ in inner if a is not None), default=0)
     rows = any(axis is not None for axis, _ in inner)
-    if rows and inner_score > 0 and (inner_score >= outer_score or outer is None) and not (
-        longest < SHORT and outer_score > 0
+    if (
+        rows
+        and inner_score > 0
+        and (inner_score >= outer_score or outer is None)
+        and not (longest < SHORT and outer_score > 0)
     ):
         passes = tuple(
             (axis if score > 0 else None, _width(p, one, axis, base) if axis and score > 0 else 1)
@@ -70,9 +73,7 @@ def _native_lanes(one: Structure, target: Target) -> int:
     return lanes if small else max(lanes // 2, 2)
 
 
-def _best(
-    axes: Sequence[Axis], one: Structure, passes: Iterable[Pass]
-) -> tuple[Axis | None, int]:
+def _best(axes: Sequence[Axis], one: Structure, passes: Iterable[Pass]) -> tuple[Axis | None, int]:
     """The axis with the most neighbouring accesses (a later one wins a tie), and its score."""
     accesses = _accesses(passes)
     best: tuple[Axis | None, int] = (None, -(10**6))
@@ -113,9 +114,7 @@ def _body_cost(roots: Iterable[Value]) -> tuple[int, int]:
 
 
 def _width(one: Pass, whole: Structure, axis: Axis, base: int) -> int:
-    total, worst = _body_cost(
-        node for node in one.roots if whole.free[node] & frozenset(one.axes)
-    )
+    total, worst = _body_cost(node for node in one.roots if whole.free[node] & frozenset(one.axes))
     width = base if worst >= EXPENSIVE else 4 * base if total <= LIGHT else 2 * base
     while width > base and axis.extent < 2 * width:
         width //= 2

@@ -1,15 +1,19 @@
 """The loop structure of a fused nest: what every renderer needs to know before it writes text.
 
 In: a Nest of the schedule and the buffers. Out: a Structure, the same computation with
-  - memory offsets: every Load and Store has ONE index expression, the flat element offset into its buffer;
+  - memory offsets: every Load and Store has ONE index expression, the flat element offset into its
+    buffer;
   - fewer axes: axes of extent 1 are gone, neighbours that are contiguous everywhere are collapsed;
-  - passes: for every point of `outer` the passes run one after the other. A pass loops over its axes,
-    accumulates its reductions and performs its stores; a reduction is used only by later passes, and its
-    result depends on outer axes alone. Stores without inner axes form the last pass, whose axes are ().
+  - passes: for every point of `outer` the passes run one after the other. A pass loops over its
+    axes,
+    accumulates its reductions and performs its stores; a reduction is used only by later passes,
+    and its result depends on outer axes alone. Stores without inner axes form the last pass, whose
+    axes are ().
 
-Invariant: running the passes in order computes what the interpreter computes for the nest. A store into
-a buffer that the nest also reads runs in the last pass, so that loads see the contents before the nest.
-Reductions that depend on the axes of a pass stay inside values; `passes_in` splits them in turn.
+Invariant: running the passes in order computes what the interpreter computes for the nest. A store
+into a buffer that the nest also reads runs in the last pass, so that loads see the contents before
+the nest. Reductions that depend on the axes of a pass stay inside values; `passes_in` splits them
+in turn.
 """
 
 from __future__ import annotations
@@ -290,9 +294,7 @@ def _costly_again(
     return list(found)
 
 
-def _point_cost(
-    value: Value, axes: frozenset[Axis], free: Mapping[Value, frozenset[Axis]]
-) -> int:
+def _point_cost(value: Value, axes: frozenset[Axis], free: Mapping[Value, frozenset[Axis]]) -> int:
     """Cost of the nodes below `value` that vary along `axes`; a nested loop is always costly."""
     nodes = [node for node in _walk_point((value,)) if free[node] & axes]
     if any(isinstance(node, Reduction) for node in nodes):

@@ -1,7 +1,8 @@
 """From an unfused LoopProgram to a Schedule: what is fused, in which order, where memory lives.
 
-In: the program of the lowering (one nest per ATen op), the target's facts, the options. Out: a Schedule
-whose program uses the same IR. Nothing here knows a backend; a refused fusion always has a sentence.
+In: the program of the lowering (one nest per ATen op), the target's facts, the options. Out: a
+Schedule whose program uses the same IR. Nothing here knows a backend; a refused fusion always has
+a sentence.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ def schedule(program: LoopProgram, target: Target, options: Options) -> Schedule
         fuse(fusion)
     fused = ordered_program(fusion)
     memory = plan_memory(fused)
-    return Schedule(
-        fused, memory.pool, memory.pool_bytes, memory.last_use, tuple(fusion.decisions)
-    )
+    return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, tuple(fusion.decisions))
 
 
 def _prepared(program: LoopProgram) -> LoopProgram:

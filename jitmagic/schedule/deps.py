@@ -1,13 +1,14 @@
 """Dependencies between the steps of a LoopProgram.
 
-In: the program. Out: a Graph: per step the storages it reads and writes (aliases resolved to the buffer
-whose memory they share), its direct predecessors, and per buffer who reads it. An edge means "must run
-before": write-read, read-write and write-write on one storage, in the program's order.
+In: the program. Out: a Graph: per step the storages it reads and writes (aliases resolved to the
+buffer whose memory they share), its direct predecessors, and per buffer who reads it. An edge
+means "must run before": write-read, read-write and write-write on one storage, in the program's
+order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ class Graph:
     escaping: frozenset[str]  # storages that leave the call or live in inputs
 
 
-def store_values(stores: tuple[Store, ...]) -> tuple[Value, ...]:
+def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
     """The roots of a nest's values: what its stores write, and their run-time indexes."""
     roots: list[Value] = []
     for store in stores:
@@ -71,7 +72,7 @@ def run_time_values(expr: Expr) -> list[Value]:
     return [leaf.value for leaf in leaves(expr) if isinstance(leaf, ValueIndex)]
 
 
-def loads_of(stores: tuple[Store, ...]) -> list[Load]:
+def loads_of(stores: Sequence[Store]) -> list[Load]:
     """Every distinct load below the stores."""
     return [node for node in walk(store_values(stores)) if isinstance(node, Load)]
 

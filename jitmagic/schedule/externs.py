@@ -1,7 +1,8 @@
-"""ATen ops that write into memory we hand them: which Extern steps may put their result into the pool.
+"""ATen ops that write into memory we hand them: which Extern steps may put their result into the
+pool.
 
-Only ops whose `out=` overload fills a tensor of the given strides exactly as the functional one would,
-without resizing or copying: plain matrix products into contiguous memory.
+Only ops whose `out=` overload fills a tensor of the given strides exactly as the functional one
+would, without resizing or copying: plain matrix products into contiguous memory.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 In: groups (one per step). Out: fewer groups, with the sentence for every pair that was considered.
 
   1. inline     a pointwise producer that no one needs in memory is written into its readers' values
-  2. vertical   a producer joins a reader's nest when their axes line up; it is stored only if needed
-  3. horizontal nests over the same points that read the same memory become one nest
+  2. vertical   a producer joins a reader's nest when their axes line up; it is stored only if
+  needed 3. horizontal nests over the same points that read the same memory become one nest
 
-Legality (legality.py, Groups.cyclic) and worth (the `_worth` functions, score.py) are asked one after the other.
+Legality (legality.py, Groups.cyclic) and worth (the `_worth` functions, score.py) are asked one
+after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from .result import Decision
 from .score import (
     CHEAP,
     PARALLEL_WORK,
-    body_cost,
     buffer_bytes,
     extent_product,
     value_cost,
@@ -35,7 +35,7 @@ from .score import (
 
 __all__ = ["Fusion", "fuse"]
 
-MAX_BUFFERS = 48  # arguments of one kernel; beyond this the compiler runs out of registers for addresses
+MAX_BUFFERS = 48  # arguments of one kernel: more than registers for addresses
 PLAIN_OPERANDS = "a matrix product keeps its own loops and reads its operands from memory"
 MAX_NODES = 800  # values in one nest; keeps the compile time of one kernel in hand
 
@@ -65,11 +65,13 @@ def fuse(fusion: Fusion) -> None:
     _horizontal(fusion)
 
 
-# --- 1. inline --------------------------------------------------------------------------------------
+# --- 1. inline
+# --------------------------------------------------------------------------------------
 
 
 def _inline(fusion: Fusion) -> None:
-    groups, ready = fusion.groups, {}
+    groups = fusion.groups
+    ready: dict[str, tuple[tuple[Axis, ...], Store]] = {}
     for key in list(groups.alive):
         group = groups.alive[key]
         if not group.is_nest:
@@ -163,7 +165,8 @@ def extent_product_of(buffer: Buffer) -> int:
     return buffer_bytes(buffer) // buffer.dtype.itemsize
 
 
-# --- 2. vertical ------------------------------------------------------------------------------------
+# --- 2. vertical
+# ------------------------------------------------------------------------------------
 
 
 def _vertical(fusion: Fusion) -> None:
@@ -203,11 +206,13 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
         fusion.say(producer, consumer, False, plan)
         return False
     joined = _joined_stores(producer, consumer, plan, frozenset(stores))
-    if any(load.buffer in stores for load in loads_of(tuple(joined))):
+    if any(load.buffer in stores for load in loads_of(joined)):
         fusion.say(producer, consumer, False, "what is read cannot be matched with what is written")
         return False
     refusal = _spoils_product(fusion, producer, consumer, plan.outer, joined)
-    refusal = refusal or _hazard(fusion, joined) or _not_worth(fusion, producer, consumer, plan, joined)
+    refusal = (
+        refusal or _hazard(fusion, joined) or _not_worth(fusion, producer, consumer, plan, joined)
+    )
     if refusal:
         fusion.say(producer, consumer, False, refusal)
         return False
@@ -232,7 +237,8 @@ def _joined_stores(
 
     use = Rebuilder(on_load=on_load)
     used = [
-        _with_inner(use.store(rename.store(store)), plan.consumer_inner) for store in consumer.stores
+        _with_inner(use.store(rename.store(store)), plan.consumer_inner)
+        for store in consumer.stores
     ]
     return [*made, *used]
 
@@ -262,7 +268,7 @@ def _hazard(fusion: Fusion, stores: Sequence[Store]) -> str | None:
     fixed = graph.mutated
     if not any(graph.storage[store.buffer] in fixed for store in stores):
         return None
-    if overwrites_reads(stores, loads_of(tuple(stores)), graph.storage, fixed):
+    if overwrites_reads(stores, loads_of(stores), graph.storage, fixed):
         return "one would overwrite what the other still reads"
     return None
 
@@ -271,7 +277,7 @@ def _not_worth(
     fusion: Fusion, producer: Group, consumer: Group, plan: Alignment, stores: Sequence[Store]
 ) -> str | None:
     """The sentence that says why the joined nest would be slower, or None."""
-    if len({load.buffer for load in loads_of(tuple(stores))}) + len(stores) > MAX_BUFFERS:
+    if len({load.buffer for load in loads_of(stores)}) + len(stores) > MAX_BUFFERS:
         return "the kernel would need too many buffers"
     if walk_cost(stores) > MAX_NODES:
         return "the kernel would become too long"
@@ -288,7 +294,12 @@ def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> st
     for store in producer.stores:
         moved = Rebuilder(plan.producer).store(store)
         axes = [part for part in moved.index if isinstance(part, AxisVar)]
-        if last and axes and axes[-1] != last and buffer_bytes(fusion.buffers[store.buffer]) > 1 << 14:
+        if (
+            last
+            and axes
+            and axes[-1] != last
+            and buffer_bytes(fusion.buffers[store.buffer]) > 1 << 14
+        ):
             return "they walk through memory in different orders"
     return None
 
@@ -311,7 +322,8 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
     return None
 
 
-# --- 3. horizontal ----------------------------------------------------------------------------------
+# --- 3. horizontal
+# ----------------------------------------------------------------------------------
 
 
 def _horizontal(fusion: Fusion) -> None:
@@ -349,7 +361,7 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
     if plan is None or _is_product(a) or _is_product(b):
         return False
     outer, stores = plan
-    if len({load.buffer for load in loads_of(tuple(stores))}) + len(stores) > MAX_BUFFERS:
+    if len({load.buffer for load in loads_of(stores)}) + len(stores) > MAX_BUFFERS:
         return False
     if _hazard(fusion, stores):
         return False
@@ -368,7 +380,7 @@ def _beside(a: Group, b: Group) -> tuple[tuple[Axis, ...], list[Store]] | None:
     moved = [rename.store(store) for store in b.stores]
     stores = [*a.stores, *moved]
     mine = {_where(load, a.outer) for load in a.shape.loads}
-    theirs = {_where(load, a.outer) for load in loads_of(tuple(moved))}
+    theirs = {_where(load, a.outer) for load in loads_of(moved)}
     return (a.outer, stores) if mine & theirs else None
 
 

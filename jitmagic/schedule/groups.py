@@ -1,8 +1,8 @@
 """Groups of steps on the way to becoming fused nests, and what has to run before what.
 
-In: the program and its dependency Graph. A Group starts as one step; `merge` joins two. The order between
-groups is kept as bit masks over the original steps (transitive), so that "would this make a cycle?" is a
-few integer operations.
+In: the program and its dependency Graph. A Group starts as one step; `merge` joins two. The order
+between groups is kept as bit masks over the original steps (transitive), so that "would this make
+a cycle?" is a few integer operations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Group:
 
     @property
     def name(self) -> str:
-        return self.step.name if isinstance(self.step, Nest) else str(getattr(self.step, "name", ""))
+        return (
+            self.step.name if isinstance(self.step, Nest) else str(getattr(self.step, "name", ""))
+        )
 
     @property
     def shape(self) -> Shape:

@@ -4,8 +4,9 @@ In: a producer group, a consumer group, the loads by which the consumer reads th
 Alignment (how to rename both sides' axes into the shared nest) or the sentence that says why not.
 Nothing here asks whether it is worth it; that is score.py.
 
-A group is *rigid* when it holds a reduction or inner axes: its outer axes are then the rows, one point of
-which must stay together. A flexible group is pointwise: any of its axes may become inner axes.
+A group is *rigid* when it holds a reduction or inner axes: its outer axes are then the rows, one
+point of which must stay together. A flexible group is pointwise: any of its axes may become inner
+axes.
 """
 
 from __future__ import annotations
@@ -189,7 +190,10 @@ def _digit(expr: Expr) -> tuple[Axis, int] | None:
 
 
 def overwrites_reads(
-    stores: Sequence[Store], loads: Sequence[Load], storage: Mapping[str, str], fixed: frozenset[str]
+    stores: Sequence[Store],
+    loads: Sequence[Load],
+    storage: Mapping[str, str],
+    fixed: frozenset[str],
 ) -> bool:
     """Whether the nest would overwrite an element of shared memory that another point still reads."""
     written = {storage[s.buffer]: s for s in stores if storage[s.buffer] in fixed}

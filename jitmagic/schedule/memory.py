@@ -1,10 +1,10 @@
 """Where temporaries live: one pool per call, with memory reused after the last reader.
 
-In: the ordered program. Out: byte offsets (64-byte aligned) for every temporary that a nest writes, the
-size of the pool, and for every buffer the step after which it is dead. A pointwise nest may write its
-result over an operand that dies there, when both are walked through at the same offsets.
-Invariant: two temporaries whose lifetimes overlap never overlap in memory; what leaves the call, and what
-an ATen op allocates itself, is never in the pool.
+In: the ordered program. Out: byte offsets (64-byte aligned) for every temporary that a nest
+writes, the size of the pool, and for every buffer the step after which it is dead. A pointwise
+nest may write its result over an operand that dies there, when both are walked through at the same
+offsets. Invariant: two temporaries whose lifetimes overlap never overlap in memory; what leaves
+the call, and what an ATen op allocates itself, is never in the pool.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, walk
 from .deps import reads_of, storages, store_values, writes_of
 from .externs import out_overload
-from .score import buffer_bytes
 
 __all__ = ["MemoryPlan", "last_uses", "plan_memory", "storage_bytes"]
 
@@ -76,9 +75,9 @@ def last_uses(program: LoopProgram) -> dict[str, int]:
         for name in (*reads_of(step), *writes_of(step)):
             last[name] = last[owner[name]] = number
     end = len(program.steps)
-    for name in program.outputs:
-        if name is not None:
-            last[name] = last[owner[name]] = end
+    for output in program.outputs:
+        if output is not None:
+            last[output] = last[owner[output]] = end
     return last
 
 

@@ -1,7 +1,8 @@
 """The order of the fused steps, and the program they make.
 
-In: the groups. Out: a LoopProgram: dead stores and dead nests dropped, every group turned into its final
-step, sorted so that each comes after what it waits for and otherwise as early as the user wrote it.
+In: the groups. Out: a LoopProgram: dead stores and dead nests dropped, every group turned into its
+final step, sorted so that each comes after what it waits for and otherwise as early as the user
+wrote it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Matrix products that are small enough to be kernels of ours, so that what follows them fuses into them.
+"""Matrix products that are small enough to be kernels of ours, so that what follows them fuses
+into them.
 
-In: a program whose products are ATen calls. Out: the same program with the small ones written as nests
+In: a program whose products are ATen calls. Out: the same program with the small ones written as
+nests
     c[m, n] = sum{k} a[m, k] * b[k, n]  (+ bias)
-A call into a BLAS through the dispatcher costs 1.5 µs and more before it multiplies anything, and its
-result makes a round trip through memory. Measured on AVX-512 (Zen 4): gemm.h takes 0.2-0.9 of MKL's time up
-to SMALL multiply-adds; above it the library's blocking wins.
-`product_of` recognises such a nest, before and after pointwise readers have joined it: its operands must
-stay plain loads, its loops stay (m, n) with n contiguous in memory, or no renderer would know it again.
+A call into a BLAS through the dispatcher costs 1.5 µs and more before it multiplies anything, and
+its result makes a round trip through memory. Measured on AVX-512 (Zen 4): gemm.h takes 0.2-0.9 of
+MKL's time up to SMALL multiply-adds; above it the library's blocking wins.
+`product_of` recognises such a nest, before and after pointwise readers have joined it: its
+operands must stay plain loads, its loops stay (m, n) with n contiguous in memory, or no renderer
+would know it again.
 """
 
 from __future__ import annotations
@@ -65,7 +68,9 @@ def product_of(outer: Sequence[Axis], values: Iterable[Value]) -> Product | None
         return None
     total = totals[0]
     match total:
-        case Reduction(op="sum", axes=(k,), value=Compute(op="mul", args=(Load() as a, Load() as b))):
+        case Reduction(
+            op="sum", axes=(k,), value=Compute(op="mul", args=(Load() as a, Load() as b))
+        ):
             m, n = outer
         case _:
             return None

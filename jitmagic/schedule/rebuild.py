@@ -1,9 +1,9 @@
 """Rewriting values: axes renamed or bound to expressions, loads replaced, bound axes kept apart.
 
-In: values (shared graphs of frozen nodes). Out: values of the same meaning under the substitution; nodes
-that do not change come back as the same objects, so sharing survives. A Reduction binds its axes: an axis
-that it binds is not replaced inside it, and its own axes are renamed when a substituted expression would
-be captured by them.
+In: values (shared graphs of frozen nodes). Out: values of the same meaning under the substitution;
+nodes that do not change come back as the same objects, so sharing survives. A Reduction binds its
+axes: an axis that it binds is not replaced inside it, and its own axes are renamed when a
+substituted expression would be captured by them.
 """
 
 from __future__ import annotations

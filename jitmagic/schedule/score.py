@@ -1,7 +1,7 @@
 """What things cost, in units of one vector addition, and what a fusion saves, in bytes.
 
-Comes in: values and buffers. Goes out: plain numbers that fuse.py and the renderers compare; nothing here
-decides whether a rewrite is right (that is legality.py), only whether it is worth it.
+Comes in: values and buffers. Goes out: plain numbers that fuse.py and the renderers compare;
+nothing here decides whether a rewrite is right (that is legality.py), only whether it is worth it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 CHEAP = 8  # a value of at most this cost may be computed again in every consumer
 EXPENSIVE = 8  # a value above this cost is kept in a scratch row instead of being computed twice
-PARALLEL_WORK = 40_000  # below this much work (about 5 µs) waking other threads costs more than it gives
+PARALLEL_WORK = 40_000  # about 5 µs: below it, waking other threads costs more than it gives
 
 _COSTS: Mapping[str, int] = {
     **dict.fromkeys(("truediv", "sqrt", "rsqrt", "reciprocal"), 3),

@@ -2,7 +2,8 @@
 
 In: a group's outer axes and stores. Out: a Nest in which
   - the outer axes are i0, i1, .. ordered so that the biggest store walks through memory forwards;
-  - reductions and inner loops of equal extents bind the same axes j0, j1, .., so that equal work is one
+  - reductions and inner loops of equal extents bind the same axes j0, j1, .., so that equal work
+    is one
     shared value (softmax's exp is one node, used by the sum and by the store).
 """
 

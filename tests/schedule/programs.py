@@ -276,9 +276,7 @@ PROGRAMS = {
     "running_stats": Program(running_stats, (((40, 30), f32), ((30,), f32)), 1),
     "integers": Program(integers, (((9, 30), i64), ((9, 30), i64)), 2),
     "doubles": Program(doubles, (((11, 30), f64),), 2),
-    "mixed_types": Program(
-        mixed_types, (((9, 21), f32), ((9, 21), torch.int32), ((21,), bf16)), 1
-    ),
+    "mixed_types": Program(mixed_types, (((9, 21), f32), ((9, 21), torch.int32), ((21,), bf16)), 1),
     "diamond": Program(diamond, (((40, 50), f32),), 2),
     "scalar_mean_scale": Program(scalar_mean_scale, (((20, 30), f32),), 1),
     "scalar_scale_large": Program(scalar_mean_scale, (((400, 300), f32),), 2),

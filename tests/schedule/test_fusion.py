@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 
 from jitmagic.loops.interp import run
-from jitmagic.loops.ir import Extern, Load, LoopProgram, Nest, Store, walk
+from jitmagic.loops.ir import Extern, Load, LoopProgram, Nest, walk
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
 from jitmagic.options import Options

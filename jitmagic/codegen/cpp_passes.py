@@ -1,0 +1,365 @@
+"""The passes of a kernel: loops along their own axes, accumulators, scratch rows, the statements
+of a point.
+
+In: Passes of a Structure and a Body whose open scopes bind the outer axes. Out: lines in that
+body. A pass runs
+  - along lanes, or as plain loops inside lanes that are already open (column sums);
+  - in parts of fixed size, in parallel, where there are too few rows for the threads: the parts are
+    combined in order, so that the result does not depend on the number of threads.
+Sums longer than CASCADE steps are made of partial sums, so that their error stays that of a short
+sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul
+from ..loops.ir import Reduction, Value
+from ..schedule.score import extent_product
+from .cpp_reduce import Accumulator
+from .cpp_text import CTYPES
+from .cpp_values import Body
+from .lanes import Lanes
+from .structure import Pass, Structure, passes_in
+
+__all__ = ["PART", "PassWriter"]
+
+ROW_BYTES = 128 << 10  # scratch rows live on the stack of the thread
+PART = 1 << 14  # elements of one part of a split pass
+MOST_PARTS = 1024
+CASCADE = 512  # additions into one accumulator before it is added to another
+
+Rows = Mapping[Value, tuple[str, tuple[Axis, ...]]]
+
+
+@dataclass(slots=True)
+class PassWriter:
+    """Writes passes into `body`."""
+
+    one: Structure
+    lanes: Lanes
+    body: Body
+
+    def write(self, passes: Sequence[Pass], split: bool = False) -> None:
+        """All passes, in order."""
+        rows = self._scratch_rows(passes)
+        for number, one in enumerate(passes):
+            if not one.axes:
+                self._point(one, {})
+                continue
+            axis, width = self.lanes.passes[number] if self.body.lane is None else (None, 1)
+            if split and axis is not None and extent_product(one.axes) > 2 * PART:
+                self._split_pass(one, axis, width, rows)
+            else:
+                self._pass(one, axis, width, rows)
+
+    def _scratch_rows(self, passes: Sequence[Pass]) -> dict[Value, tuple[str, tuple[Axis, ...]]]:
+        """Memory for values that later passes use again."""
+        rows: dict[Value, tuple[str, tuple[Axis, ...]]] = {}
+        for one in passes:
+            for value in one.keep:
+                lanes = self.body.width if self.body.is_vector(value) else 1
+                size = extent_product(one.axes) * lanes
+                if size * value.dtype.itemsize <= ROW_BYTES:
+                    name = self.body.name("row")
+                    self.body.line(f"alignas(64) {CTYPES[value.dtype]} {name}[{size}];")
+                    rows[value] = (name, one.axes)
+        return rows
+
+    def _pass(self, one: Pass, lane: Axis | None, width: int, rows: Rows) -> None:
+        """One loop nest over the pass's axes, the lane axis innermost."""
+        totals = [self._accumulator(node, lane, width) for node in one.reductions]
+        for total in totals:
+            self.body.line(total.declare())
+        axes = tuple(axis for axis in one.axes if axis != lane)
+        first = axes[0] if axes else lane
+        assert first is not None
+        step = 1 if axes else width
+        if totals and first.extent // step > CASCADE and not any(a.positional for a in totals):
+            self._cascade(one, lane, width, rows, totals)
+        else:
+            span = f"0, {lane.extent}" if lane is not None else ""
+            self._loops(one, lane, width, axes, span, rows, totals)
+        self._results(totals, lane is not None)
+
+    def _loops(
+        self,
+        one: Pass,
+        lane: Axis | None,
+        width: int,
+        axes: tuple[Axis, ...],
+        span: str,
+        rows: Rows,
+        accumulators: Sequence[Accumulator],
+    ) -> None:
+        """Plain loops over `axes` around the lanes over `span`."""
+        self.serial(axes)
+        if lane is not None:
+            self._inner_lanes(one, lane, width, span, rows, accumulators)
+        else:
+            self._point(one, rows, accumulators)
+        self.close(len(axes))
+
+    def _cascade(
+        self,
+        one: Pass,
+        lane: Axis | None,
+        width: int,
+        rows: Rows,
+        totals: Sequence[Accumulator],
+    ) -> None:
+        """The outermost loop in pieces, each with accumulators of its own."""
+        body, axes = self.body, tuple(axis for axis in one.axes if axis != lane)
+        partial = [Accumulator(a.node, body.name("acc"), a.width) for a in totals]
+        whole = axes[0] if axes else lane
+        assert whole is not None
+        size = CASCADE if axes else CASCADE * width
+        body.open(f"for (int64_t part = 0; part < {-(-whole.extent // size)}; ++part) {{")
+        for a in partial:
+            body.line(a.declare())
+        end = f"jm::least_of({whole.extent}, part * {size} + {size})"
+        if axes:
+            self._from_to(whole, f"part * {size}", end)
+            span = f"0, {lane.extent}" if lane is not None else ""
+            self._loops(one, lane, width, axes[1:], span, rows, partial)
+            body.close()
+        else:
+            self._loops(one, lane, width, (), f"part * {size}, {end}", rows, partial)
+        for total, part in zip(totals, partial, strict=True):
+            body.line(total.join_part(part.name))
+        body.close()
+
+    def _from_to(self, axis: Axis, start: str, end: str) -> None:
+        name = axis.name
+        self.body.open(
+            f"for (int64_t {name} = {start}, {name}_end = {end}; {name} < {name}_end; ++{name}) {{",
+            (axis,),
+        )
+
+    def serial(self, axes: Sequence[Axis]) -> None:
+        """Open one plain loop per axis."""
+        for axis in axes:
+            name = axis.name
+            header = f"for (int64_t {name} = 0; {name} < {axis.extent}; ++{name}) {{"
+            self.body.open(header, (axis,))
+
+    def close(self, count: int) -> None:
+        """Close that many scopes."""
+        for _ in range(count):
+            self.body.close()
+
+    def tall(self, passes: Sequence[Pass], lane: Axis, width: int) -> None:
+        """Column sums over many rows and few columns: parts of the rows run in parallel."""
+        body, one = self.body, passes[0]
+        rows = one.axes[0]
+        size = max(CASCADE, -(-rows.extent // MOST_PARTS))
+        parts = -(-rows.extent // size)
+        totals = [self._named(node, width) for node in one.reductions]
+        memory = {a.name: body.name("part") for a in totals}
+        for a in totals:
+            count = parts * lane.extent
+            body.line(f"static thread_local {a.scalar_type} {memory[a.name]}_memory[{count}];")
+            body.line(f"auto* const {memory[a.name]} = {memory[a.name]}_memory;")
+        header = f"jm::parallel_for({parts}, 1, [&](int64_t begin, int64_t end) {{"
+        body.open(header, footer="});")
+        body.open("for (int64_t part = begin; part < end; ++part) {")
+        self._open_lanes(lane, width, f"0, {lane.extent}")
+        for a in totals:
+            body.line(a.declare())
+        self._from_to(
+            rows, f"part * {size}", f"jm::least_of({rows.extent}, part * {size} + {size})"
+        )
+        self._loops(one, None, width, one.axes[1:], "", {}, totals)
+        body.close()
+        place = f"part * {lane.extent} + {lane.name}"
+        for a in totals:
+            body.line(f"jm::store({memory[a.name]} + {place}, {a.name}, n);")
+        self._close_lanes()
+        self.close(2)
+        self._open_lanes(lane, width, f"0, {lane.extent}")
+        sums = [self._named(node, width) for node in one.reductions]
+        for a in sums:
+            body.line(a.declare())
+        body.open(f"for (int64_t part = 0; part < {parts}; ++part) {{")
+        for a, made in zip(sums, totals, strict=True):
+            body.line(a.join_part(f"jm::load<{width}>({memory[made.name]} + {place}, n)"))
+        body.close()
+        self._results(sums, across=False)
+        self.write(passes[1:])
+        self._close_lanes()
+
+    def _named(self, node: Reduction, width: int) -> Accumulator:
+        return Accumulator(node, self.body.name("acc"), width)
+
+    def _open_lanes(self, lane: Axis, width: int, span: str) -> None:
+        self.body.set_lanes(lane, width)
+        header = f"jm::blocks<{width}>({span}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
+        self.body.open(header, (lane,), footer="});")
+
+    def _close_lanes(self) -> None:
+        self.body.close()
+        self.body.set_lanes(None, 1)
+
+    def _inner_lanes(
+        self,
+        one: Pass,
+        lane: Axis,
+        width: int,
+        span: str,
+        rows: Rows,
+        accumulators: Sequence[Accumulator],
+    ) -> None:
+        self._open_lanes(lane, width, span)
+        self._point(one, rows, accumulators)
+        self._close_lanes()
+
+    def _accumulator(self, node: Reduction, lane: Axis | None, width: int) -> Accumulator:
+        if lane is not None:
+            return self._named(node, width)
+        return self._named(node, self.body.width if self.body.is_vector(node) else 1)
+
+    def _results(self, accumulators: Sequence[Accumulator], across: bool) -> None:
+        """Make the reductions known in the current scope."""
+        body = self.body
+        for accumulator in accumulators:
+            if across:
+                name = body.name()
+                combined = accumulator.result(accumulator.across_lanes())
+                body.line(f"const {CTYPES[accumulator.node.dtype]} {name} = {combined};")
+                body.define(accumulator.node, name, vector=False)
+            else:
+                text = accumulator.result(accumulator.name)
+                body.define(accumulator.node, text, vector=accumulator.width > 1)
+
+    def _split_pass(
+        self,
+        one: Pass,
+        lane: Axis,
+        width: int,
+        rows: Rows,
+    ) -> None:
+        """The pass in parts of fixed size, in parallel; their results are combined in order."""
+        body = self.body
+        loops = tuple(axis for axis in one.axes if axis != lane)
+        size = max(PART, -(-lane.extent // MOST_PARTS // width) * width) if not loops else 0
+        parts = -(-lane.extent // size) if not loops else loops[0].extent
+        accumulators = [Accumulator(r, body.name("acc"), width) for r in one.reductions]
+        stored = {a.name: body.name("part") for a in accumulators}
+        for a in accumulators:
+            body.line(f"static thread_local {a.scalar_type} {stored[a.name]}_memory[{parts}];")
+            body.line(f"auto* const {stored[a.name]} = {stored[a.name]}_memory;")
+        header = f"jm::parallel_for({parts}, 1, [&](int64_t begin, int64_t end) {{"
+        body.open(header, footer="});")
+        part = loops[0].name if loops else "part"
+        body.open(f"for (int64_t {part} = begin; {part} < end; ++{part}) {{", loops[:1])
+        for a in accumulators:
+            body.line(a.declare())
+        self.serial(loops[1:])
+        span = f"0, {lane.extent}"
+        if not loops:
+            span = f"part * {size}, jm::least_of({lane.extent}, part * {size} + {size})"
+        self._inner_lanes(one, lane, width, span, rows, accumulators)
+        self.close(len(loops[1:]))
+        for a in accumulators:
+            body.line(f"{stored[a.name]}[{part}] = {a.across_lanes()};")
+        self.close(2)
+        self._combine(accumulators, stored, parts)
+
+    def _combine(
+        self, accumulators: Sequence[Accumulator], stored: Mapping[str, str], parts: int
+    ) -> None:
+        body = self.body
+        for a in accumulators:
+            total = Accumulator(a.node, body.name("acc"), 1)
+            body.line(total.declare())
+            join = total.join_part(f"{stored[a.name]}[part]")
+            body.line(f"for (int64_t part = 0; part < {parts}; ++part) {join}")
+            body.define(a.node, total.result(total.name), vector=False)
+
+    # -- one point
+    # -----------------------------------------------------------------------------------
+
+    def _point(
+        self,
+        one: Pass,
+        rows: Rows,
+        accumulators: Sequence[Accumulator] = (),
+    ) -> None:
+        """The statements of one point: nested reductions, accumulations, then all stores."""
+        body = self.body
+        self._recall(one, rows)
+        scope = body.scopes[-1].bound
+        for nested in passes_in(scope, (), one.roots, self.one.free, ready=body.ready()):
+            self._nested(nested)
+        for value in one.keep:
+            if value in rows:
+                self._keep(value, *rows[value])
+        for accumulator in accumulators:
+            vector = accumulator.width > 1
+            text = body.use(accumulator.node.value, as_vector=vector)
+            if accumulator.dtype != accumulator.node.value.dtype:
+                text = f"jm::convert<{CTYPES[accumulator.dtype]}>({text})"
+            across = body.lane in accumulator.node.axes
+            body.line(accumulator.update(text, self._position(accumulator), across))
+        texts = [body.store(store) for store in one.stores]
+        for text in texts:
+            body.line(text)
+
+    def _nested(self, one: Pass) -> None:
+        """A reduction inside the point: plain loops, vectors stay vectors."""
+        accumulators = [self._accumulator(node, None, 1) for node in one.reductions]
+        for accumulator in accumulators:
+            self.body.line(accumulator.declare())
+        self.serial(one.axes)
+        self._point(one, {}, accumulators)
+        self.close(len(one.axes))
+        self._results(accumulators, across=False)
+
+    def _position(self, accumulator: Accumulator) -> str:
+        """Row-major position of the point among the reduction's axes."""
+        if not accumulator.positional:
+            return ""
+        position: Expr = Integer(0)
+        for axis in accumulator.node.axes:
+            position = add(mul(position, axis.extent), AxisVar(axis))
+        body = self.body
+        if body.lane in accumulator.node.axes:
+            return body.lane_position(position)
+        text = body.scalar_position(position)
+        return f"V{body.count}<int64_t>({text})" if accumulator.width > 1 else text
+
+    def _row_place(self, name: str, axes: tuple[Axis, ...], vector: bool) -> str:
+        """Where the current point (or block) of a scratch row is."""
+        place: Expr = Integer(0)
+        for axis in axes:
+            place = add(mul(place, axis.extent), AxisVar(axis))
+        if vector and self.body.lane not in axes:
+            place = mul(place, self.body.width)
+        return f"{name} + {self.body.scalar_position(place)}"
+
+    def _keep(self, value: Value, name: str, axes: tuple[Axis, ...]) -> None:
+        body = self.body
+        vector = body.is_vector(value)
+        place = self._row_place(name, axes, vector)
+        text = body.use(value)
+        if not vector:
+            body.line(f"*({place}) = {text};")
+        else:
+            count = "n" if body.lane in axes else "jm::Full{}"
+            body.line(f"jm::store({place}, {text}, {count});")
+
+    def _recall(self, one: Pass, rows: Rows) -> None:
+        """Kept values of earlier passes are loaded, not computed again."""
+        body = self.body
+        for value, (name, axes) in rows.items():
+            if axes != one.axes or value in one.keep:
+                continue
+            vector = body.is_vector(value)
+            place = self._row_place(name, axes, vector)
+            if not vector:
+                body.define(value, f"{name}[{place.removeprefix(f'{name} + ')}]", vector=False)
+            else:
+                count = "n" if body.lane in axes else "jm::Full{}"
+                body.define(value, f"jm::load<{body.count}>({place}, {count})", vector=True)
