@@ -82,6 +82,7 @@ class Builder:
         self.offsets: dict[str, int] = {}  # where a buffer starts in its storage, if not at 0
         self._axes = 0
         self.node = ""  # the graph node being lowered: the origin of the steps it makes
+        self.device: torch.device | None = None  # where that node's results are
         self._names: set[str] = set()
         self._memory: dict[tuple[TensorView, tuple[int, ...] | None], str] = {}
 
@@ -150,6 +151,8 @@ class Builder:
         """The element of `view` that broadcasts to `point`."""
         if view.dtype not in LOOP_DTYPES:
             raise Decline(f"{view.dtype} has no loops")
+        if self.device is not None and view.device != self.device:
+            raise Decline(f"operands on {view.device} and {self.device}")
         return Load(view.buffer, view.at(broadcast_point(view.shape, point)), view.dtype)
 
     def reduce(
@@ -288,6 +291,7 @@ class Builder:
         return name
 
     def _copy(self, view: TensorView, stride: tuple[int, ...] | None) -> str:
+        self.device = view.device
         steps = contiguous_stride(view.shape) if stride is None else stride
         spec = TensorSpec(view.shape, steps, view.dtype, view.device)
         out = Out(f"{view.buffer}_copy", (spec,))

@@ -93,7 +93,8 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     if lowering is None:
         reason = WHOLE.get(str(op), "no lowering for this op")
         return send_whole(builder, out, op, args, kwargs, reason)
-    args = [_brought(builder, arg, out) for arg in _positional(op, args, kwargs)]
+    builder.device = next((spec.device for spec in out.specs if spec is not None), None)
+    args = [_brought(builder, arg) for arg in _positional(op, args, kwargs)]
     mark = len(builder.steps)
     try:
         return lowering(builder, out, *args, **kwargs)
@@ -114,13 +115,12 @@ def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
     return part
 
 
-def _brought(builder: Builder, arg: Any, out: Out) -> Any:
+def _brought(builder: Builder, arg: Any) -> Any:
     """A CPU scalar tensor may meet GPU tensors in eager; a nest reads one device only."""
-    device = next((spec.device for spec in out.specs if spec is not None), None)
+    device = builder.device
     if not isinstance(arg, TensorView) or arg.shape or device is None or arg.device == device:
         return arg
-    spec = TensorSpec((), (), arg.dtype, device)
-    moved = Out(f"{arg.buffer}_on_{device.type}", (spec,))
+    moved = Out(f"{arg.buffer}_on_{device.type}", (TensorSpec((), (), arg.dtype, device),))
     op, reason = torch.ops.aten._to_copy.default, "a scalar crosses to the device of its op"
     return builder.extern(moved, op, (arg,), {"device": device}, reason)[0]
 
@@ -162,6 +162,7 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
         return target
     if value.device != target.device or target.dtype.is_complex:
         raise VerifyError(f"{node.name}: a copy_ between devices or of complex values in the graph")
+    builder.device = target.device
     if same:
         value = builder.copied(value)
     builder.write(

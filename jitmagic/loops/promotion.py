@@ -110,9 +110,16 @@ def _float_wide(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
     return _widen_scalar(operands, common), common
 
 
+def _on_gpu(operands: Sequence[Operand], common: torch.dtype) -> Casts:
+    """CUDA kernels take numbers beside tensors in opmath precision; CPU ones round them first."""
+    gpu = any(isinstance(x, TensorView) and x.device.type == "cuda" for x in operands)
+    wide, narrow = (opmath(common),), (common, opmath(common))
+    return tuple(narrow if isinstance(x, TensorView) or not gpu else wide for x in operands)
+
+
 def _compare(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
     common = result_type(operands)
-    return _through(common, len(operands)), torch.bool
+    return _on_gpu(operands, common), torch.bool
 
 
 def _logic(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
@@ -148,9 +155,9 @@ def _integral(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 
 def _alpha(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """add(x, y, alpha): the factor has no say and is rounded to the common dtype."""
+    """add(x, y, alpha): the factor has no say in the dtype."""
     common = result_type(operands[:2])
-    return _through(common, 3), common
+    return _on_gpu(operands, common), common
 
 
 def _value(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:

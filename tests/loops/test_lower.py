@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from recording import check, record
@@ -36,6 +38,30 @@ def test_a_cpu_scalar_is_brought_to_the_device():
     assert moved.kwargs == {"device": CUDA}
     assert isinstance(nest, Nest)
     assert {program.buffers[s.buffer].device for s in nest.stores} == {CUDA}
+
+
+def test_an_index_on_another_device_stays_with_aten():
+    graph = torch.fx.Graph()
+    x, i = graph.placeholder("x"), graph.placeholder("i")
+    y = graph.call_function(aten.index.Tensor, (x, [i]))
+    graph.output((y,))
+    x.meta["spec"], y.meta["spec"] = _spec(5, 3), _spec(2, 3)
+    i.meta["spec"] = spec_of(torch.tensor([1, 2]))
+    (step,) = lower(torch.fx.GraphModule({}, graph), "g").steps
+    assert "operands on" in step.reason
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_numbers_round_as_the_devices_kernels_do(device):
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(aten.add.Tensor, (x, 0.1))
+    graph.output((y,))
+    half = replace(_spec(3, device=torch.device(device)), dtype=torch.bfloat16)
+    x.meta["spec"] = y.meta["spec"] = half
+    (nest,) = lower(torch.fx.GraphModule({}, graph), "g").steps
+    number = nest.stores[0].value.value.args[1].value
+    assert (abs(number - 0.1) < 1e-7) == (device == "cuda")
 
 
 def test_copies_between_devices_are_atens():

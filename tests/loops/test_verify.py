@@ -1,5 +1,4 @@
-"""Every rule of the IR: a program that breaks it is refused; fused programs that keep them are run.
-"""
+"""Every rule of the IR: a program that breaks it is refused; fused programs that keep them run."""
 
 from __future__ import annotations
 
