@@ -171,6 +171,12 @@ class Frame:
         """The top of the stack, realized: for everything that looks at the value."""
         return self.pop_lazy().realize(machine)
 
+    def pop_pair(self, machine: Machine) -> tuple[Value, Value]:
+        """The two topmost values, the deeper one first, realized in that order."""
+        upper = self.pop_lazy()
+        lower = self.pop(machine)
+        return lower, upper.realize(machine)
+
     def pop_many(self, count: int) -> list[Value]:
         """The topmost `count` values, deepest first, unrealized."""
         if not count:

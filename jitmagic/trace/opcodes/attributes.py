@@ -66,21 +66,20 @@ def delete_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    key = frame.pop(machine)
-    frame.push(frame.pop(machine).get_item(machine, key))
+    owner, key = frame.pop_pair(machine)
+    frame.push(owner.get_item(machine, key))
 
 
 @opcode("STORE_SUBSCR")
 def store_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    key = frame.pop(machine)
-    owner = frame.pop(machine)
+    owner, key = frame.pop_pair(machine)
     owner.set_item(machine, key, frame.pop_lazy())
 
 
 @opcode("DELETE_SUBSCR")
 def delete_subscr(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    key = frame.pop(machine)
-    frame.pop(machine).del_item(machine, key)
+    owner, key = frame.pop_pair(machine)
+    owner.del_item(machine, key)
 
 
 @opcode("BINARY_SLICE", since=(3, 12))

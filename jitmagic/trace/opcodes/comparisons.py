@@ -15,8 +15,7 @@ __all__: list[str] = []
 @opcode("BINARY_OP")
 def binary_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
     op = str(instruction.arg)
-    right = frame.pop(machine)
-    left = frame.pop(machine)
+    left, right = frame.pop_pair(machine)
     if op.endswith("="):
         frame.push(inplace(machine, op[:-1], left, right))
     else:
@@ -25,8 +24,7 @@ def binary_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("COMPARE_OP")
 def compare_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    right = frame.pop(machine)
-    left = frame.pop(machine)
+    left, right = frame.pop_pair(machine)
     result = compare(machine, str(instruction.arg), left, right)
     if instruction.flag:  # 3.13: the result is only asked for its truth
         result = machine.constant(result.realize(machine).truth(machine))
@@ -35,15 +33,13 @@ def compare_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("IS_OP")
 def is_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    right = frame.pop(machine)
-    left = frame.pop(machine)
+    left, right = frame.pop_pair(machine)
     frame.push(machine.constant(is_same(machine, left, right) != bool(instruction.arg)))
 
 
 @opcode("CONTAINS_OP")
 def contains_op(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    container = frame.pop(machine)
-    item = frame.pop(machine)
+    item, container = frame.pop_pair(machine)
     result = container.contains(machine, item)
     if instruction.arg:
         result = machine.constant(not result.realize(machine).truth(machine))
