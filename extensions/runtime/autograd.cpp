@@ -308,6 +308,7 @@ PyObject* assemble(const Signature& s, PyObject* const* args, PyObject* made) {
 
 Ref run_forward(const Signature& s, PyObject* const* args) {
   at::AutoGradMode no_grad(false);
+  at::AutoDispatchBelowADInplaceOrView plain;  // results that are views are views for nobody outside
   AutocastOff autocast;
   Ref made(PyObject_Vectorcall(s.forward, args, s.inputs, nullptr));
   if (!made.object) raise_python_error();

@@ -146,7 +146,8 @@ class Functionalizer(TorchDispatchMode):
         super().__init__()
         self.recorder = recorder
         self.in_backward = False
-        self._constants: dict[int, Traced] = {}
+        # The tensors are held: an id is a name only while its object lives.
+        self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -165,13 +166,15 @@ class Functionalizer(TorchDispatchMode):
     def constant(self, tensor: torch.Tensor) -> Traced:
         """A real tensor that the program closes over."""
         known = self._constants.get(id(tensor))
-        if known is None:
-            if tensor.requires_grad:
-                raise CompileFailed("a constant of the graph requires grad")
-            sym = self.recorder.constant(tensor)
-            cell = Cell(sym, frozen="the program writes to a tensor that is no graph input")
-            known = self._constants[id(tensor)] = self._own(sym, cell, False)
-        return known
+        if known is not None:
+            return known[1]
+        if tensor.requires_grad:
+            raise CompileFailed("a constant of the graph requires grad")
+        sym = self.recorder.constant(tensor)
+        cell = Cell(sym, frozen="the program writes to a tensor that is no graph input")
+        made = self._own(sym, cell, False)
+        self._constants[id(tensor)] = tensor, made
+        return made
 
     def _own(self, sym: Sym, cell: Cell, requires_grad: bool) -> Traced:
         made = Traced.make(sym, cell, (), requires_grad)
@@ -185,6 +188,8 @@ class Functionalizer(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if kwargs and kwargs.get("generator") is not None:
+            raise CompileFailed("a random generator of the program's own")
         if self.in_backward:
             self.recorder.lines = lines_of(torch._C._current_autograd_node())
         return _handler(func)(self, func, args, kwargs or {})
@@ -209,7 +214,7 @@ class Functionalizer(TorchDispatchMode):
         return self.recorder.emit(
             op,
             *[self.read(arg) for arg in args],
-            **{name: self.read(value) for name, value in kwargs.items()},
+            **{name: self.read(value) for name, value in kwargs.items() if name != "generator"},
         )
 
     def wrap(self, made: Any) -> Any:
@@ -284,6 +289,19 @@ def _as_strided(
     return _view(mode, func, args, kwargs)
 
 
+def _as_strided_in_place(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Pooling relabels the strides of extents 1 this way; anything more is refused."""
+    target, size, stride = args[:3]
+    kept = tuple(size) == tuple(target.shape) and (len(args) < 4 or args[3] in (None, 0))
+    moved = any(
+        extent > 1 and old != new
+        for extent, old, new in zip(target.shape, target.stride(), stride)
+    )
+    return target if kept and not moved else _refuse(mode, func, args, kwargs)
+
+
 def _lift(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A tensor literal of the program: new memory on each call."""
     return mode.fresh(mode.read(args[0]).call(aten.clone.default))
@@ -299,7 +317,7 @@ def _mutate(
         new = maker(
             mode.recorder,
             *[mode.read(arg) for arg in args],
-            **{name: mode.read(value) for name, value in kwargs.items()},
+            **{name: mode.read(v) for name, v in kwargs.items() if name != "generator"},
         )
     else:
         new = mode.emit(functional_twin(func), args, kwargs)
@@ -347,6 +365,7 @@ _SPECIAL: Mapping[Any, Handler] = {
     aten._reshape_alias.default: _reshape_alias,
     aten._unsafe_view.default: _unsafe_view,
     aten.as_strided.default: _as_strided,
+    aten.as_strided_.default: _as_strided_in_place,
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
     aten.native_batch_norm.default: _norm_with_stats,

@@ -21,7 +21,6 @@ aten = torch.ops.aten
 
 # In-place names whose functional overload has another name.
 _RENAMED: Mapping[Any, Any] = {
-    aten.bernoulli_.float: aten.bernoulli.p,
     aten.normal_.default: aten.normal_functional.default,
 }
 
@@ -78,6 +77,11 @@ def _index_put(
     return made
 
 
+def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
+    made: Sym = recorder.emit(aten.bernoulli.p, old, p)
+    return made
+
+
 def _zero(recorder: Recorder, old: Sym) -> Sym:
     return recorder.full(old.shape, 0, old.dtype, old.device)
 
@@ -87,5 +91,6 @@ MUTATORS: Mapping[Any, Callable[..., Sym]] = {
     aten.fill_.Scalar: _fill,
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _zero,
+    aten.bernoulli_.float: _bernoulli,
     aten._index_put_impl_.default: _index_put,
 }

@@ -226,7 +226,6 @@ class Recorder:
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
         self.constants: dict[str, torch.Tensor] = {}
-        self._constant_syms: dict[int, Sym] = {}
         self._known: dict[Any, Any] = {}
         self._last_placeholder: Node | None = None
 
@@ -243,9 +242,6 @@ class Recorder:
 
     def constant(self, tensor: torch.Tensor) -> Sym:
         """A real tensor met while tracing, kept as an attribute of the module."""
-        known = self._constant_syms.get(id(tensor))
-        if known is not None:
-            return known
         name = f"_constant{len(self.constants)}"
         self.constants[name] = tensor.detach()
         node = self.graph.create_node("get_attr", name)
@@ -253,9 +249,7 @@ class Recorder:
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META
         )
         self._label(node, meta, tensor.device)
-        sym = Sym(self, node, meta, tensor.device)
-        self._constant_syms[id(tensor)] = sym
-        return sym
+        return Sym(self, node, meta, tensor.device)
 
     def emit(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """Record `op`, decomposed when the table has a rule for it."""

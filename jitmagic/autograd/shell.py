@@ -22,6 +22,8 @@ from .result import FromInput, Output, Partition, Result, ViewOf
 __all__ = ["interpreted", "make_callable"]
 
 Executable = Callable[..., Any]
+# A view among the results must be a plain tensor, not a view that autograd knows to come from no_grad.
+_BELOW_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _RESULT, _INPUT, _VIEW = 0, 1, 2  # enum Output::Kind
 
 
@@ -127,7 +129,7 @@ def interpreted(module: GraphModule | None) -> Executable:
     strides = [None if node is None else node.meta["spec"].stride for node in flat]
 
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        with torch.no_grad():
+        with torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(_BELOW_VIEWS):
             made = module(*inputs)
             return tuple(
                 value if stride is None else _laid_out(value, stride)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .convolution import convolution, convolution_backward
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 
 __all__ = ["infer", "infer_in_place", "iterator_strides", "promoted"]
@@ -410,6 +411,8 @@ _RULES: Mapping[Any, Rule] = {
     aten.gather.default: _gathered,
     aten.embedding.default: _embedded,
     aten.cat.default: _cat,
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
 }
 
 _IN_PLACE: Mapping[Any, Any] = {

@@ -85,7 +85,7 @@ def check(
     assert len(out) == len(expected)
     for a, e, w in zip(out, expected, wide):
         assert (a.shape, a.dtype, a.requires_grad) == (e.shape, e.dtype, e.requires_grad)
-        assert a.numel() == 0 or a.stride() == e.stride()
+        assert a.numel() == 0 or _steps(a) == _steps(e)
         close(a, e, w)
     backward(out)
     backward(expected)
@@ -98,6 +98,11 @@ def check(
         if a.grad is not None:
             close(a.grad, e.grad, None if w is None else w.grad)
     return parts
+
+
+def _steps(x: torch.Tensor) -> list[int]:
+    """Strides that mean something."""
+    return [stride for stride, extent in zip(x.stride(), x.shape) if extent > 1]
 
 
 def close(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor | None) -> None:

@@ -1,0 +1,300 @@
+"""The native autograd function: what a user of the results can do with them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from jitmagic.autograd.joint import trace_joint
+from jitmagic.autograd.partition import partition
+from jitmagic.autograd.shell import interpreted, make_callable
+from jitmagic.errors import CompileFailed, DoubleBackward
+from jitmagic.spec import spec_of
+
+from .lifting import compile_like, lift
+from .test_functions import t
+
+
+def program(x, w):
+    return (x @ w).tanh(), (x * 2).sum()
+
+
+def compiled():
+    x, w = t(3, 4), t(4, 4)
+    return compile_like(program, (x, w))[0], x, w
+
+
+def expected(x, w, tangents=(1.0, 1.0)):
+    a, b = program(x, w)
+    return torch.autograd.grad((a * tangents[0]).sum() + b * tangents[1], (x, w))
+
+
+def test_a_graph_without_gradients_is_the_executable_itself():
+    graph, inputs = lift(lambda x: (x + 1, x * 2), (t(3, grad=False),))
+    parts = partition(trace_joint(graph, [spec_of(x) for x in inputs]))
+
+    def forward(x):
+        return x + 1, x * 2
+
+    assert parts.backward is None
+    assert make_callable(parts, forward) is forward
+
+
+def test_node_is_visible():
+    call, x, w = compiled()
+    out, total = call(x, w)
+    assert out.grad_fn.name() == "JitmagicBackward"
+    assert out.grad_fn is total.grad_fn or out.grad_fn.name() == total.grad_fn.name()
+    assert not out.is_leaf
+    assert "JitmagicBackward" in repr(out)
+
+
+def test_undefined_tangents_count_as_zero_and_reach_nobody():
+    call, x, w = compiled()
+    out, total = call(x, w)
+    total.backward()
+    assert torch.equal(x.grad, torch.full((3, 4), 2.0))
+    assert w.grad is None
+    x.grad = None
+    call(x, w)[0].sum().backward()
+    gx, gw = expected(x, w, (1.0, 0.0))
+    torch.testing.assert_close(x.grad, gx)
+    torch.testing.assert_close(w.grad, gw)
+
+
+def test_gradients_accumulate_and_autograd_grad_works():
+    call, x, w = compiled()
+    for _ in range(2):
+        out, total = call(x, w)
+        (out.sum() + total).backward()
+    gx, gw = expected(x, w)
+    torch.testing.assert_close(x.grad, 2 * gx)
+    torch.testing.assert_close(w.grad, 2 * gw)
+    out, total = call(x, w)
+    (only,) = torch.autograd.grad(out.sum() + total, [x])
+    torch.testing.assert_close(only, gx)
+
+
+def test_retain_graph_and_second_backward():
+    call, x, w = compiled()
+    loss = call(x, w)[0].sum()
+    loss.backward(retain_graph=True)
+    first = x.grad.clone()
+    loss.backward()
+    torch.testing.assert_close(x.grad, 2 * first)
+    with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
+        loss.backward()
+
+
+def test_double_backward_is_refused():
+    call, x, w = compiled()
+    with pytest.raises(DoubleBackward, match="create_graph"):
+        torch.autograd.grad(call(x, w)[0].sum(), [x], create_graph=True)
+
+
+def test_writing_to_a_saved_input_is_noticed():
+    call, x, w = compiled()
+    loss = call(x, w)[0].sum()
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_writing_to_a_saved_result_is_noticed():
+    call, x, w = compiled()
+    out = call(x, w)[0]
+    with torch.no_grad():
+        out.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_writing_to_a_result_through_a_view_of_it():
+    def turned(x):
+        return x.exp().t()
+
+    x = t(3, 4)
+    out = compile_like(turned, (x,))[0](x)[0]
+    with torch.no_grad():
+        out[0].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_results_that_eager_does_not_save_may_be_written_to():
+    def scores(x, w):
+        y = x @ w
+        return y, y.relu()
+
+    x, w = t(3, 4), t(4, 4)
+    y, z = compile_like(scores, (x, w))[0](x, w)
+    y.mul_(2)
+    (y.sum() + z.sum()).backward()
+    ours = x.grad.clone()
+    x.grad = None
+    y, z = scores(x, w)
+    y.mul_(2)
+    (y.sum() + z.sum()).backward()
+    torch.testing.assert_close(ours, x.grad)
+
+
+def test_inputs_that_eager_does_not_save_may_be_written_to():
+    def masked(x, w):
+        return ((x * 2 + 1) @ w).relu()
+
+    x, w = t(3, 4, grad=False), t(4, 4)
+    loss = compile_like(masked, (x, w))[0](x, w)[0].sum()
+    x.zero_()
+    loss.backward()
+    assert w.grad is not None
+
+
+def test_hooks():
+    call, x, w = compiled()
+    seen = []
+    x.register_hook(lambda grad: seen.append("leaf"))
+    x.register_post_accumulate_grad_hook(lambda leaf: seen.append("accumulated"))
+    out, _ = call(x, w)
+    out.register_hook(lambda grad: seen.append("result") or grad * 2)
+    out.retain_grad()
+    out.grad_fn.register_hook(lambda inputs, outputs: seen.append("node"))
+    out.sum().backward()
+    assert seen == ["result", "node", "leaf", "accumulated"]
+    torch.testing.assert_close(x.grad, 2 * expected(x, w, (1.0, 0.0))[0])
+    assert torch.equal(out.grad, torch.full((3, 4), 2.0))
+
+
+def test_strided_and_expanded_tangents():
+    call, x, w = compiled()
+    tangent = t(4, 3, grad=False).t()
+    call(x, w)[0].backward(tangent)
+    ours = x.grad.clone()
+    x.grad = None
+    program(x, w)[0].backward(tangent)
+    torch.testing.assert_close(ours, x.grad)
+
+
+def test_anomaly_mode():
+    call, x, w = compiled()
+    with torch.autograd.detect_anomaly(check_nan=False):
+        call(x, w)[0].sum().backward()
+    assert x.grad is not None
+
+
+def test_saved_tensor_hooks_of_the_user():
+    call, x, w = compiled()
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor)
+        return tensor.clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = call(x, w)[0]
+    assert packed
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, expected(x, w, (1.0, 0.0))[0])
+
+
+def test_memory_is_freed_after_backward():
+    graph, inputs = lift(lambda x: (x.sin() * x.cos()).exp().sum(), (t(3, 4),))
+    parts = partition(trace_joint(graph, [spec_of(x) for x in inputs]))
+    plain, kept = interpreted(parts.forward), []
+
+    def forward(*args):
+        made = plain(*args)
+        kept.extend(weakref.ref(value) for value in made[parts.results :])
+        return made
+
+    loss = make_callable(parts, forward)(*inputs)[0]
+    assert parts.saved_intermediates == len(kept)
+    gc.collect()
+    loss.backward()
+    assert all(ref() is None for ref in kept)
+
+
+def test_the_backward_is_made_once_and_late():
+    x, w = t(3, 4), t(4, 4)
+    graph, _ = lift(program, (x, w))
+    parts = partition(trace_joint(graph, [spec_of(x), spec_of(w)]))
+    made = []
+
+    def factory():
+        made.append(threading.get_ident())
+        return interpreted(parts.backward)
+
+    call = make_callable(parts, interpreted(parts.forward), factory)
+    call(x, w)
+    assert not made
+    losses = [call(x, w)[0].sum() for _ in range(8)]
+    threads = [threading.Thread(target=loss.backward) for loss in losses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    torch.testing.assert_close(x.grad, 8 * expected(x, w, (1.0, 0.0))[0])
+
+
+def test_an_error_in_backward_reaches_the_caller():
+    x, w = t(3, 4), t(4, 4)
+    graph, _ = lift(program, (x, w))
+    parts = partition(trace_joint(graph, [spec_of(x), spec_of(w)]))
+
+    def factory():
+        raise CompileFailed("no compiler today")
+
+    call = make_callable(parts, interpreted(parts.forward), factory)
+    with pytest.raises(CompileFailed, match="no compiler today"):
+        call(x, w)[0].sum().backward()
+
+
+def test_an_error_in_forward_reaches_the_caller():
+    call, x, w = compiled()
+    with pytest.raises(TypeError, match="expected 2 input tensors"):
+        call(x)
+    with pytest.raises(TypeError, match="is no tensor"):
+        call(x, 3)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        call(x, t(5, 4))
+
+
+def test_versions_of_written_inputs_are_bumped():
+    state, x = t(3, grad=False), t(3, grad=False)
+    call, _, _ = compile_like(lambda s, x: (s.add_(x), s * 2)[1], (state, x))
+    before = state._version
+    call(state, x)
+    assert state._version > before
+
+
+def test_under_autocast_the_graph_is_not_cast_again():
+    def plain(x, w):
+        return (x @ w).exp()
+
+    x, w = t(3, 4), t(4, 4)
+    call, _, _ = compile_like(plain, (x, w))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert call(x, w)[0].dtype is torch.float32
+
+
+def test_parameters_train_through_it():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    x = t(16, 4, grad=False)
+    call, inputs, parts = compile_like(model, (x,))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = (call(*inputs)[0] - x.sum(1, keepdim=True)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] * 0.8
+    assert parts.grad_inputs == (1, 2, 3, 4)
