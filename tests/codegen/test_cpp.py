@@ -104,6 +104,20 @@ def test_large_sums_are_accurate_and_reproducible():
     assert abs(first.double() - x.double().sum()) < 1e-6 * x.double().sum()
 
 
+@pytest.mark.parametrize("shape", [(9000, 10), (5001, 70), (3, 40_003), (2100, 300)])
+def test_long_sums_along_either_axis_are_accurate(shape):
+    x = torch.rand(shape) + 0.5
+    check(lambda x: (x.sum(0), (x * x).sum(1), x.mean(0) * 2, x.amax(0)), x)
+
+
+def test_two_passes_over_many_rows():
+    def fn(x):
+        mean = x.mean(0)
+        return ((x - mean) ** 2).mean(0), mean
+
+    check(fn, torch.rand(6000, 12) + 3)
+
+
 def test_views_and_offsets_of_inputs():
     base = torch.randn(40, 50)
     check(lambda a, b: (a * b).sum(-1) + a.t().sum(0), base[3:23, 5:45:2], base[10:30, :20])
