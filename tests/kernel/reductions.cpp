@@ -1,4 +1,5 @@
-// Accumulators, Philox, threads and matrix products as C functions: what test_reduce.py, test_random.py and test_gemm.py drive.
+// Accumulators, Philox, threads and matrix products as C functions: what test_reduce.py,
+// test_random.py and test_gemm.py drive.
 #include <jitmagic/gemm.h>
 #include <jitmagic/random.h>
 using namespace jm;
@@ -16,34 +17,35 @@ template <class Acc, class T> void accumulate(Acc& first, Acc& second, const T* 
     }
     first.merge(second);
 }
-#define FOLD(NAME, ACC, T, S)                                                                              \
-    extern "C" void NAME##_##S(const T* a, int64_t n, T* out) {                                            \
-        ACC<T, N> first, second;                                                                           \
-        accumulate(first, second, a, n);                                                                   \
-        *out = first.result();                                                                             \
+#define FOLD(NAME, ACC, T, S) \
+    extern "C" void NAME##_##S(const T* a, int64_t n, T* out) { \
+        ACC<T, N> first, second; \
+        accumulate(first, second, a, n); \
+        *out = first.result(); \
     }
-#define ARG(NAME, ACC, T, S)                                                                               \
-    extern "C" void NAME##_##S(const T* a, int64_t n, int64_t* out) {                                      \
-        ACC<T, N> first, second(n / 2 / N * N);                                                            \
-        accumulate(first, second, a, n);                                                                   \
-        *out = first.result();                                                                             \
+#define ARG(NAME, ACC, T, S) \
+    extern "C" void NAME##_##S(const T* a, int64_t n, int64_t* out) { \
+        ACC<T, N> first, second(n / 2 / N * N); \
+        accumulate(first, second, a, n); \
+        *out = first.result(); \
     }
-#define EVERY(T, S)                                                                                        \
-    FOLD(sum, Sum, T, S) FOLD(prod, Prod, T, S) FOLD(max, Max, T, S) FOLD(min, Min, T, S)                  \
-    ARG(argmax, ArgMax, T, S) ARG(argmin, ArgMin, T, S)
+#define EVERY(T, S) \
+    FOLD(sum, Sum, T, S) \
+    FOLD(prod, Prod, T, S) FOLD(max, Max, T, S) FOLD(min, Min, T, S) ARG(argmax, ArgMax, T, S) \
+        ARG(argmin, ArgMin, T, S)
 EVERY(float, f32)
 EVERY(double, f64)
 EVERY(int32_t, i32)
 EVERY(int64_t, i64)
 
-#define WELFORD(T, S)                                                                                      \
-    extern "C" void welford_##S(const T* a, int64_t n, T* out) {                                           \
-        Welford<T, N> first, second;                                                                       \
-        accumulate(first, second, a, n);                                                                   \
-        auto m = first.result();                                                                           \
-        out[0] = m.mean;                                                                                   \
-        out[1] = m.variance(T(1));                                                                         \
-        out[2] = m.count;                                                                                  \
+#define WELFORD(T, S) \
+    extern "C" void welford_##S(const T* a, int64_t n, T* out) { \
+        Welford<T, N> first, second; \
+        accumulate(first, second, a, n); \
+        auto m = first.result(); \
+        out[0] = m.mean; \
+        out[1] = m.variance(T(1)); \
+        out[2] = m.count; \
     }
 WELFORD(float, f32)
 WELFORD(double, f64)
@@ -57,13 +59,16 @@ extern "C" int any_all(const bool* a, int64_t n) {
 }
 
 extern "C" void philox_words(const uint32_t* counter, const uint32_t* key, uint32_t* out) {
-    auto w = philox(Words4<uint32_t>{counter[0], counter[1], counter[2], counter[3]}, key[0], key[1]);
+    auto w =
+        philox(Words4<uint32_t>{counter[0], counter[1], counter[2], counter[3]}, key[0], key[1]);
     using V = Vec<uint32_t, N>;
-    auto v = philox(Words4<V>{V(counter[0]), V(counter[1]), V(counter[2]), V(counter[3])}, key[0], key[1]);
+    auto v = philox(Words4<V>{V(counter[0]), V(counter[1]), V(counter[2]), V(counter[3])}, key[0],
+                    key[1]);
     uint32_t words[8] = {w.x, w.y, w.z, w.w, v.x[N - 1], v.y[N - 1], v.z[N - 1], v.w[N - 1]};
     for (int i = 0; i < 8; ++i) out[i] = words[i];
 }
-extern "C" void normals(uint64_t seed, int64_t n, float* out, float* scalar_out) {   // n: a multiple of 4 N
+extern "C" void normals(uint64_t seed, int64_t n, float* out,
+                        float* scalar_out) {   // n: a multiple of 4 N
     using V = Vec<uint32_t, N>;
     for (int64_t i = 0; i < n; i += 4 * N) {
         auto lane = iota<uint32_t, N>(uint32_t(i / 4));
@@ -80,16 +85,20 @@ extern "C" void normals(uint64_t seed, int64_t n, float* out, float* scalar_out)
     }
 }
 extern "C" void uniforms(const uint32_t* words, int64_t n, float* out) {
-    for (int64_t i = 0; i < n; i += N) uniform(Vec<uint32_t, N>::load(words + i, n - i)).store(out + i, n - i);
+    for (int64_t i = 0; i < n; i += N)
+        uniform(Vec<uint32_t, N>::load(words + i, n - i)).store(out + i, n - i);
 }
 
 extern "C" int64_t cover(int64_t n, int64_t grain, int threads, int32_t* hits, int64_t* begins) {
     int64_t ranges = 0;
-    parallel_for<8>(n, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) ++hits[i];
+    parallel_for<8>(
+        n, grain,
+        [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) ++hits[i];
 #pragma omp critical
-        begins[ranges++] = begin;
-    }, threads);
+            begins[ranges++] = begin;
+        },
+        threads);
     return ranges;
 }
 extern "C" int default_threads() { return max_threads(); }
@@ -101,8 +110,8 @@ extern "C" int nested_threads() {
     return inside;
 }
 
-extern "C" void matmul(const float* a, const float* b, const float* bias, float* c, const int64_t* s, int mode,
-                       int threads) {
+extern "C" void matmul(const float* a, const float* b, const float* bias, float* c,
+                       const int64_t* s, int mode, int threads) {
     MatrixA left{a, s[3], s[4]};
     MatrixB right{b, s[5], s[6]};
     if (mode == 0) gemm(s[0], s[1], s[2], left, right, c, s[7], NoEpilogue{}, threads);

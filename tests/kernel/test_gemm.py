@@ -25,17 +25,34 @@ def pointer(t: torch.Tensor) -> ctypes.c_void_p:
 def operands(layout: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Padded parents, so that the leading dimension differs from the width."""
     g = torch.Generator().manual_seed(m * 10000 + n * 100 + k)
-    a = torch.randn(k, m + 3, generator=g)[:, :m].t() if layout[0] == "T" else torch.randn(m, k + 5, generator=g)[:, :k]
-    b = torch.randn(n, k + 2, generator=g)[:, :k].t() if layout[1] == "T" else torch.randn(k, n + 1, generator=g)[:, :n]
+    a = (
+        torch.randn(k, m + 3, generator=g)[:, :m].t()
+        if layout[0] == "T"
+        else torch.randn(m, k + 5, generator=g)[:, :k]
+    )
+    b = (
+        torch.randn(n, k + 2, generator=g)[:, :k].t()
+        if layout[1] == "T"
+        else torch.randn(k, n + 1, generator=g)[:, :n]
+    )
     return a, b
 
 
 def multiply(
-    isa: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, bias: torch.Tensor, mode: int, threads: int
+    isa: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    bias: torch.Tensor,
+    mode: int,
+    threads: int,
 ) -> None:
     sizes = [a.shape[0], b.shape[1], a.shape[1], *a.stride(), *b.stride(), c.stride(0)]
     library("reductions.cpp", isa).matmul(
-        *map(pointer, (a, b, bias, c)), (ctypes.c_int64 * 8)(*sizes), ctypes.c_int(mode), ctypes.c_int(threads)
+        *map(pointer, (a, b, bias, c)),
+        (ctypes.c_int64 * 8)(*sizes),
+        ctypes.c_int(mode),
+        ctypes.c_int(threads),
     )
 
 
@@ -75,7 +92,9 @@ def test_parallel_for_covers_once(threads: int) -> None:
     for n in (0, 1, 7, 8, 9, 100, 1001):
         for grain in (1, 10, 10_000):
             hits, begins = torch.zeros(n + 1, dtype=torch.int32), torch.zeros(8, dtype=torch.int64)
-            ranges = lib.cover(ctypes.c_int64(n), ctypes.c_int64(grain), threads, pointer(hits), pointer(begins))
+            ranges = lib.cover(
+                ctypes.c_int64(n), ctypes.c_int64(grain), threads, pointer(hits), pointer(begins)
+            )
             assert hits[:n].eq(1).all()
             assert ranges <= threads
             assert begins[:ranges].remainder(8).eq(0).all()

@@ -34,9 +34,48 @@ def call(isa: str, name: str, dtype: str, *args: torch.Tensor) -> torch.Tensor:
 def specials(dtype: torch.dtype) -> torch.Tensor:
     info = torch.finfo(dtype)
     tiny = info.smallest_normal
-    base = [0.0, tiny, tiny / 2, tiny * info.eps, 1.0, 1 - info.eps / 2, 1 + info.eps, 0.5, 1.5, 2.5, 2.0, 3.0]
-    base += [88.5, 88.8, 89.5, 103.5, 104.5, 127.5, 128.0, 150.0, 709.5, 710.5, 746.0, 1e5, 1.1e5, 1e30]
-    base += [info.max, float("inf"), float("nan"), 10.0, 20.0, 0.97, 3.95, 2**23 + 1.0, 7.0, 16777216.0]
+    base = [
+        0.0,
+        tiny,
+        tiny / 2,
+        tiny * info.eps,
+        1.0,
+        1 - info.eps / 2,
+        1 + info.eps,
+        0.5,
+        1.5,
+        2.5,
+        2.0,
+        3.0,
+    ]
+    base += [
+        88.5,
+        88.8,
+        89.5,
+        103.5,
+        104.5,
+        127.5,
+        128.0,
+        150.0,
+        709.5,
+        710.5,
+        746.0,
+        1e5,
+        1.1e5,
+        1e30,
+    ]
+    base += [
+        info.max,
+        float("inf"),
+        float("nan"),
+        10.0,
+        20.0,
+        0.97,
+        3.95,
+        2**23 + 1.0,
+        7.0,
+        16777216.0,
+    ]
     positive = torch.tensor(base, dtype=torch.float64).to(dtype)
     return torch.cat([positive, -positive])
 
@@ -53,13 +92,19 @@ def integers(dtype: torch.dtype) -> torch.Tensor:
 
 
 def assert_same(got: torch.Tensor, want: torch.Tensor, what: str) -> None:
-    bits = {4: torch.int32, 8: torch.int64}.get(want.element_size()) if want.is_floating_point() else None
+    bits = (
+        {4: torch.int32, 8: torch.int64}.get(want.element_size())
+        if want.is_floating_point()
+        else None
+    )
     if bits is None:
         equal = got == want
     else:
         equal = (got.view(bits) == want.view(bits)) | (got.isnan() & want.isnan())
     bad = (~equal).nonzero().flatten()
-    assert bad.numel() == 0, f"{what}: {bad.numel()} differ, first {got[bad[:4]]} want {want[bad[:4]]} at {bad[:4]}"
+    assert bad.numel() == 0, (
+        f"{what}: {bad.numel()} differ, first {got[bad[:4]]} want {want[bad[:4]]} at {bad[:4]}"
+    )
 
 
 def rounded_sqrt(x: torch.Tensor) -> torch.Tensor:
@@ -235,7 +280,9 @@ def test_scalar_forms(isa: str, name: str) -> None:
 def test_float_binary_accuracy(isa: str, name: str) -> None:
     generator = torch.Generator().manual_seed(1)
     n = 100_000
-    a = torch.randn(n, generator=generator).mul(3).exp() * torch.randint(0, 2, (n,), generator=generator).mul(2).sub(1)
+    a = torch.randn(n, generator=generator).mul(3).exp() * torch.randint(
+        0, 2, (n,), generator=generator
+    ).mul(2).sub(1)
     b = torch.randn(n, generator=generator) * 10
     b[::3] = b[::3].round()
     sa, sb = pairs(specials(torch.float32))
@@ -267,6 +314,8 @@ def test_double_accuracy(isa: str, name: str) -> None:
 
 
 def test_double_erfinv_inverts() -> None:
-    y = torch.tensor([1e-300, 1e-12, 1e-5, 0.1, 0.49, 0.5, 0.51, 0.9, 0.999999, 1 - 1e-15, 1.0, -0.7, 1.5]).double()
+    y = torch.tensor(
+        [1e-300, 1e-12, 1e-5, 0.1, 0.49, 0.5, 0.51, 0.9, 0.999999, 1 - 1e-15, 1.0, -0.7, 1.5]
+    ).double()
     got = call("native", "erfinv", "f64", y)
     torch.testing.assert_close(got, torch.special.erfinv(y), rtol=1e-13, atol=0, equal_nan=True)

@@ -35,7 +35,11 @@ def test_known_answers(isa: str, counter: list[int], key: list[int], want: list[
 def test_uniform_range(isa: str) -> None:
     words = torch.tensor([0, 255, 256, 2**31, 2**32 - 1] * 7).to(torch.uint32)
     out = torch.empty(words.numel())
-    pointers = [ctypes.c_void_p(words.data_ptr()), ctypes.c_int64(out.numel()), ctypes.c_void_p(out.data_ptr())]
+    pointers = [
+        ctypes.c_void_p(words.data_ptr()),
+        ctypes.c_int64(out.numel()),
+        ctypes.c_void_p(out.data_ptr()),
+    ]
     library("reductions.cpp", isa).uniforms(*pointers)
     assert out[:5].tolist() == [0.0, 0.0, 2.0**-24, 0.5, 1 - 2.0**-24]
 

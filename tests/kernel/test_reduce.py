@@ -88,7 +88,9 @@ def test_sums_are_as_good_as_eager(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_welford(isa: str, dtype: torch.dtype) -> None:
-    tight = {"rtol": 3e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-13, "atol": 1e-13}
+    tight = (
+        {"rtol": 3e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-13, "atol": 1e-13}
+    )
     for n in (2, 7, 16, 40, 1000, 30_001):
         x = torch.randn(n, dtype=dtype, generator=torch.Generator().manual_seed(n)) + 100
         mean, variance, count = reduce(isa, "welford", x, torch.empty(3, dtype=dtype))
@@ -103,7 +105,12 @@ def test_welford(isa: str, dtype: torch.dtype) -> None:
 def test_any_all(isa: str) -> None:
     lib = library("reductions.cpp", isa)
     for n in SIZES:
-        for m in (torch.zeros(n), torch.ones(n), torch.arange(n) == n - 1, torch.arange(n) != n // 2):
+        for m in (
+            torch.zeros(n),
+            torch.ones(n),
+            torch.arange(n) == n - 1,
+            torch.arange(n) != n // 2,
+        ):
             m = m.bool()
             got = lib.any_all(ctypes.c_void_p(m.data_ptr()), ctypes.c_int64(n))
             assert got == bool(m.any()) + 2 * bool(m.all())

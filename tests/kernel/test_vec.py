@@ -45,8 +45,12 @@ def values_to_convert(source: str, target: str) -> torch.Tensor:
         ends = [info.min, info.min + 1, info.max - 1, info.max, 0, 1]
         return torch.tensor([*ends, *range(max(info.min, -100), 100)], dtype=dtype)
     if DTYPES[target].is_floating_point or target == "b8":
-        bits = torch.linspace(-(2**31), 2**31 - 1, 60000, dtype=torch.float64).long().to(torch.int32)
-        ties = torch.arange(0x33000000, 0x47900000, 0x800).to(torch.int32)  # halfway points of halves
+        bits = (
+            torch.linspace(-(2**31), 2**31 - 1, 60000, dtype=torch.float64).long().to(torch.int32)
+        )
+        ties = torch.arange(0x33000000, 0x47900000, 0x800).to(
+            torch.int32
+        )  # halfway points of halves
         x = torch.cat([bits.view(torch.float32), ties.view(torch.float32)])
         return x.to(dtype)
     top = 127 if target in ("i8", "u8") else 30000
@@ -65,7 +69,11 @@ def test_convert(isa: str, source: str) -> None:
             got = torch.empty_like(want)
             fn = getattr(library("layout.cpp", isa), f"convert_{source}_{target}{form}")
             fn(pointer(x), pointer(got), ctypes.c_int64(x.numel()))
-            nans = want.isnan() & got.isnan() if dtype.is_floating_point else torch.zeros_like(want, dtype=torch.bool)
+            nans = (
+                want.isnan() & got.isnan()
+                if dtype.is_floating_point
+                else torch.zeros_like(want, dtype=torch.bool)
+            )
             bad = ((raw(got) != raw(want)) & ~nans).nonzero().flatten()
             assert bad.numel() == 0, (target, form, x[bad[:4]], got[bad[:4]], want[bad[:4]])
 
@@ -95,10 +103,15 @@ def test_strided_gather_where_stream(isa: str, name: str) -> None:
     n, lib = width(isa), library("layout.cpp", isa)
     a = sample(name, 5 * n)
     out = torch.zeros(5 * n, dtype=a.dtype)
-    getattr(lib, f"strided_{name}")(pointer(a), pointer(out), ctypes.c_int64(3), ctypes.c_int64(n - 1))
+    getattr(lib, f"strided_{name}")(
+        pointer(a), pointer(out), ctypes.c_int64(3), ctypes.c_int64(n - 1)
+    )
     assert out[: 3 * (n - 1) : 3].equal(a[: 3 * (n - 1) : 3])
     assert not out[3 * (n - 1) :].any()
-    index, keep = torch.randperm(n, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 2 == 0
+    index, keep = (
+        torch.randperm(n, generator=torch.Generator().manual_seed(0)),
+        torch.arange(n) % 2 == 0,
+    )
     out = torch.zeros(2 * n, dtype=a.dtype)
     getattr(lib, f"gather_{name}")(pointer(a), pointer(index), pointer(keep), pointer(out))
     zero = torch.zeros(1, dtype=a.dtype)

@@ -1,9 +1,9 @@
 // Element types of generated kernels.
 //
-// In: the dtypes of torch as C++ types. Out: `bf16` and `f16` (storage only: convert to float, compute, convert
-// back), traits, and `convert<U>(x)` between scalars. Invariant: float -> bf16/f16 rounds to nearest even, NaN stays
-// NaN, overflow goes to infinity, as torch does. float -> integer truncates; out of range is unspecified but never
-// traps. anything -> bool is x != 0.
+// In: the dtypes of torch as C++ types. Out: `bf16` and `f16` (storage only: convert to float,
+// compute, convert back), traits, and `convert<U>(x)` between scalars. Invariant: float -> bf16/f16
+// rounds to nearest even, NaN stays NaN, overflow goes to infinity, as torch does. float -> integer
+// truncates; out of range is unspecified but never traps. anything -> bool is x != 0.
 #pragma once
 #include <stdint.h>
 
@@ -12,23 +12,33 @@
 
 namespace jm {
 
-struct bf16 { uint16_t bits; };
-struct f16 { uint16_t bits; };
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
 
 template <class A, class B> constexpr bool same = false;
 template <class A> constexpr bool same<A, A> = true;
 template <bool C, class T = int> struct only_if {};
-template <class T> struct only_if<true, T> { using type = T; };
+template <class T> struct only_if<true, T> {
+    using type = T;
+};
 template <bool C, class T = int> using when = typename only_if<C, T>::type;
-template <bool C, class A, class B> struct pick_type { using type = A; };
-template <class A, class B> struct pick_type<false, A, B> { using type = B; };
+template <bool C, class A, class B> struct pick_type {
+    using type = A;
+};
+template <class A, class B> struct pick_type<false, A, B> {
+    using type = B;
+};
 
 template <class T> constexpr bool is_real = same<T, float> || same<T, double>;
 template <class T> constexpr bool is_half = same<T, bf16> || same<T, f16>;
 template <class T> constexpr bool is_bool = same<T, bool>;
 template <class T> constexpr bool is_int =
-    same<T, int8_t> || same<T, uint8_t> || same<T, int16_t> || same<T, uint16_t> || same<T, int32_t> ||
-    same<T, uint32_t> || same<T, int64_t> || same<T, uint64_t>;
+    same<T, int8_t> || same<T, uint8_t> || same<T, int16_t> || same<T, uint16_t> ||
+    same<T, int32_t> || same<T, uint32_t> || same<T, int64_t> || same<T, uint64_t>;
 template <class T> constexpr bool is_unsigned = is_int<T> && T(-1) > T(0);
 template <> constexpr bool is_unsigned<bf16> = false;
 template <> constexpr bool is_unsigned<f16> = false;
@@ -36,10 +46,22 @@ template <class T> constexpr bool is_number = is_real<T> || is_int<T>;   // has 
 template <class T> constexpr bool is_scalar = is_number<T> || is_bool<T>;
 
 template <int Bytes> struct int_of_size;
-template <> struct int_of_size<1> { using type = int8_t; using unsigned_type = uint8_t; };
-template <> struct int_of_size<2> { using type = int16_t; using unsigned_type = uint16_t; };
-template <> struct int_of_size<4> { using type = int32_t; using unsigned_type = uint32_t; };
-template <> struct int_of_size<8> { using type = int64_t; using unsigned_type = uint64_t; };
+template <> struct int_of_size<1> {
+    using type = int8_t;
+    using unsigned_type = uint8_t;
+};
+template <> struct int_of_size<2> {
+    using type = int16_t;
+    using unsigned_type = uint16_t;
+};
+template <> struct int_of_size<4> {
+    using type = int32_t;
+    using unsigned_type = uint32_t;
+};
+template <> struct int_of_size<8> {
+    using type = int64_t;
+    using unsigned_type = uint64_t;
+};
 template <class T> using signed_of = typename int_of_size<sizeof(T)>::type;
 template <class T> using unsigned_of = typename int_of_size<sizeof(T)>::unsigned_type;
 
@@ -59,7 +81,8 @@ JM_INLINE bf16 to_bf16(float x) {
 }
 
 JM_INLINE float widen(f16 x) {
-    // Shift exponent and mantissa into float's place; the multiplication by 2^112 rebiases, denormals included.
+    // Shift exponent and mantissa into float's place; the multiplication by 2^112 rebiases,
+    // denormals included.
     uint32_t sign = uint32_t(x.bits & 0x8000) << 16, rest = uint32_t(x.bits & 0x7fff) << 13;
     float scaled = bit_cast<float>(rest) * 0x1p112f;
     uint32_t out = rest >= 0x0f800000u ? (rest + 0x70000000u) : bit_cast<uint32_t>(scaled);
@@ -70,7 +93,8 @@ JM_INLINE f16 to_f16(float x) {
     uint32_t u = bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000, mag = u & 0x7fffffff;
     if (mag > 0x7f800000u) return {uint16_t(sign | 0x7e00 | ((mag >> 13) & 0x3ff))};
     if (mag >= 0x477ff000u) return {uint16_t(sign | 0x7c00)};
-    if (mag < 0x38800000u) {  // a denormal half: adding 0.5 aligns the last bit at 2^-24 and rounds to even
+    if (mag <
+        0x38800000u) {   // a denormal half: + 0.5 aligns its last bit and rounds to even
         return {uint16_t(sign | (bit_cast<uint32_t>(bit_cast<float>(mag) + 0.5f) - 0x3f000000u))};
     }
     return {uint16_t(sign | ((mag - 0x38000000u + 0xfff + ((mag >> 13) & 1)) >> 13))};
@@ -85,10 +109,11 @@ template <class U, class T> JM_INLINE U convert(T x) {
     else if constexpr (same<U, f16>) return to_f16(float(widen(x)));
     else if constexpr (is_bool<U>) return widen(x) != 0;
     else if constexpr (is_int<U> && !is_int<T> && !is_bool<T>) {
-        // Through a wide enough signed integer, then wrapped: what x86 does, and no undefined narrowing.
+        // Through a wide enough signed integer, then wrapped: what x86 does, and no undefined
+        // narrowing.
         if constexpr (sizeof(U) < 4) return U(int32_t(widen(x)));
         else return U(int64_t(widen(x)));
     } else return U(widen(x));
 }
 
-}  // namespace jm
+}   // namespace jm

@@ -1,22 +1,25 @@
-// The elementary functions of the pointwise table, for float and double, scalars and Vec. Includes the rest of the table.
+// The elementary functions of the pointwise table, for float and double, scalars and Vec. Includes
+// the rest of the table.
 //
-// In and out: values of one real dtype (pow also integers). Vectorised: exp exp2 expm1 log log2 log10 log1p sin cos tan tanh atan erf sigmoid
-// pow of float; exp expm1 log tanh sigmoid of double. The others, and all of them on a target without AVX2+FMA, call libm lane by lane.
-// Invariant: a value never depends on its neighbours; scalars (always libm) and Vec agree to the accuracy stated in math_float.h.
+// In and out: values of one real dtype (pow also integers). Vectorised: exp exp2 expm1 log log2
+// log10 log1p sin cos tan tanh atan erf sigmoid pow of float; exp expm1 log tanh sigmoid of double.
+// The others, and all of them on a target without AVX2+FMA, call libm lane by lane.
+// Invariant: a value never depends on its neighbours; scalars (always libm) and Vec agree to the
+// accuracy stated in math_float.h.
 #pragma once
 #include "math_double.h"
 
 namespace jm {
 
-#define JM_LIBM1(NAME, BUILTIN)                                                                           \
-    JM_FOR_SCALAR(is_real<T>) T NAME(T a) {                                                                \
-        if constexpr (same<T, float>) return __builtin_##BUILTIN##f(a);                                    \
-        else return __builtin_##BUILTIN(a);                                                                \
+#define JM_LIBM1(NAME, BUILTIN) \
+    JM_FOR_SCALAR(is_real<T>) T NAME(T a) { \
+        if constexpr (same<T, float>) return __builtin_##BUILTIN##f(a); \
+        else return __builtin_##BUILTIN(a); \
     }
-#define JM_LIBM2(NAME, BUILTIN)                                                                           \
-    JM_FOR_SCALAR(is_real<T>) T NAME(T a, T b) {                                                           \
-        if constexpr (same<T, float>) return __builtin_##BUILTIN##f(a, b);                                 \
-        else return __builtin_##BUILTIN(a, b);                                                             \
+#define JM_LIBM2(NAME, BUILTIN) \
+    JM_FOR_SCALAR(is_real<T>) T NAME(T a, T b) { \
+        if constexpr (same<T, float>) return __builtin_##BUILTIN##f(a, b); \
+        else return __builtin_##BUILTIN(a, b); \
     }
 JM_LIBM1(exp, exp)
 JM_LIBM1(exp2, exp2)
@@ -55,7 +58,8 @@ JM_FOR_SCALAR(is_number<T>) T pow(T a, T b) {
     if constexpr (same<T, float>) return __builtin_powf(a, b);
     else if constexpr (same<T, double>) return __builtin_pow(a, b);
     else {   // by squaring; a negative exponent leaves only 1 and -1
-        if (b < T(0)) return a == T(1) ? T(1) : !is_unsigned<T> && a == T(-1) ? (b % 2 ? a : T(1)) : T(0);
+        if (b < T(0))
+            return a == T(1) ? T(1) : !is_unsigned<T> && a == T(-1) ? (b % 2 ? a : T(1)) : T(0);
         uint64_t out = 1, base = uint64_t(a);
         for (uint64_t n = uint64_t(b); n; n >>= 1, base *= base) out *= n & 1 ? base : 1;
         return T(out);
@@ -63,7 +67,8 @@ JM_FOR_SCALAR(is_number<T>) T pow(T a, T b) {
 }
 
 namespace detail {
-// Solves erf(x) = y, or erfc(x) = 1 - |y| where erf is flat: Winitzki's closed form, then Halley's iteration, cubically convergent.
+// Solves erf(x) = y, or erfc(x) = 1 - |y| where erf is flat: Winitzki's closed form, then Halley's
+// iteration, cubically convergent.
 JM_NOINLINE inline double erfinv(double y) {
     double a = __builtin_fabs(y), rest = 1.0 - a;
     if (!(a < 1.0)) return a == 1.0 ? __builtin_copysign(__builtin_inf(), y) : __builtin_nan("");
@@ -77,10 +82,10 @@ JM_NOINLINE inline double erfinv(double y) {
     }
     return __builtin_copysign(x, y);
 }
-}  // namespace detail
+}   // namespace detail
 JM_FOR_SCALAR(is_real<T>) T erfinv(T a) { return T(detail::erfinv(double(a))); }
 
-// --- Vec ------------------------------------------------------------------------------------------------------------------
+// --- Vec -----------------------------------------------------------------------------------------
 
 JM_EACH1(asin)
 JM_EACH1(acos)
@@ -99,20 +104,22 @@ JM_EACH2(nextafter)
 namespace detail {
 template <class T, int N> constexpr bool vector_math =
     JM_FMA && !Vec<T, N>::wide && sizeof(typename Vec<T, N>::storage) >= 16;
-}  // namespace detail
+}   // namespace detail
 
-#define JM_FAST_FLOAT(NAME)                                                                               \
-    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a) {                                                               \
-        if constexpr (Vec<T, N>::wide) return JM_SPLIT1(NAME, a);                                          \
-        else if constexpr (same<T, float> && detail::vector_math<T, N>) return Vec<T, N>(fast::NAME(a.v)); \
-        else return detail::each(a, [](T x) { return NAME(x); });                                          \
+#define JM_FAST_FLOAT(NAME) \
+    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a) { \
+        if constexpr (Vec<T, N>::wide) return JM_SPLIT1(NAME, a); \
+        else if constexpr (same<T, float> && detail::vector_math<T, N>) \
+            return Vec<T, N>(fast::NAME(a.v)); \
+        else return detail::each(a, [](T x) { return NAME(x); }); \
     }
-#define JM_FAST_BOTH(NAME)                                                                                \
-    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a) {                                                               \
-        if constexpr (Vec<T, N>::wide) return JM_SPLIT1(NAME, a);                                          \
-        else if constexpr (!detail::vector_math<T, N>) return detail::each(a, [](T x) { return NAME(x); }); \
-        else if constexpr (same<T, float>) return Vec<T, N>(fast::NAME(a.v));                              \
-        else return Vec<T, N>(fast::NAME##_d(a.v));                                                        \
+#define JM_FAST_BOTH(NAME) \
+    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a) { \
+        if constexpr (Vec<T, N>::wide) return JM_SPLIT1(NAME, a); \
+        else if constexpr (!detail::vector_math<T, N>) \
+            return detail::each(a, [](T x) { return NAME(x); }); \
+        else if constexpr (same<T, float>) return Vec<T, N>(fast::NAME(a.v)); \
+        else return Vec<T, N>(fast::NAME##_d(a.v)); \
     }
 JM_FAST_BOTH(exp)
 JM_FAST_BOTH(expm1)
@@ -139,7 +146,8 @@ template <int N> JM_INLINE Vec<double, N> pow_wide(Vec<double, N> a, Vec<double,
     if constexpr (Vec<double, N>::wide) return JM_SPLIT2(pow_wide, a, y);
     else return Vec<double, N>(fast::pow_single(a.v, y.v));
 }
-// Zeros, infinities and NaN go to libm; a negative base takes the sign of an odd exponent, NaN for a fraction.
+// Zeros, infinities and NaN go to libm; a negative base takes the sign of an odd exponent, NaN for
+// a fraction.
 template <int N> JM_INLINE Vec<float, N> pow_float(Vec<float, N> a, Vec<float, N> b) {
     using V = Vec<float, N>;
     V size = abs(a), zero(0.0f);
@@ -152,12 +160,13 @@ template <int N> JM_INLINE Vec<float, N> pow_float(Vec<float, N> a, Vec<float, N
     V signed_out = where(eq(trunc(half), half), out, -out);
     return where(negative, where(eq(trunc(b), b), signed_out, not_whole), out);
 }
-}  // namespace detail
+}   // namespace detail
 
 JM_FOR_VEC Vec<T, N> pow(Vec<T, N> a, Vec<T, N> b) {
     if constexpr (Vec<T, N>::wide) return JM_SPLIT2(pow, a, b);
-    else if constexpr (same<T, float> && detail::vector_math<T, N> && N >= 4) return detail::pow_float(a, b);
+    else if constexpr (same<T, float> && detail::vector_math<T, N> && N >= 4)
+        return detail::pow_float(a, b);
     else return detail::each(a, b, [](T x, T y) { return pow(x, y); });
 }
 
-}  // namespace jm
+}   // namespace jm

@@ -1,9 +1,12 @@
-// Vectorised elementary functions of float registers (R = 16, 8 or 4 floats; needs fused multiply-add).
+// Vectorised elementary functions of float registers (R = 16, 8 or 4 floats; needs fused
+// multiply-add).
 //
-// In and out: a register. Invariant: at most 2 ulp from the true value (pow and erf 4) on the whole float range, exact at
-// 0, -0, infinities and NaN, gradual underflow and overflow included. Method: argument reduction with constants split over two or three
-// floats, a minimax polynomial (our own Remez fits, weighted for the relative error of the result, rounded to float one coefficient at a
-// time; the fit's error is beside each), exact scaling. Rare arguments (|x| > 1e5 in sin) leave for libm through `lanewise`.
+// In and out: a register. Invariant: at most 2 ulp from the true value (pow and erf 4) on the whole
+// float range, exact at 0, -0, infinities and NaN, gradual underflow and overflow included. Method:
+// argument reduction with constants split over two or three floats, a minimax polynomial (our own
+// Remez fits, weighted for the relative error of the result, rounded to float one coefficient at a
+// time; the fit's error is beside each), exact scaling. Rare arguments (|x| > 1e5 in sin) leave for
+// libm through `lanewise`.
 #pragma once
 #include "ops.h"
 
@@ -31,14 +34,15 @@ template <class R> JM_INLINE R magnitude(R x) { return (R)((words<R>)x & 0x7ffff
 template <class R> JM_INLINE R at_most(R x, float limit) { return reg::at_most(x, R{} + limit); }
 template <class R> JM_INLINE R at_least(R x, float limit) { return reg::at_least(x, R{} + limit); }
 
-// Out of line on purpose: a call that is hardly ever made should not cost registers in the loop around it.
+// Out of line on purpose: a call that is hardly ever made should not cost registers in the loop
+// around it.
 template <class R, class F> JM_NOINLINE R lanewise(R x, F f) {
     R out = x;
     for (int i = 0; i < reg::count<R>; ++i) out[i] = f(x[i]);
     return out;
 }
 
-// --- exponentials ---------------------------------------------------------------------------------------------------------
+// --- exponentials --------------------------------------------------------------------------------
 
 // a * 2^n for a in [0.5, 2] and whole n in [-252, 252], rounded once.
 template <class R> JM_INLINE R scale(R a, R n) {
@@ -51,7 +55,9 @@ template <class R> JM_INLINE R scale(R a, R n) {
 #endif
 }
 
-template <class R> struct Reduced { R n, r; };
+template <class R> struct Reduced {
+    R n, r;
+};
 // x = n ln2 + r, |r| <= ln2 / 2
 template <class R> JM_INLINE Reduced<R> by_ln2(R x) {
     R n = reg::round<reg::nearest>(x * 0x1.715476p+0f);
@@ -61,14 +67,15 @@ template <class R> JM_INLINE Reduced<R> by_ln2(R x) {
 template <class R> JM_INLINE R exp_small(R x) {   // |x| < 105
     auto [n, r] = by_ln2(x);
     // (e^r - 1 - r) / r^2, 2^-28.2
-    R q = poly(r, R{} + 0x1.6ab77ap-10f, 0x1.123dcep-7f, 0x1.555860p-5f, 0x1.55548cp-3f, 0x1.fffffcp-2f);
+    R q = poly(r, R{} + 0x1.6ab77ap-10f, 0x1.123dcep-7f, 0x1.555860p-5f, 0x1.55548cp-3f,
+               0x1.fffffcp-2f);
     return scale(fma(q, r * r, r) + 1.0f, n);
 }
 template <class R> JM_INLINE R exp(R x) { return exp_small(at_least(at_most(x, 89.0f), -105.0f)); }
 
 template <class R> JM_INLINE R two_to(R r) {   // |r| <= 0.5, 2^-27.5
-    return poly(r, R{} + 0x1.4c0592p-13f, 0x1.5fb618p-10f, 0x1.3b2194p-7f, 0x1.c6adb4p-5f, 0x1.ebfbe6p-3f,
-                0x1.62e432p-1f, 1.0f);
+    return poly(r, R{} + 0x1.4c0592p-13f, 0x1.5fb618p-10f, 0x1.3b2194p-7f, 0x1.c6adb4p-5f,
+                0x1.ebfbe6p-3f, 0x1.62e432p-1f, 1.0f);
 }
 template <class R> JM_INLINE R exp2(R x) {
     x = at_least(at_most(x, 129.0f), -151.0f);
@@ -80,11 +87,13 @@ template <class R> JM_INLINE R expm1(R x) {
     R clamped = at_least(at_most(x, 89.0f), -18.0f);
     auto [n, r] = by_ln2(clamped);
     // (e^r - 1 - r) / r^2, 2^-29.7
-    R q = poly(r, R{} + 0x1.9fc8f0p-13f, 0x1.6d4622p-10f, 0x1.1111c6p-7f, 0x1.5554ecp-5f, 0x1.555554p-3f, 0.5f);
-    R t = fma(q, r * r, r);                                                    // e^r - 1
-    R half_scale = (R)((__builtin_convertvector(n, ints<R>) + 126) << 23);      // 2^(n-1): 2^128 would overflow
+    R q = poly(r, R{} + 0x1.9fc8f0p-13f, 0x1.6d4622p-10f, 0x1.1111c6p-7f, 0x1.5554ecp-5f,
+               0x1.555554p-3f, 0.5f);
+    R t = fma(q, r * r, r);   // e^r - 1
+    R half_scale =
+        (R)((__builtin_convertvector(n, ints<R>) + 126) << 23);   // 2^(n-1): 2^128 would overflow
     R out = fma(t, half_scale, half_scale - 0.5f);
-    return with_sign(out + out, x);                                            // keeps -0
+    return with_sign(out + out, x);   // keeps -0
 }
 
 // top / (big + small) for big >= small, as if the sum were not rounded.
@@ -96,27 +105,31 @@ template <class R> JM_INLINE R over_sum(R top, R big, R small) {
 template <class R> JM_INLINE R tanh(R x) {
     R a = at_most(magnitude(x), 10.0f);
     auto [n, r] = by_ln2(a + a);
-    R q = poly(r, R{} + 0x1.9fc8f0p-13f, 0x1.6d4622p-10f, 0x1.1111c6p-7f, 0x1.5554ecp-5f, 0x1.555554p-3f, 0.5f);
+    R q = poly(r, R{} + 0x1.9fc8f0p-13f, 0x1.6d4622p-10f, 0x1.1111c6p-7f, 0x1.5554ecp-5f,
+               0x1.555554p-3f, 0.5f);
     R t = fma(q, r * r, r);
     R s = (R)((__builtin_convertvector(n, ints<R>) + 127) << 23);
-    R em1 = fma(t, s, s - 1.0f);                                               // e^(2a) - 1
+    R em1 = fma(t, s, s - 1.0f);   // e^(2a) - 1
     return with_sign(over_sum(em1, R{} + 2.0f, em1), x);
 }
 
 template <class R> JM_INLINE R sigmoid(R x) {
-    // Through e^-|x|, which cannot overflow: e^x / (1 + e^x) on the left keeps full relative accuracy down to the denormals.
+    // Through e^-|x|, which cannot overflow: e^x / (1 + e^x) on the left keeps full relative
+    // accuracy down to the denormals.
     R e = exp_small(at_least(-magnitude(x), -105.0f));
     return over_sum(x < 0.0f ? e : R{} + 1.0f, R{} + 1.0f, e);
 }
 
-// --- logarithms -----------------------------------------------------------------------------------------------------------
+// --- logarithms ----------------------------------------------------------------------------------
 
-template <class R> struct Logged { R e, f, tail; };   // log(x) = e ln2 + f + tail, |tail| < f^2
+template <class R> struct Logged {
+    R e, f, tail;
+};   // log(x) = e ln2 + f + tail, |tail| < f^2
 template <class R> JM_INLINE R log_tail(R f) {
     R f2 = f * f;
     // (log(1+f) - f + f^2/2) / f^3 on [sqrt(1/2), sqrt(2)], 2^-27
-    R p = poly(f, R{} - 0x1.47ad34p-4f, 0x1.09fd80p-3f, -0x1.0d14fap-3f, 0x1.2243a0p-3f, -0x1.546d2ep-3f,
-               0x1.99a4acp-3f, -0x1.000240p-2f, 0x1.555554p-2f);
+    R p = poly(f, R{} - 0x1.47ad34p-4f, 0x1.09fd80p-3f, -0x1.0d14fap-3f, 0x1.2243a0p-3f,
+               -0x1.546d2ep-3f, 0x1.99a4acp-3f, -0x1.000240p-2f, 0x1.555554p-2f);
     return fma(f2 * f, p, f2 * -0.5f);
 }
 // For positive normal x.
@@ -139,7 +152,8 @@ template <class R> JM_INLINE R log10_join(Logged<R> l) {
     R t = fma(l.f, R{} - 0x1.5b235ep-27f, fma(l.e, R{} - 0x1.ec10c0p-27f, l.tail * 0x1.bcb7b2p-2f));
     return fma(l.e, R{} + 0x1.344136p-2f, fma(l.f, R{} + 0x1.bcb7b2p-2f, t));
 }
-// The join is redone with the exponent of denormals corrected; what has no logarithm gets its special value.
+// The join is redone with the exponent of denormals corrected; what has no logarithm gets its
+// special value.
 template <class R, class Join> JM_NOINLINE R log_special(R x, Join join_parts) {
     ints<R> small = x < 0x1p-126f;
     Logged<R> l = split_log(small ? x * 0x1p23f : x);
@@ -153,26 +167,34 @@ template <class R, class Join> JM_INLINE R log_with(R x, Join join_parts) {
     if (__builtin_expect(any_lane<R>(not_normal(x)), 0)) return log_special(x, join_parts);
     return join_parts(split_log(x));
 }
-template <class R> JM_INLINE R log(R x) { return log_with(x, [](Logged<R> l) { return log_join(l); }); }
-template <class R> JM_INLINE R log2(R x) { return log_with(x, [](Logged<R> l) { return log2_join(l); }); }
-template <class R> JM_INLINE R log10(R x) { return log_with(x, [](Logged<R> l) { return log10_join(l); }); }
+template <class R> JM_INLINE R log(R x) {
+    return log_with(x, [](Logged<R> l) { return log_join(l); });
+}
+template <class R> JM_INLINE R log2(R x) {
+    return log_with(x, [](Logged<R> l) { return log2_join(l); });
+}
+template <class R> JM_INLINE R log10(R x) {
+    return log_with(x, [](Logged<R> l) { return log10_join(l); });
+}
 
 template <class R> JM_INLINE R log1p(R x) {
-    R u = x + 1.0f, back = u - 1.0f, lost = (1.0f - (u - back)) + (x - back);   // u + lost = 1 + x exactly
+    R u = x + 1.0f, back = u - 1.0f,
+      lost = (1.0f - (u - back)) + (x - back);   // u + lost = 1 + x exactly
     ints<R> bits_of_u = (ints<R>)u, k = (bits_of_u - 0x3f3504f3) >> 23;
     R f = (R)(bits_of_u - (k << 23)) - 1.0f;
-    f = fma(lost, (R)(k < 100 ? (127 - k) << 23 : ints<R>{}), f);                // 2^-k
+    f = fma(lost, (R)(k < 100 ? (127 - k) << 23 : ints<R>{}), f);   // 2^-k
     R out = log_join(Logged<R>{__builtin_convertvector(k, R), f, log_tail(f)});
-    out = x < __builtin_inff() ? out : x;                                      // infinity and NaN stay
-    out = x == 0.0f ? x : out;                                                 // -0 stays
+    out = x < __builtin_inff() ? out : x;   // infinity and NaN stay
+    out = x == 0.0f ? x : out;              // -0 stays
     out = x == -1.0f ? R{} - __builtin_inff() : out;
     return x < -1.0f ? R{} + __builtin_nanf("") : out;
 }
 
-// --- trigonometry ---------------------------------------------------------------------------------------------------------
+// --- trigonometry --------------------------------------------------------------------------------
 
-constexpr float trig_limit = 1e5f;          // up to here three floats of pi reduce exactly enough
-constexpr float shift_in = 0x1.8p23f;       // adding it rounds to a whole number, which appears in the low bits
+constexpr float trig_limit = 1e5f;   // up to here three floats of pi reduce exactly enough
+constexpr float shift_in =
+    0x1.8p23f;   // adding it rounds to a whole number, which appears in the low bits
 
 template <class R> JM_INLINE R minus_pi_times(R x, R n) {
     // pi in three floats, each rounded down: then all products have the sign that keeps -0
@@ -180,7 +202,8 @@ template <class R> JM_INLINE R minus_pi_times(R x, R n) {
     r = fma(n, R{} - 0x1.4442d0p-23f, r);
     return fma(n, R{} - 0x1.84698ap-47f, r);
 }
-template <class R> JM_INLINE R sin_reduced(R r, words<R> flip) {   // |r| <= pi/2, flip: the sign bit to change
+template <class R>
+JM_INLINE R sin_reduced(R r, words<R> flip) {   // |r| <= pi/2, flip: the sign bit to change
     r = (R)((words<R>)r ^ flip);
     R s = r * r;
     // (sin(r)/r - 1) / r^2, 2^-27.1
@@ -191,23 +214,26 @@ template <class R> JM_INLINE bool beyond(R x, float limit) {
     return reg::any_beyond(magnitude(x), R{} + limit);
 }
 template <class R> JM_INLINE R sin(R x) {
-    if (__builtin_expect(beyond(x, trig_limit), 0)) return lanewise(x, [](float t) { return __builtin_sinf(t); });
+    if (__builtin_expect(beyond(x, trig_limit), 0))
+        return lanewise(x, [](float t) { return __builtin_sinf(t); });
     R k = fma(x, R{} + 0x1.45f306p-2f, R{} + shift_in);
     return sin_reduced(minus_pi_times(x, k - shift_in), (words<R>)k << 31);
 }
 template <class R> JM_INLINE R cos(R x) {
-    if (__builtin_expect(beyond(x, trig_limit), 0)) return lanewise(x, [](float t) { return __builtin_cosf(t); });
+    if (__builtin_expect(beyond(x, trig_limit), 0))
+        return lanewise(x, [](float t) { return __builtin_cosf(t); });
     // cos(x) = -(-1)^n sin(x - (n + 1/2) pi)
     R k = fma(magnitude(x), R{} + 0x1.45f306p-2f, R{} - 0.5f) + shift_in, n = k - shift_in;
     return sin_reduced(minus_pi_times(magnitude(x), n + 0.5f), ~((words<R>)k << 31) & 0x80000000u);
 }
 template <class R> JM_INLINE R tan(R x) {
-    if (__builtin_expect(beyond(x, trig_limit), 0)) return lanewise(x, [](float t) { return __builtin_tanf(t); });
+    if (__builtin_expect(beyond(x, trig_limit), 0))
+        return lanewise(x, [](float t) { return __builtin_tanf(t); });
     R k = fma(x, R{} + 0x1.45f306p-1f, R{} + shift_in);
     R r = minus_pi_times(x, (k - shift_in) * 0.5f), s = r * r;
     // (tan(r)/r - 1) / r^2 on |r| <= pi/4, 2^-29.5
-    R p = poly(s, R{} + 0x1.1ecf3ep-8f, 0x1.81d138p-14f, 0x1.62ebaep-7f, 0x1.5cbc88p-6f, 0x1.bad9f6p-5f,
-               0x1.110d9ep-3f, 0x1.555560p-2f);
+    R p = poly(s, R{} + 0x1.1ecf3ep-8f, 0x1.81d138p-14f, 0x1.62ebaep-7f, 0x1.5cbc88p-6f,
+               0x1.bad9f6p-5f, 0x1.110d9ep-3f, 0x1.555560p-2f);
     R t = fma(r * s, p, r);
     return ((ints<R>)k & 1) != 0 ? -1.0f / t : t;
 }
@@ -216,28 +242,28 @@ template <class R> JM_INLINE R atan(R x) {
     ints<R> inverted = a > 1.0f;
     R z = inverted ? -1.0f / a : a, s = z * z;
     // (atan(z)/z - 1) / z^2 on |z| <= 1, 2^-28.5
-    R p = poly(s, R{} - 0x1.d32d2cp-10f, 0x1.6410bcp-7f, -0x1.fd6facp-6f, 0x1.da24c8p-5f, -0x1.580814p-4f,
-               0x1.c08c1ap-4f, -0x1.242084p-3f, 0x1.9991e4p-3f, -0x1.55553ep-2f);
+    R p = poly(s, R{} - 0x1.d32d2cp-10f, 0x1.6410bcp-7f, -0x1.fd6facp-6f, 0x1.da24c8p-5f,
+               -0x1.580814p-4f, 0x1.c08c1ap-4f, -0x1.242084p-3f, 0x1.9991e4p-3f, -0x1.55553ep-2f);
     R base = inverted ? R{} + 0x1.921fb6p+0f : R{};
     return with_sign(base + fma(z * s, p, z), x);
 }
 
-// --- error function -------------------------------------------------------------------------------------------------------
+// --- error function ------------------------------------------------------------------------------
 
 template <class R> JM_INLINE R erf(R x) {
     R a = at_most(magnitude(x), 3.95f), s = a * a;   // erf(3.95) rounds to 1
     // erf(a)/a - 1 on [0, 1], 2^-29.4
-    R p = poly(s, R{} + 0x1.4771fep-14f, -0x1.a3515ep-11f, 0x1.53f224p-8f, -0x1.b7f71ap-6f, 0x1.ce2ce6p-4f,
-               -0x1.81273ep-2f, 0x1.06eba8p-3f);
+    R p = poly(s, R{} + 0x1.4771fep-14f, -0x1.a3515ep-11f, 0x1.53f224p-8f, -0x1.b7f71ap-6f,
+               0x1.ce2ce6p-4f, -0x1.81273ep-2f, 0x1.06eba8p-3f);
     R near_zero = fma(a, p, a);
     // log2(erfc(a)) on [0.94, 3.95], 2^-27.5 of erf
-    R l = poly(a, R{} - 0x1.9628e6p-16f, 0x1.1c3590p-11f, -0x1.6b288ep-8f, 0x1.1d231cp-5f, -0x1.3ad290p-3f,
-               -0x1.d51d2ap-1f, -0x1.a0d0d8p+0f, -0x1.be68dcp-15f);
+    R l = poly(a, R{} - 0x1.9628e6p-16f, 0x1.1c3590p-11f, -0x1.6b288ep-8f, 0x1.1d231cp-5f,
+               -0x1.3ad290p-3f, -0x1.d51d2ap-1f, -0x1.a0d0d8p+0f, -0x1.be68dcp-15f);
     R n = reg::round<reg::nearest>(l);
     ints<R> k = (__builtin_convertvector(n, ints<R>) + 127) << 23;
     R far = fma(two_to(l - n), -(R)k, R{} + 1.0f);
     return with_sign(a > 0.97f ? far : near_zero, x);
 }
 
-}  // namespace fast
-}  // namespace jm
+}   // namespace fast
+}   // namespace jm

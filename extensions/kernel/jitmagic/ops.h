@@ -1,8 +1,10 @@
-// Pointwise operations that need no approximation: arithmetic, comparison, rounding, logic and bits, for scalars and Vec.
+// Pointwise operations that need no approximation: arithmetic, comparison, rounding, logic and
+// bits, for scalars and Vec.
 //
-// In and out: values of one dtype (comparisons and logic give bool). Invariant: torch's semantics, lane by lane: NaN
-// propagates through minimum, maximum and relu; floordiv and remainder follow the divisor's sign; integers wrap; shifts by a
-// negative or too large amount give 0 (or the sign for rshift); integer division by zero gives 0 and never traps.
+// In and out: values of one dtype (comparisons and logic give bool). Invariant: torch's semantics,
+// lane by lane: NaN propagates through minimum, maximum and relu; floordiv and remainder follow the
+// divisor's sign; integers wrap; shifts by a negative or too large amount give 0 (or the sign for
+// rshift); integer division by zero gives 0 and never traps.
 #pragma once
 #include "vec.h"
 
@@ -12,7 +14,8 @@ namespace jm {
 #define JM_FOR_VEC template <class T, int N> JM_INLINE
 #define JM_SPLIT1(NAME, a) join(NAME((a).lo()), NAME((a).hi()))
 #define JM_SPLIT2(NAME, a, b) join(NAME((a).lo(), (b).lo()), NAME((a).hi(), (b).hi()))
-#define JM_SPLIT3(NAME, a, b, c) join(NAME((a).lo(), (b).lo(), (c).lo()), NAME((a).hi(), (b).hi(), (c).hi()))
+#define JM_SPLIT3(NAME, a, b, c) \
+    join(NAME((a).lo(), (b).lo(), (c).lo()), NAME((a).hi(), (b).hi(), (c).hi()))
 
 namespace detail {
 // Signed overflow is undefined for scalars and for vectors: wrap in the unsigned type.
@@ -36,28 +39,33 @@ template <class T, int N, class F> JM_INLINE auto each(Vec<T, N> a, Vec<T, N> b,
     for (int i = 0; i < N; ++i) out[i] = f(x[i], y[i]);
     return Vec<U, N>::load(out);
 }
-}  // namespace detail
+}   // namespace detail
 
-#define JM_EACH1(NAME) JM_FOR_VEC auto NAME(Vec<T, N> a) { return detail::each(a, [](T x) { return NAME(x); }); }
+#define JM_EACH1(NAME) \
+    JM_FOR_VEC auto NAME(Vec<T, N> a) { \
+        return detail::each(a, [](T x) { return NAME(x); }); \
+    }
 #define JM_EACH2(NAME) \
-    JM_FOR_VEC auto NAME(Vec<T, N> a, Vec<T, N> b) { return detail::each(a, b, [](T x, T y) { return NAME(x, y); }); }
+    JM_FOR_VEC auto NAME(Vec<T, N> a, Vec<T, N> b) { \
+        return detail::each(a, b, [](T x, T y) { return NAME(x, y); }); \
+    }
 
-// --- add, sub, mul, neg, truediv, fma --------------------------------------------------------------------------------
+// --- add, sub, mul, neg, truediv, fma ------------------------------------------------------------
 
-#define JM_ARITHMETIC(NAME, OP, BOOL_OP)                                                                   \
-    JM_FOR_SCALAR(is_scalar<T>) T NAME(T a, T b) {                                                        \
-        if constexpr (is_real<T>) return a OP b;                                                           \
-        else if constexpr (is_bool<T>) return bool(int(a) BOOL_OP int(b));                                 \
-        else return T(uint64_t(a) OP uint64_t(b));                                                         \
-    }                                                                                                      \
-    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a, Vec<T, N> b) {                                                  \
-        if constexpr (Vec<T, N>::wide) return JM_SPLIT2(NAME, a, b);                                       \
-        else if constexpr (is_real<T>) return Vec<T, N>(a.v OP b.v);                                       \
-        else if constexpr (is_bool<T>) return Vec<T, N>(a.v BOOL_OP b.v);                                  \
-        else {                                                                                             \
-            using U = detail::wrapping<T, N>;                                                              \
-            return Vec<T, N>((raw<T, N>)((U)a.v OP (U)b.v));                                               \
-        }                                                                                                  \
+#define JM_ARITHMETIC(NAME, OP, BOOL_OP) \
+    JM_FOR_SCALAR(is_scalar<T>) T NAME(T a, T b) { \
+        if constexpr (is_real<T>) return a OP b; \
+        else if constexpr (is_bool<T>) return bool(int(a) BOOL_OP int(b)); \
+        else return T(uint64_t(a) OP uint64_t(b)); \
+    } \
+    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a, Vec<T, N> b) { \
+        if constexpr (Vec<T, N>::wide) return JM_SPLIT2(NAME, a, b); \
+        else if constexpr (is_real<T>) return Vec<T, N>(a.v OP b.v); \
+        else if constexpr (is_bool<T>) return Vec<T, N>(a.v BOOL_OP b.v); \
+        else { \
+            using U = detail::wrapping<T, N>; \
+            return Vec<T, N>((raw<T, N>)((U)a.v OP(U) b.v)); \
+        } \
     }
 JM_ARITHMETIC(add, +, |)
 JM_ARITHMETIC(sub, -, ^)
@@ -96,14 +104,14 @@ JM_FOR_VEC Vec<T, N> sqrt(Vec<T, N> a) {
 }
 template <class T> JM_INLINE T rsqrt(T a) { return truediv(T(1), sqrt(a)); }
 
-// --- comparison and logic ----------------------------------------------------------------------------------------------
+// --- comparison and logic ------------------------------------------------------------------------
 
-#define JM_COMPARISON(NAME, OP)                                                                           \
-    JM_FOR_SCALAR(is_scalar<T>) bool NAME(T a, T b) { return a OP b; }                                     \
-    JM_FOR_VEC Mask<N> NAME(Vec<T, N> a, Vec<T, N> b) {                                                    \
-        if constexpr (detail::split<T, N>) return JM_SPLIT2(NAME, a, b);                                   \
-        else if constexpr (is_bool<T>) return Mask<N>((-a.v)OP(-b.v));                                     \
-        else return detail::mask_from<raw<signed_of<T>, N>, N>(a.v OP b.v);                                \
+#define JM_COMPARISON(NAME, OP) \
+    JM_FOR_SCALAR(is_scalar<T>) bool NAME(T a, T b) { return a OP b; } \
+    JM_FOR_VEC Mask<N> NAME(Vec<T, N> a, Vec<T, N> b) { \
+        if constexpr (detail::split<T, N>) return JM_SPLIT2(NAME, a, b); \
+        else if constexpr (is_bool<T>) return Mask<N>((-a.v)OP(-b.v)); \
+        else return detail::mask_from<raw<signed_of<T>, N>, N>(a.v OP b.v); \
     }
 JM_COMPARISON(eq, ==)
 JM_COMPARISON(ne, !=)
@@ -113,12 +121,12 @@ JM_COMPARISON(gt, >)
 JM_COMPARISON(ge, >=)
 #undef JM_COMPARISON
 
-#define JM_BITWISE(NAME, OP)                                                                              \
-    JM_FOR_SCALAR(is_int<T> || is_bool<T>) T NAME(T a, T b) { return T(a OP b); }                          \
-    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a, Vec<T, N> b) {                                                  \
-        static_assert(!is_real<T>, "bitwise operations take integers and bool");                           \
-        if constexpr (Vec<T, N>::wide) return JM_SPLIT2(NAME, a, b);                                       \
-        else return Vec<T, N>(a.v OP b.v);                                                                 \
+#define JM_BITWISE(NAME, OP) \
+    JM_FOR_SCALAR(is_int<T> || is_bool<T>) T NAME(T a, T b) { return T(a OP b); } \
+    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a, Vec<T, N> b) { \
+        static_assert(!is_real<T>, "bitwise operations take integers and bool"); \
+        if constexpr (Vec<T, N>::wide) return JM_SPLIT2(NAME, a, b); \
+        else return Vec<T, N>(a.v OP b.v); \
     }
 JM_BITWISE(bitwise_and, &)
 JM_BITWISE(bitwise_or, |)
@@ -134,9 +142,15 @@ JM_FOR_VEC Vec<T, N> bitwise_not(Vec<T, N> a) {
     else return Vec<T, N>(~a.v);
 }
 
-template <class T> JM_INLINE auto logical_and(T a, T b) { return bitwise_and(convert<bool>(a), convert<bool>(b)); }
-template <class T> JM_INLINE auto logical_or(T a, T b) { return bitwise_or(convert<bool>(a), convert<bool>(b)); }
-template <class T> JM_INLINE auto logical_xor(T a, T b) { return bitwise_xor(convert<bool>(a), convert<bool>(b)); }
+template <class T> JM_INLINE auto logical_and(T a, T b) {
+    return bitwise_and(convert<bool>(a), convert<bool>(b));
+}
+template <class T> JM_INLINE auto logical_or(T a, T b) {
+    return bitwise_or(convert<bool>(a), convert<bool>(b));
+}
+template <class T> JM_INLINE auto logical_xor(T a, T b) {
+    return bitwise_xor(convert<bool>(a), convert<bool>(b));
+}
 template <class T> JM_INLINE auto logical_not(T a) { return bitwise_not(convert<bool>(a)); }
 
 JM_FOR_SCALAR(is_scalar<T> || is_half<T>) T where(bool m, T a, T b) { return m ? a : b; }
@@ -150,8 +164,10 @@ JM_FOR_SCALAR(is_int<T>) T rshift(T a, T b) {
     return T(a >> b);
 }
 JM_FOR_VEC Vec<T, N> lshift(Vec<T, N> a, Vec<T, N> b) {
-    if constexpr (sizeof(T) < 4) return convert<T>(lshift(convert<int32_t>(a), where(lt(b, Vec<T, N>(8 * sizeof(T))),
-                                                          convert<int32_t>(b), Vec<int32_t, N>(-1))));
+    if constexpr (sizeof(T) < 4)
+        return convert<T>(lshift(
+            convert<int32_t>(a),
+            where(lt(b, Vec<T, N>(8 * sizeof(T))), convert<int32_t>(b), Vec<int32_t, N>(-1))));
     else if constexpr (Vec<T, N>::wide) return JM_SPLIT2(lshift, a, b);
     else {
         using U = detail::wrapping<T, N>;
@@ -160,7 +176,8 @@ JM_FOR_VEC Vec<T, N> lshift(Vec<T, N> a, Vec<T, N> b) {
     }
 }
 JM_FOR_VEC Vec<T, N> rshift(Vec<T, N> a, Vec<T, N> b) {
-    if constexpr (sizeof(T) < 4) return convert<T>(rshift(convert<int32_t>(a), convert<int32_t>(b)));
+    if constexpr (sizeof(T) < 4)
+        return convert<T>(rshift(convert<int32_t>(a), convert<int32_t>(b)));
     else if constexpr (Vec<T, N>::wide) return JM_SPLIT2(rshift, a, b);
     else {
         using U = detail::wrapping<T, N>;
@@ -172,24 +189,24 @@ JM_FOR_VEC Vec<T, N> rshift(Vec<T, N> a, Vec<T, N> b) {
     }
 }
 
-// --- order: minimum, maximum, relu, abs, sign ---------------------------------------------------------------------------
+// --- order: minimum, maximum, relu, abs, sign ----------------------------------------------------
 
-#define JM_ORDER(NAME, FNAME, OP, CLAMP)                                                                         \
-    JM_FOR_SCALAR(is_scalar<T>) T NAME(T a, T b) { return a OP b || a != a ? a : b; }                      \
-    JM_FOR_SCALAR(is_scalar<T>) T FNAME(T a, T b) { return a OP b || b != b ? a : b; }                     \
-    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a, Vec<T, N> b) {                                                  \
-        if constexpr (Vec<T, N>::wide) return JM_SPLIT2(NAME, a, b);                                       \
-        else if constexpr (is_real<T>) {                                                                   \
-            raw<T, N> out = reg::CLAMP(b.v, a.v);   /* b where one is NaN */                               \
-            return Vec<T, N>(a.v != a.v ? a.v : out);                                                      \
-        } else return where(NAME##_first(a, b), a, b);                                                     \
-    }                                                                                                      \
-    JM_FOR_VEC Vec<T, N> FNAME(Vec<T, N> a, Vec<T, N> b) {                                                 \
-        if constexpr (Vec<T, N>::wide) return JM_SPLIT2(FNAME, a, b);                                      \
-        else if constexpr (is_real<T>) {                                                                   \
-            raw<T, N> out = reg::CLAMP(b.v, a.v);                                                          \
-            return Vec<T, N>(b.v != b.v ? a.v : out);                                                      \
-        } else return NAME(a, b);                                                                          \
+#define JM_ORDER(NAME, FNAME, OP, CLAMP) \
+    JM_FOR_SCALAR(is_scalar<T>) T NAME(T a, T b) { return a OP b || a != a ? a : b; } \
+    JM_FOR_SCALAR(is_scalar<T>) T FNAME(T a, T b) { return a OP b || b != b ? a : b; } \
+    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a, Vec<T, N> b) { \
+        if constexpr (Vec<T, N>::wide) return JM_SPLIT2(NAME, a, b); \
+        else if constexpr (is_real<T>) { \
+            raw<T, N> out = reg::CLAMP(b.v, a.v); /* b where one is NaN */ \
+            return Vec<T, N>(a.v != a.v ? a.v : out); \
+        } else return where(NAME##_first(a, b), a, b); \
+    } \
+    JM_FOR_VEC Vec<T, N> FNAME(Vec<T, N> a, Vec<T, N> b) { \
+        if constexpr (Vec<T, N>::wide) return JM_SPLIT2(FNAME, a, b); \
+        else if constexpr (is_real<T>) { \
+            raw<T, N> out = reg::CLAMP(b.v, a.v); \
+            return Vec<T, N>(b.v != b.v ? a.v : out); \
+        } else return NAME(a, b); \
     }
 JM_FOR_VEC Mask<N> minimum_first(Vec<T, N> a, Vec<T, N> b) { return lt(a, b); }
 JM_FOR_VEC Mask<N> maximum_first(Vec<T, N> a, Vec<T, N> b) { return gt(a, b); }
@@ -208,16 +225,18 @@ namespace detail {
 template <class T> constexpr unsigned_of<T> sign_bit = unsigned_of<T>(1) << (8 * sizeof(T) - 1);
 JM_FOR_VEC auto to_bits(Vec<T, N> a) { return (wrapping<T, N>)a.v; }
 JM_FOR_VEC Vec<T, N> from_bits(wrapping<T, N> u) { return Vec<T, N>((raw<T, N>)u); }
-}  // namespace detail
+}   // namespace detail
 
 JM_FOR_SCALAR(is_number<T>) T abs(T a) {
-    if constexpr (is_real<T>) return bit_cast<T>(unsigned_of<T>(bit_cast<unsigned_of<T>>(a) & ~detail::sign_bit<T>));
+    if constexpr (is_real<T>)
+        return bit_cast<T>(unsigned_of<T>(bit_cast<unsigned_of<T>>(a) & ~detail::sign_bit<T>));
     else if constexpr (is_unsigned<T>) return a;
     else return a < 0 ? neg(a) : a;
 }
 JM_FOR_VEC Vec<T, N> abs(Vec<T, N> a) {
     if constexpr (Vec<T, N>::wide) return JM_SPLIT1(abs, a);
-    else if constexpr (is_real<T>) return detail::from_bits<T, N>(detail::to_bits(a) & ~detail::sign_bit<T>);
+    else if constexpr (is_real<T>)
+        return detail::from_bits<T, N>(detail::to_bits(a) & ~detail::sign_bit<T>);
     else if constexpr (is_unsigned<T>) return a;
     else return Vec<T, N>(a.v < T(0) ? neg(a).v : a.v);
 }
@@ -233,17 +252,17 @@ JM_FOR_VEC Vec<T, N> sign(Vec<T, N> a) {
     }
 }
 
-// --- rounding and classification: integers are whole and finite ---------------------------------------------------------
+// --- rounding and classification: integers are whole and finite ----------------------------------
 
-#define JM_ROUNDING(NAME, HOW)                                                                            \
-    JM_FOR_SCALAR(is_number<T>) T NAME(T a) {                                                              \
-        if constexpr (is_int<T>) return a;                                                                 \
-        else return reg::lane_round<reg::HOW>(a);                                                          \
-    }                                                                                                      \
-    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a) {                                                               \
-        if constexpr (is_int<T>) return a;                                                                 \
-        else if constexpr (Vec<T, N>::wide) return JM_SPLIT1(NAME, a);                                     \
-        else return Vec<T, N>(reg::round<reg::HOW>(a.v));                                                  \
+#define JM_ROUNDING(NAME, HOW) \
+    JM_FOR_SCALAR(is_number<T>) T NAME(T a) { \
+        if constexpr (is_int<T>) return a; \
+        else return reg::lane_round<reg::HOW>(a); \
+    } \
+    JM_FOR_VEC Vec<T, N> NAME(Vec<T, N> a) { \
+        if constexpr (is_int<T>) return a; \
+        else if constexpr (Vec<T, N>::wide) return JM_SPLIT1(NAME, a); \
+        else return Vec<T, N>(reg::round<reg::HOW>(a.v)); \
     }
 JM_ROUNDING(floor, down)
 JM_ROUNDING(ceil, up)
@@ -255,7 +274,7 @@ template <class T> JM_INLINE T frac(T a) { return sub(a, trunc(a)); }
 namespace detail {
 template <class T> constexpr T infinity = T(__builtin_inff());
 template <class T> constexpr T not_a_number = T(__builtin_nanf(""));
-}  // namespace detail
+}   // namespace detail
 
 JM_FOR_SCALAR(is_number<T>) bool isnan(T a) { return a != a; }
 JM_FOR_VEC Mask<N> isnan(Vec<T, N> a) { return ne(a, a); }
@@ -280,12 +299,14 @@ JM_FOR_SCALAR(is_number<T>) bool signbit(T a) {
     else return a < T(0);
 }
 JM_FOR_VEC Mask<N> signbit(Vec<T, N> a) {
-    if constexpr (is_real<T>) return lt(reinterpret<signed_of<T>>(a), Vec<signed_of<T>, N>(signed_of<T>(0)));
+    if constexpr (is_real<T>)
+        return lt(reinterpret<signed_of<T>>(a), Vec<signed_of<T>, N>(signed_of<T>(0)));
     else return lt(a, Vec<T, N>(T(0)));
 }
 JM_FOR_SCALAR(is_real<T>) T copysign(T a, T b) {
     using U = unsigned_of<T>;
-    return bit_cast<T>(U((bit_cast<U>(a) & ~detail::sign_bit<T>) | (bit_cast<U>(b) & detail::sign_bit<T>)));
+    return bit_cast<T>(
+        U((bit_cast<U>(a) & ~detail::sign_bit<T>) | (bit_cast<U>(b) & detail::sign_bit<T>)));
 }
 JM_FOR_VEC Vec<T, N> copysign(Vec<T, N> a, Vec<T, N> b) {
     if constexpr (Vec<T, N>::wide) return JM_SPLIT2(copysign, a, b);
@@ -295,11 +316,13 @@ JM_FOR_VEC Vec<T, N> copysign(Vec<T, N> a, Vec<T, N> b) {
     }
 }
 
-// --- division with a rounding: fmod, remainder, floordiv ------------------------------------------------------------------
+// --- division with a rounding: fmod, remainder, floordiv -----------------------------------------
 
 namespace detail {
-template <class T> JM_INLINE bool traps(T b) { return b == T(0) || (!is_unsigned<T> && b == T(-1)); }
-}  // namespace detail
+template <class T> JM_INLINE bool traps(T b) {
+    return b == T(0) || (!is_unsigned<T> && b == T(-1));
+}
+}   // namespace detail
 
 JM_FOR_SCALAR(is_number<T>) T fmod(T a, T b) {
     if constexpr (same<T, float>) return __builtin_fmodf(a, b);
@@ -316,7 +339,8 @@ JM_FOR_SCALAR(is_number<T>) T floordiv(T a, T b) {
         T q = T(a / b);
         return q * b != a && (a < T(0)) != (b < T(0)) ? T(q - 1) : q;
     } else {
-        // The quotient that goes with `remainder`: exact multiple first, then the nearest whole number to it.
+        // The quotient that goes with `remainder`: exact multiple first, then the nearest whole
+        // number to it.
         if (b == T(0)) return a / b;
         T r = fmod(a, b), q = (a - r) / b;
         if (r != T(0) && (r < T(0)) != (b < T(0))) q -= T(1);
@@ -329,4 +353,4 @@ JM_EACH2(fmod)
 JM_EACH2(remainder)
 JM_EACH2(floordiv)
 
-}  // namespace jm
+}   // namespace jm

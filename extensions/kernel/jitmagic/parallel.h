@@ -1,9 +1,11 @@
 // parallel_for over the threads of torch.
 //
-// In: an extent, the least work worth a thread, a function of a range. Out: the function has run on every range once.
-// Invariants: ranges are contiguous, in thread order and depend only on the extent and the number of threads, so results are
-// reproducible for a fixed thread count; inside another parallel region everything runs on the calling thread.
-// The number of threads: `threads` if positive, else what OpenMP would use. torch.set_num_threads sets exactly that, because the
+// In: an extent, the least work worth a thread, a function of a range. Out: the function has run on
+// every range once.
+// Invariants: ranges are contiguous, in thread order and depend only on the extent and the number
+// of threads, so results are reproducible for a fixed thread count; inside another parallel region
+// everything runs on the calling thread. The number of threads: `threads` if positive, else what
+// OpenMP would use. torch.set_num_threads sets exactly that, because the
 // GOMP_* symbols of a kernel resolve to the libgomp that torch has loaded into the global scope.
 #pragma once
 #include "dtype.h"
@@ -29,7 +31,8 @@ JM_INLINE int max_threads() {
 
 // How many threads n units deserve when one thread should get at least `grain` of them.
 JM_INLINE int threads_for(int64_t n, int64_t grain, int threads = 0) {
-    if (n <= grain || grain <= 0) return n > 1 && grain <= 0 ? (threads > 0 ? threads : max_threads()) : 1;
+    if (n <= grain || grain <= 0)
+        return n > 1 && grain <= 0 ? (threads > 0 ? threads : max_threads()) : 1;
     int64_t most = threads > 0 ? threads : max_threads(), wanted = (n + grain - 1) / grain;
     return int(wanted < most ? wanted : most);
 }
@@ -54,14 +57,17 @@ JM_INLINE void barrier() {
 #endif
 }
 
-struct Range { int64_t begin, end; };
+struct Range {
+    int64_t begin, end;
+};
 // The part-th of `parts` nearly equal ranges of [0, n), cut at multiples of `align`.
 JM_INLINE Range part_of(int64_t n, int64_t part, int64_t parts, int64_t align = 1) {
     int64_t units = (n + align - 1) / align, end = units * (part + 1) / parts * align;
     return {units * part / parts * align, end < n ? end : n};
 }
 
-// body(begin, end) over [0, n). Align: ranges begin at multiples of it, so that only the last one has a tail of lanes.
+// body(begin, end) over [0, n). Align: ranges begin at multiples of it, so that only the last one
+// has a tail of lanes.
 template <int64_t Align = 1, class Body>
 JM_INLINE void parallel_for(int64_t n, int64_t grain, Body body, int threads = 0) {
     int count = threads_for(n, grain, threads);
@@ -75,4 +81,4 @@ JM_INLINE void parallel_for(int64_t n, int64_t grain, Body body, int threads = 0
     });
 }
 
-}  // namespace jm
+}   // namespace jm

@@ -1,9 +1,11 @@
 // Reductions: across the lanes of a Vec, and accumulators that take one Vec at a time.
 //
-// In: Vecs of values, the last one perhaps with n valid lanes. Out: `result()`, one scalar. All accumulators have add(v), add(v, n),
-// merge(other of a later range), result(). Invariants: sums of floats cascade (blocks of 32 adds, three levels), so the error grows
-// like that of a pairwise sum; NaN wins in max, min, argmax and argmin; the first index wins among equals, as in torch.
-//   Sum<T,N>  Prod<T,N>  Max<T,N>  Min<T,N>  ArgMax<T,N>  ArgMin<T,N>  Welford<T,N> (mean, variance)  Any<N>  All<N>
+// In: Vecs of values, the last one perhaps with n valid lanes. Out: `result()`, one scalar. All
+// accumulators have add(v), add(v, n), merge(other of a later range), result(). Invariants: sums of
+// floats cascade (blocks of 32 adds, three levels), so the error grows like that of a pairwise sum;
+// NaN wins in max, min, argmax and argmin; the first index wins among equals, as in torch.
+//   Sum<T,N>  Prod<T,N>  Max<T,N>  Min<T,N>  ArgMax<T,N>  ArgMin<T,N>  Welford<T,N> (mean,
+//       variance)  Any<N>  All<N>
 // For speed on data in cache keep two or four Sums side by side and merge them at the end.
 #pragma once
 #include "ops.h"
@@ -11,10 +13,10 @@
 namespace jm {
 
 // The lanes are combined as a balanced tree.
-#define JM_HORIZONTAL(NAME, OP)                                                                           \
-    JM_FOR_VEC T NAME(Vec<T, N> v) {                                                                       \
-        if constexpr (N == 2) return OP(v[0], v[1]);                                                       \
-        else return NAME(OP(v.lo(), v.hi()));                                                              \
+#define JM_HORIZONTAL(NAME, OP) \
+    JM_FOR_VEC T NAME(Vec<T, N> v) { \
+        if constexpr (N == 2) return OP(v[0], v[1]); \
+        else return NAME(OP(v.lo(), v.hi())); \
     }
 JM_HORIZONTAL(hsum, add)
 JM_HORIZONTAL(hprod, mul)
@@ -33,7 +35,7 @@ template <class T> JM_INLINE T highest() {
     else if constexpr (is_unsigned<T>) return T(-1);
     else return T(~sign_bit<T>);
 }
-}  // namespace detail
+}   // namespace detail
 
 template <class T, int N> struct Sum {
     Vec<T, N> block{T(0)}, middle{T(0)}, top{T(0)};
@@ -60,13 +62,15 @@ template <class T, int N> struct Sum {
     }
 };
 
-#define JM_FOLD(NAME, OP, START, HORIZONTAL)                                                              \
-    template <class T, int N> struct NAME {                                                                \
-        Vec<T, N> value{START};                                                                            \
-        JM_INLINE void add(Vec<T, N> v) { value = OP(value, v); }                                          \
-        JM_INLINE void add(Vec<T, N> v, int64_t n) { add(where(first_n<N>(n), v, Vec<T, N>(START))); }     \
-        JM_INLINE void merge(const NAME& o) { value = OP(value, o.value); }                                \
-        JM_INLINE T result() const { return HORIZONTAL(value); }                                           \
+#define JM_FOLD(NAME, OP, START, HORIZONTAL) \
+    template <class T, int N> struct NAME { \
+        Vec<T, N> value{START}; \
+        JM_INLINE void add(Vec<T, N> v) { value = OP(value, v); } \
+        JM_INLINE void add(Vec<T, N> v, int64_t n) { \
+            add(where(first_n<N>(n), v, Vec<T, N>(START))); \
+        } \
+        JM_INLINE void merge(const NAME& o) { value = OP(value, o.value); } \
+        JM_INLINE T result() const { return HORIZONTAL(value); } \
     };
 JM_FOLD(Prod, mul, T(1), hprod)
 JM_FOLD(Max, maximum, detail::lowest<T>(), hmax)
@@ -88,7 +92,8 @@ template <int N> struct All {
     JM_INLINE bool result() const { return all(value); }
 };
 
-// Largest ? argmax : argmin. `next` is the index of lane 0 of the next Vec: construct with the index at which this range begins.
+// Largest ? argmax : argmin. `next` is the index of lane 0 of the next Vec: construct with the
+// index at which this range begins.
 template <class T, int N, bool Largest> struct ArgBest {
     Vec<T, N> value;
     Vec<int64_t, N> index, lane_index;
@@ -97,7 +102,9 @@ template <class T, int N, bool Largest> struct ArgBest {
     JM_INLINE explicit ArgBest(int64_t begin = 0)
         : value(worst()), index(begin), lane_index(iota<int64_t, N>(begin)), first(begin) {}
     static JM_INLINE T worst() { return Largest ? detail::lowest<T>() : detail::highest<T>(); }
-    static JM_INLINE bool better(T a, T b) { return (Largest ? a > b : a < b) || (a != a && b == b); }
+    static JM_INLINE bool better(T a, T b) {
+        return (Largest ? a > b : a < b) || (a != a && b == b);
+    }
     static JM_INLINE Mask<N> better(Vec<T, N> a, Vec<T, N> b) {
         Mask<N> m = Largest ? gt(a, b) : lt(a, b);
         if constexpr (is_real<T>) m = m | (isnan(a) & ~isnan(b));
@@ -110,7 +117,10 @@ template <class T, int N, bool Largest> struct ArgBest {
         index = where(m, lane_index, index);
         lane_index = jm::add(lane_index, Vec<int64_t, N>(int64_t(N)));
     }
-    struct Found { T value; int64_t index; };
+    struct Found {
+        T value;
+        int64_t index;
+    };
     JM_INLINE Found found() const {
         Found out{value[0], index[0]};
         for (int i = 1; i < N; ++i) {
@@ -131,7 +141,8 @@ template <class T, int N, bool Largest> struct ArgBest {
 template <class T, int N> using ArgMax = ArgBest<T, N, true>;
 template <class T, int N> using ArgMin = ArgBest<T, N, false>;
 
-// Mean and sum of squared deviations in one pass (Welford 1962; lanes and ranges merged by Chan, Golub and LeVeque 1979).
+// Mean and sum of squared deviations in one pass (Welford 1962; lanes and ranges merged by Chan,
+// Golub and LeVeque 1979).
 template <class T> struct Moments {
     T mean = T(0), m2 = T(0), count = T(0);
     JM_INLINE void merge(Moments o) {
@@ -142,7 +153,8 @@ template <class T> struct Moments {
         m2 += o.m2 + delta * delta * count * share;
         count = total;
     }
-    JM_INLINE T variance(T correction) const {   // NaN or infinite like torch when count <= correction
+    JM_INLINE T
+    variance(T correction) const {   // NaN or infinite like torch when count <= correction
         T free_count = count - correction;
         return m2 / (free_count > T(0) ? free_count : T(0));
     }
@@ -173,4 +185,4 @@ template <class T, int N> struct Welford {
     }
 };
 
-}  // namespace jm
+}   // namespace jm

@@ -1,41 +1,53 @@
 // jm::Vec<T, N>: N lanes of T. The contract between the C++ renderer and the headers of this folder.
 //
-// HEADERS (each includes what it needs)
-//   dtype.h     bf16, f16, convert<U>(scalar), traits           vec.h     this: types, memory, conversion, masks
-//   ops.h       arithmetic, comparison, rounding, bit ops         math.h    exp … lgamma; includes ops.h and vec.h: the whole table
-//   reduce.h    accumulators and horizontal reductions           parallel.h  parallel_for over torch's threads
-//   gemm.h      small and medium fp32 matrix products             random.h  Philox4x32-10
-//   Flags: -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off -std=c++17 -shared -fPIC
-//   Correct without -fopenmp and for any -march; without AVX2+FMA the math functions call libm lane by lane.
+// HEADERS (each includes what it needs; "math.h" has the whole pointwise table)
+//   dtype.h     bf16, f16, convert<U>(scalar), traits
+//   isa.h       register width, the few instructions that have no operator
+//   vec.h       this file: types, memory, conversion, masks; includes ops.h
+//   ops.h       arithmetic, comparison, rounding, logic, bits
+//   math.h      exp … lgamma (math_float.h, math_double.h: the vectorised ones)
+//   reduce.h    accumulators and horizontal reductions
+//   parallel.h  parallel_for over torch's threads
+//   gemm.h      small and medium fp32 matrix products
+//   random.h    Philox4x32-10
+// FLAGS -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off -std=c++17
+//   -shared -fPIC. Correct without -fopenmp and for any -march; without AVX2 + FMA the math
+//   functions call libm lane by lane.
 //
-// TYPES   T: float double int8_t…int64_t uint8_t…uint64_t bool, and for storage only bf16 f16 (load, store, where, convert; compute in
-//   float). N: a power of two >= 2; use ONE N for all dtypes of a loop: N = lanes<float> (16 / 8 / 4), or lanes<double> when
-//   all is double. A Vec larger than a register is a pair of halves; smaller ones are fine too.
-//   Vec<bool, N> IS the mask type (alias Mask<N>): comparisons give it, `where` takes it, & | ^ ~ work, load and store use 1 byte.
-//
-// MEMORY
-//   Vec<T,N> x;  Vec<T,N>(scalar)  (broadcast, implicit)          iota<T,N>(start = 0)  -> start, start+1, …
-//   Vec<T,N>::load(p)   load(p, n)   load(p, n, fill)             n = number of valid lanes (n >= N: all); others are fill, default 0
-//   v.store(p)          v.store(p, n)                             no alignment is needed; nothing outside n is touched
-//   v.stream(p)                                                   non-temporal; p aligned to the register, else a plain store
-//   Vec<T,N>::gather(p, Vec<int64_t,N> index)   gather(p, index, mask)   gather(p, index, mask, fill)
-//   Vec<T,N>::strided(p, stride)  strided(p, stride, n)           p[0], p[stride], …
+// TYPES
+//   T: float double int8_t … int64_t uint8_t … uint64_t bool, and bf16 f16 for storage only (load,
+//   store, where, convert: compute in float). N: a power of two >= 2. Use ONE N for all dtypes of a
+//   loop: lanes<float> (16 / 8 / 4), twice that to overlap long chains, or lanes<double> where all
+//   is double. A Vec larger than a register is a pair of halves; smaller ones are fine too.
+//   Vec<bool, N> IS the mask type (alias Mask<N>): comparisons give it, `where` takes it,
+//   & | ^ ~ work on it; in memory it is one byte a lane.
+// MEMORY (no alignment needed; nothing outside the n valid lanes is read or written)
+//   Vec<T,N> x;  Vec<T,N>(scalar)                 broadcast, implicit
+//   iota<T,N>(start = 0)                          start, start + 1, …
+//   Vec<T,N>::load(p)  load(p, n)  load(p, n, fill)   lanes from n on are fill (0); n >= N: all
+//   v.store(p)  v.store(p, n)
+//   v.stream(p)                                   non-temporal; a plain store where p is unaligned
+//   Vec<T,N>::gather(p, index)  gather(p, index, mask)  gather(p, index, mask, fill)
+//   Vec<T,N>::strided(p, stride)  strided(p, stride, n)  strided(p, stride, n, fill)
 //   v.scatter(p, index)  v.scatter(p, index, mask)  v.scatter_strided(p, stride[, n])
-//   v[i] reads a lane (slow);  v.lo() v.hi() join(lo, hi)
-// CONVERT   convert<U>(v), convert<U>(scalar): to bf16/f16 nearest even; float -> int truncates; -> bool is != 0; bool -> 1/0
-//           reinterpret<U>(v) same-size bits
-// MASKS     first_n<N>(n)   where(mask, a, b)   any(m)  all(m)  bits(m) -> uint64_t, lane i is bit i
-// OPS       jm::NAME(…) for scalars and for Vec, names as in torch. Both arguments have the same type: broadcast and convert first.
-//   any number:  add sub mul neg abs sign minimum maximum (NaN wins) fmin fmax (NaN loses) eq ne lt le gt ge relu
-//                logical_and logical_or logical_not logical_xor (-> bool), where, square
-//   real:        truediv fma(a,b,c)=a*b+c rounded once, sqrt rsqrt reciprocal floor ceil round trunc frac isnan isinf isfinite signbit
-//                copysign nextafter hypot exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh
-//                asinh acosh atanh erf erfc erfinv lgamma sigmoid   (floor … isfinite signbit take integers too)
-//   real, int:   floordiv remainder fmod pow. INTEGER DIVISION BY ZERO GIVES 0 HERE, eager raises: the lowering must keep integer
-//                divisions whose divisor is not a non-zero constant in ATen (or check first with any(eq(d, 0))).
-//   int, bool:   bitwise_and bitwise_or bitwise_xor bitwise_not; int: lshift rshift. Integer overflow wraps. bool add = or, mul = and.
-//   reductions of lanes (reduce.h):  hsum hprod hmax hmin
-//   + - * / and unary - also as operators, with Vec or scalar on either side; & | ^ ~ on ints and masks.
+//   v[i] reads a lane (slow);  v.lo()  v.hi()  join(lo, hi);  index: Vec<int64_t, N>
+// CONVERSION
+//   convert<U>(vec or scalar): to bf16 and f16 nearest even, float to int truncates, to bool is
+//   != 0, from bool 1 or 0.  reinterpret<U>(v): the same bits.
+// MASKS
+//   first_n<N>(n)  where(mask, a, b)  any(m)  all(m)  bits(m): uint64_t, lane i is bit i
+// OPERATIONS jm::NAME for scalars and Vec, named and defined as in torch. Both arguments have the
+//   same type: broadcast and convert first.
+//   numbers: add sub mul neg abs sign square relu minimum maximum (NaN wins) fmin fmax (NaN loses)
+//     eq ne lt le gt ge logical_and logical_or logical_xor logical_not (all -> bool) where
+//     floor ceil round trunc isnan isinf isfinite signbit floordiv remainder fmod pow
+//   reals: truediv fma (a * b + c rounded once) sqrt rsqrt reciprocal frac copysign nextafter hypot
+//     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh
+//     acosh atanh erf erfc erfinv lgamma sigmoid
+//   integers and bool: bitwise_and bitwise_or bitwise_xor bitwise_not; integers: lshift rshift
+//   Integers wrap; on bool add is or, mul is and. INTEGER DIVISION BY ZERO GIVES 0 HERE AND RAISES
+//   IN EAGER: the lowering keeps divisions by what may be 0 in ATen, or tests any(eq(d, 0)) first.
+//   + - * / and unary - are operators too, with a scalar on either side; & | ^ ~ on ints and masks.
 #pragma once
 #include "isa.h"
 
@@ -43,7 +55,9 @@ namespace jm {
 
 template <class T, int N> struct Vec;
 template <int N> using Mask = Vec<bool, N>;
-template <class T, int N> struct Halves { Vec<T, N / 2> lo, hi; };
+template <class T, int N> struct Halves {
+    Vec<T, N / 2> lo, hi;
+};
 
 namespace detail {
 template <class H, int Start, class R, int... I> JM_INLINE H slice(R v, seq<I...>) {
@@ -52,7 +66,7 @@ template <class H, int Start, class R, int... I> JM_INLINE H slice(R v, seq<I...
 template <class W, class R, int... I> JM_INLINE W concat(R a, R b, seq<I...>) {
     return __builtin_shufflevector(a, b, I...);
 }
-}  // namespace detail
+}   // namespace detail
 
 template <class T, int N> struct Vec {
     static_assert(N >= 2 && (N & (N - 1)) == 0, "the number of lanes is a power of two");
@@ -65,7 +79,9 @@ template <class T, int N> struct Vec {
     JM_INLINE Vec(storage s) : v(s) {}
     JM_INLINE Vec(T x) {
         if constexpr (wide) v = {Vec<T, N / 2>(x), Vec<T, N / 2>(x)};
-        else v = as_lane(x) - storage{};   // minus, not plus: exact for -0, and the compiler knows it
+        else
+            v = as_lane(x) -
+                storage{};   // minus, not plus: exact for -0, and the compiler knows it
     }
     static JM_INLINE lane as_lane(T x) {
         if constexpr (is_half<T>) return x.bits;
@@ -121,10 +137,12 @@ template <class T, int N> struct Vec {
         for (int i = 0; i < N; ++i) p[index[i]] = (*this)[i];
     }
     JM_INLINE void scatter(T* p, Vec<int64_t, N> index, Mask<N> mask) const {
-        for (int i = 0; i < N; ++i) if (mask[i]) p[index[i]] = (*this)[i];
+        for (int i = 0; i < N; ++i)
+            if (mask[i]) p[index[i]] = (*this)[i];
     }
     JM_INLINE void scatter_strided(T* p, int64_t stride, int64_t n = N) const {
-        for (int i = 0; i < N; ++i) if (i < n) p[i * stride] = (*this)[i];
+        for (int i = 0; i < N; ++i)
+            if (i < n) p[i * stride] = (*this)[i];
     }
 
     friend JM_INLINE Vec operator+(Vec a, Vec b) { return add(a, b); }
@@ -150,7 +168,7 @@ template <class T, int N> JM_INLINE Vec<T, N> iota(T start = T(0)) {
     return add(Vec<T, N>::load(lanes), Vec<T, N>(start));
 }
 
-// --- masks ---------------------------------------------------------------------------------------------------------
+// --- masks ---------------------------------------------------------------------------------------
 
 namespace detail {
 // A comparison of lanes of any size as a mask of 32-bit lanes, and back.
@@ -161,10 +179,11 @@ template <class T, int N> JM_INLINE raw<signed_of<lane_t<T>>, N> mask_for(Vec<bo
     return __builtin_convertvector(m.v, raw<signed_of<lane_t<T>>, N>);
 }
 template <class T, int N> constexpr bool split = Vec<T, N>::wide || Vec<bool, N>::wide;
-}  // namespace detail
+}   // namespace detail
 
 template <class T, int N> JM_INLINE Vec<T, N> where(Vec<bool, N> m, Vec<T, N> a, Vec<T, N> b) {
-    if constexpr (detail::split<T, N>) return join(where(m.lo(), a.lo(), b.lo()), where(m.hi(), a.hi(), b.hi()));
+    if constexpr (detail::split<T, N>)
+        return join(where(m.lo(), a.lo(), b.lo()), where(m.hi(), a.hi(), b.hi()));
     else return Vec<T, N>(detail::mask_for<T, N>(m) ? a.v : b.v);
 }
 
@@ -197,9 +216,11 @@ template <int N> JM_INLINE uint64_t bits(Mask<N> m) {
     }
 }
 template <int N> JM_INLINE bool any(Mask<N> m) { return bits(m) != 0; }
-template <int N> JM_INLINE bool all(Mask<N> m) { return bits(m) == (N == 64 ? ~uint64_t(0) : (uint64_t(1) << (N & 63)) - 1); }
+template <int N> JM_INLINE bool all(Mask<N> m) {
+    return bits(m) == (N == 64 ? ~uint64_t(0) : (uint64_t(1) << (N & 63)) - 1);
+}
 
-// --- conversion -----------------------------------------------------------------------------------------------------
+// --- conversion ----------------------------------------------------------------------------------
 
 namespace detail {
 template <int N> JM_INLINE Vec<float, N> widen(Vec<bf16, N> a) {
@@ -213,7 +234,8 @@ template <int N> JM_INLINE Vec<bf16, N> to_bf16(Vec<float, N> a) {
 template <int N> JM_INLINE Vec<float, N> widen(Vec<f16, N> a) {
 #if JM_AVX512
     if constexpr (N == 16)
-        return Vec<float, N>(__builtin_ia32_vcvtph2ps512_mask((raw<short, 16>)a.v, f32x16{}, reg::all16, reg::current));
+        return Vec<float, N>(__builtin_ia32_vcvtph2ps512_mask((raw<short, 16>)a.v, f32x16{},
+                                                              reg::all16, reg::current));
 #endif
 #if JM_FMA && defined(__F16C__)
     if constexpr (N == 8) return Vec<float, N>(__builtin_ia32_vcvtph2ps256((raw<short, 8>)a.v));
@@ -227,7 +249,8 @@ template <int N> JM_INLINE Vec<float, N> widen(Vec<f16, N> a) {
 template <int N> JM_INLINE Vec<f16, N> to_f16(Vec<float, N> a) {
 #if JM_AVX512
     if constexpr (N == 16)
-        return Vec<f16, N>((raw<uint16_t, 16>)__builtin_ia32_vcvtps2ph512_mask(a.v, 0, raw<short, 16>{}, reg::all16));
+        return Vec<f16, N>((raw<uint16_t, 16>)__builtin_ia32_vcvtps2ph512_mask(
+            a.v, 0, raw<short, 16>{}, reg::all16));
 #endif
 #if JM_FMA && defined(__F16C__)
     if constexpr (N == 8) return Vec<f16, N>((raw<uint16_t, 8>)__builtin_ia32_vcvtps2ph256(a.v, 0));
@@ -236,11 +259,12 @@ template <int N> JM_INLINE Vec<f16, N> to_f16(Vec<float, N> a) {
     for (int i = 0; i < N; ++i) out[i] = jm::to_f16(a.v[i]);
     return Vec<f16, N>::load(out);
 }
-}  // namespace detail
+}   // namespace detail
 
 template <class U, class T, int N> JM_INLINE Vec<U, N> convert(Vec<T, N> a) {
     if constexpr (same<U, T>) return a;
-    else if constexpr (detail::split<T, N> || detail::split<U, N> || ((is_half<T> || is_half<U>) && Vec<float, N>::wide))
+    else if constexpr (detail::split<T, N> || detail::split<U, N> ||
+                       ((is_half<T> || is_half<U>) && Vec<float, N>::wide))
         return join(convert<U>(a.lo()), convert<U>(a.hi()));
     else if constexpr (is_half<T>) return convert<U>(detail::widen(a));
     else if constexpr (is_bool<U>) return detail::mask_from<raw<signed_of<T>, N>, N>(a.v != T(0));
@@ -258,22 +282,29 @@ template <class U, class T, int N> JM_INLINE Vec<U, N> reinterpret(Vec<T, N> a) 
     else return Vec<U, N>((typename Vec<U, N>::storage)a.v);
 }
 
-// --- memory ---------------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 
 namespace detail {
 #if JM_AVX512
-JM_INLINE uint64_t first_bytes(int64_t n) { return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1; }
+JM_INLINE uint64_t first_bytes(int64_t n) {
+    return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1;
+}
 template <class R> JM_INLINE R masked_load(const void* p, int64_t bytes, R fill) {
     uint64_t m = first_bytes(bytes);
-    if constexpr (sizeof(R) == 64) return (R)__builtin_ia32_loaddquqi512_mask((const char*)p, (raw<char, 64>)fill, m);
+    if constexpr (sizeof(R) == 64)
+        return (R)__builtin_ia32_loaddquqi512_mask((const char*)p, (raw<char, 64>)fill, m);
     else if constexpr (sizeof(R) == 32)
-        return (R)__builtin_ia32_loaddquqi256_mask((const char*)p, (raw<char, 32>)fill, uint32_t(m));
-    else return (R)__builtin_ia32_loaddquqi128_mask((const char*)p, (raw<char, 16>)fill, uint16_t(m));
+        return (R)__builtin_ia32_loaddquqi256_mask((const char*)p, (raw<char, 32>)fill,
+                                                   uint32_t(m));
+    else
+        return (R)__builtin_ia32_loaddquqi128_mask((const char*)p, (raw<char, 16>)fill,
+                                                   uint16_t(m));
 }
 template <class R> JM_INLINE void masked_store(void* p, int64_t bytes, R v) {
     uint64_t m = first_bytes(bytes);
     if constexpr (sizeof(R) == 64) __builtin_ia32_storedquqi512_mask((char*)p, (raw<char, 64>)v, m);
-    else if constexpr (sizeof(R) == 32) __builtin_ia32_storedquqi256_mask((char*)p, (raw<char, 32>)v, uint32_t(m));
+    else if constexpr (sizeof(R) == 32)
+        __builtin_ia32_storedquqi256_mask((char*)p, (raw<char, 32>)v, uint32_t(m));
     else __builtin_ia32_storedquqi128_mask((char*)p, (raw<char, 16>)v, uint16_t(m));
 }
 template <class R> constexpr bool byte_masks = sizeof(R) >= 16;
@@ -284,7 +315,7 @@ template <class R> void masked_store(void* p, int64_t bytes, R v);
 #endif
 template <class T> JM_INLINE uint8_t* bytes_of(T* p) { return (uint8_t*)p; }
 template <class T> JM_INLINE const uint8_t* bytes_of(const T* p) { return (const uint8_t*)p; }
-}  // namespace detail
+}   // namespace detail
 
 template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p) {
     if constexpr (is_bool<T>) return convert<bool>(Vec<uint8_t, N>::load(detail::bytes_of(p)));
@@ -297,7 +328,8 @@ template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p) {
 }
 
 template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p, int64_t n, T fill) {
-    if constexpr (is_bool<T>) return convert<bool>(Vec<uint8_t, N>::load(detail::bytes_of(p), n, uint8_t(fill)));
+    if constexpr (is_bool<T>)
+        return convert<bool>(Vec<uint8_t, N>::load(detail::bytes_of(p), n, uint8_t(fill)));
     else if constexpr (wide) {
         constexpr int H = N / 2;
         auto low = Vec<T, H>::load(p, n, fill);
@@ -343,12 +375,15 @@ template <class T, int N> JM_INLINE void Vec<T, N>::stream(T* p) const {
         if constexpr (!is_bool<T> && sizeof(storage) >= 16) {
             if (((uintptr_t)p & (sizeof(storage) - 1)) == 0) {
 #if JM_AVX512
-                if constexpr (sizeof(storage) == 64) return __builtin_ia32_movntps512((float*)p, (f32x16)v);
+                if constexpr (sizeof(storage) == 64)
+                    return __builtin_ia32_movntps512((float*)p, (f32x16)v);
 #endif
 #if JM_FMA
-                if constexpr (sizeof(storage) == 32) return __builtin_ia32_movntps256((float*)p, (f32x8)v);
+                if constexpr (sizeof(storage) == 32)
+                    return __builtin_ia32_movntps256((float*)p, (f32x8)v);
 #endif
-                if constexpr (sizeof(storage) == 16) return __builtin_ia32_movntps((float*)p, (f32x4)v);
+                if constexpr (sizeof(storage) == 16)
+                    return __builtin_ia32_movntps((float*)p, (f32x4)v);
             }
         }
 #endif
@@ -356,6 +391,6 @@ template <class T, int N> JM_INLINE void Vec<T, N>::stream(T* p) const {
     }
 }
 
-}  // namespace jm
+}   // namespace jm
 
-#include "ops.h"  // Vec alone, without its operations, is of no use
+#include "ops.h"   // Vec alone, without its operations, is of no use
