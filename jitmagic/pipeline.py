@@ -79,7 +79,9 @@ def _make_entry(
         inputs, read_again = registers[: len(sources)], registers[len(sources) :]
         shape = template.with_registers(read_again)
         run = graph if graph is not None else _no_graph
-        return Entry(GuardProgram(steps), run, inputs if graph else (), shape, False)
+        entry = Entry(GuardProgram(steps), run, inputs if graph else (), shape, False)
+        entry.mutates = traced.mutates
+        return entry
     steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
     home = Home(
         snapshot.globals,
