@@ -1,8 +1,9 @@
 """The Triton renderer: fused nests in, one Python module of @triton.jit functions out.
 
-In: the nests of a schedule, its buffers, the target. Out: a KernelSource whose text runs with nothing but
-triton imported. All sizes are constants in the text; a kernel takes the pointers of its buffers, in the
-order of `structure.Structure.arguments`, and is launched on a grid of one dimension.
+In: the nests of a schedule, its buffers, the target. Out: a KernelSource whose text runs with
+nothing but triton imported. All sizes are constants in the text; a kernel takes the pointers of its
+buffers, in the order of `structure.Structure.arguments`, and is launched on a grid of one
+dimension.
 """
 
 from __future__ import annotations

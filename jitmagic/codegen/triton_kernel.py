@@ -1,10 +1,11 @@
 """One Triton kernel: the passes of a nest over its tile.
 
-In: a Structure, its Tile, names for the buffers. Out: the lines of a function body. Every index vector is
-made with the full rank of the tile (size 1 where it does not vary), so values broadcast by themselves; a
-block of size 1 is a scalar. A whole inner extent is opened once and all passes share what was computed
-from it; an extent that is taken in steps is a loop per pass, and values are computed again in each.
-Invariant: what lies outside an extent is never read, never stored, and never enters a reduction.
+In: a Structure, its Tile, names for the buffers. Out: the lines of a function body. Every index
+vector is made with the full rank of the tile (size 1 where it does not vary), so values broadcast
+by themselves; a block of size 1 is a scalar. A whole inner extent is opened once and all passes
+share what was computed from it; an extent that is taken in steps is a loop per pass, and values are
+computed again in each. Invariant: what lies outside an extent is never read, never stored, and
+never enters a reduction.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Kernel(Values):
             self._pass(part)
         return self.scopes[0].lines
 
-    # -- blocks --------------------------------------------------------------------------------------
+    # -- blocks ----------------------------------------------------------------------------------
 
     def _open_outer(self) -> None:
         before = 1
@@ -105,7 +106,7 @@ class _Kernel(Values):
                 self.line(f"{axis.name} = {text}")
             below *= axis.extent
 
-    # -- passes --------------------------------------------------------------------------------------
+    # -- passes ----------------------------------------------------------------------------------
 
     def _pass(self, part: Pass) -> None:
         if not part.axes:
@@ -129,7 +130,7 @@ class _Kernel(Values):
         self._fold(node, block, self.name_of(value), self.scopes[-1].flat[block])
 
     def _entering(self, node: Reduction, block: Block | None) -> str:
-        """The value that is reduced, in the dtype it is held in; the identity outside the extent."""
+        """The value to reduce, in the dtype it is held in; the identity outside the extent."""
         source = node.value.dtype
         held = WIDE.get(source, source)
         text = self.use(node.value)
@@ -161,7 +162,7 @@ class _Kernel(Values):
         self.define(node, name)
 
     def _looped(self, part: Pass, block: Block) -> None:
-        """Take the extent in steps: lanes accumulate by themselves and are combined after the loop."""
+        """In steps: lanes accumulate by themselves and are combined after the loop."""
         started = [self._start(node, block) for node in part.reductions]
         at = f"{block.name}_at"
         self.scopes.append(Scope(f"for {at} in range(0, {block.extent}, {block.size}):"))
@@ -198,7 +199,7 @@ class _Kernel(Values):
         else:
             self.line(f"{held} = {_JOIN[node.op].format(held, closed(value))}")
 
-    # -- reductions inside a pass ----------------------------------------------------------------------
+    # -- reductions inside a pass ----------------------------------------------------------------
 
     def nested(self, node: Reduction, depth: int) -> None:
         """A reduction that varies inside a pass: one point of its axes after the other."""
@@ -227,7 +228,7 @@ class _Kernel(Values):
         self.line(f"{name} = {cast_text(held, held_dtype(node), node.dtype)}")
         return name
 
-    # -- stores --------------------------------------------------------------------------------------
+    # -- stores ----------------------------------------------------------------------------------
 
     def _stores(self, stores: tuple[Store, ...]) -> None:
         """All values first: what a store overwrites may be read by the values of the others."""
@@ -274,8 +275,9 @@ def held_dtype(node: Reduction) -> torch.dtype:
 def _needs_fence(one: Structure, buffers: Mapping[str, Buffer]) -> bool:
     """Whether a thread could overwrite what another thread of the program has yet to read.
 
-    It can where the nest reads what it writes, or where a pointwise result takes the place of an operand
-    of the same layout (schedule/memory.py), unless all accesses have one width and so one thread layout.
+    It can where the nest reads what it writes, or where a pointwise result takes the place of an
+    operand of the same layout (schedule/memory.py), unless all accesses have one width and so one
+    thread layout.
     """
     read = {node.buffer for node in one.free if isinstance(node, Load)}
     if read & one.written:

@@ -1,9 +1,11 @@
 """The Triton table: how every op, constant and conversion of the loop IR is written.
 
-In: op names, dtypes, operand texts (typed Triton values). Out: expressions. Rules that hold throughout:
+In: op names, dtypes, operand texts (typed Triton values). Out: expressions. Rules that hold
+throughout:
   - a value of the IR is a Triton tensor of exactly its dtype (bool is int1);
   - 16-bit floats are computed in float32 and rounded back, as torch's opmath does;
-  - division and square root are the correctly rounded ones and transcendental functions are libdevice's,
+  - division and square root are the correctly rounded ones and transcendental functions are
+      libdevice's,
     which is what eager's CUDA kernels call; tl.exp and its kin are approximations and are not used;
   - integer division and remainder round down, maximum and minimum propagate NaN, as torch has them.
 """
@@ -56,8 +58,8 @@ _INFIX: Mapping[str, str] = {
     **{"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "lshift": "<<", "rshift": ">>"},
 }
 _LIBDEVICE = frozenset(
-    "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc".split()
+    "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
+    "acosh atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc".split()
 )
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
 _ONE = "tl.full([], 1.0, {t})"
@@ -115,7 +117,8 @@ _MORE = """\
     quotient = tl.where(whole - quotient > 0.5, quotient + 1.0, quotient)
     exact = tl.where(whole != 0, quotient, libdevice.copysign(whole * 0.0, ratio))
     return tl.where(b == 0, ratio, exact)"""
-_FLOOR_DIVIDE = """\
+_FLOOR_DIVIDE = (
+    """\
 @triton.jit
 def floor_divide_{name}(a, b):
     # c10::div_floor_floating: the quotient of what divides exactly
@@ -123,7 +126,9 @@ def floor_divide_{name}(a, b):
     rest = libdevice.fmod(a, b)
     whole = {whole}
     whole = tl.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1.0, whole)
-""" + _MORE
+"""
+    + _MORE
+)
 _EXTREME = """\
 @triton.jit
 def first_{name}(a, at_a, b, at_b):
@@ -180,7 +185,9 @@ def typed(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A constant as an operand beside a tensor of its dtype: a plain number where Triton keeps the dtype."""
+    """A constant as an operand beside a tensor of its dtype: a plain number where Triton keeps the
+    dtype.
+    """
     if dtype == torch.float32 and _plain_single(float(value)):
         text = _number(value, dtype)
         return f"({text})" if text.startswith("-") else text

@@ -1,12 +1,12 @@
 """How a nest is cut into the tiles that one Triton program works on.
 
-In: a Structure and the target. Out: a Tile: blocks of outer points (a block of size 1 is a scalar), one
-block per set of inner axes, and the number of warps. Three shapes come out:
+In: a Structure and the target. Out: a Tile: blocks of outer points (a block of size 1 is a scalar),
+one block per set of inner axes, and the number of warps. Three shapes come out:
   points   one block over all outer axes, collapsed; two where loads and stores walk different axes
   rows     a few rows per program, each whole inner extent in registers ("persistent")
   loops    the inner extent in steps, each pass a loop of its own
-The last dimension of a tile is the inner one. Rows that lie across memory (column reductions) get wide
-outer blocks, so that neighbouring threads touch neighbouring elements.
+The last dimension of a tile is the inner one. Rows that lie across memory (column reductions) get
+wide outer blocks, so that neighbouring threads touch neighbouring elements.
 """
 
 from __future__ import annotations
@@ -144,9 +144,7 @@ def _square(one: Structure, slow: Axis, fast: Axis, wide: bool) -> Tile:
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def _rows(
-    one: Structure, inner: tuple[tuple[Axis, ...], ...], target: Target, wide: bool
-) -> Tile:
+def _rows(one: Structure, inner: tuple[tuple[Axis, ...], ...], target: Target, wide: bool) -> Tile:
     rows = _extent(one.outer)
     longest = _power(max(_extent(axes) for axes in inner))
     across = one.outer and _lies_across(one)

@@ -1,9 +1,10 @@
-"""Values as Triton expressions: named where they are shared, hoisted out of loops they do not vary in.
+"""Values as Triton expressions: named where they are shared, hoisted out of loops they do not vary
+in.
 
-In: nodes of a Structure and the stack of open scopes. Out: text. A value goes into the outermost scope
-that binds all of its axes. Used once and short, it has no name of its own.
-A run-time index that is out of range fails a device assertion, as eager's CUDA kernels do: the error
-surfaces at the next synchronisation. Lanes outside the extents are exempt.
+In: nodes of a Structure and the stack of open scopes. Out: text. A value goes into the outermost
+scope that binds all of its axes. Used once and short, it has no name of its own. A run-time index
+that is out of range fails a device assertion, as eager's CUDA kernels do: the error surfaces at the
+next synchronisation. Lanes outside the extents are exempt.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..loops.expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, ValueIndex, bounds, linear
+from ..loops.expr import (
+    Add,
+    Axis,
+    AxisVar,
+    Expr,
+    FloorDiv,
+    Integer,
+    Mod,
+    ValueIndex,
+    bounds,
+    linear,
+)
 from ..loops.ir import (
     Buffer,
     Cast,
@@ -79,7 +91,7 @@ class Values(ABC):
     def nested(self, node: Reduction, depth: int) -> None:
         """Compute a reduction that is met inside a pass, in the scope at `depth`."""
 
-    # -- scopes --------------------------------------------------------------------------------------
+    # -- scopes ----------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
         self.scopes[-1].lines.append(text)
@@ -102,7 +114,7 @@ class Values(ABC):
         """The name of the block's mask, or nothing when all of it is inside the extent."""
         return next((scope.masks[block] for scope in self.scopes if block in scope.masks), "")
 
-    # -- shapes --------------------------------------------------------------------------------------
+    # -- shapes ----------------------------------------------------------------------------------
 
     def dimension(self, block: Block) -> int:
         """Which dimension of the tile the block is."""
@@ -138,7 +150,7 @@ class Values(ABC):
             return "[]"
         return f"[{', '.join(str(sizes.get(d, 1)) for d in range(self.tile.rank))}]"
 
-    # -- values --------------------------------------------------------------------------------------
+    # -- values ----------------------------------------------------------------------------------
 
     def use(self, value: Value) -> str:
         """Text of the value for the innermost scope."""
@@ -232,7 +244,7 @@ class Values(ABC):
                 texts.append(self._reach(arg, depth))
         return texts
 
-    # -- memory --------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------
 
     def _load(self, node: Load, depth: int) -> str:
         if 0 in self.buffers[node.buffer].shape:
@@ -244,7 +256,9 @@ class Values(ABC):
         if node.mask is not None:
             masks.append(closed(self._reach(node.mask, depth)))
             offset = self._as_wide_as(offset, blocks, self.blocks_of(node.mask))
-        place = self.names[node.buffer] if offset == "0" else f"{self.names[node.buffer]} + {offset}"
+        place = (
+            self.names[node.buffer] if offset == "0" else f"{self.names[node.buffer]} + {offset}"
+        )
         if not masks:
             return f"tl.load({place})"
         fill = repr(node.fill) if isinstance(node.fill, int) else _float(node.fill)
@@ -259,7 +273,7 @@ class Values(ABC):
             return f"tl.full({shape}, {offset}, tl.int32)"
         return f"tl.broadcast_to({offset}, {shape})"
 
-    # -- indexes -------------------------------------------------------------------------------------
+    # -- indexes ---------------------------------------------------------------------------------
 
     def index(self, expr: Expr, depth: int | None = None) -> str:
         """The expression in integer arithmetic; axes are variables of their own name."""

@@ -1,9 +1,10 @@
 """Which pointers of a plan are on 16-byte boundaries: kernels that know it move 16 bytes at once.
 
-In: a Plan. Out: per kernel, argument by argument, whether every launch of it passes an aligned pointer.
-What we allocate is aligned, constants are looked at, views follow from their base, and results of ATen
-calls count only for ops that return memory of their own from its beginning. Inputs are assumed to be
-aligned or not, as the caller says: the native executor looks at them before each call.
+In: a Plan. Out: per kernel, argument by argument, whether every launch of it passes an aligned
+pointer. What we allocate is aligned, constants are looked at, views follow from their base, and
+results of ATen calls count only for ops that return memory of their own from its beginning. Inputs
+are assumed to be aligned or not, as the caller says: the native executor looks at them before each
+call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _FRESH = frozenset(
 
 
 def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
-    """Kernel name -> one flag per argument; `inputs`: whether the graph inputs are taken as aligned."""
+    """Kernel name -> one flag per argument; `inputs`: whether the graph inputs are taken as
+    aligned.
+    """
     slots = dict.fromkeys(range(plan.inputs), inputs)
     for number, constant in enumerate(plan.constants):
         slots[plan.inputs + number] = constant.data_ptr() % BOUNDARY == 0

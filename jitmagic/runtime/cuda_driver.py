@@ -1,15 +1,15 @@
 """The CUDA driver, as far as it is needed to load compiled kernels: ctypes on libcuda.so.1.
 
-In: the bytes of a cubin, a kernel's name, a device. Out: a CUfunction, ready to be launched with its
-dynamic shared memory. Launches themselves are native (extensions/runtime/cuda.cpp).
-A module stays loaded until the process ends: kernels may still be queued on some stream, or recorded in
-a CUDA graph, when the last Python reference goes, and a cubin is a few kilobytes.
+In: the bytes of a cubin, a kernel's name, a device. Out: a CUfunction, ready to be launched with
+its dynamic shared memory. Launches themselves are native (extensions/runtime/cuda.cpp). A module
+stays loaded until the process ends: kernels may still be queued on some stream, or recorded in a
+CUDA graph, when the last Python reference goes, and a cubin is a few kilobytes.
 """
 
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ..errors import ToolchainError
@@ -48,7 +48,7 @@ def _primary_context(device: int) -> ctypes.c_void_p:
     return context
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_function(image: bytes, name: str, shared_bytes: int, device: int) -> int:
     """The CUfunction of kernel `name` in a cubin; the same arguments give the same function."""
     driver, context = _driver(), _primary_context(device)

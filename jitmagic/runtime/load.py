@@ -17,6 +17,7 @@ from ..options import Options
 from ..target import Target
 from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
+from .cudagraph import replayed
 from .native import CpuEntry, CudaEntry, KernelEntry, make_executable
 from .store import open_store
 from .toolchain import build_library
@@ -37,8 +38,10 @@ class Loaded:
 def load(plan: Plan, source: KernelSource | None, target: Target, options: Options) -> Loaded:
     """Build and bind the kernels of `source` and return the executable of `plan`."""
     if source is None or not source.symbols:
-        return Loaded(make_executable(plan, {}), cached=True, kernels=0)
-    return _LOADERS[source.language](plan, source, target, options)
+        loaded = Loaded(make_executable(plan, {}), cached=True, kernels=0)
+    else:
+        loaded = _LOADERS[source.language](plan, source, target, options)
+    return replace(loaded, run=replayed(loaded.run, plan)) if options.cuda_graphs else loaded
 
 
 def _load_cpp(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:

@@ -1,11 +1,13 @@
-"""Triton text to cubins: the one file that imports triton, and only when something is not in the cache.
+"""Triton text to cubins: the one file that imports triton, and only when something is not in the
+cache.
 
-In: a KernelSource of language "triton", which pointers are known to be 16-byte aligned, the target. Out:
-per kernel a Cubin: machine code and what a launch has to know. Compiling needs no GPU. The cache key is
-all that the bytes depend on (the kernel's own text, triton's version, architecture, options, alignment),
-so that a second process finds its kernels without importing triton.
-Kernels are compiled without contraction of multiplications and additions and with denormals kept: the
-roundings are those of eager's kernels. Device assertions are compiled in; Triton's overflow checks are not.
+In: a KernelSource of language "triton", which pointers are known to be 16-byte aligned, the target.
+Out: per kernel a Cubin: machine code and what a launch has to know. Compiling needs no GPU. The
+cache key is all that the bytes depend on (the kernel's own text, triton's version, architecture,
+options, alignment), so that a second process finds its kernels without importing triton. Kernels
+are compiled without contraction of multiplications and additions and with denormals kept: the
+roundings are those of eager's kernels. Device assertions are compiled in; Triton's overflow checks
+are not.
 """
 
 from __future__ import annotations
@@ -166,9 +168,7 @@ def _compile(request: _Request, store: Store) -> Cubin:
     path = store.put(key, ".py", lambda out: _write(out, request.text))
     function = _load_module(path, f"jitmagic_{key[:16]}", request.symbol)
     names = function.arg_names
-    attrs = {
-        (n,): [["tt.divisibility", 16]] for n, whole in enumerate(request.aligned) if whole
-    }
+    attrs = {(n,): [["tt.divisibility", 16]] for n, whole in enumerate(request.aligned) if whole}
     try:
         code = triton.compiler.ASTSource(
             function, dict(zip(names, request.signature, strict=True)), {}, attrs
@@ -185,31 +185,32 @@ def _compile(request: _Request, store: Store) -> Cubin:
         "shared_bytes": cubin.shared_bytes,
         "scratch": cubin.scratch,
     }
-    store.put(key, ".cubin", lambda out: out.write_bytes(cubin.image) and None)
+    store.put(key, ".cubin", lambda out: _write(out, cubin.image))
     store.put(key, ".json", lambda out: _write(out, json.dumps(facts)))
     return cubin
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
+def _write(path: Path, data: str | bytes) -> None:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def _load_module(path: Path, name: str, symbol: str) -> Any:
     """The function of a generated module; it is not put into sys.modules."""
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, symbol)
 
 
 def _read(made: Any, pointers: int) -> Cubin:
-    """What a launch needs, from the metadata and from the PTX: versions differ in trailing parameters."""
+    """What a launch needs, from the metadata and from the PTX: versions differ in trailing
+    parameters.
+    """
     facts = made.metadata
     if getattr(facts, "global_scratch_size", 0):
         raise ToolchainError("triton", facts.name, "the kernel wants scratch memory of its own")
     entry = re.search(r"\.entry\s+\w+\((.*?)\)", made.asm["ptx"], re.DOTALL)
     declared = len(re.findall(r"\.param\b", entry.group(1))) if entry else pointers
-    return Cubin(
-        made.asm["cubin"], facts.name, facts.num_warps, facts.shared, declared - pointers
-    )
+    return Cubin(made.asm["cubin"], facts.name, facts.num_warps, facts.shared, declared - pointers)

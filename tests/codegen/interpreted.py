@@ -1,7 +1,7 @@
 """Runs generated Triton with no GPU: one worker process under TRITON_INTERPRET=1 serves all tests.
 
-The variable has to be set before triton is imported, hence the process. The interpreter has no libdevice:
-its functions are replaced by torch's on the CPU.
+The variable has to be set before triton is imported, hence the process. The interpreter has no
+libdevice: its functions are replaced by torch's on the CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def run_interpreted(
 ) -> tuple[list[torch.Tensor | None], list[torch.Tensor]]:
     """(outputs, inputs as the call left them); an error of the worker is raised here."""
     worker = _worker()
-    assert worker.stdin is not None and worker.stdout is not None
+    assert worker.stdin is not None
+    assert worker.stdout is not None
     _Pickler(worker.stdin).dump((source, plan, list(inputs)))
     worker.stdin.flush()
     answer = pickle.load(worker.stdout)
@@ -65,7 +66,7 @@ def _worker() -> subprocess.Popen[bytes]:
     return worker
 
 
-# -- in the worker ----------------------------------------------------------------------------------
+# -- in the worker ------------------------------------------------------------------------------
 
 
 def _serve() -> None:
@@ -119,15 +120,17 @@ def _replace_libdevice() -> None:
         return function
 
     for name in (
-        "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-        "atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc floor sqrt"
+        "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
+        "acosh atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc floor sqrt"
     ).split():
         setattr(libdevice, name, torch_op(getattr(torch, name)))
     libdevice.nearbyint = torch_op(torch.round)
 
 
 def _quicken_reductions() -> None:
-    """Large tiles are reduced by numpy: the interpreter calls a combining function once per element."""
+    """Large tiles are reduced by numpy: the interpreter calls a combining function once per
+    element.
+    """
     import numpy as np
     from triton.runtime.interpreter import ReduceOps
 

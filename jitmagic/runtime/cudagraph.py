@@ -1,0 +1,292 @@
+"""CUDA graphs: an executable recorded once and replayed, for mode="reduce-overhead".
+
+In: an executable over CUDA tensors of fixed shapes, and its Plan. Out: the same callable, faster
+where launching is what takes the time. The first call runs plainly (libraries set themselves up),
+the second is recorded, later ones are replayed.
+
+A recording is tied to addresses: of inputs that were found again where they had been (parameters,
+results of another recording), which are checked at every call; other inputs are copied to memory of
+the recording. Results live in the recording's memory and belong to the user: a recording whose
+results are still held somewhere is not replayed; another one is made, up to MOST, and then calls
+run plainly. So nothing that a user can see is ever overwritten. What cannot be recorded says why in
+`refused` and runs plainly.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import torch
+
+from ..codegen.plan import Call, Plan, View
+from ..errors import FallbackWarning
+
+__all__ = ["Replayer", "replayed", "why_not"]
+
+MOST = 4  # recordings alive at a time
+MOST_MADE = 16  # recordings made in all: addresses that never settle are not worth more
+
+_UNKNOWN_SIZE = frozenset(
+    (
+        torch.Tag.dynamic_output_shape,
+        torch.Tag.data_dependent_output,
+        torch.Tag.cudagraph_unsafe,
+    )
+)
+Outputs = tuple[torch.Tensor | None, ...]
+Run = Callable[..., Outputs]
+
+
+def replayed(run: Run, plan: Plan) -> Run:
+    """`run` behind CUDA graphs, or `run` itself where the plan has nothing to record."""
+    return run if plan.device.type != "cuda" or not plan.steps else Replayer(run, plan)
+
+
+def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
+    """What forbids recording, as a sentence; empty when nothing does."""
+    for number, tensor in enumerate(inputs):
+        if tensor.device != plan.device:
+            return f"input {number} lives on {tensor.device}, not on {plan.device}"
+    for step in plan.steps:
+        if not isinstance(step, Call):
+            continue
+        if not _UNKNOWN_SIZE.isdisjoint(step.op.tags):
+            return f"{step.op} waits for the GPU to know the size of its result"
+        parts = (*step.args, *step.kwargs.values())
+        if any(isinstance(part, torch.Generator) for part in parts):
+            return f"{step.op} draws from a generator of its own"
+    return ""
+
+
+@dataclass(slots=True)
+class _Given:
+    """A result that is an input or a constant, or a view of one: made anew from the caller's
+    tensor.
+    """
+
+    slot: int
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        tensor = tensors[self.slot]
+        if self.view is None:
+            return tensor
+        shape, stride, offset = self.view
+        return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+
+
+def _given_results(plan: Plan) -> dict[int, _Given]:
+    """Output position -> where it comes from, for outputs that the plan does not make."""
+    origin = {slot: _Given(slot, None) for slot in range(plan.inputs + len(plan.constants))}
+    for step in plan.steps:
+        if isinstance(step, View) and step.base in origin:
+            base = origin[step.base]
+            before = base.view[2] if base.view is not None else 0
+            view = (step.shape, step.stride, before + step.offset)
+            origin[step.slot] = _Given(base.slot, view)
+    return {
+        n: origin[slot]
+        for n, slot in enumerate(plan.outputs)
+        if slot is not None and slot in origin
+    }
+
+
+class _Recording:
+    """One CUDA graph, the memory it reads and writes, and whether anyone still holds its results."""
+
+    def __init__(self, run: Run, inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> None:
+        self.moving = tuple(sorted(moving))
+        self.addresses = [
+            None if n in moving else tensor.data_ptr() for n, tensor in enumerate(inputs)
+        ]
+        given = list(inputs)
+        for n in self.moving:
+            given[n] = _empty_like(inputs[n])
+        self.buffers = [_memory(given[n]) for n in self.moving]
+        self.graph, self.outputs = _record(run, given)
+        self.storages = _storages(self.outputs)
+        self.held = [_holders(storage) for storage in self.storages]
+        theirs = {tensor.untyped_storage().data_ptr() for tensor in given}
+        if any(storage.data_ptr() in theirs for storage in self.storages):
+            raise RuntimeError("an operation returns memory of an input")
+
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether every input that must be at its recorded address is."""
+        return all(
+            address is None or tensor.data_ptr() == address
+            for tensor, address in zip(inputs, self.addresses, strict=True)
+        )
+
+    def free(self) -> bool:
+        """Whether nobody but the recording holds its results."""
+        return all(
+            _holders(storage) == held
+            for storage, held in zip(self.storages, self.held, strict=True)
+        )
+
+    def replay(self, inputs: Sequence[torch.Tensor]) -> Outputs:
+        if self.moving:
+            torch._foreach_copy_(self.buffers, [_memory(inputs[n]) for n in self.moving])
+        self.graph.replay()
+        return tuple(None if out is None else out.data for out in self.outputs)
+
+
+def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory of the same layout, whatever its strides (elements may share memory)."""
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """What is copied: the tensor, or, where it has gaps or repeats, its memory from end to end."""
+    if tensor.is_contiguous():
+        return tensor
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((last + 1 if tensor.numel() else 0,), (1,))
+
+
+def _storages(outputs: Outputs) -> list[torch.UntypedStorage]:
+    """The distinct memory of the outputs."""
+    found = {}
+    for output in outputs:
+        if output is not None and output.untyped_storage().nbytes():
+            storage = output.untyped_storage()
+            found[storage.data_ptr()] = storage
+    return list(found.values())
+
+
+def _holders(storage: torch.UntypedStorage) -> int:
+    return int(torch._C._storage_Use_Count(storage._cdata))  # type: ignore[attr-defined]
+
+
+def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
+    """Capture on a side stream; nothing runs on the GPU yet."""
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    collecting = gc.isenabled()
+    gc.disable()  # a collected CUDA event or graph would spoil the capture
+    try:
+        with torch.cuda.stream(side):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                outputs = run(*inputs)
+            finally:
+                graph.capture_end()
+    finally:
+        if collecting:
+            gc.enable()
+    torch.cuda.current_stream().wait_stream(side)
+    return graph, outputs
+
+
+class Replayer:
+    """Callable like the executable it stands for. `refused`: why it runs plainly, empty if it does
+    not.
+    """
+
+    def __init__(self, run: Run, plan: Plan) -> None:
+        self.run, self.plan = run, plan
+        self.refused = ""
+        self.recordings: list[_Recording] = []
+        self.made = 0
+        self.replays = 0
+        self._given = _given_results(plan)
+        self._mutated = frozenset(plan.mutated)
+        self._last: list[int] | None = None  # where the inputs were at the call before
+        self._moving: frozenset[int] = frozenset()
+        self._stream: torch.cuda.Stream | None = None
+        self._lock = Lock()
+
+    def __call__(self, *inputs: torch.Tensor) -> Outputs:
+        if self.refused or torch.cuda.is_current_stream_capturing():
+            return self.run(*inputs)
+        if torch.cuda.current_device() != self.plan.device.index:
+            with torch.cuda.device(self.plan.device):
+                return self(*inputs)
+        with self._lock, torch.no_grad():
+            recording = self._choose(inputs)
+            if recording is not None:
+                self._order()
+                self.replays += 1
+                outputs = recording.replay(inputs)
+        if recording is None:
+            return self.run(*inputs)
+        if not self._given:
+            return outputs
+        tensors = (*inputs, *self.plan.constants)
+        return tuple(
+            self._given[n].of(tensors) if n in self._given else out for n, out in enumerate(outputs)
+        )
+
+    # -- choosing --------------------------------------------------------------------------------
+
+    def _choose(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
+        """A recording that may be replayed for these inputs, made if need be; None: run plainly."""
+        fitting = [recording for recording in self.recordings if recording.fits(inputs)]
+        for recording in fitting:
+            if recording.free():
+                return recording
+        if self._last is None:
+            self.refused = why_not(self.plan, inputs)
+            self._last = [tensor.data_ptr() for tensor in inputs]
+            return None
+        if len(self.recordings) < MOST:
+            return self._make(inputs)
+        return None if fitting else self._settle(inputs)
+
+    def _settle(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
+        """No recording has the inputs where they are now: those that differ are copied from now on."""
+        newest = self.recordings[-1].addresses
+        moved = {
+            n
+            for n, (tensor, address) in enumerate(zip(inputs, newest, strict=True))
+            if address is not None and tensor.data_ptr() != address
+        }
+        self._moving |= frozenset(moved - self._mutated)
+        self.recordings = [recording for recording in self.recordings if not recording.free()]
+        if len(self.recordings) >= MOST:
+            return None
+        return self._make(inputs)
+
+    def _make(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
+        if self.made >= MOST_MADE:
+            self._give_up("its inputs are never where they were before")
+            return None
+        if not self.recordings and self.made == 0:
+            assert self._last is not None
+            moved = {n for n, t in enumerate(inputs) if t.data_ptr() != self._last[n]}
+            self._moving = frozenset(moved - self._mutated)
+        self.made += 1
+        try:
+            recording = _Recording(self._kept_inside, inputs, self._moving)
+        except RuntimeError as error:  # the capture met an operation that CUDA cannot record
+            self._give_up(str(error).splitlines()[0])
+            return None
+        self.recordings.append(recording)
+        return recording
+
+    def _kept_inside(self, *inputs: torch.Tensor) -> Outputs:
+        """Only the outputs that are made in the recording's memory."""
+        outputs = self.run(*inputs)
+        return tuple(None if n in self._given else out for n, out in enumerate(outputs))
+
+    def _give_up(self, why: str) -> None:
+        self.refused = why
+        self.recordings.clear()
+        warnings.warn(
+            f"{self.plan.name}: not replayed as a CUDA graph: {why}", FallbackWarning, stacklevel=4
+        )
+
+    def _order(self) -> None:
+        """Recordings own memory: a replay on another stream comes after the replays before it."""
+        stream = torch.cuda.current_stream()
+        if self._stream is not None and stream != self._stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
