@@ -102,7 +102,7 @@ class _Interned(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         node = super().__call__(*args, **kwargs)
-        parts = [_key(getattr(node, name)) for name in cls.__match_args__]
+        parts = [_key(getattr(node, name)) for name in cls.__match_args__]  # type: ignore[attr-defined]
         return _Interned._table.setdefault((cls.__name__, *parts), node)
 
 
