@@ -1,7 +1,8 @@
-"""Compiles the drivers of this folder against the kernel headers, once per source and instruction set.
+"""Compiles the drivers of this folder against the kernel headers, once per source and ISA.
 
-In: a source beside this file and an ISA name. Out: a loaded library. Invariant: the flags are those of the C++ renderer
-(less optimised where the ISA is not this machine's own).
+In: a source beside this file and an ISA name. Out: a loaded library.
+Invariant: the flags are those of the C++ renderer, with less optimisation where the ISA is not
+this machine's own.
 """
 
 from __future__ import annotations

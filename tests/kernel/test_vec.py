@@ -12,8 +12,9 @@ from .building import CXX, ISAS, library
 pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 
 DTYPES = {
-    "f32": torch.float32, "f64": torch.float64, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
-    "i32": torch.int32, "i64": torch.int64, "b8": torch.bool, "bf16": torch.bfloat16, "f16": torch.float16,
+    "f32": torch.float32, "f64": torch.float64, "i8": torch.int8, "u8": torch.uint8,
+    "i16": torch.int16, "i32": torch.int32, "i64": torch.int64, "b8": torch.bool,
+    "bf16": torch.bfloat16, "f16": torch.float16,
 }  # fmt: skip
 MEMORY = ["f32", "f64", "i8", "i16", "i64", "b8", "bf16"]
 
@@ -48,9 +49,8 @@ def values_to_convert(source: str, target: str) -> torch.Tensor:
         bits = (
             torch.linspace(-(2**31), 2**31 - 1, 60000, dtype=torch.float64).long().to(torch.int32)
         )
-        ties = torch.arange(0x33000000, 0x47900000, 0x800).to(
-            torch.int32
-        )  # halfway points of halves
+        # the halfway points between neighbouring halves
+        ties = torch.arange(0x33000000, 0x47900000, 0x800).to(torch.int32)
         x = torch.cat([bits.view(torch.float32), ties.view(torch.float32)])
         return x.to(dtype)
     top = 127 if target in ("i8", "u8") else 30000
