@@ -1,4 +1,6 @@
-"""Random chains of views, moves, reductions and arithmetic: lowered, verified, read back, interpreted."""
+"""Random chains of views, moves, reductions and arithmetic: lowered, verified, read back,
+interpreted.
+"""
 
 from __future__ import annotations
 
