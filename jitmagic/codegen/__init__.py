@@ -7,8 +7,11 @@ serves which tier.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
 from ..errors import CompileFailed
-from ..loops.ir import Nest
+from ..loops.ir import Buffer, Nest
 from ..schedule.result import Schedule
 from ..target import Target
 from .build_plan import build_plan
@@ -17,9 +20,22 @@ from .distinct import distinct_kernels
 from .plan import KernelSource, Plan
 from .triton import TritonRenderer
 
-__all__ = ["RENDERERS", "render"]
+__all__ = ["RENDERERS", "Renderer", "render"]
 
-RENDERERS = {"cpp": CppRenderer, "triton": TritonRenderer}
+
+class Renderer(Protocol):
+    """Writes the kernels of one language; stateless."""
+
+    language: str
+
+    def render(
+        self, nests: Sequence[Nest], buffers: Mapping[str, Buffer], target: Target
+    ) -> KernelSource:
+        """One symbol per nest, named after it; arguments in the order of `nest_arguments`."""
+        ...
+
+
+RENDERERS: Mapping[str, type[Renderer]] = {"cpp": CppRenderer, "triton": TritonRenderer}
 
 
 def render(schedule: Schedule, target: Target) -> tuple[Plan, KernelSource | None]:

@@ -250,7 +250,9 @@ class KernelWriter:
         return None
 
     def _tiles(self, others: tuple[Axis, ...], tiled: Axis, lane: Axis, width: int) -> None:
-        """Tiles of TILE rows: what a block of lanes reads far apart stays in L1 for the next row."""
+        """Tiles of TILE rows: what a block of lanes reads far apart stays in L1 for the next
+        row.
+        """
         tile = Axis(f"{tiled.name}_tile", -(-tiled.extent // TILE))
         rest = tuple(tile if axis == tiled else axis for axis in others)
         rows = extent_product(rest)

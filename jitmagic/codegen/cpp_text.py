@@ -123,7 +123,9 @@ def closed(text: str) -> str:
 
 
 def _is_call(text: str) -> bool:
-    """Whether the text is one call or one subscript, `f(...)`: its brackets close at the very end."""
+    """Whether the text is one call or one subscript, `f(...)`: its brackets close at the very
+    end.
+    """
     head = re.match(r"[\w:]+(<[\w:, ]*>)?[(\[]", text)
     if head is None or text[-1] not in ")]":
         return False

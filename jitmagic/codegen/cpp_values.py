@@ -92,7 +92,9 @@ class Body:
         self.scopes[-1].lines.append(scope.footer)
 
     def set_lanes(self, lane: Axis | None, width: int | None) -> None:
-        """From here on values that vary along `lane` are vectors; width None: as many as gemm has."""
+        """From here on values that vary along `lane` are vectors; width None: as many as gemm
+        has.
+        """
         self.lane = lane
         self.width, self.count = (1, "L") if width is None else (width, str(width))
 
@@ -268,7 +270,9 @@ class Body:
     # -------------------------------------------------------------------------------------
 
     def _index(self, expr: Expr, depth: int, used: str = "") -> str:
-        """A scalar offset; `used` is `, condition` where out-of-range indexes only count under it."""
+        """A scalar offset; `used` is `, condition` where out-of-range indexes only count under
+        it.
+        """
 
         def run_time(index: ValueIndex) -> str:
             text = self._reach(index.value, depth).code

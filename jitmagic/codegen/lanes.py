@@ -26,7 +26,9 @@ LIGHT = 12  # cost of a body that leaves room for more registers per step
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """`outer` set: all passes run inside its lanes. Otherwise passes[k] is the k-th pass's (axis, lanes)."""
+    """`outer` set: all passes run inside its lanes. Otherwise passes[k] is the k-th pass's
+    (axis, lanes).
+    """
 
     outer: Axis | None
     width: int

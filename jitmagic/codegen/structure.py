@@ -18,6 +18,7 @@ in turn.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,7 +45,9 @@ __all__ = ["Pass", "Structure", "coefficient", "nest_arguments", "passes_in", "s
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One loop over `axes`; `keep` are values worth storing in a scratch row for the passes after it."""
+    """One loop over `axes`; `keep` are values worth storing in a scratch row for the passes
+    after it.
+    """
 
     axes: tuple[Axis, ...]
     reductions: tuple[Reduction, ...] = ()
@@ -59,7 +62,9 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """`arguments` are the nest's buffers, written ones last; `free` maps every value to its axes."""
+    """`arguments` are the nest's buffers, written ones last; `free` maps every value to its
+    axes.
+    """
 
     name: str
     origins: tuple[str, ...]
@@ -85,7 +90,9 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
 
 
 def nest_arguments(nest: Nest) -> tuple[str, ...]:
-    """The buffers a kernel takes, in the order of its arguments: those only read, then those written."""
+    """The buffers a kernel takes, in the order of its arguments: those only read, then those
+    written.
+    """
     nodes = walk(store_values(nest.stores))
     read = dict.fromkeys(node.buffer for node in nodes if isinstance(node, Load))
     written = dict.fromkeys(store.buffer for store in nest.stores)
@@ -138,7 +145,7 @@ def _collapse(nest: Nest) -> Nest:
 
 def _collapsible(nest: Nest) -> tuple[Axis, Axis] | None:
     binders = _binders(nest)
-    pairs = {(a, b) for binder in binders for a, b in zip(binder, binder[1:], strict=False)}
+    pairs = {(a, b) for binder in binders for a, b in itertools.pairwise(binder)}
     if not pairs:
         return None
     nodes = walk(store_values(nest.stores))
@@ -155,7 +162,7 @@ def _collapsible(nest: Nest) -> tuple[Axis, Axis] | None:
 
 def _always_together(a: Axis, b: Axis, binders: set[tuple[Axis, ...]]) -> bool:
     for binder in binders:
-        if (a in binder or b in binder) and (a, b) not in zip(binder, binder[1:], strict=False):
+        if (a in binder or b in binder) and (a, b) not in itertools.pairwise(binder):
             return False
     return True
 
@@ -200,7 +207,9 @@ def passes_in(
     mutated: frozenset[str] = frozenset(),
     ready: frozenset[Value] = frozenset(),
 ) -> tuple[Pass, ...]:
-    """Order the reductions below stores and roots whose free axes are all `bound` (and not `ready`)."""
+    """Order the reductions below stores and roots whose free axes are all `bound` (and not
+    `ready`).
+    """
     levels = _levels(bound, (*store_values(stores), *roots), free, ready)
     plan: dict[tuple[int, tuple[Axis, ...]], tuple[list[Reduction], list[Store]]] = {}
     for node, level in levels.items():
@@ -223,7 +232,9 @@ def _levels(
     free: Mapping[Value, frozenset[Axis]],
     ready: frozenset[Value],
 ) -> dict[Value, int]:
-    """For every node, how many reductions of this scope have to be finished one after the other first."""
+    """For every node, how many reductions of this scope have to be finished one after the other
+    first.
+    """
     levels: dict[Value, int] = {}
     for node in walk(tuple(roots)):
         if node in ready:
@@ -238,7 +249,9 @@ def _levels(
 def _with_keeps(
     passes: tuple[Pass, ...], free: Mapping[Value, frozenset[Axis]]
 ) -> tuple[Pass, ...]:
-    """Mark values that a later pass over the same axes needs again and that are costly to recompute."""
+    """Mark values that a later pass over the same axes needs again and that are costly to
+    recompute.
+    """
     kept: dict[tuple[Axis, ...], dict[Value, int]] = {}
     result = list(passes)
     for number, one in enumerate(passes):
@@ -277,7 +290,9 @@ def _walk_point(roots: Iterable[Value]) -> list[Value]:
 def _costly_again(
     one: Pass, known: Mapping[Value, int], free: Mapping[Value, frozenset[Axis]]
 ) -> list[Value]:
-    """The topmost nodes of this pass that an earlier pass computed and that cost more than a load."""
+    """The topmost nodes of this pass that an earlier pass computed and that cost more than a
+    load.
+    """
     axes = frozenset(one.axes)
     found: dict[Value, None] = {}
     seen: set[Value] = set()

@@ -19,6 +19,7 @@ from .memory import plan_memory
 from .order import ordered_program
 from .products import with_small_products
 from .result import Decision, Schedule
+from .split import split_reductions
 from .tile import drop_unit_axes
 
 __all__ = ["Decision", "Schedule", "schedule"]
@@ -34,7 +35,7 @@ def schedule(program: LoopProgram, target: Target, options: Options) -> Schedule
     fusion = Fusion(program, graph, target, Groups(program, graph), products)
     if options.fuse:
         fuse(fusion)
-    fused = ordered_program(fusion)
+    fused = split_reductions(ordered_program(fusion), target)
     memory = plan_memory(fused)
     return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, tuple(fusion.decisions))
 

@@ -45,7 +45,9 @@ _GENERATOR = "<random generator>"  # a storage that every draw writes
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """`before[i]`: the steps that step i waits for. `readers`: buffer name -> steps that name it."""
+    """`before[i]`: the steps that step i waits for. `readers`: buffer name -> steps that name
+    it.
+    """
 
     before: tuple[frozenset[int], ...]
     reads: tuple[frozenset[str], ...]  # storages

@@ -150,7 +150,9 @@ def _cheap_enough(group: Group, target: Group, cost: int, links: Sequence[Load])
 
 
 def _cheap_to_repeat(fusion: Fusion, group: Group, cost: int) -> bool:
-    """Cheap arithmetic on at most one tensor of its own size costs less than a round trip to memory."""
+    """Cheap arithmetic on at most one tensor of its own size costs less than a round trip to
+    memory.
+    """
     size = extent_product(group.outer)
     full = {
         load.buffer

@@ -102,7 +102,9 @@ class Groups:
         return bool(between & ~(a.members | b.members | self._gone))
 
     def merge(self, producer: int, consumer: int) -> None:
-        """The consumer takes over the producer's place in the order; its stores are set by `rewrite`."""
+        """The consumer takes over the producer's place in the order; its stores are set by
+        `rewrite`.
+        """
         first, second = self.alive.pop(producer), self.alive[consumer]
         members = first.members | second.members
         second.members = members

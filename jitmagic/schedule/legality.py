@@ -11,6 +11,7 @@ axes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The shared outer axes, what each side's outer axes become, and the inner axes each side gains."""
+    """The shared outer axes, what each side's outer axes become, and the inner axes each side
+    gains.
+    """
 
     outer: tuple[Axis, ...]
     producer: Mapping[Axis, Expr]
@@ -138,7 +141,9 @@ def _share(
 
 
 def mixed_radix(expr: Expr, extent: int) -> tuple[Axis, ...] | None:
-    """Axes (x, y, ..) such that expr = x*len(y)*.. + y*.. + .. runs once over 0..extent-1, or None."""
+    """Axes (x, y, ..) such that expr = x*len(y)*.. + y*.. + .. runs once over 0..extent-1, or
+    None.
+    """
     constant, terms = linear(expr)
     if constant != 0:
         return () if not terms and extent == 1 else None
@@ -162,7 +167,9 @@ def digits_of(expr: Expr) -> tuple[Axis, ...]:
 def split_axes(
     exprs: Sequence[Expr], axes: Sequence[Axis], outer: Sequence[Axis]
 ) -> dict[Axis, Expr]:
-    """How to split the consumer's outer axes so that `f // 8` and `f % 8` become axes themselves."""
+    """How to split the consumer's outer axes so that `f // 8` and `f % 8` become axes
+    themselves.
+    """
     cuts: dict[Axis, set[int]] = {}
     for expr, axis in zip(exprs, axes, strict=True):
         digit = _digit(expr)
@@ -171,16 +178,18 @@ def split_axes(
     bindings: dict[Axis, Expr] = {}
     for axis, found in cuts.items():
         points = sorted(found | {1, axis.extent})
-        if all(b % a == 0 for a, b in zip(points, points[1:], strict=False)):
+        if all(b % a == 0 for a, b in itertools.pairwise(points)):
             total: Expr = Integer(0)
-            for low, high in zip(points, points[1:], strict=False):
+            for low, high in itertools.pairwise(points):
                 total = add(total, mul(AxisVar(fresh_axis(axis, high // low)), low))
             bindings[axis] = total
     return bindings
 
 
 def _digit(expr: Expr) -> tuple[Axis, int] | None:
-    """(axis, scale) of `axis // scale`, maybe `% n`; None for a plain axis and for anything else."""
+    """(axis, scale) of `axis // scale`, maybe `% n`; None for a plain axis and for anything
+    else.
+    """
     match expr:
         case FloorDiv(AxisVar(axis), scale) | Mod(FloorDiv(AxisVar(axis), scale), _):
             return axis, scale
@@ -195,7 +204,9 @@ def overwrites_reads(
     storage: Mapping[str, str],
     fixed: frozenset[str],
 ) -> bool:
-    """Whether the nest would overwrite an element of shared memory that another point still reads."""
+    """Whether the nest would overwrite an element of shared memory that another point still
+    reads.
+    """
     written = {storage[s.buffer]: s for s in stores if storage[s.buffer] in fixed}
     if len(written) < sum(storage[s.buffer] in fixed for s in stores):
         return True

@@ -107,7 +107,9 @@ def plan_memory(program: LoopProgram) -> MemoryPlan:
 
 
 def _poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
-    """Temporaries written by nests (or by ops that can write into given memory) that stay inside."""
+    """Temporaries written by nests (or by ops that can write into given memory) that stay
+    inside.
+    """
     leaving = {owner[name] for name in (*program.outputs, *program.inputs) if name is not None}
     made: set[str] = set()
     for step in program.steps:

@@ -62,7 +62,9 @@ class Product:
 
 
 def product_of(outer: Sequence[Axis], values: Iterable[Value]) -> Product | None:
-    """The matrix product that the values of a nest over `outer` = (m, n) are made of, if it is one."""
+    """The matrix product that the values of a nest over `outer` = (m, n) are made of, if it is
+    one.
+    """
     totals = [node for node in walk(tuple(values)) if isinstance(node, Reduction)]
     if len(totals) != 1 or len(outer) != 2:
         return None

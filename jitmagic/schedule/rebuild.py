@@ -152,7 +152,9 @@ class Rebuilder:
     def _scope(
         self, axes: tuple[Axis, ...], free: frozenset[Axis]
     ) -> tuple[Rebuilder, tuple[Axis, ...]]:
-        """The substitution inside a loop over `axes` whose body depends on `free`, and its new axes."""
+        """The substitution inside a loop over `axes` whose body depends on `free`, and its new
+        axes.
+        """
         wanted = frozenset(a for a in self.bindings if a in free and a not in axes)
         if (axes, wanted) not in self._inner:
             bindings = {axis: self.bindings[axis] for axis in wanted}

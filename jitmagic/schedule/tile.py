@@ -90,7 +90,9 @@ def _in_memory_order(
 
 
 class _Shared:
-    """Hands out inner axes by extents; a second set where the first is taken by an enclosing loop."""
+    """Hands out inner axes by extents; a second set where the first is taken by an enclosing
+    loop.
+    """
 
     def __init__(self) -> None:
         self._sets: dict[Extents, list[tuple[Axis, ...]]] = {}

@@ -1,4 +1,4 @@
-"""A tiny loader for the tests: schedule, render, compile with g++, run by the Python twin of the executor."""
+"""A tiny loader for the tests: schedule, render, compile with g++, run by the Python executor."""
 
 from __future__ import annotations
 

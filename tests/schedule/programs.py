@@ -1,4 +1,4 @@
-"""Functions whose graphs the schedule and code generation tests run: name -> (function, inputs, nests).
+"""Functions whose graphs the tests of schedule and codegen run: name -> (function, inputs, nests).
 
 `nests` is the number of kernels that the CPU schedule makes: a fusion gained or lost changes it.
 """

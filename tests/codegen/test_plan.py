@@ -1,0 +1,80 @@
+"""The plan: which steps a schedule becomes, and that equal layers share their kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from jitmagic.codegen import render
+from jitmagic.codegen.plan import Alloc, Call, Free, Launch, Plan, Pool, View
+from jitmagic.loops.lower import lower
+from jitmagic.options import Options
+from jitmagic.schedule import schedule
+from tests.loops.recording import record
+from tests.schedule.test_fusion import TARGET
+
+from .built import compiled
+
+
+def plan_of(fn, *inputs):
+    graph, _ = record(fn, *inputs)
+    return render(schedule(lower(graph, "test"), TARGET, Options()), TARGET)
+
+
+def kinds(plan: Plan) -> list[type]:
+    return [type(step) for step in plan.steps]
+
+
+def test_one_kernel_is_an_allocation_and_a_launch():
+    plan, source = plan_of(lambda x: x.sin() + 1, torch.randn(8, 8))
+    assert kinds(plan) == [Alloc, Launch]
+    assert plan.steps[1].args == (0, 1)
+    assert list(source.symbols) == [plan.steps[1].kernel]
+    assert source.symbols[plan.steps[1].kernel] == (torch.float32, torch.float32)
+
+
+def test_a_product_writes_into_the_pool():
+    plan, _ = plan_of(lambda x: torch.bmm(x, x).relu(), torch.randn(2, 16, 16))
+    assert kinds(plan) == [Pool, Call, Alloc, Launch, Free]
+    assert plan.steps[1].op is torch.ops.aten.bmm.out
+    assert plan.steps[1].out
+
+
+def test_a_transposed_operand_is_a_view():
+    plan, _ = plan_of(lambda x, w: torch.mm(x, w.t()), torch.randn(600, 600), torch.randn(600, 600))
+    assert View in kinds(plan)
+
+
+def test_a_graph_without_kernels_has_no_source():
+    plan, source = plan_of(lambda x: torch.mm(x, x), torch.randn(600, 600))
+    assert source is None
+    assert kinds(plan) == [Alloc, Call]
+
+
+def test_an_output_may_be_an_input_or_come_twice():
+    def fn(x):
+        y = x + 1
+        return y, x, y
+
+    plan, _ = plan_of(fn, torch.randn(4))
+    assert plan.outputs[0] == plan.outputs[2]
+    assert plan.outputs[1] == 0
+
+
+def layer(x, w):
+    x = x - x.mean(-1, keepdim=True)
+    return torch.bmm(x, w).relu() + x
+
+
+def test_equal_layers_share_their_kernels():
+    def fn(x, *weights):
+        for w in weights:
+            x = layer(x, w)
+        return x
+
+    inputs = [torch.randn(2, 16, 16) for _ in range(7)]
+    plan, source = plan_of(fn, *inputs)
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    assert len(launches) > 6 > len(source.symbols)
+    graph, expected = record(fn, *inputs)
+    (got,) = compiled(lower(graph, "test"))(*inputs)
+    torch.testing.assert_close(got, expected[0], rtol=1e-4, atol=1e-3)
