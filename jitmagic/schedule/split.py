@@ -1,0 +1,324 @@
+"""Reductions cut into pieces, for devices with many cores and few rows to give them.
+
+In: the fused program. Out: the same program, in which a reduction that would leave most cores idle
+is taken in two nests: one reduces pieces of the extent side by side into a small temporary, the
+next combines them.
+
+    sum{j} x[i, j]  ->  part[p, i] = sum{k} x[i, p * K + k];   sum{p} part[p, i]
+
+The combination stays a reduction of the nest that uses it when that costs nothing; where results
+are needed at many points, a nest of their own finishes them. Inner loops of stores become outer
+loops of their own nest. Only the CUDA schedule does this: it trades launches for parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import torch
+
+from ..loops.expr import Axis, AxisVar, Expr, add, mul
+from ..loops.ir import (
+    Buffer,
+    Constant,
+    IndexValue,
+    Load,
+    LoopProgram,
+    Nest,
+    Reduction,
+    Step,
+    Store,
+    Value,
+    walk,
+)
+from ..loops.values import compute, constant, where
+from ..target import Target
+from .deps import storages, store_values
+from .rebuild import Rebuilder, free_axes, fresh_axis, value_axes
+from .score import extent_product
+from .tile import final_nest
+
+__all__ = ["split_reductions"]
+
+ROW = 16384  # elements one program reduces in its registers: shorter rows are left alone
+COLUMN = 1024  # the same where rows lie across memory
+ACROSS = 32  # columns one program then takes
+ROUNDS = 4  # programs wanted per multiprocessor
+PIECE = 512  # a piece is not shorter than this
+_IDENTITY: Mapping[str, float] = {"sum": 0, "prod": 1, "any": False, "all": True}
+
+
+def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
+    """Split where the target has cores to spare."""
+    if not target.multiprocessors:
+        return program
+    splitter = _Splitter(program, target, dict(program.buffers))
+    steps: list[Step] = []
+    for step in program.steps:
+        steps.extend(splitter.split(step) if isinstance(step, Nest) else (step,))
+    return replace(program, buffers=splitter.buffers, steps=tuple(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """`axis` = piece * length + place; `ragged`: the last piece is shorter."""
+
+    axis: Axis
+    piece: Axis
+    place: Axis
+
+    @property
+    def position(self) -> Expr:
+        return add(mul(AxisVar(self.piece), self.place.extent), AxisVar(self.place))
+
+    @property
+    def ragged(self) -> bool:
+        return self.axis.extent % self.place.extent != 0
+
+
+@dataclass(slots=True)
+class _Splitter:
+    program: LoopProgram
+    target: Target
+    buffers: dict[str, Buffer]
+    owner: dict[str, str] = field(init=False)
+    taken: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.owner = storages(self.program)
+        self.taken = {*self.buffers, *(str(getattr(s, "name", "")) for s in self.program.steps)}
+
+    def split(self, nest: Nest) -> list[Step]:
+        """The nests that replace this one, in order."""
+        made: list[Step] = []
+        while (chosen := self._next(nest)) is not None:
+            nodes, cut = chosen
+            nest = self._cut(nest, nodes, cut, made)
+        if not made:
+            return [nest]
+        return [*made, *self._spread(nest)]
+
+    # -- choosing ----------------------------------------------------------------------------------
+
+    def _next(self, nest: Nest) -> tuple[list[Reduction], _Cut] | None:
+        """Wide reductions over the same axes that wait for no other wide one."""
+        nodes = walk(store_values(nest.stores))
+        free = value_axes(nodes)
+        outer = frozenset(nest.outer)
+        wide = [
+            node
+            for node in nodes
+            if isinstance(node, Reduction) and free[node] <= outer and self._pieces(nest, node) > 1
+        ]
+        if not wide:
+            return None
+        first = wide[0]  # operands come before their users
+        behind = set(wide)
+        group = [
+            node
+            for node in wide
+            if node.axes == first.axes
+            and not any(part in behind for part in walk((node.value,)))
+            and self._axis(node) == self._axis(first)
+        ]
+        axis = self._axis(first)
+        pieces = self._pieces(nest, first)
+        length = _length(axis.extent, pieces)
+        piece = fresh_axis(axis, -(-axis.extent // length))
+        return group, _Cut(axis, piece, fresh_axis(axis, length))
+
+    def _axis(self, node: Reduction) -> Axis:
+        """The axis to cut: the first where order counts, else the longest (the first of equals)."""
+        if node.op.startswith("arg"):
+            return node.axes[0]
+        return max(node.axes, key=lambda axis: axis.extent)
+
+    def _pieces(self, nest: Nest, node: Reduction) -> int:
+        """How many pieces would fill the cores; 1: leave it."""
+        rows, extent = extent_product(nest.outer), extent_product(node.axes)
+        across = self._across(nest, node)
+        if extent <= (COLUMN if across else ROW):
+            return 1
+        programs = -(-rows // ACROSS) if across else rows
+        wanted = ROUNDS * self.target.multiprocessors // programs
+        most = min(extent // PIECE, self._axis(node).extent)
+        return min(wanted, most) if wanted > 1 else 1
+
+    def _across(self, nest: Nest, node: Reduction) -> bool:
+        """Whether neighbouring elements belong to neighbouring rows."""
+        if not nest.outer:
+            return False
+        along = across = 0
+        for load in walk((node.value,)):
+            if isinstance(load, Load):
+                stride = self.buffers[load.buffer].stride
+                steps = dict(zip(load.index, stride, strict=True))
+                along += steps.get(AxisVar(node.axes[-1])) == 1
+                across += steps.get(AxisVar(nest.outer[-1])) == 1
+        return across > along
+
+    # -- cutting -----------------------------------------------------------------------------------
+
+    def _cut(self, nest: Nest, nodes: list[Reduction], cut: _Cut, made: list[Step]) -> Nest:
+        stores: list[Store] = []
+        results: dict[Value, Value] = {}
+        for node in nodes:
+            inside = _Piece(node, cut)
+            if node.op.startswith("arg"):
+                best = self._part(nest, inside.best(), cut, stores)
+                place = self._part(nest, inside.place(), cut, stores)
+                results[node] = _first_of_best(node, best, place, cut)
+            else:
+                part = self._part(nest, inside.reduced(node.op), cut, stores)
+                results[node] = Reduction(node.op, (cut.piece,), part, node.dtype)
+        name = self._name(f"{nest.name}_parts")
+        outer = (cut.piece, *nest.outer)
+        made.append(final_nest(name, outer, stores, nest.origins, self.buffers))
+        if nest.outer and self._needed_widely(nest, nodes):
+            results = self._finish(nest, results, made)
+        rebuild = Rebuilder(on_reduction=lambda node: results.get(node, node))
+        return replace(nest, stores=tuple(rebuild.store(store) for store in nest.stores))
+
+    def _part(self, nest: Nest, value: Value, cut: _Cut, stores: list[Store]) -> Value:
+        """Store a value per piece and row; returns its load."""
+        point = (AxisVar(cut.piece), *(AxisVar(axis) for axis in nest.outer))
+        name = self._temporary(nest, (cut.piece, *nest.outer), value)
+        stores.append(Store(name, (), point, value))
+        return Load(name, point, value.dtype)
+
+    def _temporary(self, nest: Nest, axes: tuple[Axis, ...], value: Value) -> str:
+        name = self._name(f"{nest.name}_part")
+        device = self.buffers[nest.stores[0].buffer].device
+        shape = tuple(axis.extent for axis in axes)
+        stride = tuple(extent_product(axes[d + 1 :]) for d in range(len(axes)))
+        self.buffers[name] = Buffer(name, shape, stride, value.dtype, device)
+        return name
+
+    def _name(self, wanted: str) -> str:
+        number = 0
+        while f"{wanted}{number}" in self.taken:
+            number += 1
+        self.taken.add(f"{wanted}{number}")
+        return f"{wanted}{number}"
+
+    def _needed_widely(self, nest: Nest, nodes: list[Reduction]) -> bool:
+        """Whether the results are read again at every point of another wide loop."""
+        if any(store.inner for store in nest.stores):
+            return True
+        done = set(nodes)
+        return any(
+            isinstance(node, Reduction)
+            and node not in done
+            and any(part in done for part in walk((node.value,)))
+            for node in walk(store_values(nest.stores))
+        )
+
+    def _finish(
+        self, nest: Nest, results: dict[Value, Value], made: list[Step]
+    ) -> dict[Value, Value]:
+        """A nest that combines the pieces once per row; the results as loads."""
+        stores, loads = [], {}
+        point = tuple(AxisVar(axis) for axis in nest.outer)
+        for node, result in results.items():
+            name = self._temporary(nest, nest.outer, result)
+            stores.append(Store(name, (), point, result))
+            loads[node] = Load(name, point, result.dtype)
+        name = self._name(f"{nest.name}_ends")
+        made.append(final_nest(name, nest.outer, stores, nest.origins, self.buffers))
+        return dict(loads)
+
+    # -- inner loops -------------------------------------------------------------------------------
+
+    def _spread(self, nest: Nest) -> list[Step]:
+        """Stores with inner loops as nests over all their points, unless they overwrite what is
+        read.
+        """
+        read = {
+            self.owner.get(node.buffer, node.buffer)
+            for node in walk(store_values(nest.stores))
+            if isinstance(node, Load)
+        }
+        written = {self.owner.get(store.buffer, store.buffer) for store in nest.stores}
+        if read & written:
+            return [final_nest(nest.name, nest.outer, nest.stores, nest.origins, self.buffers)]
+        byaxes: dict[tuple[Axis, ...], list[Store]] = {}
+        for store in nest.stores:
+            byaxes.setdefault(store.inner, []).append(replace(store, inner=()))
+        steps: list[Step] = []
+        for inner, stores in byaxes.items():
+            name = nest.name if not steps else self._name(f"{nest.name}_ends")
+            outer = (*nest.outer, *inner)
+            steps.append(final_nest(name, outer, stores, nest.origins, self.buffers))
+        return steps
+
+
+def _length(extent: int, pieces: int) -> int:
+    """The length of a piece: a divisor of the extent where one is near."""
+    least = -(-extent // pieces)
+    for length in range(least, min(2 * least, extent) + 1):
+        if extent % length == 0:
+            return length
+    return least
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The part of a reduction inside one piece."""
+
+    node: Reduction
+    cut: _Cut
+
+    def reduced(self, op: str) -> Reduction:
+        axes = tuple(self.cut.place if axis == self.cut.axis else axis for axis in self.node.axes)
+        value = self._value(op)
+        return Reduction(op, axes, value, torch.int64 if op.startswith("arg") else value.dtype)
+
+    def best(self) -> Reduction:
+        return self.reduced(self.node.op.removeprefix("arg"))
+
+    def place(self) -> Value:
+        """The position of the best in the whole extent."""
+        below = self.cut.place.extent * extent_product(self.node.axes[1:])
+        start = IndexValue(mul(AxisVar(self.cut.piece), below))
+        return compute("add", self.reduced(self.node.op), start)
+
+    def _value(self, op: str) -> Value:
+        bindings = {self.cut.axis: self.cut.position}
+        if not self.cut.ragged:
+            return Rebuilder(bindings).value(self.node.value)
+        inside = compute("lt", IndexValue(self.cut.position), self.cut.axis.extent)
+
+        def guarded(load: Load) -> Value:
+            if self.cut.piece not in free_axes(load):
+                return load
+            mask = inside if load.mask is None else compute("logical_and", inside, load.mask)
+            return Load(load.buffer, load.index, load.dtype, mask, load.fill)
+
+        value = Rebuilder(on_load=guarded).value(Rebuilder(bindings).value(self.node.value))
+        return where(inside, value, _worst(op, value.dtype))
+
+
+def _worst(op: str, dtype: torch.dtype) -> Constant:
+    """What changes no result of the reduction."""
+    if op in _IDENTITY:
+        return constant(_IDENTITY[op], dtype)
+    low = op in ("max", "argmax")
+    if dtype.is_floating_point:
+        return constant(-inf if low else inf, dtype)
+    if dtype == torch.bool:
+        return constant(not low, dtype)
+    facts = torch.iinfo(dtype)
+    return constant(facts.min if low else facts.max, dtype)
+
+
+def _first_of_best(node: Reduction, best: Value, place: Value, cut: _Cut) -> Value:
+    """The lowest position among the pieces that hold the best value (NaN is the best there is)."""
+    op = node.op.removeprefix("arg")
+    whole = Reduction(op, (cut.piece,), best, best.dtype)
+    same: Value = compute("eq", best, whole)
+    if best.dtype.is_floating_point:
+        same = compute("logical_or", same, compute("isnan", best))
+    candidate = where(same, place, constant(2**62, place.dtype))
+    return Reduction("min", (cut.piece,), candidate, place.dtype)
