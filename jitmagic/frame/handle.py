@@ -1,10 +1,11 @@
 """Handle and Family: what stands behind a dispatcher, and what belongs to one tagged function.
 
-Comes in: calls that no entry fits. Goes out: a new entry, or the original run as plain Python, with
-the reason on show in `state`. A Family is one tagged function with all that was compiled because of
-it (its resume functions, callees the hook found); they share options, compiler and journal.
-Invariants: one compile at a time per handle; an entry is used only after its guards passed for the
-very call it was made from; when the root handle dies, the family's entries go with it.
+Comes in: calls that no entry fits. Goes out: a new entry, or the original run as plain Python,
+with the reason on show in `state`. A Family is one tagged function with all that was compiled
+because of it (its resume functions, callees the hook found); they share options, compiler and
+journal. Invariants: one compile at a time per handle; an entry is used only after its guards
+passed for the very call it was made from; when the root handle dies, the family's entries go with
+it.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class Handle:
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
-        """File, first line number and text of the original; no lines where the source is unknown."""
+        """File, first line number and lines of the original; none where the source is unknown."""
         code = self.original.code
         last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
         lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
@@ -209,7 +210,9 @@ class Handle:
         if isinstance(made, Entry) and not made.check(values):
             which = _which(record, snapshot)
             made = Skip(f"its guards do not hold for the call they were made from{which}")
-            warnings.warn(f"{self.name} runs as eager: {made.reason}", FallbackWarning, stacklevel=4)
+            warnings.warn(
+                f"{self.name} runs as eager: {made.reason}", FallbackWarning, stacklevel=4
+            )
         if isinstance(made, Skip):
             record.outcome = f"eager: {made.reason}"
             self._give_up(record.outcome)
@@ -273,8 +276,8 @@ class Handle:
         entries = self.dispatcher.entries
         difference = self.why_missed(values)
         warnings.warn(
-            f"{self.name} was compiled {len(entries) + self._wasted} times and the call fits none of "
-            f"the variants; calls like it run as eager from now on\n"
+            f"{self.name} was compiled {len(entries) + self._wasted} times and the call fits none "
+            f"of the variants; calls like it run as eager from now on\n"
             f"  first difference: {difference[0] if difference else 'a guarded object is gone'}\n"
             f"  hint: make what varies an argument that is a tensor, or raise "
             f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}',
@@ -304,7 +307,7 @@ class Handle:
             function = FunctionType(original.code, original.namespace, original.name)
             self.dispatcher.give_up(function, original.code.co_argcount)
 
-    # ----------------------------------------------------------------------------------------- reset
+    # ---------------------------------------------------------------------------------------- reset
 
     def reset(self, options: Options | None = None) -> None:
         """As if never called (with new options): root handles take their family along."""

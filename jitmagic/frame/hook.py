@@ -1,8 +1,8 @@
 """hook: what the native frame hook asks, and how to switch it off for a while.
 
-Comes in: a code object whose frame is about to begin, called from tagged code. Goes out: a call stub
-with a handle of the family's own, or None. Importing this module tells the native part whom to ask;
-the hook itself is installed only while a tagged call needs it.
+Comes in: a code object whose frame is about to begin, called from tagged code. Goes out: a call
+stub with a handle of the family's own, or None. Importing this module tells the native part whom
+to ask; the hook itself is installed only while a tagged call needs it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Comes in: the guards of a trace and the sources of what the entry reads. Goes out: the steps of a
 `GuardProgram` (see extensions/frame/guards.cpp) and the registers in which the sources end up.
-Invariant: every load checks what it reads, so steps may come in any order; common prefixes of paths
-share registers, cheap and shallow guards come first. The program keeps alive constants, namespaces
-and nothing that can be held weakly.
+Invariant: every load checks what it reads, so steps may come in any order; common prefixes of
+paths share registers, cheap and shallow guards come first. The program keeps alive constants,
+namespaces and nothing that can be held weakly.
 """
 
 from __future__ import annotations
@@ -55,10 +55,19 @@ from ..guards.source import (
 
 try:
     from .. import _frame
+    from .._frame import (
+        Continue,
+        Dispatcher,
+        Entry,
+        GuardProgram,
+        ModuleCall,
+        call_plainly,
+        continue_with,
+    )
 except ImportError as error:
     raise NativeMissing("jitmagic._frame", str(error)) from error
 
-if _frame.TORCH_VERSION != torch.__version__:
+if torch.__version__ != _frame.TORCH_VERSION:
     raise NativeMissing(
         "jitmagic._frame", f"built for torch {_frame.TORCH_VERSION}, running {torch.__version__}"
     )
@@ -74,14 +83,6 @@ __all__ = [
     "continue_with",
     "lower_guards",
 ]
-
-Continue = _frame.Continue
-Dispatcher = _frame.Dispatcher
-Entry = _frame.Entry
-GuardProgram = _frame.GuardProgram
-ModuleCall = _frame.ModuleCall
-call_plainly = _frame.call_plainly
-continue_with = _frame.continue_with
 
 Step = tuple[Any, ...]
 

@@ -1,9 +1,10 @@
 """Original: the user's code behind a dispatcher, and how to run it plainly.
 
-Comes in: a function, or a code object with its namespace. Goes out: snapshots to trace, and the call
-itself with the values a dispatcher was handed (parameters in slot order, then closure cells).
-Invariant: holds code and globals, never the function: a function that refers to its own stub through
-a closure would otherwise never be freed (code objects are invisible to the garbage collector).
+Comes in: a function, or a code object with its namespace. Goes out: snapshots to trace, and the
+call itself with the values a dispatcher was handed (parameters in slot order, then closure
+cells). Invariant: holds code and globals, never the function: a function that refers to its own
+stub through a closure would otherwise never be freed (code objects are invisible to the garbage
+collector).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ..bytecode import FrameSnapshot
@@ -28,13 +29,14 @@ class Original:
     def __init__(
         self, code: CodeType, namespace: dict[str, Any], *, name: str = "", weak: bool = False
     ) -> None:
-        """`weak`: what holds this hangs on the code object itself, so the code is not kept alive."""
+        """`weak`: what holds this hangs on the code itself, so the code is not kept alive."""
         self._code: Callable[[], CodeType | None] = weakref.ref(code) if weak else lambda: code
         self.is_weak, self.namespace = weak, namespace
         self.name, self.qualname = name or code.co_name, code.co_qualname
         keep = not weak and not code.co_freevars
-        function = FunctionType(code, namespace, self.name, closure=_empty_cells(code))
-        self.builtins: dict[str, Any] = function.__builtins__
+        cells = tuple(CellType() for _ in code.co_freevars)
+        function = FunctionType(code, namespace, self.name, closure=cells)
+        self.builtins: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]
         self._function = function if keep else None
 
     @classmethod
@@ -91,19 +93,6 @@ class Original:
     def __call__(self, *values: Any) -> Any:
         """`run` with the dispatcher's values spread out: what residuals start over with."""
         return self.run(values)
-
-
-def _empty_cells(code: CodeType) -> tuple[Any, ...]:
-    return tuple(_new_cell() for _ in code.co_freevars)
-
-
-def _new_cell() -> Any:
-    empty: Any
-
-    def inner() -> Any:
-        return empty
-
-    return inner.__closure__[0]  # type: ignore[index]
 
 
 def _parameter_count(code: CodeType) -> int:

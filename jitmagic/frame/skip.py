@@ -1,8 +1,8 @@
 """skip: which code the frame hook never touches, and why.
 
-Comes in: a code object that was reached from tagged code. Goes out: the reason to leave it alone, or
-None. Only code a user wrote is worth a handle: libraries run as they are (their calls back into user
-code are looked at again), and so does code whose meaning depends on its own frame.
+Comes in: a code object that was reached from tagged code. Goes out: the reason to leave it alone,
+or None. Only code a user wrote is worth a handle: libraries run as they are (their calls back
+into user code are looked at again), and so does code whose meaning depends on its own frame.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from .native import Dispatcher
 __all__ = ["reason_to_skip", "unsuitable"]
 
 _FRAME_READERS = frozenset(
-    {"locals", "exec", "eval", "vars", "dir", "breakpoint", "_getframe", "currentframe", "set_trace"}
+    {
+        "locals",
+        "exec",
+        "eval",
+        "vars",
+        "dir",
+        "breakpoint",
+        "_getframe",
+        "currentframe",
+        "set_trace",
+    }
 )
 _TRACEABLE_SPECIALS = frozenset({"__call__", "__init__", "__enter__", "__exit__"})
 _GENERATED = ("<frozen ", "<eval_with_key>", "<attrs ", "<__array_function__", "<jitmagic")

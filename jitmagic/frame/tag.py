@@ -1,17 +1,18 @@
 """tag: put a call stub in place of what the user tagged, and take it back.
 
-Comes in: a function, method, lambda, staticmethod, classmethod, partial, nn.Module instance or class.
-Goes out: the same kind of thing. Functions are answered with a new, real Python function of the same
-signature; modules and their classes are changed in place and returned. The dispatcher travels in the
-stub's `co_consts`, so it follows `__code__` wherever tools like %autoreload move it.
+Comes in: a function, method, lambda, staticmethod, classmethod, partial, nn.Module instance or
+class. Goes out: the same kind of thing. Functions are answered with a new, real Python function
+of the same signature; modules and their classes are changed in place and returned. The dispatcher
+travels in the stub's `co_consts`, so it follows `__code__` wherever tools like %autoreload move
+it.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -136,7 +137,7 @@ def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionTyp
     )
     made.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(made, function)  # name, doc, annotations, dict, __wrapped__
-    if hasattr(function, "__type_params__"):
+    if sys.version_info >= (3, 12):
         made.__type_params__ = function.__type_params__
     return made
 
@@ -159,9 +160,7 @@ def _refusal(target: Any) -> TaggingError:
 # ------------------------------------------------------------------------------------------ modules
 
 
-def _tag_module(
-    module: torch.nn.Module, options: Options, compiler: Compiler
-) -> torch.nn.Module:
+def _tag_module(module: torch.nn.Module, options: Options, compiler: Compiler) -> torch.nn.Module:
     cls = type(module)
     forward = _forward_of(cls)
     if isinstance(module, torch.jit.ScriptModule) or not _calls_slot(cls):
@@ -181,7 +180,7 @@ def _calls_slot(cls: type[torch.nn.Module]) -> bool:
 
 
 def _forward_of(cls: type[torch.nn.Module]) -> types.FunctionType:
-    forward = inspect.getattr_static(cls, "forward", None)
+    forward: Any = inspect.getattr_static(cls, "forward", None)
     if isinstance(forward, types.FunctionType):
         if handle_of(forward) is not None:
             forward = original_of(forward)
@@ -189,19 +188,17 @@ def _forward_of(cls: type[torch.nn.Module]) -> types.FunctionType:
     else:
         reason = "its forward is not a Python function"
     if reason is None and forward is not torch.nn.Module.__dict__.get("forward"):
-        return forward
+        return forward  # type: ignore[no-any-return]
     why = reason or "it has no forward"
     raise TaggingError(f"{cls.__qualname__}", why, "define a plain forward method")
 
 
-def _call_with_hooks(
-    family: object, module: torch.nn.Module, /, *args: Any, **kwargs: Any
-) -> Any:
-    """What nn.Module.__call__ does; its forward is reached, and compiled, through the frame hook."""
+def _call_with_hooks(family: object, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """What nn.Module.__call__ does; its forward is compiled where the frame hook meets it."""
     return call_plainly(_EAGER_CALL, (module, *args), kwargs, family)
 
 
-_EAGER_CALL: Callable[..., Any] = torch.nn.Module._call_impl
+_EAGER_CALL: Any = torch.nn.Module._call_impl
 
 
 def _tag_class(
@@ -214,8 +211,8 @@ def _tag_class(
 
 def _untag_class(cls: type[torch.nn.Module]) -> None:
     original = original_of(cls.__dict__["forward"])
-    inherited = inspect.getattr_static(super(cls, cls), "forward", None)
-    if inherited is original:
+    inherited = (base.__dict__["forward"] for base in cls.__mro__[1:] if "forward" in base.__dict__)
+    if next(inherited, None) is original:
         del cls.forward
     else:
         cls.forward = original

@@ -1,15 +1,15 @@
 """check: the readable Python twin of the native guard program, and the sentence when a guard fails.
 
-Comes in: guards and a frame's snapshot. Goes out: the first guard that does not hold (`check`), or what
-differs, in words (`why`). Invariant: agrees with the native program made by `frame/native.py` for every
-guard and frame (tests/guards holds them against each other); runs no user code.
+Comes in: guards and a frame's snapshot. Goes out: the first guard that does not hold (`check`),
+or what differs, in words (`why`). Invariant: agrees with the native program made by
+`frame/native.py` for every guard and frame (tests/guards holds them against each other); runs no
+user code.
 """
 
 from __future__ import annotations
 
-import math
 import struct
-import sys
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -35,11 +35,14 @@ from .guard import (
     ValueEquals,
 )
 from .read import read_source
-from .source import Source, describe
+from .source import InstanceDict, Source, describe
 
 __all__ = ["check", "holds", "same_constant", "why"]
 
 _UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
+_PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
+_NAMED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_WIDTH = 60  # of a value in a sentence
 _ELEMENTWISE = (str, int, bytes, range, torch.device)
 
 
@@ -69,12 +72,30 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
             return _overlap(sources, frame)
         case SameObject(source=left, other=right) | DifferentObject(source=left, other=right):
             return _pair(guard, left, right, frame)
-    source: Source = guard.source  # type: ignore[attr-defined]
+        case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
+            return _attribute_appeared(owner, key, frame)
+    return _at_source(guard, guard.source, frame)  # type: ignore[attr-defined]
+
+
+def _at_source(guard: Guard, source: Source, frame: FrameSnapshot) -> str | None:
     try:
         value = read_source(source, frame)
     except _UNREADABLE:
         return f"{describe(source)} is not there any more"
     return _value_differs(guard, describe(source), value)
+
+
+def _attribute_appeared(owner: Source, key: str, frame: FrameSnapshot) -> str | None:
+    """An instance that has no dictionary at all has no such key in it either."""
+    try:
+        instance = read_source(owner, frame)
+    except _UNREADABLE:
+        return f"{describe(owner)} is not there any more"
+    try:
+        table = object.__getattribute__(instance, "__dict__")
+    except AttributeError:
+        return None
+    return f"{describe(owner)} has an attribute {key} of its own now" if key in table else None
 
 
 def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
@@ -147,10 +168,14 @@ def _pair(guard: Guard, left: Source, right: Source, frame: FrameSnapshot) -> st
 
 
 def _tensor_differs(guard: TensorMatch, name: str, value: Any) -> str | None:
+    if type(value) is not guard.spec.cls:
+        return f"type({name}) is {_named(type(value))}, was {_named(guard.spec.cls)}"
+    return _facts_differ(guard, name, value)
+
+
+def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
     spec = guard.spec
-    if type(value) is not spec.cls:
-        return f"type({name}) is {_named(type(value))}, was {_named(spec.cls)}"
-    if torch._C._dispatch_keys(value).raw_repr() != guard.keys and value.layout is not torch.strided:
+    if value.layout is not torch.strided:
         return f"{name}.layout is {value.layout}, was torch.strided"
     facts: tuple[tuple[str, object, object], ...] = (
         ("dtype", value.dtype, spec.dtype),
@@ -192,8 +217,9 @@ def _memory(tensor: Any) -> tuple[int, int] | None:
     if storage == 0:
         return None
     size = tensor.element_size()
-    begin = storage + tensor.storage_offset() * size
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    begin = storage + int(tensor.storage_offset()) * size
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((int(n) - 1) * int(stride) for n, stride in extents)
     return begin, begin + (last + 1) * size
 
 
@@ -262,22 +288,21 @@ def _same_items(left: Iterable[Any], right: Iterable[Any]) -> bool:
 
 
 def short(value: object) -> str:
-    """A value in a sentence: constants as they are, objects by kind and name; runs no user __repr__."""
-    if isinstance(value, type):
-        return _named(value)
-    if isinstance(value, float) and math.isnan(value):
-        return "nan"
+    """A value in a sentence: constants as they are, objects by kind and name; no user code runs."""
     kind = type(value)
-    if kind.__module__ == "builtins" and not isinstance(value, list | dict | set | tuple):
-        name = getattr(value, "__qualname__", None)
-        text = f"{kind.__name__} {name}" if name and not kind.__name__ == "str" else repr(value)
+    if isinstance(value, type):
+        text = _named(value)
+    elif kind in _PLAIN:
+        text = repr(value)
     elif kind in (list, tuple, dict):
         text = _short_container(value)
-    elif kind.__module__ == "torch":
-        text = str(value) if isinstance(value, torch.dtype | torch.device | torch.Size) else kind.__name__
+    elif isinstance(value, torch.dtype | torch.device | torch.Size):
+        text = str(value)
+    elif isinstance(value, _NAMED):
+        text = f"{kind.__name__} {getattr(value, '__qualname__', None) or value.__name__}"
     else:
         text = f"a {kind.__qualname__}"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
 
 def _short_container(value: Any) -> str:
@@ -288,6 +313,5 @@ def _short_container(value: Any) -> str:
 
 
 def _named(cls: type) -> str:
-    module = cls.__module__
-    hidden = ("builtins", "__main__")
-    return cls.__qualname__ if module in hidden or module not in sys.modules else f"{module}.{cls.__qualname__}"
+    hidden = cls.__module__ in ("builtins", "__main__")
+    return cls.__qualname__ if hidden else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,7 +1,7 @@
 """show: one line of text per guard, for people.
 
-Comes in: guards. Goes out: `x: float32[8, 64] cpu`, `self.training == True`, ...: conditions one could
-read aloud, without addresses.
+Comes in: guards. Goes out: `x: float32[8, 64] cpu`, `self.training == True`, ...: conditions one
+could read aloud, without addresses.
 """
 
 from __future__ import annotations

@@ -47,9 +47,7 @@ def interpreter(version: str) -> str | None:
 
 def _build(executable: str) -> Path:
     """The extension for one interpreter, built once per state of the sources."""
-    asked = (
-        "import sysconfig as s; print(s.get_path('include')); print(s.get_config_var('SOABI'))"
-    )
+    asked = "import sysconfig as s; print(s.get_path('include')); print(s.get_config_var('SOABI'))"
     answer = subprocess.run([executable, "-c", asked], capture_output=True, text=True, check=True)
     include, abi = answer.stdout.split()
     state = hashlib.sha256()

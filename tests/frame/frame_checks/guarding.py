@@ -79,10 +79,21 @@ def malformed_steps_are_refused():
 def constants_compare_by_type_and_bits():
     nan, other_nan = float("nan"), float("nan")
     same = [
-        (3, 3), (10**30, 10**30), ("ab", "".join(["a", "b"])), (b"x", bytes([120])), (None, None),
-        (True, True), (1.5, 3.0 / 2), (nan, other_nan), (-0.0, -0.0), (1j, complex(0, 1)),
-        ((1, (2.0, "x")), (1, (2.0, "x"))), (slice(1, None), slice(1, None)),
-        (frozenset({1, "a"}), frozenset({"a", 1})), (range(3), range(0, 3)), (..., ...),
+        (3, 3),
+        (10**30, 10**30),
+        ("ab", "".join(["a", "b"])),
+        (b"x", bytes([120])),
+        (None, None),
+        (True, True),
+        (1.5, 3.0 / 2),
+        (nan, other_nan),
+        (-0.0, -0.0),
+        (1j, complex(0, 1)),
+        ((1, (2.0, "x")), (1, (2.0, "x"))),
+        (slice(1, None), slice(1, None)),
+        (frozenset({1, "a"}), frozenset({"a", 1})),
+        (range(3), range(0, 3)),
+        (..., ...),
     ]
     different = [
         (1, True), (1, 1.0), (0.0, -0.0), (0j, -0j), ("a", b"a"), ((1, 2), (1, 2, 3)), (None, 0),

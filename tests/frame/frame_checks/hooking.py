@@ -495,7 +495,7 @@ def nothing_leaks():
             fails()
         except ValueError:
             pass
-        return helper(mark) , closure(1)
+        return helper(mark), closure(1)
 
     class Mark:
         def __add__(self, other):
@@ -527,7 +527,12 @@ def an_exchanged_frame_keeps_its_callers_intact():
             total += sums(i, *values[:2]) + helper(*[i]) + helper(**{"a": i, "b": 1})
         with open("/dev/null", "w") as sink:
             print(helper(1), file=sink)
-        return total, f"{helper(1)!r:>3}", [helper(i) for i in values], {k: helper(k) for k in values}
+        return (
+            total,
+            f"{helper(1)!r:>3}",
+            [helper(i) for i in values],
+            {k: helper(k) for k in values},
+        )
 
     expected = work()
     family = Family("helper", "sums")

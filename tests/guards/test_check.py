@@ -1,0 +1,432 @@
+"""The native guard program and its Python twin agree, guard by guard; `why` says what."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import random
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from jitmagic.bytecode import FrameSnapshot
+from jitmagic.frame.native import GuardProgram, lower_guards
+from jitmagic.guards import guard as g
+from jitmagic.guards import source as s
+from jitmagic.guards.check import check, holds, same_constant, why
+from jitmagic.guards.read import read_source
+from jitmagic.guards.show import show_guard, show_guards
+from jitmagic.spec import spec_of
+from jitmagic.trace.state import read_state
+
+FACTOR = 2
+Point = collections.namedtuple("Point", "x y")
+
+
+class Thing:
+    scale = 3
+
+    def __init__(self) -> None:
+        self.size, self.name = 4, "thing"
+
+
+class Slotted:
+    __slots__ = ("tag",)
+
+
+@dataclass
+class World:
+    """One call: what may be perturbed before the guards are asked again."""
+
+    x: Any
+    cfg: Any
+    thing: Any
+    rest: Any
+    fn: Any
+    cell: Any
+    space: dict[str, Any]
+
+    def snapshot(self) -> FrameSnapshot:
+        def f(x, cfg, thing, rest, fn):
+            return None
+
+        return FrameSnapshot(
+            code=f.__code__,
+            args=(self.x, self.cfg, self.thing, self.rest, self.fn),
+            cells=(self.cell,),
+            globals=self.space,
+            builtins={"len": len},
+            name="f",
+            qualname="f",
+        )
+
+
+def make_world() -> World:
+    slotted = Slotted()
+    slotted.tag = "t"
+    model = torch.nn.Linear(2, 2)
+    leaf = torch.ones(3, requires_grad=True)
+    leaf.grad = torch.zeros(3)
+
+    def user(a, b=5, *, c=6):
+        return FACTOR
+
+    cfg = {
+        "n": 3,
+        "rate": 0.5,
+        "on": True,
+        "none": None,
+        "dims": (1, 2),
+        "point": Point(1, 2),
+        "layers": [10, (20, 30)],
+        "ordered": collections.OrderedDict(a=1, b=2),
+        "slotted": slotted,
+        "model": model,
+        "leaf": leaf,
+        5: "five",
+        "partial": functools.partial(user, 1),
+    }
+    rest = (torch.zeros(4), torch.zeros(4))
+    space = {"FACTOR": 2, "torch": torch, "helper": user}
+    return World(torch.randn(2, 4), cfg, Thing(), rest, user, types.CellType(7), space)
+
+
+X, CFG, THING, REST, FN, CELL = (
+    s.Argument(i, name) for i, name in enumerate(("x", "cfg", "thing", "rest", "fn", "cell"))
+)
+
+
+def entry(name: object) -> s.Source:
+    return s.Item(CFG, name)
+
+
+def attr(base: s.Source, name: str) -> s.Source:
+    return s.Item(s.InstanceDict(base), name)
+
+
+WEIGHT = s.Item(attr(entry("model"), "_parameters"), "weight")
+SOURCES: tuple[s.Source, ...] = (
+    X, CFG, THING, REST, FN, CELL, WEIGHT, s.CellContents(CELL), s.Global("FACTOR"),
+    s.Global("helper"), s.Builtin("len"), s.ImportedModule("math"),
+    s.ModuleAttr(s.Global("torch"), "float32"),
+    *(entry(key) for key in ("n", "rate", "on", "none", "dims", "point", "layers", "ordered", 5)),
+    s.Item(entry("layers"), 1), s.Item(s.Item(entry("layers"), 1), 0), s.Item(entry("dims"), -1),
+    s.Item(entry("ordered"), "b"), s.DictKeyAt(entry("ordered"), 1), s.DictKeyAt(CFG, 0),
+    attr(THING, "size"), attr(THING, "name"), s.InstanceDict(THING), s.TypeOf(THING),
+    s.TypeAttr(s.TypeOf(THING), "scale"), s.SlotAttr(entry("slotted"), "tag"),
+    s.SlotAttr(entry("partial"), "func"), s.Item(s.SlotAttr(s.TypeOf(THING), "__mro__"), 1),
+    s.FunctionPart(FN, "__code__"), s.FunctionPart(FN, "__defaults__"),
+    s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
+    s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
+    s.Gradient(entry("leaf")), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
+)  # fmt: skip
+
+
+def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
+    made: list[g.Guard] = [g.TypeIs(source, type(value)), g.IdentityIs(source, value)]
+    if isinstance(value, torch.Tensor):
+        keys = torch._C._dispatch_keys(value).raw_repr()
+        made.append(g.TensorMatch(source, spec_of(value), keys))
+    elif isinstance(value, int | float | str | tuple | type(None)):
+        made.append(g.ValueEquals(source, value))
+    if isinstance(value, tuple | list | dict):
+        made.append(g.LengthIs(source, len(value)))
+    if isinstance(value, dict):
+        made += [g.DictKeysAre(source, tuple(value)), g.KeyAbsent(source, "absent")]
+        made.append(g.KeyAbsent(source, "n"))
+    return made
+
+
+def all_guards(world: World) -> list[g.Guard]:
+    frame = world.snapshot()
+    made = [guard for src in SOURCES for guard in guards_about(src, read_source(src, frame))]
+    hooks = s.InstanceDict(entry("model"))
+    return [
+        *made,
+        g.GlobalMissing(s.Global("len")),
+        g.GlobalMissing(s.Global("FACTOR")),
+        g.KeyAbsent(s.InstanceDict(THING), "other"),
+        g.KeyAbsent(s.InstanceDict(entry("slotted")), "other"),
+        g.EntriesEmpty(hooks, ("_forward_hooks", "_backward_hooks"), ("forward",)),
+        g.SameObject(X, X),
+        g.SameObject(s.Item(REST, 0), s.Item(REST, 1)),
+        g.DifferentObject(s.Item(REST, 0), s.Item(REST, 1)),
+        g.NoOverlap((X, s.Item(REST, 0), s.Item(REST, 1))),
+        g.CellEmpty(CELL),
+        g.GlobalState(read_state()),
+    ]
+
+
+def set_entry(key: object, value: object):
+    return lambda w: w.cfg.__setitem__(key, value)
+
+
+def set_world(name: str, value: object):
+    return lambda w: setattr(w, name, value() if callable(value) else value)
+
+
+def share(world: World) -> None:
+    both = torch.zeros(8)
+    world.rest = (both[:5], both[4:])
+
+
+def neighbours(world: World) -> None:
+    both = torch.zeros(8)
+    world.rest = (both[:4], both[4:])
+
+
+def same_twice(world: World) -> None:
+    world.rest = (world.x, world.x)
+
+
+def rehook(world: World) -> None:
+    world.cfg["model"].register_forward_hook(lambda *a: None)
+
+
+def own_forward(world: World) -> None:
+    world.cfg["model"].forward = lambda x: x
+
+
+def reorder(world: World) -> None:
+    world.cfg["ordered"].move_to_end("a")
+
+
+PERTURBATIONS = {
+    "nothing": lambda w: None,
+    "other values": set_world("x", lambda: torch.randn(2, 4)),
+    "shape": set_world("x", lambda: torch.randn(3, 4)),
+    "rank": set_world("x", lambda: torch.randn(2, 4, 1)),
+    "stride": set_world("x", lambda: torch.randn(4, 2).t()),
+    "dtype": set_world("x", lambda: torch.randn(2, 4).double()),
+    "grad": set_world("x", lambda: torch.randn(2, 4, requires_grad=True)),
+    "parameter": set_world("x", lambda: torch.nn.Parameter(torch.randn(2, 4), False)),
+    "conjugate": set_world("x", lambda: torch.randn(2, 4, dtype=torch.cfloat).conj()),
+    "meta": set_world("x", lambda: torch.randn(2, 4, device="meta")),
+    "sparse": set_world("x", lambda: torch.randn(2, 4).to_sparse()),
+    "empty": set_world("x", lambda: torch.randn(0, 4)),
+    "no tensor": set_world("x", 3),
+    "inference": set_world("x", lambda: _in_inference_mode()),
+    "int": set_entry("n", 4),
+    "bool for int": set_entry("n", True),
+    "float for int": set_entry("n", 3.0),
+    "nan": set_entry("rate", float("nan")),
+    "missing": lambda w: w.cfg.pop("n"),
+    "one more": set_entry("new", 1),
+    "absent": set_entry("absent", 1),
+    "tuple": set_entry("dims", (1, 2, 3)),
+    "list for tuple": set_entry("dims", [1, 2]),
+    "named tuple for tuple": set_entry("dims", Point(1, 2)),
+    "tuple for named tuple": set_entry("point", (1, 2)),
+    "shorter": lambda w: w.cfg["layers"].pop(),
+    "deep": lambda w: w.cfg["layers"].__setitem__(1, (21, 30)),
+    "int key": set_entry(5, "six"),
+    "key order": reorder,
+    "dict for ordered": set_entry("ordered", {"a": 1, "b": 2}),
+    "no dict": set_world("cfg", lambda: [1, 2]),
+    "attribute": lambda w: setattr(w.thing, "size", 5),
+    "attribute gone": lambda w: delattr(w.thing, "name"),
+    "attribute new": lambda w: setattr(w.thing, "other", 5),
+    "other class": set_world("thing", Slotted),
+    "instance": set_world("thing", Thing),
+    "slot": lambda w: setattr(w.cfg["slotted"], "tag", "u"),
+    "slot empty": lambda w: delattr(w.cfg["slotted"], "tag"),
+    "global": lambda w: w.space.__setitem__("FACTOR", 3),
+    "global gone": lambda w: w.space.pop("FACTOR"),
+    "global over builtin": lambda w: w.space.__setitem__("len", len),
+    "cell": lambda w: setattr(w.cell, "cell_contents", 8),
+    "cell empty": set_world("cell", lambda: types.CellType()),
+    "no cell": set_world("cell", 7),
+    "other function": set_world("fn", lambda: all_guards),
+    "defaults": lambda w: setattr(w.fn, "__defaults__", (6,)),
+    "no function": set_world("fn", 5),
+    "hook": rehook,
+    "own forward": own_forward,
+    "weight": lambda w: setattr(
+        w.cfg["model"], "weight", torch.nn.Parameter(torch.ones(2, 2, dtype=torch.double))
+    ),
+    "frozen weight": lambda w: w.cfg["model"].weight.requires_grad_(False),
+    "grad gone": lambda w: setattr(w.cfg["leaf"], "grad", None),
+    "no leaf": set_entry("leaf", torch.ones(3, requires_grad=True) * 2),
+    "shared memory": share,
+    "neighbours": neighbours,
+    "one object": same_twice,
+}
+
+
+def _in_inference_mode() -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.randn(2, 4)
+
+
+def native(guards: list[g.Guard], world: World, frame: FrameSnapshot) -> GuardProgram:
+    steps, _ = lower_guards(guards, (), world.space, frame.builtins)
+    return GuardProgram(steps)
+
+
+@pytest.mark.parametrize("name", PERTURBATIONS)
+def test_native_and_twin_agree(name: str) -> None:
+    world = make_world()
+    frame = world.snapshot()
+    guards = all_guards(world)
+    programs = [native([guard], world, frame) for guard in guards]
+    for guard, program in zip(guards, programs, strict=True):
+        assert program.check((*frame.args, *frame.cells)) == holds(guard, frame), guard
+    PERTURBATIONS[name](world)
+    after = world.snapshot()
+    values = (*after.args, *after.cells)
+    failing = 0
+    for guard, program in zip(guards, programs, strict=True):
+        assert program.check(values) == holds(guard, after), (name, guard, why(guard, after))
+        failing += not holds(guard, after)
+    harmless = {"nothing", "neighbours"}
+    assert failing > 3 or name in harmless, f"{name} is noticed by no guard"
+
+
+def test_programs_of_many_guards_agree_with_the_twin() -> None:
+    chosen = random.Random(0)
+    for name, perturb in PERTURBATIONS.items():
+        world = make_world()
+        frame = world.snapshot()
+        holding = [guard for guard in all_guards(world) if holds(guard, frame)]
+        some = chosen.sample(holding, 12)
+        program = native(some, world, frame)
+        assert program.check((*frame.args, *frame.cells)) and check(some, frame) is None
+        perturb(world)
+        after = world.snapshot()
+        agreed = check(some, after) is None
+        assert program.check((*after.args, *after.cells)) == agreed, (name, some)
+
+
+STATES = {
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "autocast half": lambda: torch.autocast("cpu", torch.float16),
+    "disabled functions": torch._C.DisableTorchFunctionSubclass,
+    "function mode": torch.overrides.TorchFunctionMode,
+    "dispatch mode": torch.utils._python_dispatch.TorchDispatchMode,
+    "device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize(("made_in", "asked_in"), list(itertools.product(("", *STATES), repeat=2)))
+def test_thread_state(made_in: str, asked_in: str) -> None:
+    def inside(name: str) -> Any:
+        return STATES[name]() if name else torch.enable_grad()
+
+    if "functions" in made_in:
+        pytest.skip("no trace begins there")
+    with inside(made_in):
+        guard = g.GlobalState(read_state())
+        program = GuardProgram(lower_guards((guard,), (), {}, {})[0])
+        assert program.check(())
+    with inside(asked_in):
+        frame = make_world().snapshot() if "mode" not in asked_in and asked_in != "device" else None
+        assert program.check(()) == holds(guard, frame)
+        modes = {"function mode", "device"}  # one mode on the stack, whichever
+        assert program.check(()) == (made_in == asked_in or {made_in, asked_in} <= modes)
+
+
+def test_process_state() -> None:
+    guard = g.GlobalState(read_state())
+    program = GuardProgram(lower_guards((guard,), (), {}, {})[0])
+    for change, undo in (
+        (
+            lambda: torch.set_default_dtype(torch.double),
+            lambda: torch.set_default_dtype(torch.float),
+        ),
+        (
+            lambda: torch.use_deterministic_algorithms(True),
+            lambda: torch.use_deterministic_algorithms(False),
+        ),
+    ):
+        change()
+        try:
+            assert not program.check(()) and not holds(guard, make_world().snapshot())
+        finally:
+            undo()
+        assert program.check(())
+
+
+def test_constants() -> None:
+    nan = float("nan")
+    values = [
+        0, 0.0, -0.0, False, None, 1, True, 1.0, 1j, "1", b"1", (1,), (True,), (1.0,), nan, (nan,),
+        torch.float32, torch.float64, torch.device("cpu"), torch.device("meta"), slice(1), slice(2),
+        torch.Size([1]), Point(1, 2), (1, 2), frozenset({1}), frozenset({True}), range(2), ...,
+        10**40,
+    ]  # fmt: skip
+    for left, right in itertools.product(values, repeat=2):
+        guard = g.ValueEquals(s.Argument(0, "a"), right)
+        program = GuardProgram(lower_guards((guard,), (), {}, {})[0])
+        assert program.check((left,)) == same_constant(left, right) == (left is right), (
+            left,
+            right,
+        )
+    assert same_constant(torch.device("cpu"), torch.device("cpu"))
+    program = GuardProgram(lower_guards((g.ValueEquals(X, torch.device("cuda:1")),), (), {}, {})[0])
+    assert program.check((torch.device("cuda", 1),)) and not program.check((torch.device("cuda"),))
+
+
+def test_the_sentences() -> None:
+    world = make_world()
+    frame = world.snapshot()
+    guards = {show_guard(guard): guard for guard in all_guards(world)}
+    world.x = torch.randn(3, 4)
+    world.cfg["n"] = 4
+    del world.cfg["rate"]
+    world.thing.size = 5
+    world.space["FACTOR"] = "two"
+    world.rest = (world.x, world.x)
+    after = world.snapshot()
+    said = {why(guard, after) for guard in guards.values() if not holds(guard, after)}
+    for expected in (
+        "x.shape is (3, 4), was (2, 4)",
+        "cfg['n'] is 4, was 3",
+        "cfg['rate'] is not there any more",
+        "thing.size is 5, was 4",
+        "FACTOR is 'two', was 2",
+        "type(FACTOR) is str, was int",
+        "rest[0] and rest[1] are one object, were two",
+        "x and rest[0] may share memory",
+        "x is a Tensor, was another Tensor",
+    ):
+        assert expected in said, sorted(said)
+    assert why(g.ValueEquals(X, 1), frame) == "x is a Tensor, was 1"
+
+
+def test_one_line_per_guard() -> None:
+    guards = all_guards(make_world())
+    lines = show_guards(guards).splitlines()
+    assert len(lines) == len(guards) and not any("0x" in line for line in lines)
+    for expected in (
+        "x: float32[2, 4] cpu",
+        "cfg['n'] == 3",
+        "type(thing) is " + __name__ + ".Thing",
+        "len(rest) == 2",
+        "rest[0] is not rest[1]",
+        "'absent' not in cfg",
+        "no global len",
+        "cell is an empty cell",
+        "x, rest[0], rest[1] share no memory",
+    ):
+        assert expected in lines, expected
+    assert lines[-1].startswith("torch state: grad_enabled=True")
+
+
+def test_guards_are_lowered_with_shared_registers_and_cheap_ones_first() -> None:
+    guards = (
+        g.GlobalState(read_state()),
+        g.ValueEquals(s.Item(s.Item(entry("layers"), 1), 0), 20),
+        g.LengthIs(entry("layers"), 2),
+        g.TypeIs(X, torch.Tensor),
+    )
+    steps, registers = lower_guards(guards, (s.Item(entry("layers"), 0), X), {}, {})
+    names = [step[0] for step in steps]
+    assert names.count("ARGUMENT") == 2 and names[1] == "TYPE_IS"
+    assert sum(step[0] == "ITEM" and step[3] == "layers" for step in steps) == 1
+    assert len(set(registers)) == 2
