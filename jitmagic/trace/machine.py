@@ -49,7 +49,7 @@ from .values.generators import GeneratorValue
 from .values.namespaces import GlobalsValue
 from .wrap import wrap_object
 
-__all__ = ["Machine", "trace"]
+__all__ = ["Machine", "Stop", "trace"]
 
 # Files whose lines say nothing to the user: torch, numpy and the standard library.
 _LIBRARY = re.compile(
@@ -68,7 +68,7 @@ class Stop:
 
     step: int
     reason: BreakReason
-    where: UserLine
+    where: UserLine | None = None  # None: the line of that instruction
 
 
 class _Restart(Exception):
@@ -83,10 +83,12 @@ class _Reached(Exception):
     """The instruction the attempt has to stop before."""
 
 
-def trace(snapshot: FrameSnapshot, options: Options) -> Trace:
-    """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing."""
+def trace(snapshot: FrameSnapshot, options: Options, stop: Stop | None = None) -> Trace:
+    """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
+
+    `stop` is where the trace has to end at the latest (tests break everywhere with it).
+    """
     programs: dict[CodeType, Program] = {}
-    stop: Stop | None = None
     while True:
         machine = Machine(snapshot, options, stop, programs)
         try:
@@ -188,7 +190,8 @@ class Machine:
         slots = {name: builder(value) for name, value in self.root.slots.items()}
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
-        return Break(self._stop.reason, self._stop.where, offset, stack, locals_, cells)
+        where = self._stop.where or self.root.line()
+        return Break(self._stop.reason, where, offset, stack, locals_, cells)
 
     def _seen(self) -> list[Value]:
         return [value for _, value in self._memo.values()]

@@ -143,7 +143,7 @@ def loop_with_break(n):
     return i
 
 
-@program(27)
+@program(6)
 def collatz(n):
     steps = 0
     while n != 1:

@@ -1,4 +1,7 @@
-"""Opcodes that build, extend and take apart containers, strings and slices."""
+"""Opcodes that build, extend and take apart containers, strings and slices.
+
+What LIST_APPEND and its kin extend is usually new, but in a resume function it came as an argument.
+"""
 
 from __future__ import annotations
 
@@ -70,15 +73,16 @@ def list_append(machine: Any, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop_lazy()
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, ListValue)
-    target.items.append(item)
+    target.change(machine, [*target.items, item])
 
 
 @opcode("SET_ADD")
 def set_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop(machine)
     target = frame.peek(_count(instruction), machine)
-    assert isinstance(target, SetValue)
-    target.members.setdefault(item.hash_key(machine), item)
+    if not isinstance(target, SetValue):
+        target.refuse(machine, "adding to a set that existed before")
+    target.change(machine, {item.hash_key(machine): item, **target.members})
 
 
 @opcode("MAP_ADD")
@@ -86,7 +90,7 @@ def map_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
     key, value = frame.pop_many(2)
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, DictValue)
-    target.store(machine, key, value)
+    target.set_item(machine, key, value)
 
 
 @opcode("LIST_EXTEND")
@@ -94,7 +98,7 @@ def list_extend(machine: Any, frame: Frame, instruction: Instruction) -> None:
     items = unpack(machine, frame.pop_lazy())
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, ListValue)
-    target.items.extend(items)
+    target.change(machine, [*target.items, *items])
 
 
 @opcode("SET_UPDATE")
@@ -104,9 +108,10 @@ def set_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
         list(source.members.values()) if isinstance(source, SetValue) else unpack(machine, source)
     )
     target = frame.peek(_count(instruction), machine)
-    assert isinstance(target, SetValue)
-    for item in items:
-        target.members.setdefault(item.realize(machine).hash_key(machine), item)
+    if not isinstance(target, SetValue):
+        target.refuse(machine, "adding to a set that existed before")
+    added = {item.realize(machine).hash_key(machine): item for item in items}
+    target.change(machine, {**added, **target.members})
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
@@ -123,6 +128,7 @@ def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
             message = f"got multiple values for keyword argument '{name}'"
             raise machine.error(TypeError, message)
         target.store(machine, key, value)
+    target.changed(machine)
 
 
 @opcode("LIST_TO_TUPLE", until=(3, 11))

@@ -27,7 +27,7 @@ from .sequences import TupleValue
 __all__ = ["NOTHING", "ClassValue", "SuperValue", "attribute_of_class", "bind", "constructs",
            "is_plain_class"]  # fmt: skip
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _C_PARTS = (
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
@@ -57,7 +57,7 @@ def is_plain_class(kind: type) -> bool:
 
 
 def _is_python_class(kind: type) -> bool:
-    if not kind.__flags__ & _HEAP_TYPE:
+    if not kind.__flags__ & HEAP_TYPE:
         return False
     for name, part in vars(kind).items():
         own = getattr(part, "__objclass__", None) is kind
@@ -130,7 +130,7 @@ class ClassValue(Value):
         self, machine: Machine, raw: object, name: str, position: int, whole: bool
     ) -> Value:
         owner = self.live.__mro__[position]
-        if not owner.__flags__ & _HEAP_TYPE and type(raw) not in ATOMS:
+        if not owner.__flags__ & HEAP_TYPE and type(raw) not in ATOMS:
             return builtin_value(raw)  # built-in classes cannot be changed
         if self.source is None:
             if type(raw) in ATOMS:
@@ -161,7 +161,7 @@ class ClassValue(Value):
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         special = name.startswith("__") or type(self.live).__setattr__ is not type.__setattr__
-        if special or not self.live.__flags__ & _HEAP_TYPE or self.source is None:
+        if special or not self.live.__flags__ & HEAP_TYPE or self.source is None:
             self.refuse(machine, f"setting attribute {name!r}")
         self.written[name] = value
         machine.effects.set_attr(self, name, value)

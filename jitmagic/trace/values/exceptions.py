@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, Recipe
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
+from .classes import HEAP_TYPE, NOTHING, ClassValue, attribute_of_class, bind, constructs
 from .sequences import TupleValue
 
 __all__ = ["ExceptionValue", "TracebackValue"]
@@ -86,7 +86,12 @@ class ExceptionValue(Value):
     def recipe(self, builder: Builder) -> Recipe:
         if self.raised:
             raise Unrestorable("an exception that was raised", self.born)
-        return builder.call(builder(self.cls), *(builder(arg) for arg in self.args))
+        args = tuple(builder(arg) for arg in self.args)
+        if not isinstance(attribute_of_class(self.cls.live, "__init__"), types.FunctionType):
+            return builder.call(builder(self.cls), *args)
+        if _has_c_state(self.cls.live):
+            raise Unrestorable(f"a {self.describe()}", self.born)
+        return builder.invoke(BaseException.__new__, (builder(self.cls), *args))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         for name, value in self.attrs.items():
@@ -97,6 +102,12 @@ class ExceptionValue(Value):
 
     def describe(self) -> str:
         return self.cls.live.__name__
+
+
+def _has_c_state(kind: type) -> bool:
+    """Whether the built-in class below keeps more than its arguments (StopIteration, OSError, ...)."""
+    built_in = next(base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE)
+    return built_in.__basicsize__ > BaseException.__basicsize__
 
 
 class TracebackValue(Value):

@@ -139,9 +139,9 @@ class SetValue(Value):
         return self.members.values()
 
 
-@wraps(set, frozenset)
-def _wrap_set(machine: Machine, obj: set[object] | frozenset[object], source: Source) -> Value:
+@wraps(frozenset)
+def _wrap_frozenset(machine: Machine, obj: frozenset[object], source: Source) -> Value:
     if not all(type(item) in ATOMS for item in obj):
-        raise GraphBreak(UnknownObject.of(what="an item", type=type(obj).__name__))
-    machine.guard(ValueEquals(source, type(obj)(obj)))
-    return SetValue({item: machine.constant(item) for item in obj}, type(obj), source)
+        raise GraphBreak(UnknownObject.of(what="an item", type="frozenset"))
+    machine.guard(ValueEquals(source, obj))
+    return SetValue({item: machine.constant(item) for item in obj}, frozenset, source)
