@@ -74,6 +74,7 @@ def _serve() -> None:
     _replace_libdevice()
     _quicken_reductions()
     _round_to_bfloat16()
+    _keep_assertions()
     folder = tempfile.TemporaryDirectory()
     for number in range(10**6):
         try:
@@ -121,7 +122,8 @@ def _replace_libdevice() -> None:
 
     for name in (
         "rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
-        "acosh atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc floor sqrt"
+        "acosh atanh erf erfc erfinv lgamma atan2 hypot pow copysign nextafter fmod trunc floor "
+        "sqrt"
     ).split():
         setattr(libdevice, name, torch_op(getattr(torch, name)))
     libdevice.nearbyint = torch_op(torch.round)
@@ -163,6 +165,16 @@ def _round_to_bfloat16() -> None:
         return TensorHandle(rounded.view(torch.uint16).numpy(), kind.scalar)
 
     InterpreterBuilder.cast_impl = cast_impl
+
+
+def _keep_assertions() -> None:
+    """Device assertions are for debugging there; here they are part of what a kernel does."""
+    from dataclasses import replace
+
+    from triton.runtime.interpreter import interpreter_builder
+
+    options = replace(interpreter_builder.options, debug=True, sanitize_overflow=False)
+    interpreter_builder.options = options
 
 
 if __name__ == "__main__":

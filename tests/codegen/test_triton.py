@@ -8,13 +8,17 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from jitmagic.codegen import render
+from jitmagic.codegen import render, triton_tile
 from jitmagic.codegen.plan import KernelSource, Plan
+from jitmagic.codegen.triton import _parameters
+from jitmagic.codegen.triton_ops import TL_DTYPES
+from jitmagic.loops.expr import Axis, AxisVar, ValueIndex
 from jitmagic.loops.interp import run
-from jitmagic.loops.ir import LoopProgram
+from jitmagic.loops.ir import Buffer, Load, LoopProgram, Nest, Store
 from jitmagic.loops.lower import lower
+from jitmagic.loops.values import compute
 from jitmagic.options import Options
-from jitmagic.schedule import schedule
+from jitmagic.schedule import schedule, split
 from jitmagic.target import Target
 from tests.loops.recording import clone, record
 from tests.schedule.programs import PROGRAMS, made_inputs
@@ -64,3 +68,191 @@ def compare(got, eager, exact) -> None:
 def test_programs(name):
     program = PROGRAMS[name]
     check(program.fn, *made_inputs(program))
+
+
+@pytest.mark.parametrize("name", ["layer_norm_backward", "softmax_columns", "diamond", "masked"])
+def test_unfused_programs(name):
+    program = PROGRAMS[name]
+    check(program.fn, *made_inputs(program), fuse=False)
+
+
+LOOPED = (
+    "softmax_parts layer_norm_saved layer_norm_backward batch_norm softmax_columns arg_reductions "
+    "masked diamond cross_entropy row_then_pieces integers running_stats"
+).split()
+
+
+@pytest.mark.parametrize("name", LOOPED)
+def test_extents_taken_in_steps(name, monkeypatch):
+    monkeypatch.setattr(triton_tile, "ROW", 32)
+    monkeypatch.setattr(triton_tile, "STEP", 16)
+    program = PROGRAMS[name]
+    assert "for r" in check(program.fn, *made_inputs(program))
+
+
+@pytest.mark.parametrize("name", ["chain", "transposed_add", "embedding", "strided_slices", "padded"])
+def test_offsets_of_64_bits(name, monkeypatch):
+    monkeypatch.setattr(triton_tile, "FAR", 100)
+    program = PROGRAMS[name]
+    assert "tl.int64" in check(program.fn, *made_inputs(program))
+
+
+@pytest.mark.parametrize("name", ["everything_sum", "column_sum", "softmax_parts", "layer_norm"])
+def test_split_reductions(name, monkeypatch):
+    monkeypatch.setattr(split, "ROW", 40)
+    monkeypatch.setattr(split, "COLUMN", 20)
+    monkeypatch.setattr(split, "PIECE", 8)
+    program = PROGRAMS[name]
+    assert check(program.fn, *made_inputs(program)).count("def ") > program.nests
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 16, 17, 33, 129])
+def test_tails(n):
+    def fn(x):
+        e = (x - x.amax(-1, keepdim=True)).exp()
+        return e / e.sum(-1, keepdim=True), x.sum(0), (x * 2 + 1).to(torch.float64)
+
+    check(fn, torch.randn(3, n))
+
+
+def test_nan_and_infinity_go_through_reductions():
+    x = torch.randn(6, 70)
+    x[0, 3], x[1, 69], x[2, 0] = math.nan, math.inf, -math.inf
+    x[3] = -math.inf
+    x[4, 5] = x[4, 60] = 9.0
+
+    def fn(x):
+        return x.amax(-1), x.amin(-1), x.sum(-1), x.argmax(-1), x.argmin(-1), x.relu(), x.prod(-1)
+
+    check(fn, x)
+    check(lambda x: torch.softmax(x, -1), x)
+
+
+def test_reductions_of_every_dtype():
+    g = torch.Generator().manual_seed(0)
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        x = torch.randint(0, 100, (5, 19), generator=g).to(dtype)
+        check(lambda x: (x.amax(-1), x.amin(0), x.sum(-1), x.argmax(-1), x.prod(-1)), x)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        x = torch.randn(5, 19, generator=g).to(dtype)
+        check(lambda x: (x.amax(-1), x.amin(0), x.sum(-1), x.argmax(-1), x.mean(0)), x)
+
+
+def test_a_negative_index_counts_from_the_end():
+    check(lambda t, i: t[i] + 1, torch.randn(9, 20), torch.tensor([0, -1, 5, -9]))
+
+
+@pytest.mark.parametrize("bad", [9, -10, 2**40])
+def test_an_index_out_of_range_fails_an_assertion(bad):
+    table, index = torch.randn(9, 20), torch.tensor([0, 1, 5, 8])
+    graph, _ = record(lambda t, i: t[i] * 2, table, index)
+    plan, source = rendered(lower(graph, "test"))
+    run_interpreted(source, plan, [table, index])
+    with pytest.raises(RuntimeError, match="index out of range"):
+        run_interpreted(source, plan, [table, torch.tensor([0, bad, 5, 8])])
+
+
+UNARY = (
+    "neg abs sign sqrt rsqrt reciprocal relu sigmoid exp exp2 expm1 log log2 log10 log1p sin cos tan "
+    "asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma floor ceil round trunc "
+    "frac isnan isinf isfinite signbit"
+).split()
+BINARY = (
+    "add sub mul truediv floordiv remainder fmod pow atan2 hypot minimum maximum fmin fmax copysign "
+    "nextafter eq ne lt le gt ge"
+).split()
+INTEGER = (
+    "add sub mul floordiv remainder fmod minimum maximum eq ne lt le gt ge bitwise_and bitwise_or "
+    "bitwise_xor lshift rshift"
+).split()
+SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 0.5, -0.5, 1.5, 2.5, -1.0, 1e-40, 1e30, 3.0]
+
+
+def op_program(ops: list[str], dtype: torch.dtype, size: int, arity: int) -> LoopProgram:
+    """One pointwise nest that stores op(x, y) for every op."""
+    axis = Axis("i0", size)
+    point = (AxisVar(axis),)
+    cpu = torch.device("cpu")
+    inputs = [f"x{n}" for n in range(arity)]
+    loads = [Load(name, point, dtype) for name in inputs]
+    stores = [Store(f"{op}_out", (), point, compute(op, *loads)) for op in ops]
+    buffers = {name: Buffer(name, (size,), (1,), dtype, cpu, "input") for name in inputs}
+    for store in stores:
+        made = Buffer(store.buffer, (size,), (1,), store.value.dtype, cpu, "output")
+        buffers[store.buffer] = made
+    outputs = tuple(store.buffer for store in stores)
+    nest = Nest("ops", (axis,), tuple(stores))
+    return LoopProgram("ops", buffers, tuple(inputs), outputs, (nest,))
+
+
+def against_interpreter(program: LoopProgram, inputs: list[torch.Tensor]) -> None:
+    plan, source = rendered(program, fuse=False)
+    got, _ = run_interpreted(source, plan, inputs)
+    for name, a, b in zip(program.outputs, got, run(program, inputs)):
+        tolerance = {"rtol": 1e-6, "atol": 1e-7} if a.dtype == torch.float32 else {}
+        torch.testing.assert_close(a, b, equal_nan=True, **tolerance, msg=lambda m: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_op_on_floats(dtype):
+    pairs = torch.cartesian_prod(torch.tensor(SPECIAL), torch.tensor(SPECIAL)).to(dtype)
+    x, y = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
+    against_interpreter(op_program(UNARY, dtype, len(x), 1), [x])
+    against_interpreter(op_program(BINARY, dtype, len(x), 2), [x, y])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
+def test_every_op_on_integers(dtype):
+    x = torch.arange(-40, 40).to(dtype)
+    y = torch.tensor([1, 2, 3, 5, 7]).repeat(16).to(dtype)
+    y = y if dtype == torch.uint8 else y * torch.tensor([1, -1]).repeat(40).to(dtype)
+    ops = [op for op in INTEGER if "shift" not in op]
+    against_interpreter(op_program(ops, dtype, 80, 2), [x, y])
+    shifts = [op for op in INTEGER if "shift" in op]
+    against_interpreter(op_program(shifts, dtype, 80, 2), [x, y.abs()])
+    unary = ["bitwise_not", "abs", "sign", "relu"]
+    against_interpreter(op_program(unary, dtype, 80, 1), [x])
+
+
+def test_every_cast():
+    kinds = [*TL_DTYPES]
+    for source in kinds:
+        x = torch.tensor([0.0, 1.0, 2.75, 100.3, -3.6 if source.is_signed else 7.0]).to(source)
+        safe = [kind for kind in kinds if kind is not source]
+        check(lambda x: tuple(x.to(kind) for kind in safe), x)
+
+
+def test_scatter_adds():
+    axis = Axis("i0", 200)
+    point, cpu = (AxisVar(axis),), torch.device("cpu")
+    place = ValueIndex(Load("index", point, torch.int64), 7)
+    store = Store("out", (), (place,), Load("x", point, torch.float32), "add")
+    buffers = {
+        "x": Buffer("x", (200,), (1,), torch.float32, cpu, "input"),
+        "index": Buffer("index", (200,), (1,), torch.int64, cpu, "input"),
+        "out": Buffer("out", (7,), (1,), torch.float32, cpu, "input"),
+    }
+    nest = Nest("scatter", (axis,), (store,))
+    program = LoopProgram("scatter", buffers, ("x", "index", "out"), ("out",), (nest,))
+    plan, source = rendered(program)
+    x, index = torch.randn(200), torch.randint(0, 7, (200,))
+    (got,), _ = run_interpreted(source, plan, [x, index, torch.ones(7)])
+    torch.testing.assert_close(got, torch.ones(7).index_add(0, index, x))
+
+
+def test_a_reduction_inside_another():
+    def fn(x, w):
+        return ((x.unsqueeze(2) * w).sum(1) + 1).exp().sum(-1), (x.unsqueeze(2) * w).amax(1)
+
+    check(fn, torch.randn(9, 6), torch.randn(6, 10))
+
+
+def test_names_that_kernels_use_themselves_are_not_parameters():
+    source = check(lambda x: x + 1, torch.randn(40))
+    names = ["i0", "r0", "v1", "tl", "pid", "sum0", "class", "_x", "0a", "libdevice", "x0"]
+    taken = _parameters([n for n in names if n != "class"])
+    assert len(set(taken.values())) == len(taken)
+    assert taken["x0"] == "x0"
+    for name in ("i0", "r0", "v1", "tl", "pid", "sum0"):
+        assert taken[name] == f"p_{name}"
+    assert "import triton" in source
