@@ -812,3 +812,67 @@ def isinstance_checks(flag):
 def default_mutable(n, store=[]):  # noqa: B006
     store.append(n)
     return len(store)
+
+
+@program({"a": 1, "b": 2}, {"b": 3, "c": 4})
+def view_algebra(d, e):
+    both = d.keys() & e.keys()
+    return both == {"b"}, d.keys() == {"a", "b"}, len(d.keys() | e.keys()), 2 in d.values()
+
+
+@program(3)
+def generator_with_pending_finally(n):
+    log = []
+
+    def steps():
+        try:
+            for i in range(n):
+                yield i
+        finally:
+            log.append("closed")
+
+    return [i for i in steps()], log
+
+
+@program({"a": [1, 2]}, [3])
+def nested_updates(config, extra):
+    merged = {**config, "b": [*config["a"], *extra]}
+    merged["a"].append(9)
+    config.setdefault("c", []).extend(merged["b"])
+    first, *others = merged["b"]
+    return merged, first, others, [k for k in config if k != "a"]
+
+
+@program("a,b;c")
+def text_methods(s):
+    parts = [p.split(",") for p in s.split(";")]
+    flat = "".join(x for row in parts for x in row)
+    return (
+        parts,
+        flat,
+        s.replace(",", ""),
+        s.startswith("a"),
+        s.find("c"),
+        flat.zfill(5),
+        s.partition(";"),
+    )
+
+
+class Node:
+    def __init__(self, value, children=()):
+        self.value = value
+        self.children = list(children)
+        self.parent = None
+        for child in self.children:
+            child.parent = self
+
+    def total(self):
+        return self.value + sum(child.total() for child in self.children)
+
+
+@program(2)
+def object_graph(n):
+    leaf = Node(n)
+    root = Node(1, [leaf, Node(3)])
+    root.children[1].value *= 2
+    return root.total(), leaf.parent is root, [c.value for c in leaf.parent.children]

@@ -7,6 +7,7 @@ from typing import Any
 from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
+from ..values.base import Value
 from ..values.generators import GeneratorValue
 from ..values.operators import is_none
 from .registry import Returned, Yielded, opcode
@@ -126,14 +127,16 @@ def send_312(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def _sent(machine: Any, frame: Frame) -> bool:
     """Advance the inner iterator; its item, or at its end its result, replaces what was sent."""
     sent = frame.pop(machine)
-    inner = frame.peek(1, machine)
-    waiting = isinstance(inner, GeneratorValue)
-    item = inner.send(machine, sent) if waiting else inner.next(machine)
-    if item is not None:
-        frame.push(item)
-        return True
-    frame.push(inner.result if waiting else machine.constant(None))
-    return False
+    item, result = _advance(machine, frame.peek(1, machine), sent)
+    frame.push(result if item is None else item)
+    return item is not None
+
+
+def _advance(machine: Any, inner: Value, sent: Value) -> tuple[Value | None, Value]:
+    """The next item, and what `yield from` gives once there is none."""
+    if isinstance(inner, GeneratorValue):
+        return inner.send(machine, sent), inner.result
+    return inner.next(machine), machine.constant(None)
 
 
 @opcode("END_SEND", since=(3, 12))

@@ -127,6 +127,11 @@ class BuiltinMethodValue(Value):
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
 
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")  # bound anew each time, yet equal
+
     def describe(self) -> str:
         return f"method {self.name} of {self.kind.__name__}"
 

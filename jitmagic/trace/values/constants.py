@@ -185,6 +185,11 @@ class ConstantMethodValue(Value):
     def truth(self, machine: Machine) -> bool:
         return True
 
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")  # bound anew each time, yet equal
+
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
 
