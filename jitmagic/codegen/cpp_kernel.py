@@ -22,7 +22,7 @@ from ..loops.ir import Buffer, Load, Reduction, walk
 from ..schedule.deps import run_time_values
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product
 from ..target import Target
-from .cpp_passes import PassWriter
+from .cpp_passes import PARTIAL_SUMS, PassWriter
 from .cpp_product import product_in, write_product
 from .cpp_text import CTYPES, comment_line
 from .cpp_values import Body
@@ -173,14 +173,15 @@ class KernelWriter:
     def _is_tall(self, others: Sequence[Axis], lane: Axis) -> bool:
         """One pass of sums over many rows of few columns, then pointwise statements only."""
         first, *rest = self.one.passes
-        few = lane.extent < 16 * max(self.target.lanes, 4) * self.target.threads
+        columns = min(16 * max(self.target.lanes, 4) * self.target.threads, PARTIAL_SUMS // 64)
         sums = bool(first.reductions) and all(
             r.op in ("sum", "prod", "max", "min") and r.dtype != torch.bool
             for r in first.reductions
         )
         simple = not first.stores and not first.keep and not any(p.axes for p in rest)
         tall = bool(first.axes) and first.axes[0].extent >= 2048
-        return not others and few and sums and simple and tall and self._parallel(lane.extent)
+        few = not others and lane.extent < columns
+        return few and sums and simple and tall and self._parallel(lane.extent)
 
     def _rows_of_blocks(self, others: tuple[Axis, ...], lane: Axis) -> int:
         """Rows of whole lanes: the work of a row counts the lane axis too."""

@@ -24,11 +24,12 @@ from .cpp_values import Body
 from .lanes import Lanes
 from .structure import Pass, Structure, passes_in
 
-__all__ = ["PART", "PassWriter"]
+__all__ = ["PARTIAL_SUMS", "PassWriter"]
 
 ROW_BYTES = 128 << 10  # scratch rows live on the stack of the thread
 PART = 1 << 14  # elements of one part of a split pass
 MOST_PARTS = 1024
+PARTIAL_SUMS = 1 << 18  # kept by a thread for the parts of tall columns
 CASCADE = 512  # additions into one accumulator before it is added to another
 
 Rows = Mapping[Value, tuple[str, tuple[Axis, ...]]]
@@ -154,7 +155,7 @@ class PassWriter:
         """Column sums over many rows and few columns: parts of the rows run in parallel."""
         body, one = self.body, passes[0]
         rows = one.axes[0]
-        size = max(CASCADE, -(-rows.extent // MOST_PARTS))
+        size = max(CASCADE, -(-rows.extent // min(MOST_PARTS, PARTIAL_SUMS // lane.extent)))
         parts = -(-rows.extent // size)
         totals = [self._named(node, width) for node in one.reductions]
         memory = {a.name: body.name("part") for a in totals}

@@ -35,7 +35,8 @@ def schedule(program: LoopProgram, target: Target, options: Options) -> Schedule
     fusion = Fusion(program, graph, target, Groups(program, graph), products)
     if options.fuse:
         fuse(fusion)
-    fused = split_reductions(ordered_program(fusion), target)
+    exact = options.precision != "fast"
+    fused = split_reductions(ordered_program(fusion, exact), target)
     memory = plan_memory(fused)
     return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, tuple(fusion.decisions))
 

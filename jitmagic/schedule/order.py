@@ -15,13 +15,16 @@ from ..loops.ir import LoopProgram, Nest, Step
 from .deps import Graph, loads_of, reads_of
 from .fuse import Fusion
 from .groups import Group
-from .tile import final_nest
+from .tile import final_nest, without_roundings
 
 __all__ = ["ordered_program"]
 
 
-def ordered_program(fusion: Fusion) -> LoopProgram:
-    """The program after fusion; buffers that no step mentions any more are gone."""
+def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
+    """The program after fusion; buffers that no step mentions any more are gone.
+
+    `exact`: keep the roundings of eager's intermediate 16-bit tensors that are no memory any more.
+    """
     program, alive = fusion.program, fusion.groups.alive
     _drop_dead_stores(program, fusion.graph, alive)
     names: dict[str, int] = {}
@@ -30,7 +33,8 @@ def ordered_program(fusion: Fusion) -> LoopProgram:
         step = group.step
         if isinstance(step, Nest):
             name = _unique(_name(group), names)
-            step = final_nest(name, group.outer, group.stores, group.origins, program.buffers)
+            stores = group.stores if exact else without_roundings(group.stores)
+            step = final_nest(name, group.outer, stores, group.origins, program.buffers)
         steps.append(step)
     used = {name for step in steps for name in _mentioned(step)}
     used.update(program.inputs, program.constants, (n for n in program.outputs if n is not None))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
+from typing import Any
 
 from ..loops.expr import (
     Add,
@@ -49,14 +50,20 @@ class Rebuilder:
         on_expr: Callable[[Expr], Expr] | None = None,
         on_axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
         on_reduction: Callable[[Reduction], Value] | None = None,
+        on_cast: Callable[[Cast], Value] | None = None,
     ) -> None:
         self.bindings = {a: e for a, e in (bindings or {}).items() if e != AxisVar(a)}
         self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
-        self._on_reduction = on_reduction
+        self._on_reduction, self._on_cast = on_reduction, on_cast
         self._captured = frozenset(axis for e in self.bindings.values() for axis in expr_axes(e))
-        self._idle = not (self.bindings or on_load or on_expr or on_axes or on_reduction)
+        self._idle = not (self.bindings or any(self._hooks()))
         self._done: dict[Value, Value] = {}
         self._inner: dict[object, tuple[Rebuilder, tuple[Axis, ...]]] = {}
+
+    def _hooks(self) -> tuple[Any, ...]:
+        """In the order of the constructor's parameters."""
+        walks = (self._on_load, self._on_expr, self._on_axes)
+        return (*walks, self._on_reduction, self._on_cast)
 
     def store(self, store: Store) -> Store:
         """The store rewritten; its inner axes are bound by it, as a reduction's are."""
@@ -124,7 +131,8 @@ class Rebuilder:
                 return node if new == args else Compute(node.op, new, node.dtype)
             case Cast(value=value):
                 inner = self._done[value]
-                return node if inner is value else Cast(inner, node.dtype)
+                cast = node if inner is value else Cast(inner, node.dtype)
+                return cast if self._on_cast is None else self._on_cast(cast)
             case Reduction():
                 return self._reduction(node)
             case IndexValue(expr=expr):
@@ -161,8 +169,7 @@ class Rebuilder:
             captured = {axis for e in bindings.values() for axis in expr_axes(e)}
             new = tuple(fresh_axis(a, a.extent) if a in captured else a for a in axes)
             bindings.update({a: AxisVar(b) for a, b in zip(axes, new, strict=True)})
-            hooks = (self._on_load, self._on_expr, self._on_axes, self._on_reduction)
-            self._inner[axes, wanted] = (Rebuilder(bindings, *hooks), new)
+            self._inner[axes, wanted] = (Rebuilder(bindings, *self._hooks()), new)
         return self._inner[axes, wanted]
 
 

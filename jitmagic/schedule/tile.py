@@ -12,12 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+import torch
+
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, linear, mul, substitute
 from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, walk
 from .deps import store_values
 from .rebuild import Rebuilder, free_axes
 
-__all__ = ["drop_unit_axes", "final_nest"]
+__all__ = ["drop_unit_axes", "final_nest", "without_roundings"]
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 Extents = tuple[int, ...]
 
@@ -58,6 +62,19 @@ def _unit_axes(nest: Nest) -> list[Axis]:
         if isinstance(node, Reduction):
             bound.extend(node.axes)
     return [axis for axis in (*nest.outer, *bound) if axis.extent == 1]
+
+
+def without_roundings(stores: Sequence[Store]) -> tuple[Store, ...]:
+    """Values that were rounded to 16 bits on the way and widened again stay wide."""
+
+    def unrounded(cast: Cast) -> Value:
+        match cast.value:
+            case Cast(value=wide) if cast.value.dtype in _HALVES and wide.dtype == cast.dtype:
+                return wide
+        return cast
+
+    rebuild = Rebuilder(on_cast=unrounded)
+    return tuple(rebuild.store(store) for store in stores)
 
 
 def final_nest(

@@ -67,10 +67,8 @@ def random_function(seed: int) -> tuple[Callable, list[torch.Tensor]]:
                 values.append(rng.choice(REDUCE)(x, rng.randrange(-x.dim(), x.dim())))
             else:
                 values.append(_shape_op(x, rng))
-        results = [
-            values[-1],
-            *rng.sample(values[len(inputs) :], min(2, len(values) - len(inputs))),
-        ]
+        made = values[len(inputs) :]
+        results = [values[-1], *rng.sample(made, min(2, len(made)))]
         if rng.random() < 0.3:
             same = [v for v in made if v.shape == inputs[0].shape]
             if same:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jitmagic.loops.interp import run
-from jitmagic.loops.ir import Extern, Load, LoopProgram, Nest, walk
+from jitmagic.loops.ir import Cast, Extern, Load, LoopProgram, Nest, walk
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
 from jitmagic.options import Options
@@ -191,6 +191,15 @@ def test_a_long_chain_is_scheduled_in_linear_time():
 
     result = scheduled(fn, torch.randn(8, 8))
     assert 1 <= len(nests(result)) <= 4
+
+
+def test_fast_precision_drops_the_roundings_between_fused_ops():
+    def casts(**options):
+        x = torch.randn(8, 8, dtype=torch.bfloat16)
+        (nest,) = nests(scheduled(lambda x: (x * 3).sin() * x, x, **options))
+        return sum(isinstance(node, Cast) for node in walk((nest.stores[0].value,)))
+
+    assert casts() == casts(precision="fast") + 4
 
 
 def test_names_are_unique_and_are_identifiers():
