@@ -9,9 +9,9 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/TensorBase.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
@@ -111,21 +111,32 @@ struct StateCheck final : TorchCheck {
   bool grad = true, inference = false, deterministic = false;
   std::optional<at::ScalarType> autocast_cpu, autocast_cuda, default_dtype;
   int64_t function_modes = 0, dispatch_modes = 0;
+  const at::Context* context = &at::globalContext();
 
-  static bool casts(at::DeviceType device, std::optional<at::ScalarType> wanted) {
-    const bool enabled = at::autocast::is_autocast_enabled(device);
+  // Autocast is on where its dispatch key is not excluded, and a dispatch mode has its key included:
+  // one read of the thread's key sets answers the usual case.
+  static bool casts(bool enabled, at::DeviceType device, std::optional<at::ScalarType> wanted) {
     if (enabled != wanted.has_value()) return false;
     return !enabled || at::autocast::get_autocast_dtype(device) == *wanted;
   }
 
+  bool same_keys() const {
+    const auto keys = c10::impl::tls_local_dispatch_key_set();
+    const bool cpu = !keys.excluded_.has(c10::DispatchKey::AutocastCPU);
+    const bool cuda = !keys.excluded_.has(c10::DispatchKey::AutocastCUDA);
+    if (!casts(cpu, at::kCPU, autocast_cpu) || !casts(cuda, at::kCUDA, autocast_cuda)) return false;
+    const bool modes = keys.included_.has(c10::DispatchKey::Python);
+    return (modes ? c10::impl::TorchDispatchModeTLS::stack_len() : 0) == dispatch_modes;
+  }
+
   bool passes(PyObject*) const override {
-    return c10::GradMode::is_enabled() == grad && c10::InferenceMode::is_enabled() == inference &&
-           casts(at::kCPU, autocast_cpu) && casts(at::kCUDA, autocast_cuda) &&
-           c10::get_default_dtype_as_scalartype() == *default_dtype &&
-           at::globalContext().deterministicAlgorithms() == deterministic &&
-           at::impl::PythonTorchFunctionTLS::stack_len() == function_modes &&
-           at::impl::PythonTorchFunctionTLS::get_disabled_state() == at::impl::ENABLED &&
-           c10::impl::TorchDispatchModeTLS::stack_len() == dispatch_modes;
+    using Functions = at::impl::PythonTorchFunctionTLS;
+    const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+    return autograd.get_grad_mode() == grad && autograd.get_inference_mode() == inference &&
+           same_keys() && c10::get_default_dtype_as_scalartype() == *default_dtype &&
+           context->deterministicAlgorithms() == deterministic &&
+           Functions::stack_len() == function_modes &&
+           Functions::get_disabled_state() == at::impl::ENABLED;
   }
 };
 
