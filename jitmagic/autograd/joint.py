@@ -76,18 +76,20 @@ def _as_if_running(grad_enabled: bool) -> Iterator[None]:
 
 def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> list[Any]:
     """Execute gm on traced tensors; the flat list of its outputs."""
-    env: dict[Node, Any] = {}
+    env: dict[Node, Any] = {
+        node: mode.constant(_attribute(gm, node.target))
+        for node in gm.graph.nodes
+        if node.op == "get_attr"
+    }
     supply = iter(inputs)
     with mode:
         for node in gm.graph.nodes:
             mode.recorder.lines = node.meta.get("lines", ())
             if node.op == "placeholder":
                 env[node] = next(supply)
-            elif node.op == "get_attr":
-                env[node] = mode.constant(_attribute(gm, node.target))
             elif node.op == "output":
                 return list(_plug(node.args[0], env))
-            else:
+            elif node.op != "get_attr":
                 env[node] = _call(node, env)
     raise CompileFailed("the graph has no output")
 
@@ -251,11 +253,15 @@ def _differentiate(
     try:
         with mode:
             mode.in_backward = True
-            made = torch.autograd.grad(
-                [results[i] for i in tangents],
-                [inputs[i] for i in wanted],
-                seeds,
-                allow_unused=True,
+            # torch.autograd.grad with tangents imports sympy first (0.3 s); this is what it calls.
+            made = torch.autograd.Variable._execution_engine.run_backward(
+                tuple(results[i] for i in tangents),
+                tuple(seeds),
+                False,  # keep_graph
+                False,  # create_graph
+                tuple(inputs[i] for i in wanted),
+                allow_unreachable=True,
+                accumulate_grad=False,
             )
     except Exception as error:  # e.g. a saved tensor was modified in place: eager raises it itself
         raise CompileFailed(f"autograd: the backward cannot be recorded: {error}") from error

@@ -272,19 +272,22 @@ class Recorder:
             if known is not None:
                 return known
         device = _device_of(op, args, kwargs)
-        metas = _to_meta(args)
-        meta_kwargs = {name: _to_meta(value) for name, value in kwargs.items()}
-        if "device" in kwargs or _is_factory(op):
-            meta_kwargs["device"] = META
-        outcome = infer(op, metas, meta_kwargs)
-        if outcome is None:
-            outcome = op(*metas, **meta_kwargs)
+        outcome = self._outcome(op, args, kwargs)
         made = self._known_view(op, args, outcome) or self._record(
             op, args, kwargs, outcome, device
         )
         if key is not None:
             self._known[key] = made
         return made
+
+    def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """What the operation gives, as meta tensors."""
+        metas = _to_meta(args)
+        meta_kwargs = {name: _to_meta(value) for name, value in kwargs.items()}
+        if "device" in kwargs or _is_factory(op):
+            meta_kwargs["device"] = META
+        outcome = infer(op, metas, meta_kwargs)
+        return op(*metas, **meta_kwargs) if outcome is None else outcome
 
     def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
         """A view of the same memory in the same order that the graph has already, e.g. t(t(x))."""
@@ -377,7 +380,7 @@ class Recorder:
 
     def _as_op(self, op: Any, args: Any, kwargs: Any, made: Any) -> Any:
         """Give decomposed results the strides that the whole operation has."""
-        wanted = op(*_to_meta(args), **{name: _to_meta(value) for name, value in kwargs.items()})
+        wanted = self._outcome(op, args, kwargs)
         if isinstance(made, Sym):
             return self._like(made, wanted)
         return [

@@ -22,8 +22,6 @@ from .result import FromInput, Output, Partition, Result, ViewOf
 __all__ = ["interpreted", "make_callable"]
 
 Executable = Callable[..., Any]
-# A view among the results must be a plain tensor, not a view that autograd knows to come from no_grad.
-_BELOW_VIEWS = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _RESULT, _INPUT, _VIEW = 0, 1, 2  # enum Output::Kind
 
 
@@ -129,7 +127,8 @@ def interpreted(module: GraphModule | None) -> Executable:
     strides = [None if node is None else node.meta["spec"].stride for node in flat]
 
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        with torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(_BELOW_VIEWS):
+        # A view among the results must be a plain tensor, not one that autograd knows to come from no_grad.
+        with torch._C._AutoDispatchBelowADInplaceOrView():
             made = module(*inputs)
             return tuple(
                 value if stride is None else _laid_out(value, stride)

@@ -17,6 +17,7 @@ import torch
 
 from .convolution import convolution, convolution_backward
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
+from .whole import WHOLE_RULES
 
 __all__ = ["infer", "infer_in_place", "iterator_strides", "promoted"]
 
@@ -411,6 +412,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.gather.default: _gathered,
     aten.embedding.default: _embedded,
     aten.cat.default: _cat,
+    **WHOLE_RULES,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
 }

@@ -1,0 +1,233 @@
+"""What is saved, what is computed again, and that the cut is a minimum."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from jitmagic.autograd.joint import trace_joint
+from jitmagic.autograd.mincut import FlowNetwork
+from jitmagic.autograd.partition import partition
+from jitmagic.spec import spec_of
+
+from .lifting import check, compile_like, lift
+from .test_functions import Attention, t
+
+aten = torch.ops.aten
+
+
+def parts_of(program, *args):
+    return compile_like(program, args)[2]
+
+
+def targets(module):
+    return [node.target for node in module.graph.nodes if node.op == "call_function"]
+
+
+def saved_bytes(parts):
+    flat = parts.forward.graph.output_node().args[0][parts.results :]
+    specs = [node.meta["spec"] for node in flat]
+    return sum(torch.Size(spec.shape).numel() * spec.dtype.itemsize for spec in specs)
+
+
+def test_a_mask_is_saved_in_one_byte_and_products_run_once():
+    parts = parts_of(lambda x, w: F.relu(x @ w), t(8, 16), t(16, 16))
+    assert targets(parts.backward).count(aten.mm.default) == 2
+    assert targets(parts.forward).count(aten.mm.default) == 1
+    assert saved_bytes(parts) == 0  # the result itself, which eager keeps too
+    assert parts.saved_results == (0,)
+    hidden = parts_of(lambda x, w: F.relu(x @ w).sum(), t(8, 16), t(16, 16))
+    assert saved_bytes(hidden) == 8 * 16
+
+
+def test_cheap_chains_are_computed_again():
+    parts = parts_of(lambda x: ((x * 2 + 1) * x - 3).square().sum(), t(64, 64))
+    assert saved_bytes(parts) == 0
+    assert parts.saved_inputs == (0,)
+    assert parts.recomputed
+
+
+def test_random_draws_are_never_repeated():
+    parts = parts_of(lambda x: (F.dropout(x, 0.5) * x).sin().sum(), t(8, 8))
+    draws = [op for op in targets(parts.backward) if "bernoulli" in str(op)]
+    assert not draws
+    assert sum("bernoulli" in str(op) for op in targets(parts.forward)) == 1
+
+
+def test_softmax_saves_its_output_once():
+    parts = parts_of(Attention(False), t(2, 6, 16))
+    assert targets(parts.forward).count(aten.bmm.default) == 2
+    assert targets(parts.backward).count(aten.bmm.default) == 4
+
+
+def test_views_are_not_saved():
+    parts = parts_of(lambda x, w: (x @ w).exp().t().reshape(-1)[2:].sum(), t(4, 4), t(4, 4))
+    flat = parts.forward.graph.output_node().args[0][parts.results :]
+    assert all(node.target not in (aten.t.default, aten.view.default) for node in flat)
+
+
+def test_constants_reach_the_backward():
+    check(lambda x: (x * torch.tensor([1.0, 2.0, 3.0])).exp(), t(2, 3))
+
+
+def test_unneeded_gradients_cost_nothing():
+    parts = parts_of(lambda x, w: F.linear(x, w).relu(), t(4, 8, grad=False), t(8, 8))
+    assert targets(parts.backward).count(aten.mm.default) == 1
+    assert parts.grad_inputs == (1,)
+
+
+def test_reach_of_tangents():
+    parts = parts_of(lambda x, y: (x * 2, y * 3, x * y), t(3), t(3))
+    assert parts.reach == ((0, 2), (1, 2))
+
+
+def test_specs_and_outputs_are_complete():
+    graph, inputs = lift(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), (t(3, 4),))
+    joint = trace_joint(graph, [spec_of(x) for x in inputs])
+    parts = partition(joint)
+    for module in (joint.module, parts.forward, parts.backward):
+        module.graph.lint()
+        for node in module.graph.nodes:
+            if node.op == "placeholder" or isinstance(node.target, torch._ops.OpOverload):
+                assert node.meta["spec"] is not None
+    names = [n.name for n in parts.backward.graph.nodes if n.op == "placeholder"]
+    saved = len(parts.saved_inputs) + len(parts.saved_results) + parts.saved_intermediates
+    assert len(names) == saved + len(parts.tangents)
+
+
+def test_lines_reach_backward_nodes():
+    graph, inputs = lift(lambda x: (x.sin() * 2).sum(), (t(3),))
+    for number, node in enumerate(graph.graph.nodes):
+        node.meta["lines"] = (number,)
+    joint = trace_joint(graph, [spec_of(x) for x in inputs])
+    cos = next(node for node in joint.module.graph.nodes if node.target is aten.cos.default)
+    sine = next(n for n in graph.graph.nodes if "sin" in str(n.target))
+    assert cos.meta["lines"] == sine.meta["lines"]
+
+
+def brute_force(count, edges, source, sink):
+    inner = [v for v in range(count) if v not in (source, sink)]
+    best = None
+    for mask in range(1 << len(inner)):
+        side = {source} | {v for i, v in enumerate(inner) if mask >> i & 1}
+        size = sum(c for a, b, c in edges if a in side and b not in side)
+        best = size if best is None else min(best, size)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_cut_is_a_minimum(seed):
+    dice = random.Random(seed)
+    count = dice.randint(3, 8)
+    edges = [
+        (dice.randrange(count), dice.randrange(count), dice.randint(1, 9)) for _ in range(3 * count)
+    ]
+    edges = [(a, b, c) for a, b, c in edges if a != b]
+    network = FlowNetwork(count)
+    for edge in edges:
+        network.edge(*edge)
+    size, side = network.cut(0, count - 1)
+    assert size == brute_force(count, edges, 0, count - 1)
+    assert size == sum(c for a, b, c in edges if a in side and b not in side)
+
+
+def test_long_graphs_do_not_recurse():
+    def deep(x):
+        for _ in range(400):
+            x = (x * 1.01).tanh()
+        return x
+
+    parts = parts_of(deep, t(4))
+    assert parts.backward is not None
+
+
+def test_tracing_imports_neither_dynamo_nor_sympy():
+    script = """
+        import sys, torch
+        from torch import nn
+        from jitmagic.autograd.joint import trace_joint
+        from jitmagic.autograd.partition import partition
+        from jitmagic.spec import spec_of
+        def program(x, c, w, n, b, q):
+            y = torch.nn.functional.gelu(torch.nn.functional.layer_norm(torch.conv2d(x, c), (6,), n, b))
+            a = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+            return torch.nn.functional.cross_entropy(y.flatten(1) @ w, torch.arange(2)), a.softmax(-1)
+        shapes = [(2, 3, 8, 8), (4, 3, 3, 3), (144, 5), (6,), (6,), (2, 2, 4, 8)]
+        inputs = [torch.randn(s, requires_grad=True) for s in shapes]
+        gm = torch.fx.symbolic_trace(program)
+        partition(trace_joint(gm, [spec_of(x) for x in inputs]))
+        assert not [m for m in ("torch._dynamo", "torch._inductor", "sympy") if m in sys.modules]
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# -- training ------------------------------------------------------------------------------------------
+
+
+def curve(model, forward, batches, optimizer_of):
+    optimizer, losses = optimizer_of(model.parameters()), []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = forward(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Dropout(0.2), nn.Linear(36, 5),
+        )  # fmt: skip
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.body(x), y)
+
+
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.attention = nn.Embedding(17, 16), Attention(False, 0.1)
+        self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 17)
+
+    def forward(self, x, y):
+        h = self.embedding(x)
+        h = h + self.attention(self.norm(h))
+        return F.cross_entropy(self.head(F.gelu(h)).flatten(0, 1), y.flatten())
+
+
+@pytest.mark.parametrize("kind", [Classifier, Language])
+def test_thirty_steps_give_eagers_losses(kind):
+    generator = torch.Generator().manual_seed(0)
+
+    def batch():
+        if kind is Language:
+            tokens = torch.randint(17, (2, 7), generator=generator)
+            return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        return torch.randn(4, 1, 8, 8, generator=generator), torch.randint(5, (4,), generator=generator)
+
+    batches = [batch() for _ in range(30)]
+    torch.manual_seed(1)
+    ours, theirs = kind(), kind()
+    theirs.load_state_dict(ours.state_dict())
+    call, inputs, _ = compile_like(ours, batches[0])
+    state = inputs[2:]
+    optimizer = lambda parameters: torch.optim.AdamW(parameters, 1e-2)
+    torch.manual_seed(2)
+    eager = curve(theirs, lambda model, pair: model(*pair), batches, optimizer)
+    torch.manual_seed(2)
+    compiled = curve(ours, lambda model, pair: call(*pair, *state)[0], batches, optimizer)
+    torch.testing.assert_close(compiled, eager, rtol=2e-4, atol=2e-4)
