@@ -127,6 +127,8 @@ def _replace_libdevice() -> None:
     ).split():
         setattr(libdevice, name, torch_op(getattr(torch, name)))
     libdevice.nearbyint = torch_op(torch.round)
+    # torch's vectorised fmod gives up where the quotient overflows
+    libdevice.fmod = torch_op(lambda a, b: torch.from_numpy(np.fmod(a.numpy(), b.numpy())))
 
 
 def _quicken_reductions() -> None:

@@ -1,0 +1,135 @@
+"""Generated Triton compiled for sm_90 with no GPU: every canonical kernel, the cache, refusals."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from jitmagic.codegen import render
+from jitmagic.codegen.plan import Alloc, Call, KernelSource, Launch, Plan, Pool, View
+from jitmagic.errors import ToolchainError
+from jitmagic.loops.lower import lower
+from jitmagic.options import Options
+from jitmagic.runtime.alignment import aligned_arguments, inputs_of_kernels
+from jitmagic.runtime.store import Store
+from jitmagic.runtime.triton_kernels import build_cubins
+from jitmagic.schedule import schedule
+from jitmagic.target import Target
+from tests.loops.recording import record
+from tests.schedule.programs import PROGRAMS, made_inputs
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 128 << 10, 50 << 20, "", 132)
+CPU = torch.device("cpu")
+
+
+def made(name: str) -> tuple[Plan, KernelSource]:
+    program = PROGRAMS[name]
+    graph, _ = record(program.fn, *made_inputs(program))
+    plan, source = render(schedule(lower(graph, name), H200, Options()), H200)
+    assert source is not None
+    return plan, source
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    return Store(tmp_path_factory.mktemp("cubins"))
+
+
+@needs_triton
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_kernel_compiles(name, store, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    plan, source = made(name)
+    cubins, _ = build_cubins(source, aligned_arguments(plan, True), H200, store)
+    assert set(cubins) == set(source.symbols)
+    for name, cubin in cubins.items():
+        assert cubin.image[:4] == b"\x7fELF"
+        assert cubin.name == name
+        assert cubin.warps == source.grids[name].num_warps
+        assert cubin.scratch == 2
+        assert cubin.shared_bytes <= 227 << 10
+
+
+@needs_triton
+def test_a_second_process_does_not_import_triton(tmp_path):
+    script = """if True:
+        import pickle, sys
+        from pathlib import Path
+        from jitmagic.runtime.store import Store
+        from jitmagic.runtime.triton_kernels import build_cubins
+        folder = Path(sys.argv[1])
+        request = pickle.loads((folder / "request").read_bytes())
+        cubins, cached = build_cubins(*request, Store(folder))
+        print(cached, "triton" in sys.modules, [len(cubin.image) for cubin in cubins.values()])
+    """
+    plan, source = made("softmax_parts")
+    request = (source, aligned_arguments(plan, True), H200)
+    (tmp_path / "request").write_bytes(pickle.dumps(request))
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    root = Path(__file__).resolve().parents[2]
+    first, second = (
+        subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    )
+    assert (first[:2], second[:2]) == (["False", "True"], ["True", "False"])
+    assert first[2:] == second[2:]
+
+
+@needs_triton
+def test_facts_that_change_the_machine_code_change_the_key(tmp_path):
+    plan, source = made("relu_sum")
+    store = Store(tmp_path)
+    aligned, anywhere = aligned_arguments(plan, True), aligned_arguments(plan, False)
+    assert build_cubins(source, aligned, H200, store)[1] is False
+    assert build_cubins(source, aligned, H200, store)[1] is True
+    assert build_cubins(source, anywhere, H200, store)[1] is False
+    assert build_cubins(source, aligned, replace(H200, isa="sm_80"), store)[1] is False
+    wider = {name: replace(grid, num_warps=8) for name, grid in source.grids.items()}
+    assert build_cubins(replace(source, grids=wider), aligned, H200, store)[1] is False
+
+
+@needs_triton
+def test_refused_text_is_a_toolchain_error_with_the_text(tmp_path):
+    text = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef bad(x):\n    tl.no_such(x)\n"
+    _, source = made("relu_sum")
+    (grid,) = source.grids.values()
+    broken = KernelSource("triton", text, {"bad": (torch.float32,)}, {"bad": grid})
+    with pytest.raises(ToolchainError, match=r"tl\.no_such"):
+        build_cubins(broken, {"bad": (True,)}, H200, Store(tmp_path))
+    assert not list(tmp_path.glob("*.cubin"))
+
+
+def test_alignment_follows_the_plan():
+    aten = torch.ops.aten
+    steps = (
+        Alloc(2, (8,), (1,), torch.float32, CPU),
+        Pool(3, 64, (8,), (1,), torch.float32, CPU),
+        View(4, 2, (4,), (1,), 16),
+        View(5, 2, (4,), (1,), 3),
+        View(6, 0, (4,), (1,), 0),
+        Call(aten.mm.default, (), {}, (7,)),
+        Call(aten.sort.default, (), {}, (8, None)),
+        Launch("k", (0, 1, 2, 3, 4, 5, 6, 7, 8)),
+        Launch("twice", (2, 2)),
+        Launch("twice", (2, 5)),
+    )
+    plan = Plan("p", 1, (torch.zeros(4),), steps, (2,))
+    flags = aligned_arguments(plan, True)
+    assert flags["k"] == (True, True, True, True, True, False, True, True, False)
+    assert aligned_arguments(plan, False)["k"][0] is False
+    assert aligned_arguments(plan, False)["k"][6] is False
+    assert flags["twice"] == (True, False)
+    assert inputs_of_kernels(plan) == (0,)
+
+
+def test_only_inputs_that_kernels_read_matter():
+    plan = Plan("p", 2, (), (View(2, 1, (4,), (1,), 1), Launch("k", (2,))), (2,))
+    assert inputs_of_kernels(plan) == (1,)
