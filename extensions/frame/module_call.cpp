@@ -9,7 +9,8 @@
 
 #include <structmember.h>
 
-#include <string_view>
+#include <algorithm>
+#include <vector>
 
 namespace jitmagic {
 namespace {
@@ -25,6 +26,7 @@ struct ModuleCall {
   PyObject* owner;   // the Handle
 };
 
+constexpr Py_ssize_t kFew = 16;  // arguments that need no memory of their own
 PyObject* forward_name = nullptr;
 
 bool all_empty(const ModuleCall* self, PyObject* module) {
@@ -47,11 +49,13 @@ PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyO
   }
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
   const Py_ssize_t named = keywords ? PyTuple_GET_SIZE(keywords) : 0;
-  std::vector<PyObject*> values(count + named + 1);
+  PyObject* few[kFew];
+  std::vector<PyObject*> many(count + named >= kFew ? count + named + 1 : 0);
+  PyObject** values = many.empty() ? few : many.data();
   values[0] = Py_NewRef(module);
-  std::copy(args, args + count + named, values.begin() + 1);
+  std::copy(args, args + count + named, values + 1);
   PyObject* callee = Py_NewRef(all_empty(self, module) ? self->stub : self->eager);
-  PyObject* result = PyObject_Vectorcall(callee, values.data(), count + 1, keywords);
+  PyObject* result = PyObject_Vectorcall(callee, values, count + 1, keywords);
   Py_DECREF(callee);
   Py_DECREF(module);
   return result;
