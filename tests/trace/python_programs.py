@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import operator
+import types
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -876,3 +877,11 @@ def object_graph(n):
     root = Node(1, [leaf, Node(3)])
     root.children[1].value *= 2
     return root.total(), leaf.parent is root, [c.value for c in leaf.parent.children]
+
+
+@program(types.SimpleNamespace(scale=2, deep=types.SimpleNamespace(rate=0.5)))
+def simple_namespaces(config):
+    config.scale += 1
+    made = types.SimpleNamespace(a=config.scale, b=[1])
+    del config.deep.rate
+    return made.a * 2, made, hasattr(config.deep, "rate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 from ..breaks import GraphBreak, UnknownCFunction, UnsupportedArguments
@@ -49,6 +50,16 @@ def _object_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _object_setattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     owner = _instance(args, "object.__setattr__")
     owner.store_attr(machine, args[1].as_constant(machine), args[2])
+    return machine.constant(None)
+
+
+@handles(types.SimpleNamespace.__init__)
+def _namespace_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    owner = _instance(args, "SimpleNamespace.__init__")
+    if len(args) > 1:
+        raise GraphBreak(UnsupportedArguments.of(name="SimpleNamespace", what="a mapping"))
+    for name, value in kwargs.items():
+        owner.store_attr(machine, name, value)
     return machine.constant(None)
 
 

@@ -24,8 +24,17 @@ from .constants import ATOMS
 from .functions import BoundMethodValue
 from .sequences import TupleValue
 
-__all__ = ["NOTHING", "ClassValue", "SuperValue", "attribute_of_class", "bind", "constructs",
-           "is_plain_class"]  # fmt: skip
+__all__ = [
+    "HEAP_TYPE",
+    "NOTHING",
+    "PLAIN_BASES",
+    "ClassValue",
+    "SuperValue",
+    "attribute_of_class",
+    "bind",
+    "constructs",
+    "is_plain_class",
+]
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _C_PARTS = (
@@ -34,6 +43,7 @@ _C_PARTS = (
     types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
 )
+PLAIN_BASES = (object, types.SimpleNamespace)  # built-in, with a plain instance dictionary
 _STANDARD_GETSETS = ("__dict__", "__weakref__")
 _CLASS_CONSTANTS = ("__name__", "__qualname__", "__module__", "__doc__")
 _PLAIN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
@@ -51,7 +61,7 @@ def is_plain_class(kind: type) -> bool:
     statement."""
     found = _PLAIN.get(kind)
     if found is None:
-        found = all(_is_python_class(base) for base in kind.__mro__ if base is not object)
+        found = all(_is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
         _PLAIN[kind] = found
     return found
 

@@ -15,7 +15,15 @@ from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, NewInstance, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
-from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs, is_plain_class
+from .classes import (
+    NOTHING,
+    PLAIN_BASES,
+    ClassValue,
+    attribute_of_class,
+    bind,
+    constructs,
+    is_plain_class,
+)
 from .constants import ConstantValue
 from .operators import drain, equal
 
@@ -55,8 +63,7 @@ class InstanceValue(Value):
         kind = self.cls.live
         if name == "__class__":
             return self.cls
-        getter = attribute_of_class(kind, "__getattribute__")
-        if getter is not object.__getattribute__ or name == "__dict__":
+        if not _is_plain(kind, "__getattribute__") or name == "__dict__":
             self.refuse(machine, f"attribute {name!r}")
         raw, value = self.cls.find(machine, name)
         if raw is not NOTHING and _is_data_descriptor(raw):
@@ -109,8 +116,8 @@ class InstanceValue(Value):
         return machine.lazy(table[name], Item(InstanceDict(self.source), name), certain=False)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        raw, setter = self.cls.find(machine, "__setattr__")
-        if raw is not object.__setattr__:
+        if not _is_plain(self.cls.live, "__setattr__"):
+            raw, setter = self.cls.find(machine, "__setattr__")
             bound = bind(machine, raw, setter, self, self.cls, "__setattr__").realize(machine)
             bound.call(machine, [machine.constant(name), value], {})
             return
@@ -153,7 +160,7 @@ class InstanceValue(Value):
         method.call(machine, [self] if value is None else [self, value], {})
 
     def del_attr(self, machine: Machine, name: str) -> None:
-        if attribute_of_class(self.cls.live, "__delattr__") is not object.__delattr__:
+        if not _is_plain(self.cls.live, "__delattr__"):
             self.refuse(machine, f"deleting attribute {name!r}")
         self.store_attr(machine, name, None)
 
@@ -163,6 +170,8 @@ class InstanceValue(Value):
         """`type(self).__name__(self, *args)`, realized; None: the class has none that Python code
         wrote."""
         raw, value = self.cls.find(machine, name)
+        if isinstance(raw, _C_METHODS) and raw.__objclass__ is not object:
+            self.refuse(machine, name)
         if raw is NOTHING or isinstance(raw, _C_METHODS):
             return None
         method = bind(machine, raw, value, self, self.cls, name).realize(machine)
@@ -254,7 +263,10 @@ class InstanceValue(Value):
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
-        return NewInstance(builder(self.cls))
+        built_in = next(base for base in self.cls.live.__mro__ if base in PLAIN_BASES)
+        if built_in is object:
+            return NewInstance(builder(self.cls))
+        return builder.invoke(built_in.__new__, (builder(self.cls),))
 
     def fill(self, builder: Builder) -> Iterable[Effect]:
         """The attributes of a new object."""
@@ -267,6 +279,11 @@ class InstanceValue(Value):
 
     def describe(self) -> str:
         return f"{self.cls.live.__name__} object"
+
+
+def _is_plain(kind: type, name: str) -> bool:
+    """Whether the class leaves attribute access to C code that does what object's does."""
+    return attribute_of_class(kind, name) in [vars(base).get(name) for base in PLAIN_BASES]
 
 
 def _implemented(result: Value | None) -> Value | None:
@@ -334,7 +351,7 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
 
 def _new(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     raw, value = cls.find(machine, "__new__")
-    if raw is object.__dict__["__new__"]:
+    if raw in [vars(base)["__new__"] for base in PLAIN_BASES]:
         if getattr(cls.live, "__abstractmethods__", None):
             message = f"Can't instantiate abstract class {cls.live.__name__}"
             raise machine.error(TypeError, message)
