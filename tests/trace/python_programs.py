@@ -828,7 +828,7 @@ def generator_with_pending_finally(n):
     def steps():
         try:
             for i in range(n):
-                yield i
+                yield i + 1
         finally:
             log.append("closed")
 

@@ -1,7 +1,8 @@
 """A graph break before any instruction of any program, and the program still does what Python does.
 
-The first trace of a frame is made to end at a step it has no reason to end at; the residual, the resume
-functions and their traces do the rest. Only instructions that may break in earnest are tried.
+The first trace of a frame is made to end at a step it has no reason to end at; the residual, the
+resume functions and their traces do the rest. Only instructions that may break in earnest are
+tried.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ pipeline = pytest.importorskip("jitmagic.pipeline")
 TRIES = 7  # steps tried per program
 # What only moves things or belongs to the instruction behind it never breaks.
 NEVER = (
-    "PRECALL KW_NAMES PUSH_NULL STORE_FAST STORE_DEREF MAKE_CELL MAKE_FUNCTION SWAP COPY POP_TOP NOP "
-    "RESUME COPY_FREE_VARS BUILD_TUPLE BUILD_LIST BUILD_SLICE BUILD_STRING LIST_APPEND MAP_ADD SET_ADD "
-    "JUMP_FORWARD JUMP_BACKWARD RETURN_VALUE RETURN_CONST LOAD_CLOSURE LOAD_DEREF END_FOR "
+    "PRECALL KW_NAMES PUSH_NULL STORE_FAST STORE_DEREF MAKE_CELL MAKE_FUNCTION SWAP COPY POP_TOP "
+    "NOP RESUME COPY_FREE_VARS BUILD_TUPLE BUILD_LIST BUILD_SLICE BUILD_STRING LIST_APPEND MAP_ADD "
+    "SET_ADD JUMP_FORWARD JUMP_BACKWARD RETURN_VALUE RETURN_CONST LOAD_CLOSURE LOAD_DEREF END_FOR "
     "SET_FUNCTION_ATTRIBUTE LIST_TO_TUPLE LOAD_FAST_AND_CLEAR"
 ).split()
 

@@ -105,7 +105,8 @@ class ExceptionValue(Value):
 
 
 def _has_c_state(kind: type) -> bool:
-    """Whether the built-in class below keeps more than its arguments (StopIteration, OSError, ...)."""
+    """Whether the built-in class below keeps more than its arguments (StopIteration, OSError,
+    ...)."""
     built_in = next(base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE)
     return built_in.__basicsize__ > BaseException.__basicsize__
 
