@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..loops.expr import Axis
+from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
 from ..loops.ir import Buffer, Load, Reduction, walk
 from ..schedule.deps import run_time_values
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product
@@ -32,7 +32,6 @@ from .structure import Structure
 __all__ = ["KernelWriter"]
 
 GRAIN = 30_000  # work of one piece handed to a thread
-TILE = 16  # rows of a tile when memory is read along one axis and written along another
 
 
 @dataclass(slots=True)
@@ -243,18 +242,23 @@ class KernelWriter:
         """The axis along which loads are contiguous that are far apart along the lanes."""
         if any(p.axes for p in self.one.passes):
             return None
+        wide = (axis for axis in others if axis.extent >= 4 and self._turned_loads(axis, lane))
+        return next(wide, None)
+
+    def _turned_loads(self, tiled: Axis, lane: Axis) -> list[tuple[Load, int]]:
+        """Loads that run along `tiled`, with the distance between their lanes."""
+        found = []
         for node in self.one.free:
-            if isinstance(node, Load) and lane_step(node.index[0], lane, self.one) not in (0, 1):
-                for axis in others:
-                    if axis.extent >= TILE and lane_step(node.index[0], axis, self.one) == 1:
-                        return axis
-        return None
+            if not isinstance(node, Load) or node.mask or run_time_values(node.index[0]):
+                continue
+            step = lane_step(node.index[0], lane, self.one)
+            if step and step != 1 and lane_step(node.index[0], tiled, self.one) == 1:
+                found.append((node, step))
+        return found
 
     def _tiles(self, others: tuple[Axis, ...], tiled: Axis, lane: Axis, width: int) -> None:
-        """Tiles of TILE rows: what a block of lanes reads far apart stays in L1 for the next
-        row.
-        """
-        tile = Axis(f"{tiled.name}_tile", -(-tiled.extent // TILE))
+        """Square tiles, as many rows as lanes: what runs along the rows is loaded so and turned."""
+        tile = Axis(f"{tiled.name}_tile", -(-tiled.extent // width))
         rest = tuple(tile if axis == tiled else axis for axis in others)
         rows = extent_product(rest)
         if self._parallel(extent_product(self.one.outer)):
@@ -263,15 +267,27 @@ class KernelWriter:
             self.passes.serial(rest)
             opened = len(rest)
         body, name = self.body, tiled.name
+        body.line(f"const int64_t first = {tile.name} * {width};")
+        body.line(f"const int64_t rows = jm::least_of({tiled.extent} - first, {width});")
         body.set_lanes(lane, width)
-        header = (
-            f"jm::blocks<{width}>(0, {lane.extent}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
-        )
-        body.open(header, (lane,), footer="});")
-        end = f"jm::least_of({tiled.extent}, {tile.name} * {TILE} + {TILE})"
-        start = f"int64_t {name} = {tile.name} * {TILE}"
-        body.open(f"for ({start}; {name} < {end}; ++{name}) {{", (tiled,))
+        header = f"jm::blocks<{width}>(0, {lane.extent}, [&](int64_t {lane.name}, auto n) JM_BODY"
+        body.open(f"{header} {{", (lane,), footer="});")
+        turned = self._load_tiles(tiled, mul(AxisVar(tile), width), lane, width)
+        body.open(f"for (int64_t {name} = first; {name} < first + rows; ++{name}) {{", (tiled,))
+        for node, tile_name in turned.items():
+            body.define(node, f"{tile_name}[{name} - first]", vector=True)
         self.passes.write(self.one.passes)
         self.passes.close(2)
         body.set_lanes(None, 1)
         self.passes.close(opened)
+
+    def _load_tiles(self, tiled: Axis, start: Expr, lane: Axis, width: int) -> dict[Load, str]:
+        """One turned tile per load that runs along the rows."""
+        body, names = self.body, {}
+        for node, step in self._turned_loads(tiled, lane):
+            names[node] = body.name("tile")
+            at = body.scalar_position(substitute(node.index[0], {tiled: start}))
+            body.line(f"{body.vector_type(node.dtype)} {names[node]}[{width}];")
+            pointer = f"{self.names[node.buffer]} + {at}"
+            body.line(f"jm::load_tile({names[node]}, {pointer}, {step}, rows, n);")
+        return names

@@ -54,10 +54,10 @@ _TAKEN = frozenset(
     long mutable namespace new not not_eq operator or or_eq private protected public register
     return short signed sizeof static struct switch template this throw true try typedef typeid
     typename union unsigned using virtual void volatile while xor xor_eq main args bad begin end n
-    sum jm part L
+    sum jm part L first rows
     """.split()
 )
-_LOCAL = re.compile(r"[vijrp]\d|row|part|acc")
+_LOCAL = re.compile(r"[vijrp]\d|row|part|acc|tile")
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:

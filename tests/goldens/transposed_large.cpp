@@ -1,5 +1,7 @@
 #include <jitmagic/loop.h>
 
+template <class T> using V16 = jm::Vec<T, 16>;
+
 // add_tensor
 extern "C" int add_0(void* const* args) {
     const float* x0 = (const float*)args[0];
@@ -7,9 +9,13 @@ extern "C" int add_0(void* const* args) {
     float* add_tensor = (float*)args[2];
     jm::parallel_for(32, 2, [&](int64_t begin, int64_t end) {
         for (int64_t i0_tile = begin; i0_tile < end; ++i0_tile) {
+            const int64_t first = i0_tile * 16;
+            const int64_t rows = jm::least_of(500 - first, 16);
             jm::blocks<16>(0, 400, [&](int64_t i1, auto n) JM_BODY {
-                for (int64_t i0 = i0_tile * 16; i0 < jm::least_of(500, i0_tile * 16 + 16); ++i0) {
-                    jm::store(add_tensor + i0 * 400 + i1, jm::load<16>(x0 + i0 * 400 + i1, n) + jm::load_strided<16>(x1 + i1 * 500 + i0, 500, n), n);
+                V16<float> tile0[16];
+                jm::load_tile(tile0, x1 + i1 * 500 + i0_tile * 16, 500, rows, n);
+                for (int64_t i0 = first; i0 < first + rows; ++i0) {
+                    jm::store(add_tensor + i0 * 400 + i1, jm::load<16>(x0 + i0 * 400 + i1, n) + tile0[i0 - first], n);
                 }
             });
         }

@@ -69,6 +69,35 @@ template <class T, int N> JM_INLINE void scatter(T* p, Vec<int64_t, N> index, Ve
     v.scatter(p, index, first_n<N>(n));
 }
 
+// A square tile read along its contiguous side and turned: tile[r] holds p[0 + r], p[stride + r], p[2 * stride + r], …
+// for the first `rows` r; n lanes count. Reads every cache line once, which loads far apart would not.
+template <int D, class R, int... I> JM_INLINE void exchange_blocks(R& a, R& b, seq<I...>) {
+    constexpr int N = sizeof...(I);
+    R low = __builtin_shufflevector(a, b, ((I & D) ? N + I - D : I)...);
+    b = __builtin_shufflevector(a, b, ((I & D) ? N + I : I + D)...);
+    a = low;
+}
+template <int D, class T, int N> JM_INLINE void turn(Vec<T, N> (&tile)[N]) {
+    if constexpr (D < N) {
+#pragma GCC unroll 16
+        for (int i = 0; i < N; ++i)
+            if (!(i & D)) exchange_blocks<D>(tile[i].v, tile[i + D].v, seq_to<N>{});
+        turn<2 * D>(tile);
+    }
+}
+template <class T, int N, class Count>
+JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, int64_t rows, Count n) {
+    if constexpr (same<Count, Full> && !Vec<T, N>::wide && !is_bool<T>) {
+        if (rows >= N) {
+#pragma GCC unroll 16
+            for (int l = 0; l < N; ++l) tile[l] = Vec<T, N>::load(p + l * stride);
+            turn<1>(tile);
+            return;
+        }
+    }
+    for (int64_t r = 0; r < N && r < rows; ++r) tile[r] = load_strided<N>(p + r, stride, n);
+}
+
 // --- run-time indexes -------------------------------------------------------------------------------------------------
 
 JM_INLINE void flag(int& bad) { __atomic_store_n(&bad, 1, __ATOMIC_RELAXED); }
