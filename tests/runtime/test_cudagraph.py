@@ -1,0 +1,208 @@
+"""When CUDA graphs are recorded and replayed: the choices, with a recorder that needs no GPU.
+
+The stand-in for a graph computes again into the memory that its results were first given; what real
+graphs do is in tests/device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from jitmagic.codegen.plan import Alloc, Call, Plan, Slot, View
+from jitmagic.errors import FallbackWarning
+from jitmagic.runtime import cudagraph
+from jitmagic.runtime.cudagraph import MOST, MOST_MADE, Replayer, replayed, why_not
+
+CPU = torch.device("cpu")
+MADE = Alloc(2, (4,), (1,), torch.float32, CPU)
+
+
+class FakeGraph:
+    def __init__(self, run, inputs, outputs):
+        self.run, self.inputs, self.outputs = run, inputs, outputs
+
+    def replay(self):
+        for old, new in zip(self.outputs, self.run(*self.inputs)):
+            if old is not None:
+                old.copy_(new)
+
+
+def fake_record(run, inputs):
+    outputs = run(*inputs)
+    return FakeGraph(run, [x.detach() for x in inputs], outputs), outputs
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(cudagraph, "_record", fake_record)
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+
+
+def plan_of(**facts) -> Plan:
+    given = {"inputs": 2, "steps": (MADE,), "outputs": (2,), **facts}
+    return Plan("p", constants=(), **given)
+
+
+class Counted:
+    def __init__(self, fn):
+        self.fn, self.calls = fn, 0
+
+    def __call__(self, *inputs):
+        self.calls += 1
+        return self.fn(*inputs)
+
+
+def adding() -> tuple[Counted, Replayer]:
+    run = Counted(lambda x, w: (x + w,))
+    return run, Replayer(run, plan_of())
+
+
+def test_plain_then_recorded_then_replayed():
+    run, replayer = adding()
+    x, w = torch.randn(4), torch.randn(4)
+    for _ in range(5):
+        (y,) = replayer(x, w)
+        assert torch.equal(y, x + w)
+        del y
+    assert (replayer.made, replayer.replays) == (1, 4)
+
+
+def test_moving_inputs_are_copied_and_weights_are_not():
+    _, replayer = adding()
+    w = torch.randn(4)
+    kept = [torch.randn(4) for _ in range(6)]
+    for x in kept:
+        (y,) = replayer(x, w)
+        assert torch.equal(y, x + w)
+        w.add_(1.0)
+        del y
+    assert replayer.made == 1
+    assert replayer.recordings[0].moving == (0,)
+
+
+def test_results_that_are_held_are_never_overwritten():
+    _, replayer = adding()
+    w = torch.randn(4)
+    held = []
+    for n in range(MOST + 4):
+        x = torch.full((4,), float(n))
+        (y,) = replayer(x, w)
+        held.append((y.view(2, 2)[1], (x + w).view(2, 2)[1]))
+    assert all(torch.equal(got, expected) for got, expected in held)
+    assert replayer.made == MOST
+    replays = replayer.replays
+    held.clear()
+    replayer(x, w)
+    assert replayer.replays == replays + 1
+
+
+def test_a_weight_that_moves_is_recorded_again_then_copied():
+    _, replayer = adding()
+    x = torch.randn(4)
+    w = torch.randn(4)
+    replayer(x, w)
+    replayer(x, w)
+    kept = []
+    for _ in range(MOST + 3):
+        kept.append(torch.randn(4))
+        (y,) = replayer(x, kept[-1])
+        assert torch.equal(y, x + kept[-1])
+        del y
+    assert replayer.made == MOST + 1
+    assert replayer.recordings[-1].moving == (1,)
+    assert not replayer.refused
+
+
+def test_a_written_input_stays_where_it_is():
+    def run(x, m):
+        m.add_(x)
+        return (x * 2,)
+
+    replayer = Replayer(run, plan_of(mutated=(1,)))
+    x, state = torch.ones(4), torch.zeros(4)
+    for n in range(4):
+        replayer(x, state)
+    # the stand-in runs while it records: one more than the calls
+    assert torch.equal(state, torch.full((4,), 5.0))
+    kept = []
+    with pytest.warns(FallbackWarning, match="never where they were"):
+        for _ in range(MOST_MADE + 2):
+            kept.append(torch.zeros(4))
+            replayer(x, kept[-1])
+    assert replayer.refused
+
+
+def test_results_in_the_memory_of_inputs_are_the_callers():
+    steps = (MADE, View(3, 0, (2,), (1,), 1))
+    replayer = Replayer(
+        lambda x, w: (x, x[1:3], x + w), plan_of(steps=steps, outputs=(0, 3, 2))
+    )
+    w = torch.randn(4)
+    kept = [torch.randn(4) for _ in range(5)]
+    for x in kept:
+        same, view, total = replayer(x, w)
+        assert same is x
+        assert view.data_ptr() == x[1:].data_ptr()
+        assert view.shape == (2,)
+        assert torch.equal(total, x + w)
+
+
+def test_an_operation_that_returns_its_input_is_refused():
+    replayer = Replayer(lambda x, w: (w.view(2, 2),), plan_of())
+    x, w = torch.randn(4), torch.randn(4)
+    replayer(x, w)
+    with pytest.warns(FallbackWarning, match="memory of an input"):
+        (y,) = replayer(x, w)
+    assert torch.equal(y, w.view(2, 2))
+
+
+def test_a_failed_capture_is_told_and_runs_plainly(monkeypatch):
+    def failing(run, inputs):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(cudagraph, "_record", failing)
+    run, replayer = adding()
+    x, w = torch.randn(4), torch.randn(4)
+    replayer(x, w)
+    with pytest.warns(FallbackWarning, match="not permitted when stream is capturing"):
+        (y,) = replayer(x, w)
+    assert torch.equal(y, x + w)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replayer(x, w)
+
+
+def test_expanded_and_strided_inputs_are_copied_whole():
+    replayer = Replayer(lambda x, w: (x + w,), plan_of())
+    w = torch.randn(3, 4)
+    kept = []
+    for n in range(4):
+        kept.append([torch.randn(1).expand(3, 4), torch.randn(4, 3).t(), torch.randn(3, 9)[:, ::3]][n % 2])
+        (y,) = replayer(kept[-1], w) if n % 2 == 0 else (kept[-1] + w,)
+        assert torch.equal(y, kept[-1] + w)
+
+
+def test_reasons_not_to_record():
+    x = torch.randn(4)
+    gpu = torch.device("cuda", 0)
+    assert "lives on cpu" in why_not(plan_of(device=gpu), [x, x])
+    sizes = Call(torch.ops.aten.nonzero.default, (Slot(0),), {}, (2,))
+    assert "size of its result" in why_not(plan_of(steps=(sizes,)), [x, x])
+    random = Call(torch.ops.aten.rand.default, ([4],), {}, (2,))
+    assert why_not(plan_of(steps=(random,)), [x, x]) == ""
+    own = Call(
+        torch.ops.aten.rand.generator, ([4],), {"generator": torch.Generator()}, (2,)
+    )
+    assert "generator of its own" in why_not(plan_of(steps=(own,)), [x, x])
+
+
+def test_plans_of_the_cpu_are_left_alone():
+    run = Counted(lambda x: (x,))
+    assert replayed(run, plan_of()) is run
