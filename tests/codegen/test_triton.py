@@ -90,7 +90,9 @@ def test_extents_taken_in_steps(name, monkeypatch):
     assert "for r" in check(program.fn, *made_inputs(program))
 
 
-@pytest.mark.parametrize("name", ["chain", "transposed_add", "embedding", "strided_slices", "padded"])
+@pytest.mark.parametrize(
+    "name", ["chain", "transposed_add", "embedding", "strided_slices", "padded"]
+)
 def test_offsets_of_64_bits(name, monkeypatch):
     monkeypatch.setattr(triton_tile, "FAR", 100)
     program = PROGRAMS[name]
@@ -153,9 +155,9 @@ def test_an_index_out_of_range_fails_an_assertion(bad):
 
 
 UNARY = (
-    "neg abs sign sqrt rsqrt reciprocal relu sigmoid exp exp2 expm1 log log2 log10 log1p sin cos tan "
-    "asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma floor ceil round trunc "
-    "frac isnan isinf isfinite signbit"
+    "neg abs sign sqrt rsqrt reciprocal relu sigmoid exp exp2 expm1 log log2 log10 log1p sin cos "
+    "tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma floor ceil round "
+    "trunc frac isnan isinf isfinite signbit"
 ).split()
 BINARY = (
     "add sub mul truediv floordiv remainder fmod pow atan2 hypot minimum maximum fmin fmax copysign "
@@ -168,17 +170,21 @@ INTEGER = (
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 0.5, -0.5, 1.5, 2.5, -1.0, 1e-40, 1e30, 3.0]
 
 
-def op_program(ops: list[str], dtype: torch.dtype, size: int, arity: int) -> LoopProgram:
+CPU = torch.device("cpu")
+
+
+def op_program(
+    ops: list[str], dtype: torch.dtype, size: int, arity: int, device: torch.device = CPU
+) -> LoopProgram:
     """One pointwise nest that stores op(x, y) for every op."""
     axis = Axis("i0", size)
     point = (AxisVar(axis),)
-    cpu = torch.device("cpu")
     inputs = [f"x{n}" for n in range(arity)]
     loads = [Load(name, point, dtype) for name in inputs]
     stores = [Store(f"{op}_out", (), point, compute(op, *loads)) for op in ops]
-    buffers = {name: Buffer(name, (size,), (1,), dtype, cpu, "input") for name in inputs}
+    buffers = {name: Buffer(name, (size,), (1,), dtype, device, "input") for name in inputs}
     for store in stores:
-        made = Buffer(store.buffer, (size,), (1,), store.value.dtype, cpu, "output")
+        made = Buffer(store.buffer, (size,), (1,), store.value.dtype, device, "output")
         buffers[store.buffer] = made
     outputs = tuple(store.buffer for store in stores)
     nest = Nest("ops", (axis,), tuple(stores))
@@ -197,7 +203,9 @@ def against_interpreter(program: LoopProgram, inputs: list[torch.Tensor]) -> Non
 def test_every_op_on_floats(dtype):
     special = torch.tensor(SPECIAL, dtype=dtype)
     against_interpreter(op_program(UNARY, dtype, len(special), 1), [special])
-    normal = special[special.abs() != special[10]]  # torch's vectorised fmod gives up on overflowing quotients
+    normal = special[
+        special.abs() != special[10]
+    ]  # torch's vectorised fmod gives up on overflowing quotients
     pairs = torch.cartesian_prod(normal, normal)
     x, y = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
     against_interpreter(op_program(BINARY, dtype, len(x), 2), [x, y])

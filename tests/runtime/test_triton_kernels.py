@@ -98,7 +98,8 @@ def test_facts_that_change_the_machine_code_change_the_key(tmp_path):
 
 @needs_triton
 def test_refused_text_is_a_toolchain_error_with_the_text(tmp_path):
-    text = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef bad(x):\n    tl.no_such(x)\n"
+    head = "import triton\nimport triton.language as tl\n\n\n"
+    text = f"{head}@triton.jit\ndef bad(x):\n    tl.no_such(x)\n"
     _, source = made("relu_sum")
     (grid,) = source.grids.values()
     broken = KernelSource("triton", text, {"bad": (torch.float32,)}, {"bad": grid})

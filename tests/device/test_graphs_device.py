@@ -1,0 +1,173 @@
+"""CUDA graphs on a GPU: eager's results, and nothing that a user holds is overwritten."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitmagic
+from jitmagic.errors import FallbackWarning
+from jitmagic.runtime.cudagraph import MOST, Replayer
+
+from .compiled import executable, lowered
+
+pytestmark = pytest.mark.device
+
+
+def mlp(x, w, b, v):
+    return (x @ w + b).relu() @ v, x.sum(0)
+
+
+def inputs(n: int = 64) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(s, device="cuda:0") for s in ((n, 32), (32, 48), (48,), (48, 10))]
+
+
+def replaying(fn, *given: torch.Tensor) -> Replayer:
+    program, _ = lowered(fn, *given)
+    made = executable(program, mode="reduce-overhead").run
+    assert isinstance(made, Replayer)
+    return made
+
+
+def same(got, want) -> None:
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_replays_give_what_eager_gives():
+    _, *weights = given = inputs()
+    call = replaying(mlp, *given)
+    for _ in range(6):
+        x = torch.randn(64, 32, device="cuda:0")
+        same(call(x, *weights), mlp(x, *weights))
+    assert call.replays >= 4
+    assert not call.refused
+
+
+def test_weights_are_read_where_they_are():
+    x, *weights = given = inputs()
+    call = replaying(mlp, *given)
+    for _ in range(6):
+        same(call(x, *weights), mlp(x, *weights))
+        for weight in weights:
+            weight.add_(0.01)
+    assert call.made == 1
+
+
+def test_results_that_are_held_are_never_overwritten():
+    _, *weights = given = inputs()
+    call = replaying(mlp, *given)
+    held = []
+    for _ in range(MOST + 5):
+        x = torch.randn(64, 32, device="cuda:0")
+        first, second = call(x, *weights)
+        held.append((first[3:5].t(), mlp(x, *weights)[0][3:5].t()))
+        held.append((second, x.sum(0)))
+        del first, second
+    for got, want in held:
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert call.made == MOST
+
+
+def test_memory_of_temporaries_is_not_the_users():
+    """Results of one recording stay whole while other recordings run."""
+    fn = lambda x: ((x @ x).exp().sum(0), (x @ x @ x).tanh())
+    call = replaying(fn, torch.randn(300, 300, device="cuda:0") * 0.01)
+    kept = []
+    for _ in range(12):
+        x = torch.randn(300, 300, device="cuda:0") * 0.01
+        kept.append((call(x), fn(x)))
+        kept = kept[-3:]
+        for got, want in kept:
+            same(got, want)
+
+
+def test_streams():
+    x, *weights = given = inputs()
+    call = replaying(mlp, *given)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    results = []
+    for number in range(9):
+        stream = streams[number % 3]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            y = x + number
+            results = [(call(y, *weights), mlp(y, *weights))]
+            torch.cuda._sleep(1_000_000)
+    torch.cuda.synchronize()
+    for got, want in results:
+        same(got, want)
+
+
+def test_random_numbers_go_on_as_in_eager():
+    fn = lambda x: torch.ops.aten.native_dropout(x, 0.5, True)[0] * 2
+    x = torch.ones(4096, device="cuda:0")
+    call = replaying(fn, x)
+    torch.manual_seed(7)
+    wanted = [fn(x) for _ in range(5)]
+    torch.manual_seed(7)
+    got = [call(x)[0].clone() for _ in range(5)]
+    for a, b in zip(got, wanted):
+        assert torch.equal(a, b)
+
+
+def test_what_cannot_be_recorded_says_why():
+    fn = lambda x: (torch.ops.aten.nonzero(x) * 2,)
+    x = torch.tensor([0.0, 1.0, 2.0], device="cuda:0")
+    program, _ = lowered(lambda x: x * 2, x)
+    call = Replayer(lambda x: fn(x), executable(program, mode="reduce-overhead").run.plan)
+    call(x)
+    with pytest.warns(FallbackWarning, match="not replayed as a CUDA graph"):
+        (got,) = call(x)
+    assert got.flatten().tolist() == [2, 4]
+    assert call.refused
+    torch.cuda.synchronize()
+    same(mlp(*inputs()), mlp(*inputs()))
+
+
+def test_in_place_updates():
+    fn = lambda p, g: p.copy_(p - 0.1 * g)
+    p, g = torch.ones(1000, device="cuda:0"), torch.ones(1000, device="cuda:0")
+    call = replaying(fn, p.clone(), g)
+    for _ in range(6):
+        (made,) = call(p, g)
+        assert made is p
+    torch.testing.assert_close(p, torch.full_like(p, 0.4))
+
+
+def test_training_with_reduce_overhead():
+    def model() -> torch.nn.Module:
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 10)]
+        return torch.nn.Sequential(*layers).cuda()
+
+    plain, tagged = model(), model()
+    jitmagic.jit(tagged, mode="reduce-overhead")
+    losses = []
+    for net in (plain, tagged):
+        torch.manual_seed(1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(8):
+            x, y = torch.randn(16, 32).cuda(), torch.randn(16, 10).cuda()
+            optimizer.zero_grad()
+            loss = ((net(x) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    torch.testing.assert_close(losses[8:], losses[:8], rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_of_several_forwards_before_one_backward():
+    def fn(x, w):
+        return torch.tanh(x @ w).sum(-1)
+
+    tagged = jitmagic.jit(fn, mode="reduce-overhead")
+    torch.manual_seed(0)
+    w = torch.randn(32, 16, device="cuda:0", requires_grad=True)
+    for _ in range(4):
+        batches = [torch.randn(8, 32, device="cuda:0") for _ in range(3)]
+        total = sum(tagged(x, w).sum() for x in batches)
+        (got,) = torch.autograd.grad(total, w)
+        (want,) = torch.autograd.grad(sum(fn(x, w).sum() for x in batches), w)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
