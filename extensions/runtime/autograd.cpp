@@ -330,7 +330,10 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   }
   refuse_overlap(s, args);
   Ref made = run_forward(s, args);
-  for (size_t i : s.mutated) torch::autograd::impl::bump_version(THPVariable_Unpack(args[i]));
+  for (size_t i : s.mutated) {
+    const at::Tensor& written = THPVariable_Unpack(args[i]);
+    if (!written.is_inference()) torch::autograd::impl::bump_version(written);
+  }
   if (!s.tangents.empty()) attach_node(signature, args, made.object);
   return assemble(s, args, made.object);
   END_HANDLE_TH_ERRORS

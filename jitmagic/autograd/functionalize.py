@@ -1,12 +1,12 @@
 """Functionalisation: tensors that record what is done to them, with mutation and views taken out.
 
-`Traced` is a tensor without data that reports the real device; `Functionalizer` is the dispatch mode
-that sees every ATen call below C++ autograd and records it. Memory is modelled by `Cell`s: a cell holds
-the current functional value of one storage, a Traced is a path of view steps into a cell. Reading a view
-replays its path on the current value; writing to one makes a new value of the whole cell. So the graph is
-functional whatever the program does, and at the end a cell of an input that was written to tells which
-inputs were mutated.
-Raises CompileFailed for what cannot be modelled; the frame then runs as eager.
+`Traced` is a tensor without data that reports the real device; `Functionalizer` is the dispatch
+mode that sees every ATen call below C++ autograd and records it. Memory is modelled by `Cell`s: a
+cell holds the current functional value of one storage, a Traced is a path of view steps into a
+cell. Reading a view replays its path on the current value; writing to one makes a new value of the
+whole cell. So the graph is functional whatever the program does, and at the end a cell of an input
+that was written to tells which inputs were mutated. Raises CompileFailed for what cannot be
+modelled; the frame then runs as eager.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def mark_lines(tensor: torch.Tensor, lines: tuple[UserLine, ...]) -> None:
     stack = [tensor.grad_fn]
     while stack:
         node = stack.pop()
-        if node is not None and _LINES not in node.metadata:
-            node.metadata[_LINES] = lines
+        metadata: Any = {} if node is None else node.metadata
+        if node is not None and _LINES not in metadata:
+            metadata[_LINES] = lines
             stack.extend(before for before, _ in node.next_functions)
 
 
@@ -123,13 +124,11 @@ class Traced(torch.Tensor):
         new = new.to(self.dtype)
         shape = tuple(self.shape)
         if new.shape != shape:
-            new = new.expand(*shape).one(
-                aten.clone.default, memory_format=torch.contiguous_format
-            )
+            new = new.expand(*shape).one(aten.clone.default, memory_format=torch.contiguous_format)
         return new.recorder.restride(new, self._sym.meta.stride())
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: Any,
         types: Any,
@@ -229,7 +228,9 @@ class Functionalizer(TorchDispatchMode):
 Handler = Callable[[Functionalizer, Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
 
-def _plain(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _plain(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
     return mode.wrap(mode.emit(func, args, kwargs))
 
 
@@ -297,7 +298,7 @@ def _as_strided_in_place(
     kept = tuple(size) == tuple(target.shape) and (len(args) < 4 or args[3] in (None, 0))
     moved = any(
         extent > 1 and old != new
-        for extent, old, new in zip(target.shape, target.stride(), stride)
+        for extent, old, new in zip(target.shape, target.stride(), stride, strict=True)
     )
     return target if kept and not moved else _refuse(mode, func, args, kwargs)
 
@@ -343,7 +344,9 @@ def _composite(
         return func.decompose(*args, **kwargs)
 
 
-def _refuse(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _refuse(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
     raise CompileFailed(f"{func} changes what a tensor is, or asks for its data")
 
 
@@ -408,7 +411,6 @@ def _handler(func: Any) -> Handler:
 
 def _handler_of_mutation(schema: Any) -> Handler:
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    if len(written) != 1 or written[0] is not schema.arguments[0]:
-        if written[0].name != schema.arguments[0].name or len(written) != 1:
-            return _refuse
+    if len(written) != 1 or written[0].name != schema.arguments[0].name:
+        return _refuse
     return _mutate_list if isinstance(written[0].type, torch.ListType) else _mutate

@@ -1,12 +1,12 @@
 """trace_joint: a torch-level graph becomes one functional ATen graph of forward and backward.
 
-In: a torch.fx.GraphModule over torch functions and tensor methods (placeholders = all tensors it reads)
-and the TensorSpecs of its inputs. Out: a `Joint`. The graph is run once on data-less tensors under real
-C++ autograd; a dispatch mode below autograd records the ATen calls, decomposed and functional; then
-torch.autograd.grad over the results records the backward behind it.
-Placeholders are the inputs, then one tangent for each result that requires grad; the output is
-(*results, *gradients); writes to inputs are trailing aten.copy_ nodes.
-Raises CompileFailed (cause: the original exception) for whatever cannot be expressed.
+In: a torch.fx.GraphModule over torch functions and tensor methods (placeholders = all tensors it
+reads) and the TensorSpecs of its inputs. Out: a `Joint`. The graph is run once on data-less tensors
+under real C++ autograd; a dispatch mode below autograd records the ATen calls, decomposed and
+functional; then torch.autograd.grad over the results records the backward behind it. Placeholders
+are the inputs, then one tangent for each result that requires grad; the output is (*results,
+*gradients); writes to inputs are trailing aten.copy_ nodes. Raises CompileFailed (cause: the
+original exception) for whatever cannot be expressed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def trace_joint(
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     if len(names) != len(inputs):
         raise CompileFailed(f"the graph has {len(names)} inputs, {len(inputs)} specs were given")
-    traced = [mode.input(i, name, spec) for i, (name, spec) in enumerate(zip(names, inputs))]
+    traced = [
+        mode.input(i, name, spec) for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
+    ]
     with _as_if_running(grad_enabled):
         with saved_tensors_hooks(_keep, _fetch):
             outputs = _run(gm, mode, traced)
@@ -71,7 +73,7 @@ def _as_if_running(grad_enabled: bool) -> Iterator[None]:
         yield
 
 
-# -- running the torch-level graph ------------------------------------------------------------------
+# -- running the torch-level graph -----------------------------------------------------------------
 
 
 def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> list[Any]:
@@ -95,7 +97,7 @@ def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> lis
 
 
 def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Autograd saves a tensor: its memory is marked, its version remembered (hooks switch the check off)."""
+    """Autograd saves a tensor: mark its memory, note its version (hooks switch its check off)."""
     if not isinstance(tensor, Traced):
         return tensor, 0
     alias_root(tensor.sym.node).meta["kept"] = True
@@ -121,7 +123,7 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
 def _call(node: Node, env: dict[Node, Any]) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     try:
-        if node.op == "call_function":
+        if callable(node.target):
             made = node.target(*args, **kwargs)
         elif node.op == "call_method":
             made = getattr(args[0], node.target)(*args[1:], **kwargs)
@@ -167,7 +169,7 @@ def _check_inputs(traced: Sequence[Traced], specs: Sequence[TensorSpec]) -> None
             )
 
 
-# -- outputs -----------------------------------------------------------------------------------------
+# -- outputs ---------------------------------------------------------------------------------------
 
 
 class _Results:
@@ -222,12 +224,12 @@ def _view(value: Traced, base: Traced, of_input: bool, index: int) -> ViewOf:
         value.device,
         value.requires_grad,
         is_leaf=not value.requires_grad,
-        storage_offset=value.storage_offset(),
+        storage_offset=int(value.storage_offset()),
     )
     return ViewOf(of_input, index, spec)
 
 
-# -- backward ----------------------------------------------------------------------------------------
+# -- backward --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,16 +270,16 @@ def _differentiate(
     finally:
         mode.in_backward = False
     found = [(i, g) for i, g in zip(wanted, made, strict=True) if g is not None]
-    return _Gradients(
-        tangents, tuple(i for i, _ in found), tuple(mode.read(g) for _, g in found)
-    )
+    if not found:
+        raise CompileFailed("the results require grad but no input gets one")
+    return _Gradients(tangents, tuple(i for i, _ in found), tuple(mode.read(g) for _, g in found))
 
 
 def _plain_spec(tensor: Traced) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
 
 
-# -- putting it together -----------------------------------------------------------------------------
+# -- putting it together ---------------------------------------------------------------------------
 
 
 def _finish(
@@ -318,7 +320,7 @@ def _finish(
 
 
 def _placeholder(recorder: Recorder, index: int) -> Node:
-    nodes = [node for node in recorder.graph.nodes if node.op == "placeholder"]
+    nodes: list[Node] = [node for node in recorder.graph.nodes if node.op == "placeholder"]
     return nodes[index]
 
 
@@ -328,11 +330,8 @@ def _own_memory(values: list[Sym]) -> list[Sym]:
     made = []
     for sym in values:
         root = alias_root(sym.node)
-        if root.op in ("placeholder", "get_attr") or root in taken:
-            sym = sym.one(aten.clone.default)
-            root = sym.node
-        taken.add(root)
-        made.append(sym)
+        shared = root.op in ("placeholder", "get_attr") or root in taken
+        own = sym.one(aten.clone.default) if shared else sym
+        taken.add(alias_root(own.node))
+        made.append(own)
     return made
-
-

@@ -1,7 +1,7 @@
 """In-place operations as functional ones: which new value an operation writes.
 
-`functional_twin(add_.Tensor)` is `add.Tensor`. `MUTATORS` holds the operations whose new value is better
-made from other parts (copies and fills need not read the old value).
+`functional_twin(add_.Tensor)` is `add.Tensor`. `MUTATORS` holds the operations whose new value is
+better made from other parts (copies and fills need not read the old value).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Facts about ATen nodes and small graph operations that joint and partition share.
 
-Nodes are what Recorder makes: placeholders, get_attr, ATen overloads, getitem on their tuples, output.
+Nodes are what Recorder makes: placeholders, get_attr, ATen overloads, getitem on their tuples,
+output.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-__all__ = ["AtenModule", "alias_root", "erase_dead", "is_random", "is_view", "is_view_op", "module_of"]
+__all__ = [
+    "AtenModule",
+    "alias_root",
+    "erase_dead",
+    "is_random",
+    "is_view",
+    "is_view_op",
+    "module_of",
+]
 
 aten = torch.ops.aten
 
@@ -61,7 +70,7 @@ def erase_dead(graph: Graph) -> None:
 
 
 class AtenModule(GraphModule):
-    """A GraphModule whose Python code is written when it is first asked for (30 us a node saved)."""
+    """A GraphModule whose Python code is written when first asked for (30 us a node)."""
 
     _written = False
 
@@ -78,7 +87,8 @@ class AtenModule(GraphModule):
     @property
     def code(self) -> str:
         self._write()
-        return self._code
+        code: str = self._code
+        return code
 
 
 def _write_then_run(self: AtenModule, *args: Any) -> Any:

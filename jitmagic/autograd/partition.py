@@ -1,11 +1,11 @@
-"""partition: the joint graph becomes a forward and a backward graph with little memory between them.
+"""partition: the joint graph becomes forward and backward with little memory between them.
 
-In: a `Joint`. Out: a `Partition`. What backward needs of forward is either saved or computed again; a
-minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training deep
-nets with sublinear memory cost", and the min-cut form of it).
-Invariants: random draws, matrix products, convolutions and whole ATen calls run once. Inputs and results
-are kept for backward only where eager autograd keeps them too (`meta["kept"]`): a later in-place write to
-them is then an error exactly where it is one in eager.
+In: a `Joint`. Out: a `Partition`. What backward needs of forward is either saved or computed again;
+a minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training
+deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
+products, convolutions and whole ATen calls run once. Inputs and results are kept for backward only
+where eager autograd keeps them too (`meta["kept"]`): a later in-place write to them is then an
+error exactly where it is one in eager.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed
+from ..graph.pointwise import is_pointwise, is_transcendental
 from ..spec import TensorSpec
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, is_random, is_view, module_of
-from ..graph.pointwise import is_pointwise, is_transcendental
 from .result import Joint, Partition
 
 __all__ = ["partition"]
@@ -77,6 +77,7 @@ class _Parts:
     tangents: list[Node]
     results: list[Node]
     gradients: list[Node]
+    mutated: set[Node]  # inputs that forward writes to: they have lost their value by then
     backward: dict[Node, int]  # nodes that depend on tangents -> bit mask of which
     forward: set[Node]  # needed for results, writes to inputs and random draws
     needed: list[Node]  # of the others, what backward needs, in order
@@ -94,7 +95,15 @@ class _Parts:
         reached = _ancestors(gradients)
         needed = [n for n in nodes if n in reached and n not in backward]
         return _Parts(
-            nodes, inputs, tangents, results, gradients, backward, forward, needed
+            nodes,
+            inputs,
+            tangents,
+            results,
+            gradients,
+            {inputs[i] for i in joint.mutated_inputs},
+            backward,
+            forward,
+            needed,
         )
 
 
@@ -120,7 +129,7 @@ def _ancestors(roots: Iterable[Node]) -> set[Node]:
     return found
 
 
-# -- save or compute again -----------------------------------------------------------------------------
+# -- save or compute again -------------------------------------------------------------------------
 
 
 def _choose(parts: _Parts) -> tuple[set[Node], set[Node]]:
@@ -131,7 +140,8 @@ def _choose(parts: _Parts) -> tuple[set[Node], set[Node]]:
     network = FlowNetwork(sink + 1)
     results, gradients = set(parts.results), set(parts.gradients)
     for node, vertex in place.items():
-        network.edge(vertex, vertex + 1, _cost_to_save(node, results))
+        lost = node in parts.mutated
+        network.edge(vertex, vertex + 1, INFINITE if lost else _cost_to_save(node, results))
         again = _cost_again(node, parts) if node in parts.forward else 0
         if node.op == "placeholder":
             again = INFINITE
@@ -146,8 +156,8 @@ def _choose(parts: _Parts) -> tuple[set[Node], set[Node]]:
     if total >= INFINITE:
         raise CompileFailed("autograd: the backward needs a value that cannot be kept")
     saved = {node for node, v in place.items() if v in early and v + 1 not in early}
-    again = {node for node, v in place.items() if v not in early and node in parts.forward}
-    return saved, again
+    late = {node for node, v in place.items() if v not in early and node in parts.forward}
+    return saved, late
 
 
 def _bytes(spec: TensorSpec) -> int:
@@ -208,7 +218,7 @@ def _fusible(node: Node) -> bool:
     return is_pointwise(node.target) or node.target in _REDUCTIONS
 
 
-# -- the two graphs ------------------------------------------------------------------------------------
+# -- the two graphs --------------------------------------------------------------------------------
 
 
 def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node]) -> Partition:
@@ -318,5 +328,3 @@ def _emit(graph: Graph, node: Node, env: dict[Node, Node]) -> None:
             if top.op == "placeholder":
                 raise CompileFailed(f"autograd: the backward needs {top.name}, which is not kept")
             _copy(graph, top, env)
-
-

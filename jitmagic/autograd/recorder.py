@@ -1,9 +1,9 @@
 """Recorder: builds the ATen graph while running the same operations on meta tensors.
 
 In: ATen overloads with `Sym` handles for tensors. Out: a torch.fx.Graph whose tensor nodes carry
-`meta["spec"]` (real device, the strides of the meta kernel) and `meta["lines"]`.
-Invariant: every recorded node is functional: it reads its arguments and makes a new value. Equal calls
-of deterministic operations are recorded once (the earlier node is handed out again).
+`meta["spec"]` (real device, the strides of the meta kernel) and `meta["lines"]`. Invariant: every
+recorded node is functional: it reads its arguments and makes a new value. Equal calls of
+deterministic operations are recorded once (the earlier node is handed out again).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed, UserLine
+from ..graph.shapes import infer
 from ..spec import TensorSpec
 from .nodes import alias_root, is_view_op
-from ..graph.shapes import infer
 
 __all__ = ["Decomposition", "Recorder", "Sym", "contiguous_strides", "spec_from_meta"]
 
@@ -196,7 +196,7 @@ def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
         meta.stride(),
         meta.dtype,
         device,
-        storage_offset=meta.storage_offset(),
+        storage_offset=int(meta.storage_offset()),
     )
 
 
@@ -208,7 +208,7 @@ def _layout(sym: Sym) -> tuple[Any, ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """A hashable stand-in of an argument; numbers are told apart by type and by the sign of zero."""
+    """A hashable stand-in; numbers are told apart by type and by the sign of zero."""
     if isinstance(value, Sym):
         return value.node
     if isinstance(value, (bool, int, float, complex)):
@@ -245,9 +245,7 @@ class Recorder:
         name = f"_constant{len(self.constants)}"
         self.constants[name] = tensor.detach()
         node = self.graph.create_node("get_attr", name)
-        meta = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META
-        )
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
         self._label(node, meta, tensor.device)
         return Sym(self, node, meta, tensor.device)
 
@@ -261,7 +259,7 @@ class Recorder:
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op` as it is. Returns a Sym, a list of Syms (None where undefined), or a constant."""
+        """Record `op` as it is: a Sym comes back, or a list of them (None where undefined)."""
         random = torch.Tag.nondeterministic_seeded in op.tags
         key = None if random else (op, _frozen(args), *((k, _frozen(v)) for k, v in kwargs.items()))
         if key is not None:
@@ -298,7 +296,14 @@ class Recorder:
         self._known.setdefault(key, source)
         root = key[1]
         known: Sym | None = self._known.get(
-            ("layout", root, outcome.shape, outcome.stride(), outcome.storage_offset(), outcome.dtype)
+            (
+                "layout",
+                root,
+                outcome.shape,
+                outcome.stride(),
+                outcome.storage_offset(),
+                outcome.dtype,
+            )
         )
         return known
 
@@ -373,9 +378,7 @@ class Recorder:
         inverse = [order.index(d) for d in range(len(shape))]
         if order == inverse == list(range(len(shape))):
             return sym.one(aten.clone.default, memory_format=torch.contiguous_format)
-        dense = sym.permute(*order).one(
-            aten.clone.default, memory_format=torch.contiguous_format
-        )
+        dense = sym.permute(*order).one(aten.clone.default, memory_format=torch.contiguous_format)
         return dense.permute(*inverse)
 
     def _as_op(self, op: Any, args: Any, kwargs: Any, made: Any) -> Any:
@@ -395,14 +398,14 @@ class Recorder:
 
 
 def _all_contiguous(args: Any) -> bool:
-    return all(
-        a.meta.is_contiguous() if isinstance(a, Sym) else True for a in args
-    )
+    return all(a.meta.is_contiguous() if isinstance(a, Sym) else True for a in args)
 
 
 @lru_cache(maxsize=4096)
 def _is_factory(op: Any) -> bool:
-    return any(argument.name == "device" and argument.kwarg_only for argument in op._schema.arguments)
+    return any(
+        argument.name == "device" and argument.kwarg_only for argument in op._schema.arguments
+    )
 
 
 def _to_meta(value: Any) -> Any:

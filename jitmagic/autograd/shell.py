@@ -1,10 +1,11 @@
 """make_callable: the forward and backward executables as one function of the graph's inputs.
 
-In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and a factory for the backward one
-((*saved, *tangents) -> gradients). Out: a callable (*inputs) -> tuple of the user's outputs.
-Nothing to add: the forward itself comes back. Otherwise a native `AutogradFunction`
-(extensions/runtime/autograd.cpp) makes views, bumps version counters and, where something needs grad, hangs
-one autograd Node on the results. The backward is made at the first backward, once, whatever the thread.
+In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and a factory for the
+backward one ((*saved, *tangents) -> gradients). Out: a callable (*inputs) -> tuple of the user's
+outputs. Nothing to add: the forward itself comes back. Otherwise a native `AutogradFunction`
+(extensions/runtime/autograd.cpp) makes views, bumps version counters and, where something needs
+grad, hangs one autograd Node on the results. The backward is made at the first backward, once,
+whatever the thread.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def make_callable(
 
 def _native() -> Callable[..., Executable]:
     try:
-        from jitmagic import _runtime  # noqa: PLC0415 - absent until it is built
+        from .. import _runtime  # type: ignore[attr-defined]  # noqa: PLC0415 - absent until built
     except ImportError as error:
         raise NativeMissing("jitmagic._runtime", str(error)) from error
     made: Callable[..., Executable] = _runtime.AutogradFunction
@@ -62,7 +63,7 @@ def _is_plain(partition: Partition) -> bool:
 
 
 class _Once:
-    """Calls the factory once, also when several threads run their first backward at the same time."""
+    """Calls the factory once, also when threads run their first backward at the same time."""
 
     __slots__ = ("_factory", "_lock", "_made")
 
@@ -127,7 +128,7 @@ def interpreted(module: GraphModule | None) -> Executable:
     strides = [None if node is None else node.meta["spec"].stride for node in flat]
 
     def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        # A view among the results must be a plain tensor, not one that autograd knows to come from no_grad.
+        # A view among the results must be a plain tensor, not one made under no_grad.
         with torch._C._AutoDispatchBelowADInplaceOrView():
             made = module(*inputs)
             return tuple(
@@ -142,6 +143,6 @@ def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     """A kernel may choose other strides than its meta function says."""
     if value.stride() == stride or not value.numel():
         return value
-    return torch.empty_strided(
-        value.shape, stride, dtype=value.dtype, device=value.device
-    ).copy_(value)
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(
+        value
+    )

@@ -1,8 +1,9 @@
 """Views as steps: how a view is read off its base, and how a write goes back into it.
 
-A `ViewStep` is one ATen view operation with its arguments. `apply` records the view of a base value;
-`write_back` records the whole new base when the view got a new value (slice_scatter and friends for a
-part, the inverse reshape for all of it). Views whose write cannot be expressed raise CompileFailed.
+A `ViewStep` is one ATen view operation with its arguments. `apply` records the view of a base
+value; `write_back` records the whole new base when the view got a new value (slice_scatter and
+friends for a part, the inverse reshape for all of it). Views whose write cannot be expressed raise
+CompileFailed.
 """
 
 from __future__ import annotations

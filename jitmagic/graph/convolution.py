@@ -1,7 +1,7 @@
 """Shape rules of convolutions.
 
-torch's own meta function reports row-major results where the kernels keep channels_last, and importing
-what it needs takes 0.3 s. The kernels' rule (ATen/native/Convolution.cpp,
+torch's own meta function reports row-major results where the kernels keep channels_last, and
+importing what it needs takes 0.3 s. The kernels' rule (ATen/native/Convolution.cpp,
 determine_backend_memory_format): channels_last when input or weight is laid out so.
 """
 
@@ -17,7 +17,8 @@ META = torch.device("meta")
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    """TensorImpl::is_strides_like_channels_last for 4-d tensors; ambiguous layouts are row-major."""
+    """TensorImpl::is_strides_like_channels_last, 4-d; ambiguous layouts are row-major.
+    """
     if x.dim() != 4:
         return False
     shape, strides = x.shape, x.stride()
@@ -57,7 +58,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> torch.Tensor | None:
-    """aten.convolution on meta tensors; None: left to torch (volumes, unbatched inputs, bad arguments)."""
+    """aten.convolution on meta tensors; None (volumes, bad arguments): ask torch."""
     dims = x.dim() - 2
     if dims not in (1, 2) or weight.dim() != x.dim() or x.dtype is not weight.dtype:
         return None
@@ -92,7 +93,8 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...] | None:
-    """aten.convolution_backward on meta tensors: gradients of input, weight and bias as asked for."""
+    """aten.convolution_backward on meta tensors: the gradients asked for.
+    """
     if x.dim() not in (3, 4) or not x.numel():
         return None
     format = _format(x, weight)

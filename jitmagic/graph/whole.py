@@ -1,8 +1,8 @@
 """Shape rules of common operations that stay whole: scans, sorting, pooling, indexing, attention.
 
-torch's meta functions of these are Python that imports sympy (0.3 s) or torch._dynamo (1.8 s) when first
-called. Each rule covers the usual case (row-major arguments, in-range dimensions) and answers None
-otherwise: torch's own function is asked then.
+torch's meta functions of these are Python that imports sympy (0.3 s) or torch._dynamo (1.8 s) when
+first called. Each rule covers the usual case (row-major arguments, in-range dimensions) and answers
+None otherwise: torch's own function is asked then.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tenso
     return None if made is None else made[0]
 
 
-# -- indexing ------------------------------------------------------------------------------------------
+# -- indexing --------------------------------------------------------------------------------------
 
 
 def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
@@ -120,7 +120,7 @@ def _embedding_gradient(grad: Tensor, indices: Tensor, rows: int, *args: Any) ->
     return _empty((rows, grad.shape[-1]), grad.dtype)
 
 
-# -- pooling -------------------------------------------------------------------------------------------
+# -- pooling ---------------------------------------------------------------------------------------
 
 
 def _pair(values: Sequence[int], default: Sequence[int]) -> Sequence[int]:
@@ -185,7 +185,7 @@ def _pool_gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
     return _same(x) if x.dim() == 4 else None
 
 
-# -- products, draws, attention --------------------------------------------------------------------------
+# -- products, draws, attention --------------------------------------------------------------------
 
 
 def _mv(matrix: Tensor, vector: Tensor) -> Tensor | None:
@@ -258,7 +258,12 @@ def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
 
 
 _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
-    _same: (aten.softshrink.default, aten.sgn.default, aten.roll.default, aten.masked_scatter.default),
+    _same: (
+        aten.softshrink.default,
+        aten.sgn.default,
+        aten.roll.default,
+        aten.masked_scatter.default,
+    ),
     _along: (aten.flip.default, aten.index_add.default, aten.logcumsumexp.default),
     _scan: (aten.cumsum.default, aten.cumprod.default),
     _scattered: (

@@ -8,16 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
 from jitmagic.autograd.shell import interpreted, make_callable
 from jitmagic.spec import spec_of
-from torch import fx
-from torch.overrides import TorchFunctionMode
 
 
 class _Recording(TorchFunctionMode):
-    """Runs a program on real tensors and writes down its torch calls: what the bytecode tracer gives."""
+    """Runs a program on real tensors and writes down its torch calls, as the tracer would."""
 
     def __init__(self, inputs: list[torch.Tensor]) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ def compile_like(
 def check(
     program: Callable[..., Any], *args: torch.Tensor, seed: int = 0, fp64: bool = True
 ) -> Any:
-    """Outputs, gradients and mutated inputs like eager's, and as close to fp64. Returns the Partition."""
+    """Outputs, gradients, written inputs like eager's, as close to fp64. Returns the Partition."""
     ours, theirs = copy.deepcopy((program, args)), copy.deepcopy((program, args))
     exact = _doubled(*copy.deepcopy((program, args))) if fp64 else None
     call, inputs, parts = compile_like(*ours)
@@ -110,7 +111,9 @@ def close(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor | None) -
     if not eager.dtype.is_floating_point:
         assert torch.equal(ours, eager)
         return
-    unit = torch.finfo(eager.dtype).eps * max(1.0, eager.detach().abs().max().item() if eager.numel() else 0)
+    unit = torch.finfo(eager.dtype).eps * max(
+        1.0, eager.detach().abs().max().item() if eager.numel() else 0
+    )
     torch.testing.assert_close(ours, eager, rtol=32 * unit, atol=32 * unit, equal_nan=True)
     if exact is not None and eager.numel() and eager.isfinite().all():
         error = (ours.double() - exact).abs().max()
@@ -122,7 +125,9 @@ def backward(outputs: Any) -> None:
     total: Any = 0
     for i, out in enumerate(outputs):
         if out.requires_grad:
-            weights = torch.linspace(0.5, 1.5, max(out.numel(), 1), dtype=torch.float64)[: out.numel()]
+            weights = torch.linspace(0.5, 1.5, max(out.numel(), 1), dtype=torch.float64)[
+                : out.numel()
+            ]
             total = total + (out * weights.view(out.shape).to(out.dtype)).sum() * (i + 1)
     if isinstance(total, torch.Tensor):
         total.backward()

@@ -70,7 +70,11 @@ CASES = [
     (aten.native_layer_norm.default, (x, [4], data(4), data(4), 1e-5), {}),
     (aten.native_layer_norm.default, (x, [3, 4], None, None, 1e-5), {}),
     (aten.native_group_norm.default, (data(2, 6, 5), data(6), None, 2, 6, 5, 3, 1e-5), {}),
-    (aten._native_batch_norm_legit.no_stats, (data(5, 3, 2), data(3), data(3), True, 0.1, 1e-5), {}),
+    (
+        aten._native_batch_norm_legit.no_stats,
+        (data(5, 3, 2), data(3), data(3), True, 0.1, 1e-5),
+        {},
+    ),
     (aten.mse_loss_backward.default, (data(), x, g, 1), {}),
     (aten.smooth_l1_loss_backward.default, (data(), x, g, 1, 0.5), {}),
     (aten.huber_loss_backward.default, (data(), x, g, 2, 0.7), {}),
@@ -78,7 +82,11 @@ CASES = [
     (aten.binary_cross_entropy_backward.default, (data(), x.sigmoid(), g.sigmoid(), None, 1), {}),
     (aten.nll_loss_forward.default, (x, torch.tensor([1, 3, 2]), data(4), 1, 3), {}),
     (aten.nll_loss_forward.default, (x, torch.tensor([1, 3, 2]), None, 0, -100), {}),
-    (aten.nll_loss2d_forward.default, (data(2, 4, 2, 2), torch.tensor([[[0, 1], [2, 3]]] * 2), None, 2, 1), {}),
+    (
+        aten.nll_loss2d_forward.default,
+        (data(2, 4, 2, 2), torch.tensor([[[0, 1], [2, 3]]] * 2), None, 2, 1),
+        {},
+    ),
     (aten.var.correction, (data(2, 3, 4), [0, 2]), {"correction": 1, "keepdim": True}),
     (aten.std_mean.correction, (x,), {"correction": 0}),
     (aten.linalg_vector_norm.default, (x, 2, [1], True), {}),
@@ -97,7 +105,11 @@ CASES = [
     (aten.lerp.Scalar, (x, g, 0.8), {}),
     (aten.lerp.Tensor, (x, g, x.sigmoid()), {}),
     (aten.masked_fill.Tensor, (x, g > 0, torch.tensor(2.0)), {}),
-    (aten.nan_to_num.default, (torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0]),), {}),
+    (
+        aten.nan_to_num.default,
+        (torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0]),),
+        {},
+    ),
     (aten.repeat.default, (x, [2, 1, 3]), {}),
     (aten.triu.default, (data(2, 3, 4), 1), {}),
     (aten.tril.default, (torch.arange(12).view(3, 4), -1), {}),
@@ -121,7 +133,8 @@ def test_against_the_whole_operation(case):
 def test_transposed_arguments_give_the_same_strides(case):
     op, args, kwargs = CASES[case]
     turned = tuple(
-        a.t().contiguous().t() if isinstance(a, torch.Tensor) and a.shape == (3, 4) else a for a in args
+        a.t().contiguous().t() if isinstance(a, torch.Tensor) and a.shape == (3, 4) else a
+        for a in args
     )
     compare(op, turned, kwargs)
 
@@ -174,5 +187,7 @@ def test_convolution_layouts(groups, kernel, transposed, formats):
     assert ours[0].stride() == eager.stride()
     tail = ([8], *settings, [True, True, True])
     back, _ = through(aten.convolution_backward.default, (eager, image, weight, *tail), {})
-    for a, e in zip(back, aten.convolution_backward.default(eager, image, weight, *tail), strict=True):
+    for a, e in zip(
+        back, aten.convolution_backward.default(eager, image, weight, *tail), strict=True
+    ):
         assert (a.shape, a.stride()) == (e.shape, e.stride())

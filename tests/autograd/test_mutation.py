@@ -167,7 +167,7 @@ def test_batch_norm_updates_its_statistics():
     assert model.num_batches_tracked.item() == 0  # check() works on copies
 
 
-# -- outputs -------------------------------------------------------------------------------------------
+# -- outputs ---------------------------------------------------------------------------------------
 
 
 def outputs(program, *args):
@@ -283,3 +283,23 @@ def test_embedding_rows_written():
         return copy
 
     check(program, t(5, 3), ids(2, high=5))
+
+
+def test_a_statistic_read_before_it_is_written_is_not_kept_for_backward():
+    def program(x, mean, var):
+        scaled = x * mean.exp()
+        return F.batch_norm(scaled, mean, var, training=True)
+
+    check(program, t(6, 3), t(3, grad=False), t(3, grad=False).exp())
+
+
+def test_writes_under_inference_mode():
+    def program(state, x):
+        state.add_(x)
+        return state * 2
+
+    state, x = t(3, grad=False), t(3, grad=False)
+    call, _, _ = compile_like(program, (state, x))
+    with torch.inference_mode():
+        inside = torch.zeros(3)
+        assert torch.equal(call(inside, x)[0], x * 2)

@@ -151,14 +151,14 @@ def test_long_graphs_do_not_recurse():
 def test_tracing_imports_neither_dynamo_nor_sympy():
     script = """
         import sys, torch
-        from torch import nn
+        import torch.nn.functional as F
         from jitmagic.autograd.joint import trace_joint
         from jitmagic.autograd.partition import partition
         from jitmagic.spec import spec_of
         def program(x, c, w, n, b, q):
-            y = torch.nn.functional.gelu(torch.nn.functional.layer_norm(torch.conv2d(x, c), (6,), n, b))
-            a = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
-            return torch.nn.functional.cross_entropy(y.flatten(1) @ w, torch.arange(2)), a.softmax(-1)
+            y = F.gelu(F.layer_norm(torch.conv2d(x, c), (6,), n, b))
+            a = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+            return F.cross_entropy(y.flatten(1) @ w, torch.arange(2)), a.softmax(-1)
         shapes = [(2, 3, 8, 8), (4, 3, 3, 3), (144, 5), (6,), (6,), (2, 2, 4, 8)]
         inputs = [torch.randn(s, requires_grad=True) for s in shapes]
         gm = torch.fx.symbolic_trace(program)
@@ -171,7 +171,7 @@ def test_tracing_imports_neither_dynamo_nor_sympy():
     assert done.returncode == 0, done.stderr
 
 
-# -- training ------------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------
 
 
 def curve(model, forward, batches, optimizer_of):
@@ -217,7 +217,9 @@ def test_thirty_steps_give_eagers_losses(kind):
         if kind is Language:
             tokens = torch.randint(17, (2, 7), generator=generator)
             return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        return torch.randn(4, 1, 8, 8, generator=generator), torch.randint(5, (4,), generator=generator)
+        return torch.randn(4, 1, 8, 8, generator=generator), torch.randint(
+            5, (4,), generator=generator
+        )
 
     batches = [batch() for _ in range(30)]
     torch.manual_seed(1)

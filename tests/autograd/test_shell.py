@@ -180,6 +180,7 @@ def test_strided_and_expanded_tangents():
     torch.testing.assert_close(ours, x.grad)
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
 def test_anomaly_mode():
     call, x, w = compiled()
     with torch.autograd.detect_anomaly(check_nan=False):

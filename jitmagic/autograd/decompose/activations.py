@@ -1,4 +1,5 @@
-"""Activation functions and their backwards, as ATen's CPU kernels define them (ATen/native/Activation.cpp)."""
+"""Activation functions and their backwards, as ATen's CPU kernels define them
+(ATen/native/Activation.cpp)."""
 
 from __future__ import annotations
 
@@ -105,9 +106,7 @@ def _hardtanh_backward(r: Recorder, grad: Sym, x: Sym, low: float, high: float) 
 
 
 @rule(aten.elu.default, opmath=True)
-def _elu(
-    r: Recorder, x: Sym, alpha: float = 1, scale: float = 1, input_scale: float = 1
-) -> Sym:
+def _elu(r: Recorder, x: Sym, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Sym:
     below = (x * input_scale).one(aten.expm1.default) * (alpha * scale)
     return r.where(x <= 0, below, x * scale)
 
@@ -301,14 +300,15 @@ def _sub_scaled(r: Recorder, x: Sym, y: Any, *, alpha: float = 1) -> Sym | None:
 
 
 def _scaled(x: Sym, y: Any, alpha: float, sign: int) -> Sym:
-    term = y * alpha
+    term: Sym = y * alpha
     return x + term if sign > 0 else x - term
 
 
 @rule(aten.rsub.Tensor, aten.rsub.Scalar, opmath=True)
 def _rsub(r: Recorder, x: Sym, other: Any, alpha: float = 1) -> Sym:
     scaled = x if alpha == 1 else x * alpha
-    return other - scaled
+    made: Sym = other - scaled
+    return made
 
 
 @rule(aten.masked_fill.Scalar)

@@ -1,4 +1,4 @@
-"""Fills, ranges and triangles: every constant tensor is aten.full, every range aten.arange.start_step."""
+"""Fills, ranges, triangles: constant tensors are aten.full, ranges aten.arange.start_step."""
 
 from __future__ import annotations
 
@@ -26,16 +26,12 @@ def _number_dtype(value: Any) -> torch.dtype:
 
 
 @rule(aten.zeros.default)
-def _zeros(
-    r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
-) -> Sym:
+def _zeros(r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Sym:
     return r.full(tuple(size), 0, dtype or torch.get_default_dtype(), _device(device))
 
 
 @rule(aten.ones.default)
-def _ones(
-    r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
-) -> Sym:
+def _ones(r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Sym:
     return r.full(tuple(size), 1, dtype or torch.get_default_dtype(), _device(device))
 
 
@@ -64,14 +60,26 @@ def _filled(r: Recorder, x: Sym, value: Any, dtype: Any, device: Any, memory_for
 
 @rule(aten.zeros_like.default)
 def _zeros_like(
-    r: Recorder, x: Sym, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+    r: Recorder,
+    x: Sym,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    memory_format: Any = None,
+    **_: Any,
 ) -> Sym:
     return _filled(r, x, 0, dtype, device, memory_format)
 
 
 @rule(aten.ones_like.default)
 def _ones_like(
-    r: Recorder, x: Sym, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+    r: Recorder,
+    x: Sym,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    memory_format: Any = None,
+    **_: Any,
 ) -> Sym:
     return _filled(r, x, 1, dtype, device, memory_format)
 
@@ -119,9 +127,7 @@ def _new_full(
 
 
 @rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
-def _arange(
-    r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **_: Any
-) -> Any:
+def _arange(r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
     if dtype is None:
         whole = all(isinstance(value, int) for value in (start, end, step))

@@ -34,6 +34,10 @@ def _each(op_of: Callable[[Any], Any]) -> Callable[..., list[Any]]:
     return rule
 
 
+def _always(op: Any) -> Callable[[Any], Any]:
+    return lambda row: op
+
+
 def _binary(of_tensor: Any, of_number: Any) -> Callable[[Any], Any]:
     return lambda row: of_number if isinstance(row[1], (int, float)) else of_tensor
 
@@ -43,7 +47,7 @@ def _register() -> None:
     choices |= {name: _binary(p.Tensor, p.default) for name, p in _CLAMPS.items()}
     for name, choice in choices.items():
         packet = getattr(aten, f"_foreach_{name}")
-        overloads = ("List", "Scalar", "ScalarList", "Tensor")
+        overloads: tuple[str, ...] = ("List", "Scalar", "ScalarList", "Tensor")
         if name not in ("add", "sub", "mul", "div"):
             overloads = ("List",) if name in _BINARY else ("List", "Scalar", "ScalarList")
         for overload in overloads:
@@ -51,13 +55,13 @@ def _register() -> None:
                 TABLE[getattr(packet, overload)] = _each(choice)
     for name in _UNARY:
         op = getattr(aten, name).default
-        TABLE[getattr(aten, f"_foreach_{name}").default] = _each(lambda row, op=op: op)
+        TABLE[getattr(aten, f"_foreach_{name}").default] = _each(_always(op))
     for name in ("addcmul", "addcdiv"):
         packet = getattr(aten, f"_foreach_{name}")
         TABLE[packet.Scalar] = _fused(getattr(aten, name).default)
         TABLE[packet.ScalarList] = _fused(getattr(aten, name).default)
-    TABLE[aten._foreach_lerp.Scalar] = _each(lambda row: aten.lerp.Scalar)
-    TABLE[aten._foreach_lerp.List] = _each(lambda row: aten.lerp.Tensor)
+    TABLE[aten._foreach_lerp.Scalar] = _each(_always(aten.lerp.Scalar))
+    TABLE[aten._foreach_lerp.List] = _each(_always(aten.lerp.Tensor))
 
 
 def _fused(op: Any) -> Callable[..., list[Any]]:

@@ -28,7 +28,9 @@ def _repeat(r: Recorder, x: Sym, repeats: list[int]) -> Sym | None:
     if not math.prod(shape) * math.prod(repeats):
         return None
     apart = x.view(*(part for extent in shape for part in (1, extent)))
-    spread = apart.expand(*(p for n, extent in zip(repeats, shape, strict=True) for p in (n, extent)))
+    spread = apart.expand(
+        *(p for n, extent in zip(repeats, shape, strict=True) for p in (n, extent))
+    )
     whole = spread.one(aten.clone.default, memory_format=torch.contiguous_format)
     return whole.view(*(n * extent for n, extent in zip(repeats, shape, strict=True)))
 

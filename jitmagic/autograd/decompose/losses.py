@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import torch
 
 from ..recorder import Recorder, Sym
@@ -120,7 +119,7 @@ def _bce_with_logits(
     return _reduce(r, loss, reduction)
 
 
-# -- negative log likelihood -------------------------------------------------------------------------
+# -- negative log likelihood -----------------------------------------------------------------------
 
 
 def _class_dim(x: Sym) -> int:
@@ -193,5 +192,3 @@ def _nll_backward(
     if weight is not None:
         scaled = scaled * up(_per_class(weight, x))
     return r.where(hit, scaled, 0.0).to(x.dtype)
-
-

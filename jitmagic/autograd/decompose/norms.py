@@ -1,8 +1,8 @@
 """Layer, group and batch norm with their backwards.
 
-Statistics are computed in fp32 (fp64 for doubles) with the two-pass variance, and kept so for backward.
-Batch norm returns (out, mean, invstd, new running mean | None, new running var | None): functionalize
-writes the last two.
+Statistics are computed in fp32 (fp64 for doubles) with the two-pass variance, and kept so for
+backward. Batch norm returns (out, mean, invstd, new running mean | None, new running var | None):
+functionalize writes the last two.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _affine(value: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
     return value if bias is None else value + up(bias)
 
 
-# -- layer norm --------------------------------------------------------------------------------------
+# -- layer norm ------------------------------------------------------------------------------------
 
 
 @rule(aten.native_layer_norm.default)
@@ -98,7 +98,7 @@ def _rms_norm(
     return [_affine(wide * rstd, weight, None).to(x.dtype), rstd]
 
 
-# -- group norm --------------------------------------------------------------------------------------
+# -- group norm ------------------------------------------------------------------------------------
 
 
 def _per_channel(value: Sym, rank: int) -> Sym:
@@ -166,7 +166,7 @@ def _group_norm_backward(
     return [dx, dw, db]
 
 
-# -- batch norm --------------------------------------------------------------------------------------
+# -- batch norm ------------------------------------------------------------------------------------
 
 
 @rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)

@@ -21,9 +21,7 @@ def _dims(x: Sym, dim: Any) -> list[int]:
     return [d % max(len(x.shape), 1) for d in ([dim] if isinstance(dim, int) else dim)]
 
 
-def _var_mean(
-    x: Sym, dim: Any, correction: float | None, keepdim: bool
-) -> tuple[Sym, Sym] | None:
+def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tuple[Sym, Sym] | None:
     if not x.dtype.is_floating_point or not x.shape:
         return None
     dims = _dims(x, dim)

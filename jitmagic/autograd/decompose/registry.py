@@ -1,24 +1,25 @@
 """The decomposition table and the precision rule.
 
-Precision: an ATen kernel on fp16 or bf16 computes in fp32 and rounds its result once. `rule(..., opmath=True)`
-gives a decomposition the same shape: tensors come in as fp32, results are rounded to the promoted
-dtype of the arguments.
+Precision: an ATen kernel on fp16 or bf16 computes in fp32 and rounds its result once. `rule(...,
+opmath=True)` gives a decomposition the same shape: tensors come in as fp32, results are rounded to
+the promoted dtype of the arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
-from ..recorder import Decomposition, Recorder, Sym
 from ...graph.shapes import promoted
+from ..recorder import Decomposition, Recorder, Sym
 
 __all__ = ["TABLE", "is_half", "rule", "up"]
 
 TABLE: dict[Any, Decomposition] = {}
+Rule = TypeVar("Rule", bound=Decomposition)
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -31,11 +32,11 @@ def up(sym: Sym) -> Sym:
     return sym.to(torch.float32) if sym.dtype in _HALF else sym
 
 
-def rule(*ops: Any, opmath: bool = False) -> Callable[[Decomposition], Decomposition]:
+def rule(*ops: Any, opmath: bool = False) -> Callable[[Rule], Rule]:
     """Register a decomposition for the overloads."""
 
-    def register(function: Decomposition) -> Decomposition:
-        made = _with_opmath(function) if opmath else function
+    def register(function: Rule) -> Rule:
+        made = cast(Rule, _with_opmath(function)) if opmath else function
         for op in ops:
             TABLE[op] = made
         return made
