@@ -12,6 +12,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -71,6 +72,7 @@ def _worker() -> subprocess.Popen[bytes]:
 
 def _serve() -> None:
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # of numpy: inf - inf and the like
     _replace_libdevice()
     _quicken_reductions()
     _round_to_bfloat16()

@@ -160,8 +160,8 @@ UNARY = (
     "trunc frac isnan isinf isfinite signbit"
 ).split()
 BINARY = (
-    "add sub mul truediv floordiv remainder fmod pow atan2 hypot minimum maximum fmin fmax copysign "
-    "nextafter eq ne lt le gt ge"
+    "add sub mul truediv floordiv remainder fmod pow atan2 hypot minimum maximum fmin fmax "
+    "copysign nextafter eq ne lt le gt ge"
 ).split()
 INTEGER = (
     "add sub mul floordiv remainder fmod minimum maximum eq ne lt le gt ge bitwise_and bitwise_or "

@@ -1,0 +1,80 @@
+"""The Triton text of canonical kernels: a change of it is seen, and meant (--update-golden)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from jitmagic.codegen import render
+from jitmagic.codegen.triton_ops import HELPERS, cast_text, closed, compute_text, literal
+from jitmagic.loops.ir import COMPUTE_OPS
+from jitmagic.loops.lower import lower
+from jitmagic.options import Options
+from jitmagic.schedule import schedule
+from jitmagic.target import Target
+from tests.loops.recording import record
+from tests.schedule.programs import PROGRAMS, made_inputs
+
+GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
+H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 128 << 10, 50 << 20, "", 132)
+NAMES = [
+    "chain_large", "relu_sum", "softmax_large", "layer_norm_backward", "everything_sum_large",
+    "transposed_large", "embedding", "arg_reductions", "half_chain", "column_sum_large",
+]  # fmt: skip
+
+
+def text_of(name: str) -> str:
+    program = PROGRAMS[name]
+    graph, _ = record(program.fn, *made_inputs(program))
+    _, source = render(schedule(lower(graph, name), H200, Options()), H200)
+    assert source is not None
+    grids = "".join(f"# {kernel}: {grid}\n" for kernel, grid in source.grids.items())
+    return source.text + grids
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text(name, update_golden):
+    path = GOLDENS / f"{name}.triton"
+    text = text_of(name)
+    if update_golden:
+        path.write_text(text)
+    assert path.read_text() == text
+
+
+def test_every_op_has_a_text():
+    for op, arity in COMPUTE_OPS.items():
+        logic = op.startswith(("logical", "bitwise")) or op.endswith("shift")
+        dtype = torch.int64 if logic else torch.float32
+        assert compute_text(op, ["a", "b", "c"][:arity], dtype, dtype)
+
+
+def test_helpers_are_valid_python():
+    for name, text in HELPERS.items():
+        compile(text, name, "exec")
+
+
+def test_brackets_only_where_needed():
+    assert closed("f(a + b)") == "f(a + b)"
+    assert closed("x.to(tl.float32).to(tl.int8)") == "x.to(tl.float32).to(tl.int8)"
+    assert closed("a + b") == "(a + b)"
+    assert closed("-a") == "(-a)"
+    assert closed("(a + b) * c") == "((a + b) * c)"
+
+
+def test_numbers_keep_their_dtype():
+    assert literal(0.1, torch.float32) == "0.1"
+    assert literal(-2.5, torch.float32) == "(-2.5)"
+    assert literal(1e-45, torch.float32).startswith("tl.full")
+    assert literal(0.1, torch.float64) == "tl.full([], 0.1, tl.float64)"
+    assert literal(3, torch.int64) == "3"
+    assert literal(-3, torch.int64) == "tl.full([], -3, tl.int64)"
+    assert literal(200, torch.uint8) == "tl.full([], 200, tl.uint8)"
+    assert 'float("-inf")' in literal(float("-inf"), torch.float32)
+
+
+def test_narrow_integers_wrap_around():
+    assert cast_text("x", torch.float32, torch.uint8) == "x.to(tl.int64).to(tl.uint8)"
+    assert cast_text("x", torch.float64, torch.bfloat16) == "x.to(tl.float32).to(tl.bfloat16)"
+    assert cast_text("x", torch.int64, torch.bool) == "x != 0"
