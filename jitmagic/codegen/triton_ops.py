@@ -176,7 +176,7 @@ def combine_prod(a, b):
     "first_argmax": _EXTREME.format(name="argmax", sign=">"),
     "first_argmin": _EXTREME.format(name="argmin", sign="<"),
 }
-"""Device functions that kernels of a module may call; those named in its text are written above it."""
+"""Device functions that kernels of a module may call; those it names are written above it."""
 
 
 def typed(value: bool | int | float, dtype: torch.dtype) -> str:

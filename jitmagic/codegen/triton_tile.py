@@ -163,7 +163,7 @@ def _rows(one: Structure, inner: tuple[tuple[Axis, ...], ...], target: Target, w
 
 
 def _height(rows: int, longest: int, across: bool, target: Target) -> int:
-    """Rows of one program: enough elements to keep its threads busy, enough programs for all cores."""
+    """Rows of one program: enough elements for its threads, enough programs for all cores."""
     if rows <= 1:
         return 1
     best = ACROSS if across else max(2048 // longest, 1)

@@ -97,7 +97,7 @@ def _given_results(plan: Plan) -> dict[int, _Given]:
 
 
 class _Recording:
-    """One CUDA graph, the memory it reads and writes, and whether anyone still holds its results."""
+    """One CUDA graph, the memory it reads and writes, and whether its results are still held."""
 
     def __init__(self, run: Run, inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> None:
         self.moving = tuple(sorted(moving))
@@ -242,7 +242,7 @@ class Replayer:
         return None if fitting else self._settle(inputs)
 
     def _settle(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        """No recording has the inputs where they are now: those that differ are copied from now on."""
+        """No recording has the inputs where they are now: what differs is copied from now on."""
         newest = self.recordings[-1].addresses
         moved = {
             n

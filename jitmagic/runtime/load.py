@@ -53,7 +53,7 @@ def _load_cpp(plan: Plan, source: KernelSource, target: Target, options: Options
 
 
 def _load_triton(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:
-    """Two variants: for inputs on 16-byte boundaries, and, built when first needed, for any inputs."""
+    """For inputs on 16-byte boundaries, and, built when first needed, for any inputs."""
     inputs = inputs_of_kernels(plan)
     if not inputs:
         return _triton_variant(plan, source, target, options, aligned=())
