@@ -1,8 +1,9 @@
-"""The torch-level graph: how it is built node by node, what its nodes carry, how it is checked and shown.
+"""The torch-level graph: how it is built node by node, what its nodes carry, how it is checked and
+shown.
 
-    node_meta   what every node carries: val, spec, lines, mutates, random
-    devices     on which device a result lives (meta tensors do not know)
-    propagate   one torch call executed on meta tensors
-    builder     GraphBuilder: placeholders, calls, outputs, the finished GraphModule
-    passes      dce, cse, user passes      verify   the invariants      show   text for people
+node_meta   what every node carries: val, spec, lines, mutates, random
+devices     on which device a result lives (meta tensors do not know)
+propagate   one torch call executed on meta tensors
+builder     GraphBuilder: placeholders, calls, outputs, the finished GraphModule
+passes      dce, cse, user passes      verify   the invariants      show   text for people
 """

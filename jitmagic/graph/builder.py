@@ -2,12 +2,14 @@
 
 Comes in: placeholders with their TensorSpec; calls of torch functions (`call_function`) and tensor
 methods (`call_method`) whose tensor arguments are nodes of this graph. Goes out: for every call its
-result with a Node in place of each tensor, and in the end a GraphModule with one flat tuple of outputs.
+result with a Node in place of each tensor, and in the end a GraphModule with one flat tuple of
+outputs.
 
-The graph records the program in order, mutations, random draws and changes of grad mode included: run
-as it is on real inputs it does what the traced code does. What a node carries: node_meta.py. A call
-whose result holds no tensor and which changes nothing leaves no node: it is a constant of the trace.
-A result that is an existing tensor (in-place methods, `x.float()` of a float tensor) is that node.
+The graph records the program in order, mutations, random draws and changes of grad mode included:
+run as it is on real inputs it does what the traced code does. What a node carries: node_meta.py. A
+call whose result holds no tensor and which changes nothing leaves no node: it is a constant of the
+trace. A result that is an existing tensor (in-place methods, `x.float()` of a float tensor) is that
+node.
 """
 
 from __future__ import annotations
@@ -103,9 +105,8 @@ class GraphBuilder:
         given = _nodes_in((args, kwargs))
         devices = {id(node.meta["val"]): device_of(node) for node in given}
         name = target_name(target)
-        placement = place(
-            name, *map_nodes((args, kwargs), _value), lambda tensor: devices[id(tensor)]
-        )
+        values, named = map_nodes((args, kwargs), _value)
+        placement = place(name, values, named, lambda tensor: devices[id(tensor)])
         before = [node.meta["val"]._version for node in given]
         run = placement.method or target
         storages: set[int] = set()
@@ -261,7 +262,9 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _rebuild(like: Any, items: list[Any]) -> Any:
-    """A sequence of `items` of the same class: torch.return_types and named tuples stay what they are."""
+    """A sequence of `items` of the same class: torch.return_types and named tuples stay what they
+    are.
+    """
     if type(like) in (tuple, list):
         return type(like)(items)
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)

@@ -17,8 +17,7 @@ META = torch.device("meta")
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    """TensorImpl::is_strides_like_channels_last, 4-d; ambiguous layouts are row-major.
-    """
+    """TensorImpl::is_strides_like_channels_last, 4-d; ambiguous layouts are row-major."""
     if x.dim() != 4:
         return False
     shape, strides = x.shape, x.stride()
@@ -93,8 +92,7 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...] | None:
-    """aten.convolution_backward on meta tensors: the gradients asked for.
-    """
+    """aten.convolution_backward on meta tensors: the gradients asked for."""
     if x.dim() not in (3, 4) or not x.numel():
         return None
     format = _format(x, weight)

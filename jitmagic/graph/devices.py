@@ -1,9 +1,9 @@
 """On which device the result of a torch call lives, and how to run that call on meta tensors.
 
-Comes in: a call's target, its arguments (meta tensors in place of the real ones) and the real device of
-each. Goes out: a `Placement`: the result's device and the arguments for the meta run. A combination
-that eager would reject, or that no rule covers, raises `MixedDevices`: the call then runs as eager,
-which raises its own error or knows better.
+Comes in: a call's target, its arguments (meta tensors in place of the real ones) and the real
+device of each. Goes out: a `Placement`: the result's device and the arguments for the meta run. A
+combination that eager would reject, or that no rule covers, raises `MixedDevices`: the call then
+runs as eager, which raises its own error or knows better.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ CPU = torch.device("cpu")
 # Calls whose second tensor only lends its shape.
 _SHAPE_FROM_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "broadcast_to"})
 # Calls that may mix a device with CPU tensors beyond the rule for 0-dim operands.
-_INDEXING = frozenset({"getitem", "setitem", "__getitem__", "__setitem__", "index_put", "index_put_"})
+_INDEXING = frozenset(
+    {"getitem", "setitem", "__getitem__", "__setitem__", "index_put", "index_put_"}
+)
 # Elementwise calls: a 0-dim CPU tensor acts as a number beside tensors of another device.
 _ELEMENTWISE = frozenset(
     """add sub mul truediv true_divide div divide multiply subtract rsub floordiv floor_divide mod
-    remainder fmod pow float_power eq ne lt le gt ge maximum minimum fmax fmin atan2 arctan2 and_ or_
-    xor iadd isub imul itruediv ifloordiv imod ipow iand ior ixor bitwise_and bitwise_or bitwise_xor
-    logical_and logical_or logical_xor where copysign hypot logaddexp logaddexp2 xlogy ldexp nextafter
-    not_equal greater greater_equal less less_equal lerp addcmul addcdiv clamp clamp_min clamp_max clip
-    lshift rshift ilshift irshift bitwise_left_shift bitwise_right_shift masked_fill""".split()
+    remainder fmod pow float_power eq ne lt le gt ge maximum minimum fmax fmin atan2 arctan2 and_
+    or_ xor iadd isub imul itruediv ifloordiv imod ipow iand ior ixor bitwise_and bitwise_or
+    bitwise_xor logical_and logical_or logical_xor where copysign hypot logaddexp logaddexp2 xlogy
+    ldexp nextafter not_equal greater greater_equal less less_equal lerp addcmul addcdiv clamp
+    clamp_min clamp_max clip lshift rshift ilshift irshift bitwise_left_shift bitwise_right_shift
+    masked_fill""".split()
 )
 
 
@@ -123,9 +126,9 @@ def _makes(name: str) -> bool:
 
 _FACTORIES = frozenset(
     """tensor zeros ones empty full arange linspace logspace eye rand randn randint randperm range
-    scalar_tensor as_tensor normal empty_strided tril_indices triu_indices hann_window hamming_window
-    blackman_window bartlett_window kaiser_window complex_window fft_fftfreq fft_rfftfreq
-    empty_permuted asarray vander""".split()
+    scalar_tensor as_tensor normal empty_strided tril_indices triu_indices hann_window
+    hamming_window blackman_window bartlett_window kaiser_window complex_window fft_fftfreq
+    fft_rfftfreq empty_permuted asarray vander""".split()
 )
 
 

@@ -1,8 +1,11 @@
 """What a node of the torch-level graph carries in `node.meta`, under which keys.
 
-    val      the meta tensor, or the tuple/list structure with meta tensors in it, that the call gave
-    spec     TensorSpec with the real device; the same structure for several results; None without tensors
-    lines    tuple[UserLine, ...]: the user's line, then the lines it was inlined from (innermost first)
+    val      the meta tensor, or the tuple/list structure with meta tensors in it, that the call
+             gave
+    spec     TensorSpec with the real device; the same structure for several results; None without
+             tensors
+    lines    tuple[UserLine, ...]: the user's line, then the lines it was inlined from (innermost
+             first)
     mutates  tuple[Node, ...]: arguments written in place
     random   True: the call draws from the random number generator
 
@@ -57,7 +60,9 @@ def is_effectful(node: Node) -> bool:
     if node.op in ("placeholder", "output"):
         return True
     return bool(
-        node.meta.get("random") or node.meta.get("mutates") or node.target is torch._C._set_grad_enabled
+        node.meta.get("random")
+        or node.meta.get("mutates")
+        or node.target is torch._C._set_grad_enabled
     )
 
 

@@ -1,8 +1,8 @@
 """Passes over a torch-level graph, each in place and each keeping what the program does.
 
-    drop_dead_code   pure nodes without users go; random, mutating and mode-changing nodes stay
-    merge_equal      equal pure calls become one (cse), where nobody can tell two tensors from one
-    run_passes       user passes: callables that get the GraphModule and may return another one
+drop_dead_code   pure nodes without users go; random, mutating and mode-changing nodes stay
+merge_equal      equal pure calls become one (cse), where nobody can tell two tensors from one
+run_passes       user passes: callables that get the GraphModule and may return another one
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def _drop_idle_modes(graph: Graph) -> int:
 
 
 def merge_equal(graph: Graph) -> int:
-    """Merge equal pure calls. Nothing is merged in a graph that writes in place, nor what leaves it.
+    """Merge equal pure calls. Nothing is merged in a graph that writes in place, nor what leaves
+    it.
 
     Two results that are both outputs (or views of what is) must stay two tensors: the caller may
     write into one of them.

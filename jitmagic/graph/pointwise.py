@@ -1,7 +1,7 @@
 """The pointwise ATen operations, by how they choose the dtype of their result.
 
-Names are packets; `overloads` gives each functional overload with the number of its operands. Used for
-shape rules and, by the partitioner, for what is cheap to compute again.
+Names are packets; `overloads` gives each functional overload with the number of its operands. Used
+for shape rules and, by the partitioner, for what is cheap to compute again.
 """
 
 from __future__ import annotations

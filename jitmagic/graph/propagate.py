@@ -1,8 +1,9 @@
-"""One torch call executed on meta tensors: shapes, dtypes, views, aliasing and requires_grad for free.
+"""One torch call executed on meta tensors: shapes, dtypes, views, aliasing and requires_grad for
+free.
 
-Comes in: a call whose tensors are meta tensors, and the grad mode of the traced program. Goes out: what
-the call gives, as meta tensors and plain values. Nothing outside changes: the random number generators,
-the grad mode and the inference mode of the thread are as before.
+Comes in: a call whose tensors are meta tensors, and the grad mode of the traced program. Goes out:
+what the call gives, as meta tensors and plain values. Nothing outside changes: the random number
+generators, the grad mode and the inference mode of the thread are as before.
 
     DataDependent(what)   the result depends on tensor data: there is none here
     EagerRaises(error)    the call raised: the traced program would see that error
@@ -19,7 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..spec import TensorSpec
 from .shapes import infer, infer_in_place
 
-__all__ = ["DataDependent", "EagerRaises", "input_meta", "run_on_meta", "strides_are_certain", "target_name"]
+__all__ = [
+    "DataDependent",
+    "EagerRaises",
+    "input_meta",
+    "run_on_meta",
+    "strides_are_certain",
+    "target_name",
+]
 
 aten = torch.ops.aten
 Target = Callable[..., Any] | str
@@ -86,8 +94,10 @@ def run_on_meta(
 
 
 class _Shapes(TorchDispatchMode):
-    """Floating-point calls that eager accepts for sure are answered by rules of our own: torch's meta
-    kernels for them are Python functions that take 150 µs, and the first one imports torch._dynamo."""
+    """Floating-point calls that eager accepts for sure are answered by rules of our own: torch's
+    meta kernels for them are Python functions that take 150 µs, and the first one imports
+    torch._dynamo.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,9 +127,7 @@ class _Shapes(TorchDispatchMode):
         return func(*args, **named)
 
 
-def _storages_written(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[int]:
+def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:
     """The storages of the arguments that the schema marks as written."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -1,11 +1,12 @@
 """Shape, dtype and stride rules for the operations that graphs are mostly made of.
 
-`infer(op, args, kwargs)` gives the meta tensor of the result, or None: then the operation's own meta
-kernel is asked. Those of the pointwise operations and reductions are Python functions inside torch
-(150 microseconds a call, and the first call imports torch._dynamo); these rules take about five.
-They state what ATen's TensorIterator does: broadcasting, type promotion by category (dimensioned
-tensors over 0-dim tensors over numbers), output strides by the order of the inputs' strides. What
-eager rejects raises here too, or gives None, as long as all tensors are floating-point.
+`infer(op, args, kwargs)` gives the meta tensor of the result, or None: then the operation's own
+meta kernel is asked. Those of the pointwise operations and reductions are Python functions inside
+torch (150 microseconds a call, and the first call imports torch._dynamo); these rules take about
+five. They state what ATen's TensorIterator does: broadcasting, type promotion by category
+(dimensioned tensors over 0-dim tensors over numbers), output strides by the order of the inputs'
+strides. What eager rejects raises here too, or gives None, as long as all tensors are
+floating-point.
 """
 
 from __future__ import annotations
@@ -250,7 +251,11 @@ def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
 
 def _reduction(kind: str) -> Rule:
     def rule(
-        x: torch.Tensor, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+        x: torch.Tensor,
+        dims: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
         made = dtype or x.dtype
         if kind == "sum" and dtype is None and not (made.is_floating_point or made.is_complex):
@@ -272,7 +277,9 @@ def _matrix(*shapes_of: int) -> Rule:
     def rule(*args: Any, **kwargs: Any) -> torch.Tensor:
         a, b = (args[i] for i in shapes_of)
         if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.dtype is not b.dtype:
-            raise RuntimeError(f"cannot multiply {list(a.shape)} {a.dtype} and {list(b.shape)} {b.dtype}")
+            raise RuntimeError(
+                f"cannot multiply {list(a.shape)} {a.dtype} and {list(b.shape)} {b.dtype}"
+            )
         return _meta((*a.shape[:-1], b.shape[-1]), a.dtype)
 
     return rule
@@ -303,7 +310,9 @@ def _scattered(x: torch.Tensor, *args: Any) -> torch.Tensor:
     return _meta(x.shape, x.dtype)
 
 
-def _gathered(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kw: Any) -> torch.Tensor:
+def _gathered(
+    x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kw: Any
+) -> torch.Tensor:
     return _meta(index.shape, x.dtype)
 
 

@@ -1,8 +1,9 @@
-"""What real kernels reject and meta kernels let pass: checked here, so that eager raises its own error.
+"""What real kernels reject and meta kernels let pass: checked here, so that eager raises its own
+error.
 
-Comes in: the name and meta arguments of a call that the meta run accepted, and what it wrote. Goes out:
-nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being stricter than
-eager costs a graph break; being laxer would give a result where eager raises.
+Comes in: the name and meta arguments of a call that the meta run accepted, and what it wrote. Goes
+out: nothing, or `EagerRaises`: the traced program then runs the call as plain Python. Being
+stricter than eager costs a graph break; being laxer would give a result where eager raises.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ __all__ = ["check_as_kernels_do"]
 
 _PRODUCTS = frozenset(
     (
-        "matmul imatmul mm bmm mv dot vdot linear addmm addmm_ addbmm baddbmm baddbmm_ addmv addr ger outer "
-        "bilinear einsum tensordot chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
-        "conv_transpose3d convolution scaled_dot_product_attention __matmul__ inner linalg_multi_dot "
-        "multi_head_attention_forward linalg_vecdot"
+        "matmul imatmul mm bmm mv dot vdot linear addmm addmm_ addbmm baddbmm baddbmm_ addmv addr "
+        "ger outer bilinear einsum tensordot chain_matmul conv1d conv2d conv3d conv_transpose1d "
+        "conv_transpose2d conv_transpose3d convolution scaled_dot_product_attention __matmul__ "
+        "inner linalg_multi_dot multi_head_attention_forward linalg_vecdot"
     ).split()
 )
 _FLOATING_ONLY = frozenset(
@@ -43,7 +44,9 @@ _BITWISE = frozenset(
 )
 _NO_BOOL = frozenset(("relu", "relu_", "relu6", "sub", "isub", "neg", "__sub__", "__rsub__"))
 _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
-_FULL_REDUCTIONS = frozenset(("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median"))
+_FULL_REDUCTIONS = frozenset(
+    ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
+)
 
 
 def check_as_kernels_do(

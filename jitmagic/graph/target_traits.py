@@ -1,8 +1,8 @@
 """What the name of a torch function tells that its meta run does not: random draws, hidden writes.
 
 Comes in: a call's target and arguments. Goes out: whether it draws from the random number generator
-(then it stays in the graph and draws anew on every call), and which arguments the real kernel writes
-without the meta kernel saying so (the running statistics of the normalisations).
+(then it stays in the graph and draws anew on every call), and which arguments the real kernel
+writes without the meta kernel saying so (the running statistics of the normalisations).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["draws", "statistics_written"]
 _ALWAYS = frozenset(
     """rand randn randint randperm rand_like randn_like randint_like normal bernoulli multinomial
     poisson binomial gumbel_softmax fractional_max_pool2d fractional_max_pool3d
-    fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices normal_ uniform_ bernoulli_
-    random_ exponential_ geometric_ log_normal_ cauchy_ _sample_dirichlet _standard_gamma
+    fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices normal_ uniform_
+    bernoulli_ random_ exponential_ geometric_ log_normal_ cauchy_ _sample_dirichlet _standard_gamma
     native_dropout svd_lowrank pca_lowrank lobpcg trunc_normal_ xavier_uniform_ xavier_normal_
     kaiming_uniform_ kaiming_normal_ orthogonal_ sparse_""".split()
 )
@@ -40,7 +40,9 @@ _SWITCHES: dict[str, tuple[str, int]] = {
     "feature_alpha_dropout": ("training", 2),
     "multi_head_attention_forward": ("training", 15),
 }
-_OFF_BY_DEFAULT = frozenset({"scaled_dot_product_attention", "alpha_dropout", "feature_alpha_dropout"})
+_OFF_BY_DEFAULT = frozenset(
+    {"scaled_dot_product_attention", "alpha_dropout", "feature_alpha_dropout"}
+)
 
 
 def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

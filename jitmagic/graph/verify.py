@@ -1,8 +1,9 @@
 """The invariants of a torch-level graph, checked at the stage boundary under `options.verify`.
 
-Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: nothing, or a `VerifyError` naming
-the node. Checked: placeholders first and each with a TensorSpec; targets that can be called; arguments
-that are nodes or plain constants; metas that agree with their specs; one output, a flat tuple of nodes.
+Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: nothing, or a `VerifyError`
+naming the node. Checked: placeholders first and each with a TensorSpec; targets that can be called;
+arguments that are nodes or plain constants; metas that agree with their specs; one output, a flat
+tuple of nodes.
 """
 
 from __future__ import annotations

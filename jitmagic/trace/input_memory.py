@@ -1,8 +1,8 @@
 """Graph inputs that the traced code writes in place: which of them may share memory with which.
 
 Comes in: the graph after a write to an input, or a new input after such a write.  Goes out: a break
-where the write cannot be replayed as a change of values alone; NoOverlap guards at the exit, because
-the graph takes a written tensor and every other one for separate memory.
+where the write cannot be replayed as a change of values alone; NoOverlap guards at the exit,
+because the graph takes a written tensor and every other one for separate memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ __all__ = ["check_written_inputs"]
 
 
 def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
-    """Break if a write so far, or an input read since, is not a plain change of one tensor's values."""
+    """Break if a write so far, or an input read since, is not a plain change of one tensor's
+    values.
+    """
     for node in graph.mutated_inputs:
         meta, spec = node.meta["val"], node.meta["spec"]
         if meta.requires_grad:

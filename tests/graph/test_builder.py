@@ -1,4 +1,6 @@
-"""GraphBuilder: what it records, what it refuses, and that the graph does on real tensors what it says."""
+"""GraphBuilder: what it records, what it refuses, and that the graph does on real tensors what it
+says.
+"""
 
 import operator
 

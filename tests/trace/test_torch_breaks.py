@@ -1,5 +1,6 @@
-"""What ends a graph: data in Python's hands, state of the process, autograd on live objects. Each break
-names the user's line and the reason; what came before it is in the graph."""
+"""What ends a graph: data in Python's hands, state of the process, autograd on live objects. Each
+break names the user's line and the reason; what came before it is in the graph.
+"""
 
 from __future__ import annotations
 
@@ -423,7 +424,10 @@ def test_write_to_a_leaf_is_left_to_eager():
             w.add_(1)
         return w
 
-    assert "takes part in autograd" in break_of(program, torch.ones(3, requires_grad=True)).reason.message
+    assert (
+        "takes part in autograd"
+        in break_of(program, torch.ones(3, requires_grad=True)).reason.message
+    )
 
 
 def test_differentiable_write_to_an_input_is_left_to_eager():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import types
 
 import pytest
 import torch
@@ -29,10 +31,14 @@ class CNN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-            nn.Conv2d(4, 8, 3), nn.GroupNorm(2, 8), nn.GELU(), nn.AdaptiveAvgPool2d(2), nn.Dropout2d(0.2),
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 8, 3), nn.GroupNorm(2, 8), nn.GELU(),
+            nn.AdaptiveAvgPool2d(2), nn.Dropout2d(0.2),
         )  # fmt: skip
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(32, 10), nn.Dropout(0.1), nn.LogSoftmax(dim=1))
+        self.head = nn.Sequential(
+            nn.Flatten(), nn.Linear(32, 10), nn.Dropout(0.1), nn.LogSoftmax(dim=1)
+        )
 
     def forward(self, x):
         return self.head(self.features(x))
@@ -62,7 +68,9 @@ class Block(nn.Module):
         super().__init__()
         self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attn = Attention(width)
-        self.mlp = nn.ModuleDict({"up": nn.Linear(width, 2 * width), "down": nn.Linear(2 * width, width)})
+        self.mlp = nn.ModuleDict(
+            {"up": nn.Linear(width, 2 * width), "down": nn.Linear(2 * width, width)}
+        )
         self.act = nn.GELU()
 
     def forward(self, x):
@@ -201,9 +209,12 @@ LAYERS = [
     (lambda: nn.Linear(4, 3), (2, 4)), (lambda: nn.Bilinear(4, 4, 2), None),
     (lambda: nn.Conv1d(4, 3, 3), (2, 4, 9)), (lambda: nn.ConvTranspose2d(4, 3, 3), (2, 4, 5, 5)),
     (lambda: nn.Conv2d(4, 3, 3, padding="same", padding_mode="reflect"), (2, 4, 5, 5)),
-    (lambda: nn.BatchNorm1d(4), (6, 4)), (lambda: nn.InstanceNorm2d(4, track_running_stats=True), (2, 4, 5, 5)),
-    (lambda: nn.LayerNorm(4), (2, 4)), (lambda: nn.RMSNorm(4), (2, 4)), (lambda: nn.GroupNorm(2, 4), (2, 4, 3)),
-    (lambda: nn.PReLU(), (2, 4)), (lambda: nn.RReLU(), (2, 4)), (lambda: nn.Softmax(dim=-1), (2, 4)),
+    (lambda: nn.BatchNorm1d(4), (6, 4)),
+    (lambda: nn.InstanceNorm2d(4, track_running_stats=True), (2, 4, 5, 5)),
+    (lambda: nn.LayerNorm(4), (2, 4)), (lambda: nn.RMSNorm(4), (2, 4)),
+    (lambda: nn.GroupNorm(2, 4), (2, 4, 3)),
+    (lambda: nn.PReLU(), (2, 4)), (lambda: nn.RReLU(), (2, 4)),
+    (lambda: nn.Softmax(dim=-1), (2, 4)),
     (lambda: nn.GLU(), (2, 4)), (lambda: nn.Hardswish(), (2, 4)), (lambda: nn.Mish(), (2, 4)),
     (lambda: nn.AvgPool2d(2), (2, 4, 6, 6)), (lambda: nn.Upsample(scale_factor=2), (2, 4, 3, 3)),
     (lambda: nn.PixelShuffle(2), (2, 4, 3, 3)), (lambda: nn.ZeroPad2d(1), (2, 4, 3, 3)),
@@ -215,7 +226,11 @@ LAYERS = [
 
 @pytest.mark.parametrize(("layer", "shape"), LAYERS)
 def test_torch_layer(layer, shape):
-    args = (lambda: (torch.randn(2, 4), torch.randn(2, 4))) if shape is None else lambda: (torch.randn(shape),)
+    args = (
+        (lambda: (torch.randn(2, 4), torch.randn(2, 4)))
+        if shape is None
+        else lambda: (torch.randn(shape),)
+    )
 
     class Holder(nn.Module):
         def __init__(self) -> None:
@@ -228,7 +243,14 @@ def test_torch_layer(layer, shape):
     check(lambda: (Holder(), args()))
 
 
-LOSSES = [nn.CrossEntropyLoss, nn.MSELoss, nn.L1Loss, nn.BCEWithLogitsLoss, nn.SmoothL1Loss, nn.HuberLoss]
+LOSSES = [
+    nn.CrossEntropyLoss,
+    nn.MSELoss,
+    nn.L1Loss,
+    nn.BCEWithLogitsLoss,
+    nn.SmoothL1Loss,
+    nn.HuberLoss,
+]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -395,4 +417,88 @@ def test_deepcopy_of_a_traced_module_traces_alike():
     model = Block()
     one = trace_of(model, torch.randn(1, 3, 16))
     two = trace_of(copy.deepcopy(model), torch.randn(1, 3, 16))
-    assert [str(n.target) for n in one.graph.graph.nodes] == [str(n.target) for n in two.graph.graph.nodes]
+    assert [str(n.target) for n in one.graph.graph.nodes] == [
+        str(n.target) for n in two.graph.graph.nodes
+    ]
+
+
+class Wrapper(nn.Module):
+    """Forwards unknown names to what it wraps, as adapters do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = MLP()
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.inner, name)
+
+    def forward(self, x):
+        return self.fc3(self.inner.fc2(self.fc1(x)))
+
+
+class Assorted(nn.Module):
+    activations = {"relu": F.relu, "gelu": F.gelu}
+
+    def __init__(self, act: str = "gelu") -> None:
+        super().__init__()
+        self.act = self.activations[act]
+        self.tanh_gelu = functools.partial(F.gelu, approximate="tanh")
+        self.lin = nn.Linear(3, 3)
+        self.config = types.SimpleNamespace(scale=2.0, names=["a", "b"])
+        self.register_buffer("table", torch.arange(9.0).view(3, 3), persistent=False)
+        self.register_buffer("none", None)
+
+    @property
+    def device(self):
+        return next(self.parameters()).device
+
+    def extra(self, x, *, flip=False, **scales):
+        x = x.flip(0) if flip else x
+        for value in scales.values():
+            x = x * value
+        return x
+
+    def forward(self, x, mask=None):
+        assert isinstance(self.lin.weight, nn.Parameter)
+        assert not isinstance(self.table, nn.Parameter)
+        assert self.none is None
+        x = self.tanh_gelu(self.act(self.lin(x))).to(self.device) * self.config.scale
+        x = self.extra(x, flip=True, a=2, b=0.5) + torch.zeros(3, device=self.device)
+        if mask is not None:
+            x = x.masked_fill(mask, 0.0)
+        out = {"x": x @ self.table, "n": len(self.config.names), "dtype": self.lin.weight.dtype}
+        return tuple(out.items()) if self.training else out
+
+
+class SwitchesMode(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        y = self.drop(x)
+        self.drop.training = False
+        return y + self.drop(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments"),
+    [
+        (Wrapper, lambda: (torch.randn(2, 12),)),
+        (Assorted, lambda: (torch.randn(3, 3),)),
+        (Assorted, lambda: (torch.randn(3, 3), torch.eye(3).bool())),
+        (SwitchesMode, lambda: (torch.randn(3, 3),)),
+    ],
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_habits_of_real_models(model, arguments, training):
+    check(lambda: (model().train(training), arguments()))
+
+
+def test_under_inference_mode():
+    with torch.inference_mode():
+        check(lambda: (CNN().eval(), (torch.randn(2, 1, 12, 12),)))
+        check(lambda: (lambda x: x.add_(1).mul_(2), (torch.randn(2, 3),)))

@@ -127,7 +127,8 @@ def p_factories(x):
         a, z, torch.full((2,), 1.5), torch.eye(3), torch.linspace(0, 1, 5), torch.zeros_like(x),
         x.new_zeros(3), x.new_full((2, 2), 4), torch.tensor([1, 2, 3]), torch.tensor(2.5),
         torch.tensor([[1.0, 2], [3, 4]]), torch.ones(2, dtype=torch.int64, device="cpu"),
-        torch.empty(3).fill_(1), torch.ones(x.shape), torch.as_tensor(x) is x, torch.scalar_tensor(3),
+        torch.empty(3).fill_(1), torch.ones(x.shape), torch.as_tensor(x) is x,
+        torch.scalar_tensor(3),
     )  # fmt: skip
 
 
@@ -138,7 +139,16 @@ def p_random(x):
     d = torch.bernoulli(torch.full((4,), 0.5))
     torch.rand(2)
     e = x.clone().normal_()
-    return a, b, c, d, e, torch.randint(0, 9, (3,)), torch.randperm(5), torch.multinomial(x.abs(), 2)
+    return (
+        a,
+        b,
+        c,
+        d,
+        e,
+        torch.randint(0, 9, (3,)),
+        torch.randperm(5),
+        torch.multinomial(x.abs(), 2),
+    )
 
 
 def p_multi_results(x):
@@ -163,7 +173,15 @@ def p_cat(xs):
 
 def p_promotion(x):
     i = torch.arange(3)
-    return i + 1.5, i / 2, i * True, x.half() + x, x.double() + 1, (i > 1) + i, i + torch.tensor(1.5)
+    return (
+        i + 1.5,
+        i / 2,
+        i * True,
+        x.half() + x,
+        x.double() + 1,
+        (i > 1) + i,
+        i + torch.tensor(1.5),
+    )
 
 
 def p_out(x):
@@ -174,11 +192,25 @@ def p_out(x):
 
 
 def p_where(x):
-    return torch.where(x > 0, x, 0.0), x.masked_fill(x < 0, -1), x.clamp(min=0), torch.maximum(x, -x)
+    return (
+        torch.where(x > 0, x, 0.0),
+        x.masked_fill(x < 0, -1),
+        x.clamp(min=0),
+        torch.maximum(x, -x),
+    )
 
 
 def p_reductions(x):
-    return x.mean(), x.std(0), x.var(1, keepdim=True), x.norm(), x.prod(0), x.argmax(1), x.any(), x.cumsum(1)
+    return (
+        x.mean(),
+        x.std(0),
+        x.var(1, keepdim=True),
+        x.norm(),
+        x.prod(0),
+        x.argmax(1),
+        x.any(),
+        x.cumsum(1),
+    )
 
 
 def p_no_grad(x, w):
@@ -224,7 +256,8 @@ def p_detach(x, w):
 
 def p_functional(x):
     return (
-        F.relu(x), F.gelu(x), F.softmax(x, dim=-1), F.log_softmax(x, 1), F.layer_norm(x, x.shape[1:]),
+        F.relu(x), F.gelu(x), F.softmax(x, dim=-1), F.log_softmax(x, 1),
+        F.layer_norm(x, x.shape[1:]),
         F.silu(x), F.elu(x, 0.5), F.pad(x, (1, 1)), F.normalize(x), F.leaky_relu(x), F.softplus(x),
         torch.sigmoid(x), torch.tanh(x), torch.logsumexp(x, 1), F.one_hot(torch.tensor([0, 1]), 3),
     )  # fmt: skip
@@ -316,9 +349,12 @@ def p_device_objects(x):
 
 
 def p_broadcast(x):
-    return torch.broadcast_shapes((3, 1), (1, 4)), torch.broadcast_tensors(x, x[:1]), torch.promote_types(
-        torch.int32, torch.float16
-    ), torch.result_type(x, 1)
+    return (
+        torch.broadcast_shapes((3, 1), (1, 4)),
+        torch.broadcast_tensors(x, x[:1]),
+        torch.promote_types(torch.int32, torch.float16),
+        torch.result_type(x, 1),
+    )
 
 
 def p_meshgrid(x):
@@ -348,7 +384,9 @@ def p_named_tuple_attrs(x):
 
 
 def p_interpolate(x):
-    return F.interpolate(x, scale_factor=2.0, mode="nearest"), F.interpolate(x, size=(4, 4), mode="bilinear")
+    return F.interpolate(x, scale_factor=2.0, mode="nearest"), F.interpolate(
+        x, size=(4, 4), mode="bilinear"
+    )
 
 
 def p_unfold(x):

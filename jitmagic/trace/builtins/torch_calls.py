@@ -60,8 +60,8 @@ for _reader in (
 
 
 @handles(
-    torch.jit.is_scripting,
-    torch.jit.is_tracing,
+    torch.jit.is_scripting,  # type: ignore[attr-defined]
+    torch.jit.is_tracing,  # type: ignore[attr-defined]
     torch.compiler.is_compiling,
     torch.compiler.is_dynamo_compiling,
     torch.onnx.is_in_onnx_export,

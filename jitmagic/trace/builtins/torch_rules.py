@@ -1,8 +1,9 @@
-"""What the tracer knows of torch by name: which calls may be a graph node, and why the others may not.
+"""What the tracer knows of torch by name: which calls may be a graph node, and why the others may
+not.
 
-Tables only. A torch function that appears in no table and whose kind `is_leaf_function` accepts becomes
-one node of the graph: its meta run tells shapes, and what has no meta result breaks. A call in a table
-of refusals ends the graph with that sentence and runs as plain Python.
+Tables only. A torch function that appears in no table and whose kind `is_leaf_function` accepts
+becomes one node of the graph: its meta run tells shapes, and what has no meta result breaks. A call
+in a table of refusals ends the graph with that sentence and runs as plain Python.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ __all__ = [
 # Methods that turn data into Python values.
 DATA_METHODS = frozenset(
     (
-        "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ __contains__ "
-        "nonzero masked_select unique unique_consecutive argwhere is_nonzero equal allclose bincount"
+        "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ "
+        "__contains__ nonzero masked_select unique unique_consecutive argwhere is_nonzero equal "
+        "allclose bincount"
     ).split()
 )
 
@@ -39,25 +41,28 @@ _CALLS = "it calls back into Python for every element"
 _OBJECT = "it makes another kind of object of the tensor"
 
 REFUSED_METHODS: dict[str, str] = {
-    **dict.fromkeys(("backward", "retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH),
+    **dict.fromkeys(
+        ("backward", "retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH
+    ),
     **dict.fromkeys(
         ("register_hook", "register_post_accumulate_grad_hook", "register_multi_grad_hook"), _HOOKS
     ),
     **dict.fromkeys(
         (
-            "set_ resize_ resize_as_ resize resize_as_sparse_ data_ptr storage untyped_storage _typed_storage "
-            "share_memory_ pin_memory storage_offset record_stream is_shared is_pinned is_set_to "
-            "_version _base _is_view module_load is_inference _cdata new __cuda_array_interface__ "
-            "storage_type is_same_size __dlpack__ __dlpack_device__ set_data _is_zerotensor"
+            "set_ resize_ resize_as_ resize resize_as_sparse_ data_ptr storage untyped_storage "
+            "_typed_storage share_memory_ pin_memory storage_offset record_stream is_shared "
+            "is_pinned is_set_to _version _base _is_view module_load is_inference _cdata new "
+            "__cuda_array_interface__ storage_type is_same_size __dlpack__ __dlpack_device__ "
+            "set_data _is_zerotensor"
         ).split(),
         _STORAGE,
     ),
     **dict.fromkeys(
         (
-            "to_sparse to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_mkldnn to_dense coalesce "
-            "is_coalesced indices values sparse_dim dense_dim sparse_mask sparse_resize_ sparse_resize_and_clear_ "
-            "crow_indices col_indices ccol_indices row_indices dequantize q_scale q_zero_point "
-            "int_repr qscheme smm sspaddmm to_padded_tensor"
+            "to_sparse to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc to_mkldnn to_dense "
+            "coalesce is_coalesced indices values sparse_dim dense_dim sparse_mask sparse_resize_ "
+            "sparse_resize_and_clear_ crow_indices col_indices ccol_indices row_indices "
+            "dequantize q_scale q_zero_point int_repr qscheme smm sspaddmm to_padded_tensor"
         ).split(),
         _LAYOUT,
     ),
@@ -67,7 +72,8 @@ REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
     **dict.fromkeys(("apply_", "map_", "map2_"), _CALLS),
     **dict.fromkeys(
-        ("as_subclass", "__deepcopy__", "__reduce_ex__", "__reduce__", "__copy__", "__hash__"), _OBJECT
+        ("as_subclass", "__deepcopy__", "__reduce_ex__", "__reduce__", "__copy__", "__hash__"),
+        _OBJECT,
     ),
 }
 
@@ -101,7 +107,8 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         _READS,
     ),
     **dict.fromkeys(
-        "compile cond while_loop vmap grad grad_and_value jacrev jacfwd functional_call".split(), _OUTER
+        "compile cond while_loop vmap grad grad_and_value jacrev jacfwd functional_call".split(),
+        _OUTER,
     ),
     **dict.fromkeys(
         (
@@ -110,7 +117,9 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         ).split(),
         _DATA,
     ),
-    **dict.fromkeys("from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN),
+    **dict.fromkeys(
+        "from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN
+    ),
     **dict.fromkeys(
         ("triplet_margin_with_distance_loss", "multi_head_attention_forward_with_hooks"), _CONTROL
     ),

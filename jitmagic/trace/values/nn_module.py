@@ -1,12 +1,14 @@
-"""Modules: attributes out of their tables, calls through to `forward`, containers by their own methods.
+"""Modules: attributes out of their tables, calls through to `forward`, containers by their own
+methods.
 
-Comes in: a live nn.Module, guarded by exact type.  Goes out: parameters and buffers as graph inputs by
-source, plain attributes with their guards, submodules, and calls inlined into the trace. No code of the
-user runs for an attribute. Methods of torch's own module classes are inlined and trusted; methods of
-the user's classes are guarded by their code.
+Comes in: a live nn.Module, guarded by exact type.  Goes out: parameters and buffers as graph inputs
+by source, plain attributes with their guards, submodules, and calls inlined into the trace. No code
+of the user runs for an attribute. Methods of torch's own module classes are inlined and trusted;
+methods of the user's classes are guarded by their code.
 
-One guard per called module says that it has no hooks and no `forward` of its own. Not guarded: a name
-put into `module.__dict__` past `Module.__setattr__` that hides a parameter, buffer or submodule.
+One guard per called module says that it has no hooks and no `forward` of its own. Not guarded: a
+name put into `module.__dict__` past `Module.__setattr__` that hides a parameter, buffer or
+submodule.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class NNModuleValue(InstanceValue):
         kind = self.cls.live
         if name == "__class__":
             return self.cls
-        if name == "__dict__" or kind.__getattribute__ is not object.__getattribute__:
+        if name == "__dict__" or _own(kind, "__getattribute__", object):
             self.refuse(machine, f"attribute {name!r}")
         raw = attribute_of_class(kind, name)
         if isinstance(raw, property):
@@ -133,7 +135,9 @@ class NNModuleValue(InstanceValue):
             return trusted(machine, raw.fget).call(machine, [self], {})
         if isinstance(raw, staticmethod | classmethod):
             function = trusted(machine, raw.__func__)
-            return function if isinstance(raw, staticmethod) else BoundMethodValue(function, self.cls)
+            return (
+                function if isinstance(raw, staticmethod) else BoundMethodValue(function, self.cls)
+            )
         if type(raw) is list:
             return machine.constant(tuple(raw))
         return trusted(machine, raw)
@@ -160,12 +164,16 @@ class NNModuleValue(InstanceValue):
     # -- writing ---------------------------------------------------------------------------------
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if self.cls.live.__setattr__ is not torch.nn.Module.__setattr__:
+        if _own(self.cls.live, "__setattr__", torch.nn.Module):
             super().set_attr(machine, name, value)
             return
         value = value.realize(machine)
         own = object.__getattribute__(self.live, "__dict__")
-        if isinstance(value, NNModuleValue) or name in own["_modules"] or name in own["_parameters"]:
+        if (
+            isinstance(value, NNModuleValue)
+            or name in own["_modules"]
+            or name in own["_parameters"]
+        ):
             self.refuse(machine, f"replacing the submodule or parameter {name!r}")
         if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
             self.refuse(machine, "registering a parameter")
@@ -291,6 +299,11 @@ def _table_lookup(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         module.guard_absent(machine, wanted, own)
         raise module.no_attribute(machine, wanted)
     return found
+
+
+def _own(kind: type, name: str, base: type) -> bool:
+    """Whether the class has another `name` than `base`."""
+    return attribute_of_class(kind, name) is not vars(base)[name]
 
 
 def _check_global_hooks(machine: Machine, source: Source) -> None:

@@ -1,11 +1,11 @@
-"""Tensors of the traced program: a node of the graph and the meta tensor that says what it looks like.
+"""Tensors of the traced program: a node of the graph and the meta tensor that says what it is like.
 
-Comes in: operators, methods, attributes and indexing on tensors.  Goes out: graph nodes through `record`,
-or constants of the trace (shapes, dtypes, flags). Operators are `call_function` nodes of the operator
-module, methods are `call_method` nodes, as backends written for torch.compile expect.
+Comes in: operators, methods, attributes and indexing on tensors.  Goes out: graph nodes through
+`record`, or constants of the trace (shapes, dtypes, flags). Operators are `call_function` nodes of
+the operator module, methods are `call_method` nodes, as backends written for torch.compile expect.
 
-One tensor object is one TensorValue: in-place methods and no-op conversions give the same value back.
-Sizes are Python ints, guarded by the TensorMatch of the graph's inputs.
+One tensor object is one TensorValue: in-place methods and no-op conversions give the same value
+back. Sizes are Python ints, guarded by the TensorMatch of the graph's inputs.
 """
 
 from __future__ import annotations
@@ -63,9 +63,14 @@ _UNARY: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 _FROM_META = frozenset(
-    "shape dtype ndim requires_grad is_leaf layout itemsize nbytes is_sparse is_quantized is_nested".split()
+    (
+        "shape dtype ndim requires_grad is_leaf layout itemsize nbytes "
+        "is_sparse is_quantized is_nested"
+    ).split()
 )
-_NEVER_HERE = frozenset("is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan is_ort".split())
+_NEVER_HERE = frozenset(
+    "is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan is_ort".split()
+)
 # Attributes that are calls: (method or function, arguments).
 _AS_CALLS: dict[str, tuple[Target, tuple[Any, ...]]] = {
     "mT": ("transpose", (-2, -1)),
@@ -84,7 +89,9 @@ _PYTHON_DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,
     complex: torch.complex128,
 }
-_STRIDE_READERS = frozenset(("stride", "is_contiguous", "dim_order", "is_non_overlapping_and_dense"))
+_STRIDE_READERS = frozenset(
+    ("stride", "is_contiguous", "dim_order", "is_non_overlapping_and_dense")
+)
 
 
 class TensorValue(Value):
@@ -158,7 +165,9 @@ class TensorValue(Value):
         own = self._own_attribute(machine, name)
         if own is not None:
             return own
-        raise machine.error(AttributeError, f"'{self.kind.__name__}' object has no attribute '{name}'")
+        raise machine.error(
+            AttributeError, f"'{self.kind.__name__}' object has no attribute '{name}'"
+        )
 
     def _own_attribute(self, machine: Machine, name: str) -> Value | None:
         """An attribute that somebody put on the live tensor."""
@@ -290,7 +299,7 @@ class TensorMethodValue(Value):
             known = _described(machine, owner, name, args)
             if known is not None:
                 return known
-        if name == "__setitem__" or name == "__getitem__":
+        if name in ("__setitem__", "__getitem__"):
             return record(machine, getattr(operator, name.strip("_")), [owner, *args], kwargs)
         return record(machine, name, [owner, *args], kwargs)
 
@@ -411,7 +420,9 @@ def _name(target: Target) -> str:
     name = target_name(target)
     if isinstance(target, str):
         return f"Tensor.{name}"
-    return f"operator {name}" if getattr(target, "__module__", "") == "_operator" else f"torch {name}"
+    return (
+        f"operator {name}" if getattr(target, "__module__", "") == "_operator" else f"torch {name}"
+    )
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:

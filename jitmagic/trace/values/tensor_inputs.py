@@ -1,8 +1,9 @@
 """Live tensors become graph inputs: parameters, buffers, globals, closures and attributes alike.
 
-Comes in: a tensor object and where it was found.  Goes out: a placeholder of the graph and a TensorMatch
-guard; never its data. What a graph input cannot be (subclasses, sparse, quantized, functorch-wrapped,
-conjugate views, named, meta) breaks with the reason, and the operation runs as eager.
+Comes in: a tensor object and where it was found.  Goes out: a placeholder of the graph and a
+TensorMatch guard; never its data. What a graph input cannot be (subclasses, sparse, quantized,
+functorch-wrapped, conjugate views, named, meta) breaks with the reason, and the operation runs as
+eager.
 """
 
 from __future__ import annotations

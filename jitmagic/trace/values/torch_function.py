@@ -1,9 +1,9 @@
 """Torch functions: one graph node each, or a break with the reason why not.
 
 Comes in: live torch functions (C functions, the public functions written in Python, methods of
-torch.Tensor taken from the class, torch.ops operators).  Goes out: a node through `record`, a constant
-where the result holds no tensor, or the break that builtins/torch_rules.py asks for. Python code of
-torch that is meant to be inlined (torch.nn.modules) is left to the core.
+torch.Tensor taken from the class, torch.ops operators).  Goes out: a node through `record`, a
+constant where the result holds no tensor, or the break that builtins/torch_rules.py asks for.
+Python code of torch that is meant to be inlined (torch.nn.modules) is left to the core.
 
 Torch's own functions are trusted not to be replaced: found inside torch they carry no guard.
 """
@@ -40,6 +40,7 @@ class TorchFunctionValue(BuiltinValue):
     """A torch function, known by identity. `refusal` says why a call cannot be in a graph."""
 
     __slots__ = ("refusal",)
+    obj: Any
 
     def __init__(self, obj: Any, refusal: str | None = None, source: Source | None = None) -> None:
         super().__init__(obj, source)
@@ -83,6 +84,7 @@ class TensorTypeMethod(BuiltinValue):
     """`torch.Tensor.add`: a method taken from the class."""
 
     __slots__ = ()
+    obj: Any
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner = args[0].realize(machine) if args else None

@@ -12,8 +12,6 @@ import enum
 import types
 from typing import Any
 
-import torch
-
 from ...guards.guard import IdentityIs
 from ...guards.source import Source
 from ..breaks import GraphBreak, UnknownObject
@@ -49,7 +47,6 @@ class TorchNamespace(GlobalsValue):
         if name not in self._known:
             self._known[name] = trusted(machine, self.live[name])
         return self._known[name]
-
 
     def builtin(self, machine: Machine, name: str) -> Value | None:
         found = vars(builtins).get(name)
@@ -144,5 +141,3 @@ def _intercept_inlined(machine: Machine, obj: Any, source: Source) -> Value | No
         return None
     machine.guard(IdentityIs(source, obj))
     return trusted_function(machine, obj, source)
-
-
