@@ -18,6 +18,9 @@ from jitmagic.loops.ir import Buffer, Load, LoopProgram, Nest, Store
 from jitmagic.loops.lower import lower
 from jitmagic.loops.values import compute
 from jitmagic.options import Options
+from jitmagic.runtime.alignment import aligned_arguments
+from jitmagic.runtime.store import Store as Cache
+from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule, split
 from jitmagic.target import Target
 from tests.loops.recording import clone, record
@@ -266,3 +269,33 @@ def test_names_that_kernels_use_themselves_are_not_parameters():
     for name in ("i0", "r0", "v1", "tl", "pid", "sum0"):
         assert taken[name] == f"p_{name}"
     assert "import triton" in source
+
+
+def bools(a, b):
+    below = a < b, a <= b, a > b, a >= b, a == b, a != b
+    return (*below, a ^ b, a & b, a | b, ~a, a.to(torch.float32), a.sum(0), a.any(1), b.all(0))
+
+
+def filled(a, x, k):
+    pad = torch.ops.aten.constant_pad_nd
+    low, high = float("-inf"), float("nan")
+    return pad(a, [1, 2], True), pad(x, [2, 1], low), pad(x, [1, 0], high), pad(k, [3, 1], -7)
+
+
+def test_bools():
+    g = torch.Generator().manual_seed(0)
+    a, b = torch.rand(7, 30, generator=g) < 0.5, torch.rand(7, 30, generator=g) < 0.5
+    check(bools, a, b)
+
+
+def test_fills():
+    check(filled, torch.rand(7, 30) < 0.5, torch.randn(7, 30), torch.arange(210).reshape(7, 30))
+
+
+def test_compiled_bools_and_fills(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    a, x, k = torch.rand(7, 30) < 0.5, torch.randn(7, 30), torch.arange(210).reshape(7, 30)
+    for fn, inputs in ((bools, (a, a)), (filled, (a, x, k))):
+        graph, _ = record(fn, *inputs)
+        plan, source = rendered(lower(graph, "test"))
+        build_cubins(source, aligned_arguments(plan, True), H200, Cache(tmp_path))

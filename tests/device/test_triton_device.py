@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from jitmagic.codegen.triton_ops import TL_DTYPES
 from jitmagic.loops.interp import run
-from tests.codegen.test_triton import BINARY, INTEGER, SPECIAL, UNARY, op_program
+from tests.codegen.test_triton import BINARY, INTEGER, SPECIAL, UNARY, bools, filled, op_program
 from tests.schedule.programs import PROGRAMS, made_inputs
 
 from .compiled import check, clone, compare, executable, lowered
@@ -98,6 +99,19 @@ def test_reductions_of_every_dtype():
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         x = randn(5, 19, dtype=dtype)
         check(lambda x: (x.amax(-1), x.amin(0), x.sum(-1), x.argmax(-1), x.mean(0)), x)
+
+
+def test_bools_and_fills():
+    a, b = randn(7, 30) > 0, randn(7, 30) > 0
+    check(bools, a, b)
+    check(filled, a, randn(7, 30), torch.arange(210, device="cuda:0").reshape(7, 30))
+
+
+def test_every_cast():
+    for source in TL_DTYPES:
+        values = torch.tensor([0.0, 1.0, 2.75, 100.3, -3.6 if source.is_signed else 7.0])
+        others = [kind for kind in TL_DTYPES if kind is not source]
+        check(lambda x: tuple(x.to(kind) for kind in others), values.to(source).cuda())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -18,6 +18,7 @@ from jitmagic.errors import ToolchainError
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.alignment import aligned_arguments, inputs_of_kernels
+from jitmagic.runtime.native import make_executable
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
@@ -63,7 +64,8 @@ def test_a_second_process_does_not_import_triton(tmp_path):
     script = """if True:
         import pickle, sys
         from pathlib import Path
-        from jitmagic.runtime.store import Store
+        from jitmagic.runtime.native import make_executable
+from jitmagic.runtime.store import Store
         from jitmagic.runtime.triton_kernels import build_cubins
         folder = Path(sys.argv[1])
         request = pickle.loads((folder / "request").read_bytes())
@@ -134,3 +136,23 @@ def test_alignment_follows_the_plan():
 def test_only_inputs_that_kernels_read_matter():
     plan = Plan("p", 2, (), (View(2, 1, (4,), (1,), 1), Launch("k", (2,))), (2,))
     assert inputs_of_kernels(plan) == (1,)
+
+
+def test_the_native_executor_looks_at_its_inputs_first():
+    steps = (View(1, 0, (4,), (1,), 0),)
+    plan = Plan("p", 1, (), steps, (1,))
+    seen = []
+
+    def otherwise(x):
+        seen.append(x)
+        return (x,)
+
+    run = make_executable(plan, {}, (0,), otherwise)
+    memory = torch.arange(20.0)
+    assert torch.equal(run(memory[4:8])[0], memory[4:8])
+    assert not seen
+    odd = memory[5:9]
+    assert run(odd)[0] is odd
+    assert len(seen) == 1
+    with pytest.raises(TypeError, match="takes 1 tensors"):
+        run(odd, odd)
