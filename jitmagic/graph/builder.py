@@ -41,7 +41,7 @@ __all__ = ["GraphBuilder", "map_nodes"]
 
 
 class GraphBuilder:
-    """A graph under construction. `grad_enabled` is the grad mode of the traced program right now."""
+    """A graph under construction. `grad_enabled` is the traced program's grad mode right now."""
 
     def __init__(self, grad_enabled: bool | None = None) -> None:
         self.graph = Graph()
@@ -159,7 +159,7 @@ class GraphBuilder:
     def _unpack(
         self, node: Node, value: Any, device: torch.device, lines: tuple[UserLine, ...]
     ) -> Any:
-        """Getitem nodes for the tensors of a tuple or list result; the structure with those nodes."""
+        """Getitem nodes for the tensors of a sequence; the structure with those nodes."""
         if isinstance(value, torch.Tensor):
             if id(value) not in self._nodes:
                 self._describe(node, value, spec_on(value, device), lines)

@@ -137,7 +137,7 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _is_safe(func: Any, tensors: list[torch.Tensor]) -> bool:
-    """Whether eager accepts these dtypes for sure: floating point, or floating point read by index."""
+    """Whether eager accepts these dtypes for sure: all floating, or floating read by index."""
     if func is aten.embedding.default:
         weight, indices = tensors
         return indices.dtype is torch.int64 and weight.is_floating_point() and weight.dim() == 2
@@ -181,7 +181,7 @@ _KERNEL_CHOOSES_STRIDES = (
 
 
 def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> Any:
-    """Convolution kernels keep channels_last where input or weight has it; the meta run does not."""
+    """Convolution kernels keep channels_last where input or weight has it; meta does not."""
     if not target_name(target).startswith(_CONVOLUTIONS) or not isinstance(result, torch.Tensor):
         return result
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -204,7 +204,7 @@ def _first_line(error: Exception) -> str:
 
 
 def input_meta(spec: TensorSpec) -> torch.Tensor:
-    """The meta tensor of a graph input: as `spec.meta_tensor`, and no leaf where the input is none."""
+    """The meta tensor of a graph input: as `spec.meta_tensor`; no leaf where the input is none."""
     with torch.inference_mode(False), torch.enable_grad():
         made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
         if not spec.requires_grad:
@@ -215,7 +215,7 @@ def input_meta(spec: TensorSpec) -> torch.Tensor:
 
 
 def _as_non_leaf(made: torch.Tensor) -> torch.Tensor:
-    """Give it a grad_fn without making it a view: in-place ops are allowed as on an intermediate."""
+    """Give it a grad_fn without making it a view: it may be written as an intermediate."""
     extents = sorted(zip(made.stride(), made.shape, strict=True))
     reach, overlaps = 0, False
     for stride, size in extents:

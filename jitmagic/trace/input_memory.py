@@ -43,7 +43,7 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
 
 
 def _guard_separate(machine: Machine, graph: GraphBuilder, builder: Builder) -> None:
-    """Guard that nothing shares memory with what is written; the others may share among themselves."""
+    """Guard that nothing shares memory with what is written; the others may do so."""
     written = list(graph.mutated_inputs)
     groups: list[list[Node]] = [[]]
     for node in graph.inputs:

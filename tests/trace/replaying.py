@@ -148,7 +148,7 @@ Make = Callable[[], tuple[Callable[..., Any], tuple]]
 
 
 def check(make: Make, *, backward: bool = False) -> r.Trace:
-    """`make()` gives a function and arguments; two of them, one run eager, one through its trace."""
+    """`make()` gives a function and arguments: one pair runs eager, one through its trace."""
     torch.manual_seed(0)
     fn, args = make()
     torch.manual_seed(0)

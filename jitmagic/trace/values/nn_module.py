@@ -122,7 +122,7 @@ class NNModuleValue(InstanceValue):
                 machine.guard(KeyAbsent(Item(table, part), name))
 
     def _of_class(self, machine: Machine, name: str) -> Value:
-        """A class attribute: trusted where torch's own class has it, guarded where the user's has."""
+        """A class attribute: trusted where torch's class has it, guarded where the user's has."""
         kind = self.cls.live
         base = next(base for base in kind.__mro__ if name in vars(base))
         if not belongs_to_torch(base.__module__) or name in machine.class_of(kind, None).written:

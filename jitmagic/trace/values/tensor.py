@@ -122,7 +122,7 @@ class TensorValue(Value):
         return self.kind
 
     def is_instance(self, machine: Machine, kind: type) -> bool:
-        """Parameter's metaclass also takes marked tensors of custom classes, which are no inputs."""
+        """Parameter's metaclass also takes marked tensors of other classes: no inputs."""
         if kind is torch.nn.Parameter:
             return issubclass(self.kind, kind)
         return super().is_instance(machine, kind)
