@@ -17,6 +17,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -179,11 +180,29 @@ def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
                 outputs = run(*inputs)
             finally:
                 graph.capture_end()
+    except RuntimeError:
+        _recover(graph, side)
+        raise
     finally:
         if collecting:
             gc.enable()
     torch.cuda.current_stream().wait_stream(side)
     return graph, outputs
+
+
+def _recover(graph: Any, side: torch.cuda.Stream) -> None:
+    """After a capture that failed, torch's allocator and random generator still think it goes on.
+
+    The allocator is told; the generator forgets at the end of the next capture, so one is made.
+    """
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), graph.pool())  # type: ignore[attr-defined]
+    with suppress(RuntimeError), torch.cuda.stream(side):
+        small = torch.zeros(1, device="cuda")
+        again = torch.cuda.CUDAGraph()
+        again.capture_begin(capture_error_mode="thread_local")
+        small.add_(1)
+        again.capture_end()
 
 
 class Replayer:
