@@ -149,7 +149,7 @@ def _rows(one: Structure, inner: tuple[tuple[Axis, ...], ...], target: Target, w
     longest = _power(max(_extent(axes) for axes in inner))
     across = one.outer and _lies_across(one)
     height = _height(rows, longest, bool(across), target)
-    limit = max(ROW // height, 16)
+    limit = max((ROW // 2 if across else ROW) // height, 16)
     sizes = {}
     for axes in inner:
         whole = _power(_extent(axes))

@@ -64,8 +64,7 @@ def test_a_second_process_does_not_import_triton(tmp_path):
     script = """if True:
         import pickle, sys
         from pathlib import Path
-        from jitmagic.runtime.native import make_executable
-from jitmagic.runtime.store import Store
+        from jitmagic.runtime.store import Store
         from jitmagic.runtime.triton_kernels import build_cubins
         folder = Path(sys.argv[1])
         request = pickle.loads((folder / "request").read_bytes())
