@@ -50,6 +50,7 @@ class _Builder:
     def arguments(self, part: Any) -> Any:
         """Extern arguments with slots in place of buffers."""
         if isinstance(part, BufferRef):
+            self.ensure_memory(part.name)  # tensors without elements are read unwritten
             return Slot(self.slots[part.name])
         if isinstance(part, (tuple, list)):
             return type(part)(self.arguments(item) for item in part)
@@ -68,6 +69,7 @@ class _Builder:
             case Extern():
                 self.call(step)
             case Alias(name, base, offset):
+                self.ensure_memory(base)
                 buffer = self.schedule.program.buffers[name]
                 view = View(self.slot(name), self.slots[base], buffer.shape, buffer.stride, offset)
                 self.steps.append(view)
@@ -105,6 +107,9 @@ def build_plan(schedule: Schedule, kernels: Mapping[str, str]) -> Plan:
     for number, step in enumerate(program.steps):
         builder.add(step)
         builder.free(dying.get(number, []))
+    for name in program.outputs:
+        if name is not None:
+            builder.ensure_memory(name)  # no step makes a tensor without elements
     outputs = tuple(None if name is None else builder.slots[name] for name in program.outputs)
     constants = tuple(program.constants.values())
     return Plan(

@@ -15,8 +15,10 @@ from itertools import count
 
 import torch
 
-from ..loops.expr import Axis
+from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, Reduction, Store, Value
+from ..schedule.rebuild import Rebuilder
+from ..schedule.score import extent_product
 from .structure import Pass, Structure
 from .triton_ops import WIDE, cast_text, closed, identity, typed
 from .triton_tile import Block, Tile
@@ -202,19 +204,23 @@ class _Kernel(Values):
     # -- reductions inside a pass ----------------------------------------------------------------
 
     def nested(self, node: Reduction, depth: int) -> None:
-        """A reduction that varies inside a pass: one point of its axes after the other."""
+        """A reduction that varies inside a pass: one point of its axes after the other.
+
+        Its axes get names of their own: elsewhere they may be blocks of the tile.
+        """
         inside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
         held, places = self._start(node, None)
-        axes = node.axes
+        axes = tuple(Axis(self._name("k"), axis.extent) for axis in node.axes)
+        bind = {old: AxisVar(new) for old, new in zip(node.axes, axes, strict=True)}
+        point = Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
+        self.learn(point)
         flat = axes[0].name if len(axes) == 1 else self._name("k")
-        extent = 1
-        for axis in axes:
-            extent *= axis.extent
-        self.scopes.append(Scope(f"for {flat} in range(0, {extent}):"))
+        self.scopes.append(Scope(f"for {flat}_at in range(0, {extent_product(axes)}):"))
+        self.line(f"{flat} = {flat}_at + tl.full([], 0, {self.position_dtype})")
         self._split(axes, flat)
         self.bind(axes)
-        self._join(node, held, places, self._entering(node, None), flat)
+        self._join(point, held, places, self._entering(point, None), flat)
         self.close()
         self.define(node, self._result(node, held, places))
         self.scopes.extend(inside)

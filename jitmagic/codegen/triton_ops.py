@@ -252,7 +252,7 @@ def cast_text(text: str, source: torch.dtype, target: torch.dtype) -> str:
     """`text` converted as Tensor.to converts it on the same device."""
     text = closed(text)
     if target == torch.bool:
-        return f"{text} != 0"
+        return f"{text}.to(tl.float32) != 0" if source in HALVES else f"{text} != 0"
     steps = [target]
     if target in HALVES and (source == torch.float64 or not source.is_floating_point):
         steps = [torch.float32, target]

@@ -38,8 +38,9 @@ from ..loops.ir import (
     Reduction,
     Value,
     operands,
+    walk,
 )
-from ..schedule.rebuild import expr_axes
+from ..schedule.rebuild import expr_axes, value_axes
 from .structure import Structure
 from .triton_ops import cast_text, closed, compute_text, literal, typed
 from .triton_tile import Block, Tile
@@ -82,10 +83,17 @@ class Values(ABC):
         self.one, self.tile, self.names, self.buffers = one, tile, names, buffers
         self.scopes = [Scope()]
         self.all_blocks = (*tile.outer, *tile.inner.values())
+        self.free = dict(one.free)
         self._home = {axis: block for block in self.all_blocks for axis in block.axes}
         self._uses = Counter(part for node in one.free for part in operands(node))
         self._uses.update(root for part in one.passes for root in part.roots)
         self._temporaries = 0
+
+    def learn(self, value: Value) -> None:
+        """Take in values that the structure does not have."""
+        nodes = walk((value,))
+        self.free |= value_axes(nodes)
+        self._uses.update(part for node in nodes for part in operands(node))
 
     @abstractmethod
     def nested(self, node: Reduction, depth: int) -> None:
@@ -135,7 +143,7 @@ class Values(ABC):
 
     def blocks_of(self, value: Value) -> set[Block]:
         """The blocks along which a value varies."""
-        return self.blocks_over(self.one.free[value])
+        return self.blocks_over(self.free[value])
 
     def blocks_over(self, axes: Iterable[Axis]) -> set[Block]:
         return {self._home[axis] for axis in axes if axis in self._home}
@@ -199,7 +207,7 @@ class Values(ABC):
         if isinstance(node, Constant):
             self.scopes[0].env[node] = Text(typed(node.value, node.dtype), 0, named=True)
             return
-        depth = self._depth(self.one.free[node], operands(node))
+        depth = self._depth(self.free[node], operands(node))
         if isinstance(node, Reduction):
             self.nested(node, depth)
             return
@@ -310,7 +318,7 @@ class Values(ABC):
         self._write(expr.value)
         if (found := self.known(expr)) is not None:
             return found.code
-        home = self._depth(self.one.free[expr.value], (expr.value,))
+        home = self._depth(self.free[expr.value], (expr.value,))
         given, size = self._reach(expr.value, home), expr.extent
         name = self._temporary()
         inside = f"({name} >= -{size}) & ({name} < {size})"
