@@ -107,9 +107,9 @@ def build_plan(schedule: Schedule, kernels: Mapping[str, str]) -> Plan:
     for number, step in enumerate(program.steps):
         builder.add(step)
         builder.free(dying.get(number, []))
-    for name in program.outputs:
-        if name is not None:
-            builder.ensure_memory(name)  # no step makes a tensor without elements
+    for output in program.outputs:
+        if output is not None:
+            builder.ensure_memory(output)  # no step makes a tensor without elements
     outputs = tuple(None if name is None else builder.slots[name] for name in program.outputs)
     constants = tuple(program.constants.values())
     return Plan(

@@ -26,6 +26,10 @@ from jitmagic.target import Target
 from tests.loops.recording import record
 from tests.schedule.programs import PROGRAMS, made_inputs
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "loops"))  # as its conftest does
+
+from tests.loops.test_fuzz import chain  # noqa: E402
+
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 128 << 10, 50 << 20, "", 132)
 CPU = torch.device("cpu")
@@ -155,3 +159,16 @@ def test_the_native_executor_looks_at_its_inputs_first():
     assert len(seen) == 1
     with pytest.raises(TypeError, match="takes 1 tensors"):
         run(odd, odd)
+
+
+@needs_triton
+@pytest.mark.parametrize("seed", range(0, 40, 4))
+def test_random_chains_compile(seed, store, monkeypatch, tmp_path):
+    """Reductions inside passes, masks, gathers: code that the programs above do not have."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    torch.manual_seed(seed)
+    x = torch.randn(3, 4, 5)
+    graph, _ = record(chain(seed, x), x)
+    plan, source = render(schedule(lower(graph, "test"), H200, Options()), H200)
+    if source is not None:
+        build_cubins(source, aligned_arguments(plan, True), H200, store)
