@@ -20,8 +20,9 @@ from typing import Any
 
 from .errors import OptionError
 
-__all__ = ["MODES", "PRECISIONS", "Options", "disabled_by_environment", "make_options"]
+__all__ = ["BACKENDS", "MODES", "PRECISIONS", "Options", "disabled_by_environment", "make_options"]
 
+BACKENDS = ("native", "aot_eager", "eager")
 MODES = ("default", "reduce-overhead", "max-autotune")
 PRECISIONS = ("eager", "fast")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
@@ -79,6 +80,8 @@ def make_options(extra: Mapping[str, Any] | None = None, /, **given: Any) -> Opt
 
 
 def _check(options: Options) -> None:
+    if not callable(options.backend):
+        _one_of("backend", options.backend, BACKENDS)
     _one_of("mode", options.mode, MODES)
     _one_of("precision", options.precision, PRECISIONS)
     _one_of("cpu_tier", options.cpu_tier, CPU_TIERS)
