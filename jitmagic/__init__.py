@@ -10,10 +10,10 @@ In a notebook: `%load_ext jitmagic`, then `%%compile`.
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .api import disable, graph_break, is_compiling, jit, reset
-from .diagnostics import Explanation, explain
 from .diagnostics.progress import install as _show_progress
 from .errors import (
     CompileFailed,
@@ -29,6 +29,9 @@ from .errors import (
     Unsupported,
 )
 from .options import Options
+
+if TYPE_CHECKING:
+    from .diagnostics.explain import Explanation, explain
 
 __all__ = [
     "CompileFailed",
@@ -55,6 +58,17 @@ __all__ = [
 __version__ = "0.1.0"
 
 _show_progress()
+
+
+def __getattr__(name: str) -> Any:
+    """explain and Explanation know every stage's results: they are loaded when first asked for."""
+    if name not in ("Explanation", "explain"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(".diagnostics.explain", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def load_ipython_extension(shell: Any) -> None:

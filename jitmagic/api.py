@@ -1,22 +1,30 @@
 """The public verbs: jit, disable, reset, graph_break, is_compiling.
 
-`jit` turns its keywords into `Options` and hands frame a compiler (pipeline.compile_frame); everything
-else about tagging is frame's. Two functions carry a mark that the tracer recognises by identity.
+`jit` turns its keywords into `Options` and hands frame a compiler; everything else about tagging is
+frame's. The compiler is the pipeline, imported when the first frame is compiled and nowhere else
+(`load_pipeline`): importing jitmagic brings tagging and dispatch only. Two functions carry a mark that
+the tracer recognises by identity.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import gc
+import importlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType, ModuleType
 from typing import Any, TypeVar, overload
 
+from .bytecode import FrameSnapshot
 from .errors import TaggingError
-from .frame.handle import Compiler, Handle, all_handles
+from .frame.handle import Compiler, Handle, Skip, all_handles
 from .frame.hook import Suspended
+from .frame.native import Entry
 from .frame.tag import handle_of, original_of, tag, untag
 from .options import Options, disabled_by_environment, make_options
-from .pipeline import compile_frame
-from .trace.resume import FlatCode
+from .records import CompileRecord
 
 __all__ = [
     "disable",
@@ -30,7 +38,43 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_COMPILER = Compiler(compile_frame, FlatCode.of)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A full collection walks torch's whole heap (0.1 s); importing and compiling set one off."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def load_pipeline() -> ModuleType:
+    """The stages, imported at the first call: the one import of the package that waits."""
+    with _collector_paused():
+        return importlib.import_module(".pipeline", __package__)
+
+
+def prepare() -> None:
+    """Load the stages in the background, as `%load_ext jitmagic` does while the user still types."""
+    threading.Thread(target=load_pipeline, name="jitmagic-prepare", daemon=True).start()
+
+
+def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+    with _collector_paused():
+        made: Entry | Skip = load_pipeline().compile_frame(handle, snapshot, record)
+    return made
+
+
+def _flatten(code: CodeType) -> Any:
+    return load_pipeline().flatten(code)
+
+
+_COMPILER = Compiler(_compile_frame, _flatten)
 
 
 @overload

@@ -39,11 +39,13 @@ from .target import Target, find_target
 from .trace.emit import CannotRestore, Home, emit
 from .trace.machine import trace
 from .trace.result import Break, Trace
+from .trace.resume import FlatCode
 from .trace.template import template_of
 
-__all__ = ["compile_frame"]
+__all__ = ["compile_frame", "flatten"]
 
 Graph = Callable[..., tuple[Any, ...]]
+flatten = FlatCode.of
 
 
 def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:

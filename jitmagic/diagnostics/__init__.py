@@ -1,7 +1,4 @@
-"""diagnostics: reads the records that pipeline keeps and shows them. No stage knows of this room."""
+"""diagnostics: reads the records that pipeline keeps and shows them. No stage knows of this room.
 
-from __future__ import annotations
-
-from .explain import BreakReport, Explanation, KernelReport, explain, explanation_of
-
-__all__ = ["BreakReport", "Explanation", "KernelReport", "explain", "explanation_of"]
+`explain` knows the results of the stages; `progress` knows the records only, and is loaded with jitmagic.
+"""

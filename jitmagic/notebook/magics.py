@@ -20,7 +20,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.display import display
 
-from ..api import jit, original_of
+from ..api import jit, original_of, prepare
 from ..diagnostics.explain import Explanation, explanation_of
 from ..errors import OptionError, TaggingError
 from ..options import BACKENDS, MODES
@@ -150,6 +150,7 @@ def load(shell: InteractiveShell) -> None:
     magics = CompileMagics(shell)
     shell.register_magics(magics)
     _LOADED[id(shell)] = magics
+    prepare()
 
 
 def unload(shell: InteractiveShell) -> None:
