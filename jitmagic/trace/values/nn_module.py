@@ -201,8 +201,10 @@ class NNModuleValue(InstanceValue):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         kind = self.cls.live
+        # A GraphModule's own __call__ only adds to the traceback when its forward raises.
+        own_call = kind.__call__ is torch.nn.Module.__call__
         plain = (
-            kind.__call__ is torch.nn.Module.__call__
+            (own_call or issubclass(kind, torch.fx.GraphModule))
             and kind._call_impl is torch.nn.Module._call_impl  # type: ignore[attr-defined]
         )
         if not plain:
