@@ -57,7 +57,7 @@ def _head(text: str) -> str:
     """The includes, and one alias per number of lanes that the text uses."""
     widths = sorted({int(found) for found in re.findall(r"\bV(\d+)<", text)})
     lines = ["#include <jitmagic/loop.h>"]
-    if "jm::gemm(" in text:
+    if "jm::gemm<" in text:
         lines += ["#include <jitmagic/gemm.h>", "", "constexpr int L = jm::lanes<float>;"]
         lines.append("template <class T> using VL = jm::Vec<T, L>;")
     else:

@@ -47,13 +47,17 @@ def write_product(one: Structure, product: Product, body: Body, names: Mapping[s
     assert main is not None
     m, n, k = product.m, product.n, product.k
     a, b = product.a.index[0], product.b.index[0]
-    left = f"{{{_start(names[product.a.buffer], a)}, {coefficient(a, m)}, {coefficient(a, k)}}}"
-    right = f"{{{_start(names[product.b.buffer], b)}, {coefficient(b, k)}, {coefficient(b, n)}}}"
+    a_steps = f"{coefficient(a, m)}, {coefficient(a, k)}"
+    b_steps = f"{coefficient(b, k)}, {coefficient(b, n)}"
+    left = f"{{{_start(names[product.a.buffer], a)}, {a_steps}}}"
+    right = f"{{{_start(names[product.b.buffer], b)}, {b_steps}}}"
     target = _start(names[main.buffer], main.index[0])
     sizes = f"{m.extent}, {n.extent}, {k.extent}"
-    head = f"jm::gemm({sizes}, {left}, {right}, {target}, {coefficient(main.index[0], m)},"
     body.set_lanes(n, None)
-    body.line(head)
+    # chosen by the compiler, so that it compiles one method of the three
+    way = f"jm::gemm_way({m.extent}, {n.extent}, {{nullptr, {a_steps}}}, {{nullptr, {b_steps}}})"
+    body.line(f"jm::gemm<{way}>(")
+    body.line(f"    {sizes}, {left}, {right}, {target}, {coefficient(main.index[0], m)},")
     arguments = f"auto sum, int64_t {m.name}, int64_t {n.name}, int64_t n"
     body.open(f"    [&]({arguments}) JM_BODY {{", (m, n), footer="});")
     body.define(product.total, "sum", vector=True)

@@ -1,11 +1,13 @@
 // Small and medium fp32 matrix products: C[M,N] = epilogue(A[M,K] B[K,N]), for sizes where a call
 // into a BLAS costs as much as the work.
 //
-// In: jm::gemm(M, N, K, {a, a_m, a_k}, {b, b_k, b_n}, c, ldc, epilogue, threads = 0), strides in
-// elements. A has any strides, B is contiguous along N or along K, C's rows are contiguous.
+// In: jm::gemm<Way>(M, N, K, {a, a_m, a_k}, {b, b_k, b_n}, c, ldc, epilogue, threads = 0), strides
+// in elements. A has any strides, B is contiguous along N or along K, C's rows are contiguous.
 //     NN                      A {a, lda, 1}    B {b, ldb, 1}
 //     NT  linear: x W^T       A {x, ldx, 1}    B {w, 1, ldw}
 //     TN  dW = dY^T X         A {dy, 1, ldy}   B {x, ldx, 1}
+// Way is what gemm_way(M, N, a, b) gives. A caller that knows sizes and strides when it is compiled
+// names it, and one method is compiled; without it all three are, and the call chooses.
 // The epilogue sees each finished Vec before it is stored, its lanes C[m, n … n + count):
 //     Vec<float, L> epilogue(Vec<float, L> sum, int64_t m, int64_t n, int64_t count)
 // NoEpilogue{}, AddBias{bias} and AddInto{c, ldc} (C += A B) are ready; a lambda must load with
@@ -301,17 +303,32 @@ template <class E> JM_INLINE void gemm_dots(int64_t M, int64_t N, int64_t K, Mat
 
 }   // namespace detail
 
-template <class E> inline void gemm(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b, float* c,
-                                    int64_t ldc, const E& epilogue, int threads = 0) {
+// How a product is computed; see Method above.
+enum class Way { Dots, Swapped, Plain };
+
+constexpr Way gemm_way(int64_t M, int64_t N, MatrixA a, MatrixB b) {
+    if (b.n == 1 || a.k != 1) return Way::Plain;
+    return M < detail::L / 2 ? Way::Dots : M <= N ? Way::Swapped : Way::Plain;
+}
+
+template <Way W, class E> inline void gemm(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
+                                           float* c, int64_t ldc, const E& epilogue,
+                                           int threads = 0) {
     using namespace detail;
     Output<E> out{c, ldc, epilogue};
     int team = threads_for(M * N * (K + 16), thread_grain, threads);
-    if (b.n != 1 && a.k == 1 && M < L / 2) {
-        gemm_dots(M, N, K, a, b, out, team);
-    } else if (b.n != 1 && a.k == 1 && M <= N) {
+    if constexpr (W == Way::Dots) gemm_dots(M, N, K, a, b, out, team);
+    else if constexpr (W == Way::Swapped)
         gemm_tiles<true>({N, M, K}, {b.p, b.n, b.k}, {a.p, a.m, a.k}, out, team);
-    } else {
-        gemm_tiles<false>({M, N, K}, {a.p, a.m, a.k}, {b.p, b.n, b.k}, out, team);
+    else gemm_tiles<false>({M, N, K}, {a.p, a.m, a.k}, {b.p, b.n, b.k}, out, team);
+}
+
+template <class E> inline void gemm(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b, float* c,
+                                    int64_t ldc, const E& epilogue, int threads = 0) {
+    switch (gemm_way(M, N, a, b)) {
+    case Way::Dots: return gemm<Way::Dots>(M, N, K, a, b, c, ldc, epilogue, threads);
+    case Way::Swapped: return gemm<Way::Swapped>(M, N, K, a, b, c, ldc, epilogue, threads);
+    case Way::Plain: return gemm<Way::Plain>(M, N, K, a, b, c, ldc, epilogue, threads);
     }
 }
 
