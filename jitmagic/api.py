@@ -1,9 +1,9 @@
 """The public verbs: jit, disable, reset, graph_break, is_compiling.
 
-`jit` turns its keywords into `Options` and hands frame a compiler; everything else about tagging is
-frame's. The compiler is the pipeline, imported when the first frame is compiled and nowhere else
-(`load_pipeline`): importing jitmagic brings tagging and dispatch only. Two functions carry a mark that
-the tracer recognises by identity.
+`jit` turns its keywords into `Options` and hands frame a compiler; everything else about tagging
+is frame's. The compiler is the pipeline, imported when the first frame is compiled and nowhere else
+(`load_pipeline`): importing jitmagic brings tagging and dispatch only. Two functions carry a mark
+that the tracer recognises by identity.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import functools
 import gc
 import importlib
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, ModuleType
 from typing import Any, TypeVar, overload
 
 from .bytecode import FrameSnapshot
-from .errors import TaggingError
+from .errors import FallbackWarning, TaggingError
 from .frame.handle import Compiler, Handle, Skip, all_handles
 from .frame.hook import Suspended
 from .frame.native import Entry
@@ -60,7 +61,7 @@ def load_pipeline() -> ModuleType:
 
 
 def prepare() -> None:
-    """Load the stages in the background, as `%load_ext jitmagic` does while the user still types."""
+    """Load the stages in the background, as `%load_ext` does while the user still types."""
     threading.Thread(target=load_pipeline, name="jitmagic-prepare", daemon=True).start()
 
 
@@ -98,17 +99,21 @@ def jit(
     backend: "native", "aot_eager", "eager", or a callable (gm, example_inputs) -> callable.
     mode: "default", "reduce-overhead" (CUDA graphs) or "max-autotune".
     fullgraph: raise `Unsupported` instead of breaking the graph.
+    dynamic: True is accepted with a warning: each new shape is compiled anew for now.
     options: further names of `jitmagic.Options`, as a mapping or an Options object.
 
-    A function comes back as a real Python function of the same signature; modules are changed in place
-    and come back themselves. Nothing is compiled before the first call. Used with keywords alone it is
-    a decorator. Raises TaggingError for what cannot be tagged, OptionError for unknown options.
+    A function comes back as a real Python function of the same signature; modules are changed in
+    place and come back themselves. Nothing is compiled before the first call. Used with keywords
+    alone it is a decorator. Raises TaggingError for what cannot be tagged, OptionError for unknown
+    options.
     """
-    if isinstance(options, Options):
-        chosen = options
-    else:
-        chosen = make_options(
-            options, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic
+    chosen = make_options(options, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
+    if chosen.dynamic:
+        warnings.warn(
+            "dynamic=True: symbolic shapes are not built yet; each new shape is compiled anew, "
+            f"up to recompile_limit={chosen.recompile_limit} variants",
+            FallbackWarning,
+            stacklevel=2,
         )
     if fn is None:
         return functools.partial(_tag, options=chosen)

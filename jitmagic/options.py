@@ -1,9 +1,9 @@
 """The options: one frozen object, few knobs, and the only reader of JITMAGIC_* variables.
 
 Comes in: keyword arguments of `jit`, a `dict` given as `options=`, the environment.
-Goes out: a validated, hashable `Options`. Unknown names raise `OptionError` and name the known
-ones. The environment is read when an `Options` is made (not at import), so a notebook may set it at
-any time.
+Goes out: a validated, hashable `Options`. Unknown names and values raise `OptionError` and name
+the known ones. The environment is read when `make_options` runs (not at import), so a notebook may
+set it at any time.
 
     JITMAGIC_CXX        path of the C++ compiler; empty: act as if there were none
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
@@ -47,6 +47,9 @@ class Options:
     cxx: str | None = None  # None: look for one; "": there is none
     cache_dir: str | None = None
 
+    def __post_init__(self) -> None:
+        _check(self)
+
 
 def _from_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
@@ -64,16 +67,28 @@ def disabled_by_environment() -> bool:
     return os.environ.get("JITMAGIC_DISABLE", "") not in ("", "0")
 
 
-def make_options(extra: Mapping[str, Any] | None = None, /, **given: Any) -> Options:
-    """Build options from keywords and an `options=` mapping; raises OptionError on unknown
-    names."""
+def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: Any) -> Options:
+    """Build options from keywords and what `options=` was given.
+
+    A mapping has the last word; of an Options object, keywords that are not at their default change
+    a copy. Raises OptionError on unknown names and values.
+    """
+    if isinstance(extra, Options):
+        defaults = {f.name: f.default for f in fields(Options)}
+        changed = {name: value for name, value in given.items() if value != defaults[name]}
+        return _complete(replace(extra, **changed)) if changed else extra
+    if extra is not None and not isinstance(extra, Mapping):
+        raise OptionError("value for options", extra, ("a mapping", "jitmagic.Options"))
     known = tuple(f.name for f in fields(Options))
     merged = {**_from_environment(), **given, **(extra or {})}
     for name in merged:
         if name not in known:
             raise OptionError("option", name, known)
-    options = Options(**merged)
-    _check(options)
+    return _complete(Options(**merged))
+
+
+def _complete(options: Options) -> Options:
+    """What one option says about another."""
     if options.mode == "reduce-overhead" and not options.cuda_graphs:
         options = replace(options, cuda_graphs=True)
     return options
@@ -85,12 +100,22 @@ def _check(options: Options) -> None:
     _one_of("mode", options.mode, MODES)
     _one_of("precision", options.precision, PRECISIONS)
     _one_of("cpu_tier", options.cpu_tier, CPU_TIERS)
-    if options.dynamic not in (None, True, False):
-        raise OptionError("value for dynamic", options.dynamic, ("None", "True", "False"))
+    for name in ("fullgraph", "cuda_graphs", "fuse", "verify"):
+        _of_type(name, getattr(options, name), bool, ("True", "False"))
+    if options.dynamic is not None:
+        _of_type("dynamic", options.dynamic, bool, ("None", "True", "False"))
+    for name in ("cxx", "cache_dir"):
+        if getattr(options, name) is not None:
+            _of_type(name, getattr(options, name), str, ("None", "a path as a string"))
     for name in ("recompile_limit", "inline_depth", "unroll_limit"):
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise OptionError(f"value for {name}", value, ("a positive integer",))
+
+
+def _of_type(name: str, given: object, wanted: type, known: tuple[str, ...]) -> None:
+    if not isinstance(given, wanted):
+        raise OptionError(f"value for {name}", given, known)
 
 
 def _one_of(kind: str, given: object, known: tuple[str, ...]) -> None:

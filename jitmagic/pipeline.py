@@ -1,11 +1,11 @@
 """The order of the stages: the only file that knows it. Read it as a table of contents.
 
     compile_frame   snapshot -> Entry (guards, executable or residual) | Skip
-      compile_graph   torch-level graph -> callable: backend "native" | "aot_eager" | "eager" | yours
+      compile_graph   torch-level graph -> callable: backend "native", "aot_eager", "eager", yours
         build_native    one ATen graph -> executable: lower, schedule, render, load
 
-Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and lets
-the progress line speak. A stage that fails makes the frame run as eager, visibly (FallbackWarning);
+Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and
+lets the progress line speak. A stage that fails makes the frame run as eager, visibly (FallbackWarning);
 `Unsupported` (fullgraph) and KeyboardInterrupt pass through.
 """
 
@@ -23,7 +23,7 @@ from .autograd.partition import partition
 from .autograd.shell import make_callable
 from .bytecode import FrameSnapshot
 from .codegen import render
-from .errors import FallbackWarning, ToolchainError, Unsupported
+from .errors import CompileFailed, FallbackWarning, Unsupported
 from .frame.handle import Handle, Skip
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .graph.verify import verify as verify_graph
@@ -64,9 +64,7 @@ def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord
 
 
 def _computes(traced: Trace) -> bool:
-    return any(
-        node.op != "placeholder" and node.op != "output" for node in traced.graph.graph.nodes
-    )
+    return any(node.op not in ("placeholder", "output") for node in traced.graph.graph.nodes)
 
 
 def _make_entry(
@@ -117,7 +115,10 @@ def compile_graph(
     if callable(options.backend):
         inputs = [read_source(entry.source, snapshot) for entry in traced.inputs]
         with record.stage("backend"):
-            return _as_tuple(options.backend(traced.graph, inputs))
+            made = options.backend(traced.graph, inputs)
+        if not callable(made):
+            raise CompileFailed(f"the backend returned {made!r}, which is not callable")
+        return _as_tuple(made)
     return _compile_ahead(traced.graph, specs, options, record)
 
 
@@ -166,13 +167,15 @@ def _build_replay(
 def _build_graph(
     gm: torch.fx.GraphModule, name: str, options: Options, record: CompileRecord
 ) -> Graph:
-    """Kernels of the best tier that works here; a tier that fails hands over to the next, visibly."""
+    """Kernels of the best tier that works; one that fails hands over to the next, visibly."""
     device = _device_of(gm)
     target = find_target(device, options)
+    if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":
+        _warn_no_compiler(target, options)
     while target.tier != "aten":
         try:
             return build_native(gm, name, target, options, record)
-        except (ToolchainError, ImportError) as error:
+        except (CompileFailed, ImportError) as error:
             weaker = replace(options, cpu_tier="numba" if target.tier == "cpp" else "aten")
             lower_tier = find_target(device, weaker)
             if lower_tier.tier == target.tier:
@@ -180,6 +183,16 @@ def _build_graph(
             _warn_fallback(name, target, lower_tier, error)
             target, options = lower_tier, weaker
     return _build_replay(gm, name, options, record)
+
+
+def _warn_no_compiler(target: Target, options: Options) -> None:
+    named = f" (asked for: {options.cxx!r})" if options.cxx is not None else ""
+    warnings.warn(
+        f"{target.why}{named}; CPU code is made with {target.tier}\n"
+        "  hint: install g++ or clang++, or set JITMAGIC_CXX to the path of a C++ compiler",
+        FallbackWarning,
+        stacklevel=2,
+    )
 
 
 def _warn_fallback(name: str, target: Target, weaker: Target, error: Exception) -> None:

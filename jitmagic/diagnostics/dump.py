@@ -1,7 +1,7 @@
 """dump: everything an explanation knows, as a folder of files that run.
 
-dump(explanation, folder)   graphs as graph_N.py (importable, with example shapes), generated kernels
-                            with their suffix, guards and times as text, the report as HTML
+dump(explanation, folder)   graphs as graph_N.py (importable), generated kernels with their suffix,
+                            guards as text, the report as text and HTML
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """explain: what was captured, why it broke, what was fused, what it costs.
 
-Comes in: the journal of a handle (records of every frame compiled for it, resume functions included).
-Goes out: an `Explanation`, plain data, readable as text, by rich, and as static HTML in a notebook. All
-counts in all views come from here, so no two of them can disagree.
+Comes in: the journal of a handle (records of every frame compiled for it, resume functions
+included). Goes out: an `Explanation`, plain data, readable as text, by rich, and as static HTML in
+a notebook. All counts in all views come from here, so no two of them can disagree.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KernelReport:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Everything known about one compiled function. Times in seconds."""
 
@@ -75,6 +75,8 @@ class Explanation:
         from .report import text_report  # noqa: PLC0415 - report knows Explanation, not the reverse
 
         return text_report(self)
+
+    __repr__ = __str__  # what the prompt and IPython without HTML show
 
     def __rich__(self) -> Any:
         from .report import rich_report  # noqa: PLC0415

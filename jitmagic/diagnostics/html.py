@@ -76,7 +76,8 @@ def _kernels(found: Explanation) -> str:
     sources = "".join(f"<pre>{escape(text)}</pre>" for text in texts)
     head = "<tr><th>kernel</th><th>graph</th><th>language</th><th>computes</th></tr>"
     return (
-        f"<details open><summary>kernels ({len(found.kernels)})</summary><table>{head}{rows}</table>"
+        f"<details open><summary>kernels ({len(found.kernels)})</summary>"
+        f"<table>{head}{rows}</table>"
         f"<details><summary>generated source</summary>{sources}</details></details>"
     )
 

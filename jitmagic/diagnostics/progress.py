@@ -1,8 +1,8 @@
 """The progress line: what is being compiled, once it takes longer than a blink.
 
-Comes in: stage begin and end events of `records.watchers`. Goes out: one line on stderr, rewritten in
-place on a terminal and in notebooks, that says which function is in which stage; it is wiped when the
-compile ends. Nothing is printed for compiles that end within `AFTER` seconds.
+Comes in: stage begin and end events of `records.watchers`. Goes out: one line on stderr, rewritten
+in place on a terminal and in notebooks, that says which function is in which stage; it is wiped
+when the compile ends. Nothing is printed for compiles that end within `AFTER` seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AFTER = 0.3  # seconds of silence
 
 
 class Progress:
-    """One watcher for the process; compiles on several threads share the line, the last one speaks."""
+    """One watcher for the process; compiles on several threads share the line, the last speaks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,6 +1,7 @@
 """An Explanation for people: plain text, and the same through rich.
 
-Both show the user's own source with the graph breaks on their lines, then guards, kernels and times.
+Both show the user's own source with the graph breaks on their lines, then guards, kernels and
+times.
 """
 
 from __future__ import annotations
@@ -41,15 +42,20 @@ def source_rows(found: Explanation) -> list[tuple[int, str, list[BreakReport]]]:
     rows = []
     for offset, line in enumerate(lines):
         number = first + offset
-        here = [b for b in found.break_reasons if b.where.lineno == number]
+        here = [b for b in _distinct(found) if b.where.lineno == number]
         rows.append((number, line.rstrip(), [b for b in here if b.where.filename == filename]))
     return rows
 
 
 def elsewhere(found: Explanation) -> list[BreakReport]:
     """Breaks that are not on a line of the function itself."""
-    shown = {id(b) for _, _, breaks in source_rows(found) for b in breaks}
-    return [b for b in found.break_reasons if id(b) not in shown]
+    shown = {b for _, _, breaks in source_rows(found) for b in breaks}
+    return [b for b in _distinct(found) if b not in shown]
+
+
+def _distinct(found: Explanation) -> list[BreakReport]:
+    """A line inside a callee breaks the callee and its caller: two breaks, told once."""
+    return list(dict.fromkeys(found.break_reasons))
 
 
 def rich_report(found: Explanation) -> RenderableType:

@@ -6,3 +6,7 @@ callees reached from tagged code handles of their own, `skip` says which code is
 and `native` lowers guards to native programs. Knows nothing of tracing and compiling: the compile
 function is injected.
 """
+
+from __future__ import annotations
+
+from . import native  # noqa: F401  # first of all: says NativeMissing, with the remedy

@@ -1,0 +1,255 @@
+"""explain(): its counts are what happened, and every view shows the user's own lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+import jitmagic
+from jitmagic.api import handle_of
+from jitmagic.diagnostics.dump import dump
+from jitmagic.diagnostics.explain import explanation_of
+from jitmagic.errors import FallbackWarning
+from jitmagic.runtime.toolchain import header_folder
+
+
+def whole(x: Tensor, y: Tensor) -> Tensor:
+    return torch.relu(x * y + 2).sum(-1)
+
+
+def broken(x: Tensor) -> Tensor:
+    y = x.sin() * 2
+    print("a < b & c")  # <script>alert("x")</script>
+    return y.cos() + 1
+
+
+def calls(x: Tensor) -> Tensor:
+    y = helper(x)
+    return y + 1
+
+
+def helper(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return x * 2
+    return x * 3
+
+
+PRINTS = broken.__code__.co_firstlineno + 2
+
+
+def ran(fn: Any, *args: Any) -> list[torch.fx.GraphModule]:
+    """The graphs that a backend of our own is handed for the same call."""
+    seen: list[torch.fx.GraphModule] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        seen.append(gm)
+        return gm.forward
+
+    jitmagic.jit(fn, backend=backend)(*args)
+    return seen
+
+
+def ops(gm: torch.fx.GraphModule) -> int:
+    return sum(n.op in ("call_function", "call_method", "call_module") for n in gm.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "breaks"),
+    [(whole, (torch.randn(4, 5), torch.randn(4, 5)), 0), (broken, (torch.ones(3),), 1)]
+    + [(calls, (torch.ones(3),), 2)],  # the callee's line ends its graph and its caller's
+)
+def test_counts_agree_with_what_a_backend_sees(fn: Any, args: Any, breaks: int) -> None:
+    found, graphs = jitmagic.explain(fn)(*args), ran(fn, *args)
+    assert found.graph_break_count == len(found.break_reasons) == breaks
+    assert found.graph_count == len(found.graphs) == len(graphs)
+    assert found.op_count == sum(map(ops, graphs))
+
+
+def test_counts_of_kernels_guards_and_times() -> None:
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    found = jitmagic.explain(whole)(x, y)
+    (kernel,) = found.kernels
+    assert kernel.language == "cpp"
+    assert kernel.name in kernel.text
+    assert not found.externs
+    assert found.guards
+    assert found.seconds == pytest.approx(sum(s for _, s in found.compile_times))
+    assert {"trace", "lower", "schedule", "render", "load", "emit"} <= {
+        n for n, _ in found.compile_times
+    }
+    assert not found.outcomes
+
+
+def test_breaks_are_on_the_users_line() -> None:
+    (found,) = jitmagic.explain(broken)(torch.ones(3)).break_reasons
+    assert (found.where.filename, found.where.lineno) == (__file__, PRINTS)
+    assert found.reason
+    assert found.hint
+
+
+def test_breaks_in_a_callee_are_on_the_callees_line() -> None:
+    found = jitmagic.explain(calls)(torch.ones(3))
+    (reason,) = {(b.where.lineno, b.where.function) for b in found.break_reasons}
+    assert reason[0] == helper.__code__.co_firstlineno + 1
+    assert str(found).count("if x.sum() > 0:") == 1
+    assert repr(found) == str(found)
+
+
+def _rich(found: Any) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120, color_system=None).print(found)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("view", [str, _rich], ids=["text", "rich"])
+def test_text_views_show_line_reason_and_hint(view: Any) -> None:
+    found = jitmagic.explain(broken)(torch.ones(3))
+    text, report = view(found), found.break_reasons[0]
+    assert 'print("a < b & c")' in text
+    assert f"{PRINTS} | " in text
+    assert f"graph break: {report.reason}" in text
+    assert f"hint: {report.hint.split(',')[0]}" in text
+    assert "2 graphs, 1 graph break" in text
+    rows = text.splitlines()
+    at = next(i for i, row in enumerate(rows) if 'print("a < b' in row)
+    assert "graph break:" in rows[at + 1]
+
+
+class _Parsed(HTMLParser):
+    """Tags in order and all text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_html_is_escaped_static_and_well_formed() -> None:
+    found = jitmagic.explain(broken)(torch.ones(3))
+    html = found._repr_html_()
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    parsed = _Parsed(html)
+    assert not parsed.open
+    assert 'print("a < b & c")  # <script>alert("x")</script>' in parsed.text
+    assert f"graph break: {found.break_reasons[0].reason}" in parsed.text
+    assert "2 graphs, 1 graph break" in parsed.text
+    assert not {"script", "link", "img", "iframe"} & set(parsed.tags)
+
+
+def test_names_are_escaped_too() -> None:
+    html = jitmagic.explain(lambda x: x + 1)(torch.ones(2))._repr_html_()
+    assert "&lt;lambda&gt;" in html
+    assert "<lambda>" not in html
+
+
+def test_explain_leaves_the_tagged_function_alone() -> None:
+    run = jitmagic.jit(whole, options={"recompile_limit": 3})
+    x = torch.randn(3, 4)
+    run(x, x)
+    before = explanation_of(run)
+    jitmagic.explain(run)(torch.randn(5, 6), torch.randn(5, 6))
+    assert explanation_of(run) == before
+    assert len(handle_of(run).dispatcher.entries) == 1
+
+
+def test_explain_of_modules_and_of_a_model_in_training() -> None:
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    found = jitmagic.explain(module)(torch.randn(3, 4))
+    assert (found.graph_count, found.graph_break_count) == (1, 0)
+    assert handle_of(module) is None
+    assert found.name == "Sequential"
+
+
+def test_the_call_happens_once(capsys: pytest.CaptureFixture[str]) -> None:
+    jitmagic.explain(broken)(torch.ones(3))
+    assert capsys.readouterr().out == "a < b & c\n"
+
+
+def test_recompiles_add_up() -> None:
+    run = jitmagic.jit(whole)
+    for n in (2, 3):
+        x = torch.randn(n, 4)
+        run(x, x)
+    assert explanation_of(run).graph_count == 2
+    jitmagic.reset()
+    assert explanation_of(run).graph_count == 0
+
+
+def test_what_ran_as_eager_is_said_in_all_views() -> None:
+    def backend(gm: Any, inputs: Any) -> Any:
+        raise LookupError("nothing <here>")
+
+    with pytest.warns(FallbackWarning):
+        found = jitmagic.explain(whole, backend=backend)(torch.ones(2, 2), torch.ones(2, 2))
+    assert "nothing <here>" in found.outcomes[0]
+    assert "nothing <here>" in str(found)
+    assert "nothing &lt;here&gt;" in found._repr_html_()
+
+
+def test_a_function_without_source() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def f(x):\n    print('out')\n    return x + 1\n", namespace)
+    found = jitmagic.explain(namespace["f"])(torch.ones(2))
+    assert found.graph_break_count == 1
+    for text in (str(found), found._repr_html_()):
+        assert found.break_reasons[0].reason.split("(")[0] in text
+        assert "line 2" in text
+
+
+def test_what_was_never_tagged_cannot_be_explained_afterwards() -> None:
+    with pytest.raises(TypeError, match="tag it with jitmagic.jit first"):
+        explanation_of(whole)
+
+
+def test_dump_writes_files_that_run(tmp_path: Path) -> None:
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    found = jitmagic.explain(whole)(x, y)
+    root = dump(found, tmp_path / "new" / "folder")
+    assert "jitmagic explain: whole" in (root / "report.txt").read_text()
+    assert (root / "report.html").read_text() == found._repr_html_()
+    assert len((root / "guards.txt").read_text().splitlines()) == len(found.guards)
+    module = _load(root / "graph_0.py")
+    torch.testing.assert_close(module.forward(None, x, y)[0], whole(x, y))
+    source = root / "kernels_0.cpp"
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-march=native", "-fopenmp", "-w"]
+    subprocess.run([*command, f"-I{header_folder()}", str(source)], check=True)
+
+
+def test_dumped_graphs_of_a_broken_function_run_in_turn(tmp_path: Path) -> None:
+    found = jitmagic.explain(broken)(torch.ones(3))
+    root = dump(found, tmp_path)
+    value = torch.ones(3)
+    for number in range(found.graph_count):
+        value = _load(root / f"graph_{number}.py").forward(None, value)[0]
+    torch.testing.assert_close(value, (torch.ones(3).sin() * 2).cos() + 1)
+
+
+def _load(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

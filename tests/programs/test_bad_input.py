@@ -1,0 +1,466 @@
+"""Bad input through jitmagic.jit: a clear error or a visible fallback, and the next call works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import jitmagic
+from jitmagic import pipeline
+from jitmagic.api import handle_of
+from jitmagic.runtime.store import open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty kernel cache of the test's own, so that compilers are really asked."""
+    monkeypatch.setenv("JITMAGIC_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def fresh_stores() -> Iterator[None]:
+    """Which cache folders are usable is found out once per process: here, once per test."""
+    open_store.cache_clear()
+    yield
+    open_store.cache_clear()
+
+
+def chain(x: Tensor, y: Tensor) -> Tensor:
+    return torch.relu(x * y + 2).sum(-1)
+
+
+def seen_error(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[type, str, Any]:
+    """Type and message of what a call raises, and the innermost line of this file on the way."""
+    with pytest.raises(Exception) as caught:
+        fn(*args, **kwargs)
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    own = [(f.filename, f.lineno, f.name) for f in frames[1:] if f.filename == __file__]
+    return type(caught.value), str(caught.value), own[-1] if own else None
+
+
+# ------------------------------------------------------------------------------------------ tagging
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def coroutine() -> int:
+    return 1
+
+
+async def async_generator() -> Any:
+    yield 1
+
+
+class Plain:
+    pass
+
+
+class Callee:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (generator, "generator"),
+        (coroutine, "coroutine"),
+        (async_generator, "async generator"),
+        (3, "not callable"),
+        ("f", "not callable"),
+        (torch.ones(1), "not callable"),
+        (chain.__code__, "not callable"),
+        (len, "no Python code"),
+        (torch.relu, "no Python code"),
+        (Plain, "no nn.Module"),
+        (Callee(), "__call__"),
+        (nn.Module(), "forward"),
+        (nn.Module, "forward"),
+        (generator(), "not callable"),
+        (staticmethod(generator), "generator"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else type(value).__name__,
+)
+def test_what_cannot_be_tagged_is_a_tagging_error(target: Any, words: str) -> None:
+    with pytest.raises(jitmagic.TaggingError, match=words) as caught:
+        jitmagic.jit(target)
+    assert isinstance(caught.value, TypeError)
+    assert "hint:" in str(caught.value)
+    with pytest.raises(jitmagic.TaggingError):
+        jitmagic.jit(fullgraph=True)(target)
+
+
+def test_tagging_the_same_thing_twice_changes_its_options() -> None:
+    first = jitmagic.jit(chain)
+    again = jitmagic.jit(first, backend="eager")
+    assert again is first
+    assert handle_of(again).options.backend == "eager"
+
+
+# ------------------------------------------------------------------------------------------ options
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"backend": "inductor"}, "backend 'inductor'; known: native, aot_eager, eager"),
+        ({"backend": 3}, "backend 3"),
+        ({"mode": "fast"}, "mode 'fast'; known: default, reduce-overhead, max-autotune"),
+        ({"options": {"frobnicate": 1}}, "option 'frobnicate'; known: backend, mode"),
+        ({"options": {"precision": "low"}}, "precision 'low'"),
+        ({"options": {"recompile_limit": 0}}, "recompile_limit"),
+        ({"options": {"recompile_limit": "8"}}, "recompile_limit"),
+        ({"dynamic": "yes"}, "dynamic"),
+        ({"fullgraph": "yes"}, "fullgraph"),
+        ({"options": {"cache_dir": 3}}, "cache_dir"),
+        ({"options": {"backend": []}}, "backend"),
+        ({"options": {"mode": []}}, "mode"),
+        ({"options": 3}, "options"),
+        ({"options": {3: 4}}, "option 3"),
+    ],
+)
+def test_unknown_options_name_the_known_ones(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(jitmagic.OptionError) as caught:
+        jitmagic.jit(chain, **given)
+    assert words in str(caught.value)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_an_unknown_keyword_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="frobnicate"):
+        jitmagic.jit(chain, frobnicate=1)
+
+
+def test_keywords_beside_an_options_object_are_not_lost() -> None:
+    options = jitmagic.Options(backend="eager")
+    assert handle_of(jitmagic.jit(chain, options=options)).options is options
+    both = jitmagic.jit(chain, fullgraph=True, options=options)
+    assert handle_of(both).options.fullgraph
+    assert handle_of(both).options.backend == "eager"
+
+
+def test_dynamic_says_what_is_not_built_yet() -> None:
+    with pytest.warns(jitmagic.FallbackWarning, match="each new shape is compiled anew") as caught:
+        run = jitmagic.jit(chain, dynamic=True)
+    assert caught[0].filename == __file__
+    for n in (2, 3):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(run(x, x), chain(x, x))
+    assert len(handle_of(run).dispatcher.entries) == 2
+
+
+# ------------------------------------------------------------------------------- the user's errors
+
+
+def wants(a: Tensor, b: Tensor, *, scale: float) -> Tensor:
+    return (a + b) * scale
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((1,), {"scale": 1}),
+        ((1, 2), {}),
+        ((1, 2, 3), {"scale": 1}),
+        ((1, 2), {"scale": 1, "other": 2}),
+        ((1, 2), {"scale": 1, "a": 2}),
+    ],
+)
+def test_wrong_arguments_read_as_in_eager(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    run = jitmagic.jit(wants)
+    assert seen_error(run, *args, **kwargs)[:2] == seen_error(wants, *args, **kwargs)[:2]
+    x = torch.ones(2)
+    assert torch.equal(run(x, x, scale=2.0), wants(x, x, scale=2.0))
+
+
+class Method(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+def test_wrong_arguments_of_modules_read_as_in_eager() -> None:
+    eager, run = Method(), jitmagic.jit(Method())
+    assert seen_error(run)[:2] == seen_error(eager)[:2]
+    assert seen_error(run, 1, 2)[:2] == seen_error(eager, 1, 2)[:2]
+
+
+def lookup(table: Tensor, ids: Tensor) -> Tensor:
+    return nn.functional.embedding(ids, table) * 2
+
+
+def gathered(x: Tensor, ids: Tensor) -> Tensor:
+    return x[ids] * 2 + 1
+
+
+def mismatched(x: Tensor, y: Tensor) -> Tensor:
+    z = x * 2
+    return z @ y
+
+
+def broadcast(x: Tensor, y: Tensor) -> Tensor:
+    z = x * 2
+    return (z + y).sum()
+
+
+def refuses(x: Tensor, y: Tensor) -> Tensor:
+    z = x + y
+    if x.shape[0] == 3:
+        raise ValueError(f"no rows of {x.shape[0]}")
+    return z
+
+
+def nested(x: Tensor, y: Tensor) -> Tensor:
+    z = x + y
+    return inner(z) * 2
+
+
+def inner(x: Tensor) -> Tensor:
+    y = x.sin()
+    return y.reshape(7, 7)
+
+
+def missing_key(x: Tensor, y: Tensor) -> Tensor:
+    table = {"a": y}
+    return x + table["b"]
+
+
+def asserting(x: Tensor, y: Tensor) -> Tensor:
+    assert x.shape[0] == 2, "two rows"
+    return x * y
+
+
+def after_a_break(x: Tensor, y: Tensor) -> Tensor:
+    z = x + y
+    n = int(z.sum().item() * 0)
+    return z.reshape(7, n + 7)
+
+
+def data_error(x: Tensor, y: Tensor) -> Tensor:
+    z = x * 2
+    if bool((y == y).all()):
+        raise RuntimeError("all equal")
+    return z
+
+
+ROWS = (torch.ones(3, 4), torch.ones(3, 4))
+ERRORS = [
+    (lookup, (torch.randn(4, 3), torch.tensor([1, 9]))),
+    (gathered, (torch.randn(4, 3), torch.tensor([1, 9]))),
+    (mismatched, (torch.randn(2, 3), torch.randn(4, 5))),
+    (broadcast, (torch.randn(2, 3), torch.randn(4, 5))),
+    *((fn, ROWS) for fn in (refuses, nested, missing_key, asserting, after_a_break, data_error)),
+]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("fn", "args"), ERRORS, ids=lambda v: getattr(v, "__name__", None))
+def test_errors_are_eagers_own(fn: Callable[..., Any], args: tuple[Any, ...], grad: bool) -> None:
+    if grad:
+        args = tuple(a.clone().requires_grad_(a.is_floating_point()) for a in args)
+    run = jitmagic.jit(fn)
+    expected = seen_error(fn, *args)
+    assert expected[2] is not None
+    for _ in range(3):
+        assert seen_error(run, *args) == expected
+
+
+@pytest.mark.parametrize("fn", [lookup, gathered])
+def test_an_index_out_of_range_at_run_time(fn: Callable[..., Any]) -> None:
+    """The graph was compiled with good indices; the same shapes then carry a bad one."""
+    run = jitmagic.jit(fn)
+    table, good, bad = torch.randn(4, 3), torch.tensor([1, 2]), torch.tensor([1, 9])
+    assert torch.equal(run(table, good), fn(table, good))
+    expected = seen_error(fn, table, bad)
+    for _ in range(2):
+        assert seen_error(run, table, bad) == expected
+        assert torch.equal(run(table, good), fn(table, good))
+
+
+def test_a_user_error_leaves_the_compiled_variants_alone() -> None:
+    run = jitmagic.jit(refuses)
+    x, bad = torch.ones(2, 4), torch.ones(3, 4)
+    run(x, x)
+    assert seen_error(run, bad, bad)[0] is ValueError
+    assert torch.equal(run(x, x), x + x)
+    assert handle_of(run).state == "compiled"
+
+
+# ---------------------------------------------------------------------------------- the environment
+
+
+def check_chain(run: Callable[..., Any]) -> None:
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    torch.testing.assert_close(run(x, y), chain(x, y))
+
+
+@pytest.mark.parametrize("cxx", ["/nonexistent", ""])
+def test_without_a_compiler(cxx: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JITMAGIC_CXX", cxx)
+    run = jitmagic.jit(chain)
+    with pytest.warns(jitmagic.FallbackWarning) as caught:
+        check_chain(run)
+    assert "no C++ compiler was found" in str(caught[0].message)
+    assert "JITMAGIC_CXX" in str(caught[0].message)
+    check_chain(run)
+    assert handle_of(run).state == "compiled"
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_with_a_broken_compiler(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grad: bool
+) -> None:
+    broken = tmp_path / "g++"
+    broken.write_text("#!/bin/sh\necho 'no such flag, sorry' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("JITMAGIC_CXX", str(broken))
+    run = jitmagic.jit(chain)
+    x, y = (torch.randn(8, 64, requires_grad=grad) for _ in range(2))
+    with pytest.warns(jitmagic.FallbackWarning) as caught:
+        made = run(x, y)
+    if grad:
+        with pytest.warns(jitmagic.FallbackWarning):  # the backward is compiled at its first use
+            made.sum().backward()
+        ours, x.grad = x.grad, None
+        chain(x, y).sum().backward()
+        torch.testing.assert_close(ours, x.grad)
+    assert "no such flag, sorry" in str(caught[0].message)
+    torch.testing.assert_close(made, chain(x, y))
+    torch.testing.assert_close(run(x, y), chain(x, y))
+    assert handle_of(run).state == "compiled"
+
+
+@pytest.mark.parametrize("kind", ["file", "read-only", "no access", "shared"])
+def test_an_unusable_cache_folder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    if kind == "file":
+        folder.write_text("not a folder")
+    elif kind == "read-only":
+        folder = Path("/proc/jitmagic")  # where root may not write either
+    else:
+        (folder / "kernels").mkdir(parents=True)
+        (folder / "kernels").chmod(0o500 if kind == "no access" else 0o777)
+    if kind == "no access" and os.access(folder / "kernels", os.W_OK):
+        pytest.skip("root may write anywhere")
+    monkeypatch.setenv("JITMAGIC_CACHE_DIR", str(folder))
+    run = jitmagic.jit(chain)
+    with pytest.warns(jitmagic.FallbackWarning, match="JITMAGIC_CACHE_DIR"):
+        check_chain(run)
+    check_chain(run)
+    assert handle_of(run).state == "compiled"
+    check_chain(jitmagic.jit(lambda x, y: chain(x, y)))  # said once
+
+
+STAGES = ["trace", "trace_joint", "partition", "lower", "schedule", "render", "load", "emit"]
+
+
+@pytest.mark.parametrize("stage", [s for s in STAGES if s != "emit"])
+def test_ctrl_c_during_a_compile(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, presses = getattr(pipeline, stage), [1]
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if presses:
+            presses.pop()
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(pipeline, stage, interrupted)
+    run = jitmagic.jit(chain)
+    x = torch.randn(3, 5)
+    with pytest.raises(KeyboardInterrupt):
+        run(x, x)
+    assert handle_of(run).state == "not called yet"
+    check_chain(run)
+    assert handle_of(run).state == "compiled"
+
+
+@pytest.mark.parametrize("stage", [s for s in STAGES if s != "emit"])
+def test_a_stage_that_fails_is_a_visible_fallback(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a bug of ours")
+
+    monkeypatch.setattr(pipeline, stage, broken)
+    run = jitmagic.jit(chain)
+    with pytest.warns(jitmagic.FallbackWarning, match="a bug of ours"):
+        check_chain(run)
+    check_chain(run)
+    assert handle_of(run).state.startswith("eager: ")
+
+
+# ---------------------------------------------------------------------------------- the native part
+
+
+def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter that sees this checkout."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+MISSING = """
+import sys
+sys.modules["jitmagic._frame"] = None
+try:
+    import jitmagic
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+OTHER_TORCH = """
+import torch
+torch.__version__ = "9.9.9"
+try:
+    import jitmagic
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(("code", "words"), [(MISSING, "_frame"), (OTHER_TORCH, "9.9.9")])
+def test_native_part_missing_or_of_another_torch(code: str, words: str) -> None:
+    done = in_a_process(code)
+    assert done.stdout.startswith("NativeMissing"), done.stderr
+    assert words in done.stdout
+    assert "pip install --no-build-isolation --force-reinstall" in done.stdout
+    assert "make build" in done.stdout
+
+
+NO_RUNTIME = """
+import sys
+sys.modules["jitmagic._runtime"] = None
+import torch, jitmagic
+run = jitmagic.jit(lambda x: x * 2 + 1)
+for _ in range(2):
+    print(run(torch.ones(1)).item())
+"""
+
+
+def test_native_runtime_missing_is_said() -> None:
+    done = in_a_process(NO_RUNTIME)
+    assert "FallbackWarning" in done.stderr
+    assert "make build" in done.stderr
+    assert done.stdout == "3.0\n3.0\n"
+
+
+def test_no_warning_where_nothing_is_wrong() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_chain(jitmagic.jit(chain))
