@@ -1,5 +1,5 @@
-"""The models of the demos against eager: every gradient with float64 as the judge, losses over training
-steps, running statistics; and what explain counts for each: one graph, no break, so many kernels.
+"""The models of the demos against eager: every gradient with float64 as the judge, losses over
+training steps, running statistics; and what explain counts: one graph, no break, so many kernels.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def train(
 def both_curves(
     model: nn.Module, batches: list[tuple[Tensor, Tensor]], rate: float
 ) -> tuple[list[float], list[float]]:
-    """Loss curves of eager and of jitmagic from the same start; both leave the RNG at the same place."""
+    """Loss curves of eager and of jitmagic from one start; the RNG ends at the same place."""
     eager, after_eager = train(copy.deepcopy(model), batches, False, rate)
     ours, after_ours = train(model, batches, True, rate)
     assert torch.equal(after_eager, after_ours)
