@@ -5,8 +5,8 @@
         build_native    one ATen graph -> executable: lower, schedule, render, load
 
 Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and
-lets the progress line speak. A stage that fails makes the frame run as eager, visibly (FallbackWarning);
-`Unsupported` (fullgraph) and KeyboardInterrupt pass through.
+lets the progress line speak. A stage that fails makes the frame run as eager, visibly
+(FallbackWarning); `Unsupported` (fullgraph) and KeyboardInterrupt pass through.
 """
 
 from __future__ import annotations
@@ -147,8 +147,27 @@ def _compile_ahead(
     backward: Callable[[], Graph] | None = None
     if parts.backward is not None:
         module = parts.backward
-        backward = lambda: build(module, "backward", options, record)  # noqa: E731
+        backward = lambda: _build_backward(build, module, options, record)  # noqa: E731
     return make_callable(parts, forward, backward)
+
+
+def _build_backward(
+    build: Callable[..., Graph],
+    gm: torch.fx.GraphModule,
+    options: Options,
+    record: CompileRecord,
+) -> Graph:
+    """Built at its first use, when the forward has run and the frame cannot be eager any more."""
+    try:
+        return build(gm, "backward", options, record)
+    except Exception as error:  # whatever a stage raised: the gradients still have a right answer
+        warnings.warn(
+            f"the backward of {record.name} could not be compiled and is replayed op by op: "
+            f"{type(error).__name__}: {error}",
+            FallbackWarning,
+            stacklevel=2,
+        )
+        return _build_replay(gm, "backward", options, record)
 
 
 def _build_replay(

@@ -406,6 +406,51 @@ def test_a_stage_that_fails_is_a_visible_fallback(
     assert handle_of(run).state.startswith("eager: ")
 
 
+def test_ctrl_c_while_the_compiler_runs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, presses = subprocess.run, [1]
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if presses:
+            presses.pop()
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(subprocess, "run", interrupted)
+    run = jitmagic.jit(chain)
+    with pytest.raises(KeyboardInterrupt):
+        check_chain(run)
+    assert not list((cache / "kernels").iterdir())
+    check_chain(run)
+    assert handle_of(run).state == "compiled"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), AssertionError("a bug of ours")], ids=repr)
+def test_a_backward_whose_compile_fails(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = pipeline.lower, [error]
+
+    def broken(gm: torch.fx.GraphModule, name: str) -> Any:
+        if name == "backward" and failures:
+            raise failures.pop()
+        return real(gm, name)
+
+    monkeypatch.setattr(pipeline, "lower", broken)
+    run = jitmagic.jit(chain)
+    x, y = torch.randn(3, 5, requires_grad=True), torch.randn(3, 5)
+    if isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            run(x, y).sum().backward()
+    else:
+        with pytest.warns(jitmagic.FallbackWarning, match="a bug of ours"):
+            run(x, y).sum().backward()
+    for _ in range(2):
+        x.grad = None
+        run(x, y).sum().backward()
+        (expected,) = torch.autograd.grad(chain(x, y).sum(), x)
+        torch.testing.assert_close(x.grad, expected)
+
+
 # ---------------------------------------------------------------------------------- the native part
 
 
