@@ -44,10 +44,12 @@ def trace_joint(
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     if len(names) != len(inputs):
         raise CompileFailed(f"the graph has {len(names)} inputs, {len(inputs)} specs were given")
-    traced = [
-        mode.input(i, name, spec) for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
-    ]
     with _as_if_running(grad_enabled):
+        # Inside: tensors made under inference mode could not be written to without it.
+        traced = [
+            mode.input(i, name, spec)
+            for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
+        ]
         with saved_tensors_hooks(_keep, _fetch):
             outputs = _run(gm, mode, traced)
         _check_inputs(traced, inputs)
