@@ -197,7 +197,6 @@ void run_steps(const Program& program, Frame& frame) {
 
 void bind_inputs(const Program& program, Frame& frame, PyObject* const* args) {
   for (int i = 0; i < program.inputs; ++i) {
-    TORCH_CHECK_TYPE(THPVariable_Check(args[i]), "argument ", i, " of a compiled graph is no tensor");
     const at::Tensor& tensor = THPVariable_Unpack(args[i]);
     frame.slots[i].seen = &tensor;
     frame.slots[i].pointer = const_cast<void*>(tensor.const_data_ptr());
@@ -213,7 +212,6 @@ void bind_inputs(const Program& program, Frame& frame, PyObject* const* args) {
 // them. Looked at before anything runs, because a plan may write to its inputs.
 bool misaligned(const Program& program, PyObject* const* args) {
   for (int i : program.aligned) {
-    if (!THPVariable_Check(args[i])) continue;  // bind_inputs will say so
     if (reinterpret_cast<uintptr_t>(THPVariable_Unpack(args[i]).const_data_ptr()) % 16) return true;
   }
   return false;
@@ -236,13 +234,27 @@ PyObject* wrap_outputs(const Program& program, Frame& frame) {
   return result.release();
 }
 
+// Plain Python errors: a c10::TypeError crossing from here crashed under torch 2.11.
+bool check_arguments(const Program& program, PyObject* const* args, Py_ssize_t given, PyObject* names) {
+  if (given != program.inputs || (names != nullptr && PyTuple_GET_SIZE(names) != 0)) {
+    PyErr_Format(
+        PyExc_TypeError, "a compiled graph takes %d tensors, got %zd", program.inputs, given);
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < given; ++i) {
+    if (!THPVariable_Check(args[i])) {
+      PyErr_Format(PyExc_TypeError, "argument %zd of a compiled graph is no tensor", i);
+      return false;
+    }
+  }
+  return true;
+}
+
 PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
   const Program& program = *reinterpret_cast<Executable*>(self)->program;
   const auto given = PyVectorcall_NARGS(nargsf);
-  TORCH_CHECK_TYPE(
-      given == program.inputs && (names == nullptr || PyTuple_GET_SIZE(names) == 0),
-      "a compiled graph takes ", program.inputs, " tensors, got ", given);
+  if (!check_arguments(program, args, given, names)) return nullptr;
   if (misaligned(program, args)) {
     return PyObject_Vectorcall(reinterpret_cast<Executable*>(self)->otherwise, args, given, nullptr);
   }
