@@ -118,7 +118,7 @@ class _Shapes(TorchDispatchMode):
         named = kwargs or {}
         if func._schema.is_mutable:
             self.written.update(_storages_written(func, args, named))
-        if _is_safe(func, _tensors(args)):
+        if _is_safe(func, _tensors(args), named):
             made = infer(func, args, named)
             if made is None:
                 made = infer_in_place(func, args, named)
@@ -136,16 +136,21 @@ def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
                 yield tensor.untyped_storage()._cdata
 
 
-def _is_safe(func: Any, tensors: list[torch.Tensor]) -> bool:
-    """Whether eager accepts these dtypes for sure: all floating, or floating read by index."""
-    if func is aten.embedding.default:
-        weight, indices = tensors
-        return indices.dtype is torch.int64 and weight.is_floating_point() and weight.dim() == 2
-    if func is aten.where.self and tensors[0].dtype is torch.bool:
-        tensors = tensors[1:]
+def _is_safe(func: Any, tensors: list[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
+    """Whether eager accepts these dtypes for sure: all floating, or what the operation allows."""
     if func in _ANY_DTYPE:
         return True
-    return all(t.is_floating_point() and t.is_meta for t in tensors)
+    if not all(t.is_meta for t in tensors):
+        return False
+    if func in _ANY_REAL and "alpha" not in kwargs:
+        return not any(t.dtype.is_complex for t in tensors)
+    expected = _OTHER_DTYPES.get(func)
+    if expected is not None:
+        position, dtype = expected
+        if len(tensors) <= position or tensors[position].dtype is not dtype:
+            return False
+        tensors = tensors[:position] + tensors[position + 1 :]
+    return all(t.is_floating_point() for t in tensors)
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -157,7 +162,33 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 
 _SHAPES = _Shapes()
-_ANY_DTYPE = (aten.tril.default, aten.triu.default, aten.clone.default, aten.empty_like.default)
+_ANY_DTYPE = (
+    aten.tril.default,
+    aten.triu.default,
+    aten.clone.default,
+    aten.empty_like.default,
+    aten.zeros_like.default,
+)
+_ANY_REAL = frozenset(
+    {
+        aten.add.Tensor,
+        aten.mul.Tensor,
+        aten.div.Tensor,
+        *(getattr(aten, n).Tensor for n in ("eq", "ne", "lt", "le", "gt", "ge")),
+        *(getattr(aten, n).Scalar for n in ("eq", "ne", "lt", "le", "gt", "ge")),
+    }
+)
+_OTHER_DTYPES: Mapping[Any, tuple[int, torch.dtype]] = {  # position among the tensors, its dtype
+    aten.embedding.default: (1, torch.int64),
+    aten.where.self: (0, torch.bool),
+    aten.bitwise_not.default: (0, torch.bool),
+    aten.gather.default: (1, torch.int64),
+    aten.masked_fill.Scalar: (1, torch.bool),
+    aten.masked_fill_.Scalar: (1, torch.bool),
+    aten.nll_loss_forward.default: (1, torch.int64),
+    aten.nll_loss2d_forward.default: (1, torch.int64),
+    aten.adaptive_max_pool2d_backward.default: (2, torch.int64),
+}
 
 
 def strides_are_certain(target: Target) -> bool:
@@ -225,4 +256,5 @@ def _as_non_leaf(made: torch.Tensor) -> torch.Tensor:
     if overlaps:  # cannot be written in place anyway, so that being a view does not matter
         flat = torch.empty(reach + 1, dtype=made.dtype, device="meta", requires_grad=True) * 1
         return flat.as_strided(made.shape, made.stride())
-    return made.add_(torch.empty((), dtype=made.dtype, device="meta", requires_grad=True))
+    with _Shapes():
+        return made.add_(torch.empty((), dtype=made.dtype, device="meta", requires_grad=True))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .convolution import convolution, convolution_backward
+from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .whole import WHOLE_RULES
 
@@ -312,11 +313,18 @@ def _scattered(x: torch.Tensor, *args: Any) -> torch.Tensor:
 
 def _gathered(
     x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kw: Any
-) -> torch.Tensor:
+) -> torch.Tensor | None:
+    if index.dim() != x.dim() or not x.dim():
+        return None
+    dim = _wrapped(dim, x.dim())
+    if any(i > e for d, (i, e) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
+        return None
     return _meta(index.shape, x.dtype)
 
 
-def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.Tensor:
+def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.Tensor | None:
+    if weight.dim() != 2:
+        return None
     return _meta((*indices.shape, *weight.shape[1:]), weight.dtype)
 
 
@@ -384,6 +392,9 @@ def _count(end: Any, **kwargs: Any) -> torch.Tensor | None:
 _RULES: Mapping[Any, Rule] = {
     **{op: _same_layout for op in (aten.gelu.default, aten.silu.default, aten.elu.default)},
     **{op: _same_layout for op in (aten.leaky_relu.default, aten.softplus.default)},
+    **{op: _same_layout for op in (aten.hardtanh.default, aten.hardswish.default)},
+    **{op: _same_layout for op in (aten.hardsigmoid.default, aten.mish.default)},
+    **{op: _same_layout for op in (aten.celu.default, aten._prelu_kernel.default)},
     **{op: _contiguous for op in (aten._softmax.default, aten._log_softmax.default)},
     aten._safe_softmax.default: _contiguous,
     aten.tril.default: _triangle,
@@ -396,6 +407,7 @@ _RULES: Mapping[Any, Rule] = {
     **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
     **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
     **{op: _pointwise(_kept, n) for op, n in overloads(KEEPING)},
+    aten.xlogy.Tensor: _pointwise(_floating, 2),
     aten.where.self: _where,
     aten.sum.dim_IntList: _reduction("sum"),
     aten.sum.default: _reduction("sum"),
@@ -415,6 +427,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.clone.default: _like,
     aten._to_copy.default: _like,
     aten.empty_like.default: _like,
+    aten.zeros_like.default: _like,
     aten.full.default: _full,
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,
@@ -422,6 +435,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.embedding.default: _embedded,
     aten.cat.default: _cat,
     **WHOLE_RULES,
+    **NETWORK_RULES,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
 }
@@ -432,4 +446,4 @@ _IN_PLACE: Mapping[Any, Any] = {
     for op, _ in overloads(table)
     for name in (op._opname,)
     if hasattr(aten, name + "_") and op._overloadname in getattr(aten, name + "_").overloads()
-}
+} | {aten.masked_fill_.Scalar: aten.masked_fill.Scalar}

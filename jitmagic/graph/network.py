@@ -1,0 +1,258 @@
+"""Shape rules of what networks are built from: normalisations, adaptive pools, padding, losses.
+
+As in whole.py, each rule covers the usual case (row-major or channels_last, matching dtypes and sizes)
+and answers None otherwise: torch's own meta function is asked then, which imports torch._dynamo or
+sympy. A rule never answers for arguments that eager refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["NETWORK_RULES"]
+
+aten = torch.ops.aten
+META = torch.device("meta")
+Tensor = torch.Tensor
+_NONE = 0  # reduction="none"
+
+
+def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=META)
+
+
+def _usual(*tensors: Tensor | None) -> bool:
+    """Row-major, floating, all of one dtype."""
+    given = [t for t in tensors if t is not None]
+    kind = given[0].dtype
+    return kind.is_floating_point and all(t.is_contiguous() and t.dtype is kind for t in given)
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=META)
+
+
+# -- normalisation ---------------------------------------------------------------------------------
+
+
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Statistics are saved in training only."""
+    row_major = x.is_contiguous()
+    if x.dtype not in (torch.float32, torch.float64) or x.dim() < 2 or not x.numel():
+        return None
+    if not (row_major or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last))):
+        return None
+    if not training and (mean is None or variance is None):
+        return None
+    channels = x.shape[1]
+    given = [t for t in (weight, bias, mean, variance) if t is not None]
+    if any(tuple(t.shape) != (channels,) or t.dtype is not x.dtype for t in given):
+        return None
+    saved = (channels if training else 0,)
+    return _like(x), _empty(saved, x.dtype), _empty(saved, x.dtype)
+
+
+def _group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    channels: int,
+    extent: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    if not _usual(x, weight, bias) or channels % groups or x.numel() != batch * channels * extent:
+        return None
+    if any(t is not None and tuple(t.shape) != (channels,) for t in (weight, bias)):
+        return None
+    saved = (batch, groups)
+    return _empty(x.shape, x.dtype), _empty(saved, x.dtype), _empty(saved, x.dtype)
+
+
+def _reduced(x: Tensor, dims: Any, keepdim: bool) -> Tensor | None:
+    """Statistics over some dimensions; over all of them when there are none."""
+    wanted = [dims] if isinstance(dims, int) else list(dims or range(x.dim()))
+    if not _usual(x) or not x.numel() or any(not -x.dim() <= d < x.dim() for d in wanted):
+        return None
+    gone = {d % x.dim() for d in wanted}
+    if len(gone) != len(wanted):
+        return None
+    kept = [1 if i in gone else e for i, e in enumerate(x.shape) if keepdim or i not in gone]
+    return _empty(kept, x.dtype)
+
+
+def _variance(
+    x: Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> Tensor | None:
+    return _reduced(x, dims, keepdim)
+
+
+def _variance_and_mean(
+    x: Tensor, dims: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor] | None:
+    variance, mean = _reduced(x, dims, keepdim), _reduced(x, dims, keepdim)
+    return None if variance is None or mean is None else (variance, mean)
+
+
+def _logsumexp(x: Tensor, dims: Any, keepdim: bool = False) -> Tensor | None:
+    return _reduced(x, dims, keepdim) if dims else None
+
+
+def _vector_norm(
+    x: Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, **kwargs: Any
+) -> Tensor | None:
+    return None if kwargs.get("dtype") is not None else _reduced(x, dims, keepdim)
+
+
+# -- pooling, padding, resizing --------------------------------------------------------------------
+
+
+def _adaptive_average(x: Tensor, size: Sequence[int]) -> Tensor | None:
+    if x.dim() not in (3, 4) or not _usual(x) or not x.numel() or min(size) < 1:
+        return None
+    return _empty((*x.shape[:-2], *size), x.dtype) if len(size) == 2 else None
+
+
+def _adaptive_maximum(x: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+    made = _adaptive_average(x, size)
+    return None if made is None else (made, _empty(made.shape, torch.int64))
+
+
+def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor | None:
+    fits = indices.dtype is torch.int64 and grad.shape == indices.shape
+    return _empty(x.shape, x.dtype) if fits and _usual(x, grad) else None
+
+
+def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
+    """constant_pad_nd: pairs (before, after) from the last dimension on."""
+    if not _usual(x) or len(pads) % 2 or len(pads) > 2 * x.dim():
+        return None
+    shape = list(x.shape)
+    for i in range(len(pads) // 2):
+        before, after = pads[2 * i : 2 * i + 2]
+        if shape[-1 - i] + min(before, 0) + min(after, 0) < 1:
+            return None
+        shape[-1 - i] += before + after
+    return _empty(shape, x.dtype)
+
+
+def _nearest(x: Tensor, size: Sequence[int], *scales: Any) -> Tensor | None:
+    if x.dim() != 4 or not _usual(x) or not x.numel() or len(size) != 2 or min(size) < 1:
+        return None
+    return _empty((*x.shape[:2], *size), x.dtype)
+
+
+def _nearest_gradient(
+    grad: Tensor, size: Sequence[int], given: Sequence[int], *scales: Any
+) -> Tensor | None:
+    fits = tuple(grad.shape) == (*given[:2], *size)
+    return _empty(given, grad.dtype) if fits and _usual(grad) else None
+
+
+def _bilinear(x: Tensor, size: Sequence[int], corners: bool, *scales: Any) -> Tensor | None:
+    return _nearest(x, size)
+
+
+def _masked(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
+    """masked_fill with a number; the mask is broadcast to x."""
+    if not x.is_contiguous() or isinstance(value, complex) or mask.dtype is not torch.bool:
+        return None
+    extents = zip(reversed(mask.shape), reversed(x.shape))  # noqa: B905 - the mask may be shorter
+    if mask.dim() > x.dim() or any(m not in (1, e) for m, e in extents):
+        return None
+    return _empty(x.shape, x.dtype)
+
+
+def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+    first = tensors[0]
+    rank = first.dim() + 1
+    if not _usual(*tensors) or any(t.shape != first.shape for t in tensors):
+        return None
+    if not -rank <= dim < rank:
+        return None
+    shape = list(first.shape)
+    shape.insert(dim % rank, len(tensors))
+    return _empty(shape, first.dtype)
+
+
+def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
+    """glu."""
+    if not _usual(x) or not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
+        return None
+    shape = list(x.shape)
+    shape[dim] //= 2
+    return _empty(shape, x.dtype)
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: Any) -> Tensor | None:
+    """mse_loss and its kin: of tensors alike."""
+    if not _usual(x, target) or x.shape != target.shape:
+        return None
+    return _empty(x.shape if reduction == _NONE else (), x.dtype)
+
+
+def _logits_loss(
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    positive: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor | None:
+    return _loss(x, target, reduction) if weight is None and positive is None else None
+
+
+def _likelihood(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
+) -> tuple[Tensor, Tensor] | None:
+    """nll_loss_forward and nll_loss2d_forward: the classes are the second dimension."""
+    if not _usual(x, weight) or target.dtype is not torch.int64 or x.dim() < 2 or not x.numel():
+        return None
+    if tuple(target.shape) != (x.shape[0], *x.shape[2:]):
+        return None
+    if weight is not None and tuple(weight.shape) != (x.shape[1],):
+        return None
+    shape = target.shape if reduction == _NONE else ()
+    return _empty(shape, x.dtype), _empty((), x.dtype)
+
+
+NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
+    aten.native_batch_norm.default: _batch_norm,
+    aten.native_group_norm.default: _group_norm,
+    aten.var.correction: _variance,
+    aten.std.correction: _variance,
+    aten.var_mean.correction: _variance_and_mean,
+    aten.logsumexp.default: _logsumexp,
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten._adaptive_avg_pool2d.default: _adaptive_average,
+    aten.adaptive_max_pool2d.default: _adaptive_maximum,
+    aten.adaptive_max_pool2d_backward.default: _adaptive_maximum_gradient,
+    aten.constant_pad_nd.default: _padded,
+    aten.upsample_nearest2d.default: _nearest,
+    aten.upsample_nearest2d_backward.default: _nearest_gradient,
+    aten.upsample_bilinear2d.default: _bilinear,
+    aten.masked_fill.Scalar: _masked,
+    aten.stack.default: _stacked,
+    aten.glu.default: _gated,
+    aten.mse_loss.default: _loss,
+    aten.smooth_l1_loss.default: _loss,
+    aten.huber_loss.default: _loss,
+    aten.binary_cross_entropy_with_logits.default: _logits_loss,
+    aten.nll_loss_forward.default: _likelihood,
+    aten.nll_loss2d_forward.default: _likelihood,
+}

@@ -1,0 +1,117 @@
+"""The shape rules of layers and losses: as eager's results, None where eager may refuse, and no
+torch._dynamo or sympy for the sake of a convolutional network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from jitmagic.graph.shapes import infer
+
+aten = torch.ops.aten
+IMAGE = torch.randn(4, 6, 8, 10)
+ROWS = torch.randn(5, 8)
+SIX = torch.rand(6) + 0.5
+CLASSES = torch.randint(0, 8, (5,))
+
+CASES: list[tuple[Any, ...]] = [
+    (aten.native_batch_norm.default, IMAGE, SIX, SIX, SIX.clone(), SIX.clone(), True, 0.1, 1e-5),
+    (aten.native_batch_norm.default, IMAGE, None, None, SIX, SIX, False, 0.1, 1e-5),
+    (
+        *(aten.native_batch_norm.default, IMAGE.contiguous(memory_format=torch.channels_last)),
+        *(SIX, SIX, None, None, True, 0.1, 1e-5),
+    ),
+    (aten.native_group_norm.default, IMAGE, SIX, SIX, 4, 6, 80, 3, 1e-5),
+    (aten.var.correction, IMAGE, [1, -1]),
+    (aten.std.correction, ROWS),
+    (aten.var_mean.correction, ROWS, [0]),
+    (aten.logsumexp.default, ROWS, [1], True),
+    (aten.linalg_vector_norm.default, ROWS, 2, [1]),
+    (aten._adaptive_avg_pool2d.default, IMAGE, [3, 2]),
+    (aten.adaptive_max_pool2d.default, IMAGE, [3, 2]),
+    (aten.constant_pad_nd.default, IMAGE, [1, 2, -1, 3]),
+    (aten.upsample_nearest2d.default, IMAGE, [16, 20]),
+    (aten.upsample_bilinear2d.default, IMAGE, [16, 20], False),
+    (aten.upsample_nearest2d_backward.default, IMAGE, [8, 10], [4, 6, 4, 5]),
+    (aten.stack.default, [ROWS, ROWS], -1),
+    (aten.glu.default, ROWS, 1),
+    (aten.mse_loss.default, ROWS, ROWS, 0),
+    (aten.huber_loss.default, ROWS, ROWS),
+    (aten.binary_cross_entropy_with_logits.default, ROWS, ROWS, None, None, 1),
+    (aten.nll_loss_forward.default, ROWS, CLASSES, None, 1, -100),
+    (aten.nll_loss_forward.default, ROWS, CLASSES, None, 0, 2),
+    (
+        *(aten.nll_loss2d_forward.default, IMAGE, torch.zeros(4, 8, 10, dtype=torch.int64)),
+        *(None, 0, -100),
+    ),
+    (aten.masked_fill.Scalar, IMAGE, IMAGE[0] > 0, 0.5),
+    (aten.gather.default, ROWS, 1, CLASSES[:, None]),
+    (aten.xlogy.Tensor, ROWS, ROWS[0]),
+]
+REFUSED: list[tuple[Any, ...]] = [
+    (aten.native_batch_norm.default, IMAGE, ROWS[0], None, None, None, True, 0.1, 1e-5),
+    (aten.native_batch_norm.default, IMAGE, None, None, None, None, False, 0.1, 1e-5),
+    (aten.nll_loss_forward.default, ROWS, CLASSES[:3], None, 1, -100),
+    (aten.nll_loss_forward.default, ROWS, CLASSES.int(), None, 1, -100),
+    (aten.constant_pad_nd.default, ROWS, [-9, 4]),
+    (aten.stack.default, [ROWS, ROWS[1:]], 0),
+    (aten.glu.default, ROWS, 0),
+    (aten.masked_fill.Scalar, ROWS, CLASSES > 2, 0.0),
+    (aten.gather.default, ROWS, 1, torch.zeros(9, 2, dtype=torch.int64)),
+    (aten.var.correction, ROWS, [0, 0]),
+]
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        strides = value.stride()
+        return torch.empty_strided(value.shape, strides, dtype=value.dtype, device="meta")
+    return [_meta(v) for v in value] if isinstance(value, list) else value
+
+
+def _facts(result: Any) -> list[tuple[Any, ...]]:
+    results = result if isinstance(result, tuple) else (result,)
+    return [(r.shape, r.stride(), r.dtype) for r in results]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case[0]))
+def test_rules_say_what_eager_gives(case: tuple[Any, ...]) -> None:
+    op, *args = case
+    assert _facts(infer(op, _meta(args), {})) == _facts(op(*args))
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case[0]))
+def test_what_eager_refuses_has_no_rule(case: tuple[Any, ...]) -> None:
+    op, *args = case
+    assert infer(op, _meta(args), {}) is None
+
+
+SCRIPT = """
+import sys, torch, jitmagic
+import torch.nn as nn, torch.nn.functional as F
+net = nn.Sequential(
+    nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.3),
+    nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8), nn.GELU(), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(), nn.Linear(8, 10),
+)
+def step(x, target):
+    out = net(x)
+    hot = F.one_hot(target, 10) * 1.0
+    return F.cross_entropy(out, target) + F.mse_loss(out, hot)
+x, target = torch.randn(4, 3, 16, 16), torch.arange(4)
+jitmagic.jit(step)(x, target).backward()
+net.eval()
+jitmagic.jit(lambda x: net(x).argmax(1) == 3)(x)
+print([m for m in ("torch._dynamo", "torch._inductor", "sympy") if m in sys.modules])
+"""
+
+
+def test_a_convolutional_network_needs_neither_dynamo_nor_sympy() -> None:
+    out = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False
+    )
+    assert out.stdout.strip() == "[]", out.stderr
