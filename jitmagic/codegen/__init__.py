@@ -17,6 +17,7 @@ from ..target import Target
 from .build_plan import build_plan
 from .cpp import CppRenderer
 from .distinct import distinct_kernels
+from .numba import NumbaRenderer
 from .plan import KernelSource, Plan
 from .triton import TritonRenderer
 
@@ -35,7 +36,11 @@ class Renderer(Protocol):
         ...
 
 
-RENDERERS: Mapping[str, type[Renderer]] = {"cpp": CppRenderer, "triton": TritonRenderer}
+RENDERERS: Mapping[str, type[Renderer]] = {
+    "cpp": CppRenderer,
+    "numba": NumbaRenderer,
+    "triton": TritonRenderer,
+}
 
 
 def render(schedule: Schedule, target: Target) -> tuple[Plan, KernelSource | None]:

@@ -129,10 +129,10 @@ class KernelSource:
     """Generated text and what it defines.
 
     language "cpp":    one translation unit; each symbol is `extern "C" int NAME(void* const* args)`
-    language "numba":  a Python module text; each symbol NAME is a function over 1-d arrays, see
-    codegen/numba.py language "triton": a Python module text; each symbol is an @triton.jit function
-    taking pointers in order `symbols` maps a kernel's name to its argument buffers' dtypes in
-    order; `grids` is for triton.
+    language "numba":  a Python module text; each symbol is a callback of that same C signature, see
+                       codegen/numba.py
+    language "triton": a Python module text; each symbol is an @triton.jit function taking pointers
+    `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton.
     """
 
     language: str

@@ -1,8 +1,7 @@
 """The Python twin of the native executor: runs a Plan step by step.
 
-It is what the native one is tested against, and the executor of the numba tier, whose kernels are
-Python callables. Kernels are given as callables over the argument tensors; one that returns a true
-value met an index out of range.
+It is what the native one is tested against. Kernels are given as callables over the argument
+tensors; one that returns a true value met an index out of range.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Chooses by the source's language how kernels are built (C++ through the toolchain and the disk
 cache, Triton through its compiler, numba through its own), then hands the plan to the native
-executor or, for numba, to its Python twin. The order of what may be missing is: no native part ->
-NativeMissing; compiler refuses -> ToolchainError. The pipeline decides what to do about either.
+executor. The order of what may be missing is: no native part -> NativeMissing; compiler refuses ->
+ToolchainError. The pipeline decides what to do about either.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
 from .cudagraph import replayed
 from .native import CpuEntry, CudaEntry, KernelEntry, make_executable
+from .numba_kernels import build_functions
 from .store import open_store
 from .toolchain import build_library
 from .triton_kernels import build_cubins
@@ -50,6 +51,14 @@ def _load_cpp(plan: Plan, source: KernelSource, target: Target, options: Options
         name: CpuEntry(library.address(name), library) for name in source.symbols
     }
     return Loaded(make_executable(plan, entries), library.cached, len(entries))
+
+
+def _load_numba(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:
+    entries: dict[str, KernelEntry] = {
+        name: CpuEntry(function.address, function)
+        for name, function in build_functions(source).items()
+    }
+    return Loaded(make_executable(plan, entries), cached=False, kernels=len(entries))
 
 
 def _load_triton(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:
@@ -89,5 +98,6 @@ def _triton_variant(
 
 _LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options], Loaded]] = {
     "cpp": _load_cpp,
+    "numba": _load_numba,
     "triton": _load_triton,
 }

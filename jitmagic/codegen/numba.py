@@ -1,0 +1,195 @@
+"""The numba renderer: fused nests in, one Python module of scalar loops out.
+
+In: the nests of a schedule, the buffers. Out: KernelSource of language "numba"; every kernel has
+the ABI of the C++ tier, `int (void* const* args)`, and returns 1 when a run-time index was out of
+range. The text runs among the names that runtime/numba_kernels.py gives. Vectorising is left to
+LLVM; sums and products of float32 are made in float64, so that their error stays that of a short
+sum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from ..errors import ToolchainError
+from ..loops.expr import AxisVar, Expr, Integer, add, mul
+from ..loops.ir import Buffer, Nest, Reduction
+from ..target import Target
+from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
+from .numba_values import Body
+from .plan import KernelSource
+from .structure import Pass, Structure, passes_in, structure
+
+__all__ = ["NumbaRenderer"]
+
+_HEAD = """\
+import math
+
+import numpy as np
+from numba import {types}
+"""
+_LOCAL = re.compile(  # what kernels call their variables, and the names around them
+    r"[vaijrxyz]\d.*|acc.*|at\d+|args|bad|math|np|kernel|inline|pointer|bits|real|fma|False|True|None"
+    r"|abs|range|int|and|or|not|if|else|for|in|is|def|return|lambda|while|del|pass|from|import|as"
+    r"|with|try|class|global|assert|break|continue|elif|except|finally|raise|yield|async|await|max"
+)
+
+
+class NumbaRenderer:
+    """Stateless."""
+
+    language = "numba"
+
+    def render(
+        self, nests: Sequence[Nest], buffers: Mapping[str, Buffer], target: Target
+    ) -> KernelSource:
+        """Text of all kernels, and the argument dtypes of each."""
+        symbols, functions = {}, []
+        for nest in nests:
+            one = structure(nest, buffers)
+            functions.append("\n".join(_Kernel(one, buffers).function()))
+            symbols[one.name] = tuple(buffers[name].dtype for name in one.arguments)
+        kernels = "\n\n\n".join(functions)
+        body = "\n\n\n".join([*helpers_of(kernels), kernels])
+        names = sorted({name for name in TYPES.values() if re.search(rf"\b{name}\b", body)})
+        head = _HEAD.format(types=", ".join(names))
+        return KernelSource(self.language, f"{head}\n\n{body}\n", symbols)
+
+
+class _Kernel:
+    """Writes one function."""
+
+    def __init__(self, one: Structure, buffers: Mapping[str, Buffer]) -> None:
+        self.one, self.buffers = one, buffers
+        self.names = _argument_names(one.arguments)
+        self.body = Body(one, self.names, buffers)
+
+    def function(self) -> list[str]:
+        """The whole function, below a comment that says what it computes."""
+        body = self.body
+        body.open(f"def {self.one.name}(args):")
+        for number, name in enumerate(self.one.arguments):
+            memory = _memory_type(self.buffers[name].dtype, self.one.name)
+            body.line(f"{self.names[name]} = pointer(args[{number}], {memory})")
+        body.line("bad = 0")
+        body.loops(self.one.outer)
+        for one in self.one.passes:
+            self._pass(one)
+        body.close(len(self.one.outer))
+        body.line("return bad")
+        body.close()
+        return [f"# {', '.join(self.one.origins)}", "@kernel", *body.scopes[0].lines]
+
+    def _pass(self, one: Pass) -> None:
+        totals = [_Accumulator(node, self.body.name("acc")) for node in one.reductions]
+        for total in totals:
+            self.body.lines(total.declare())
+        self.body.loops(one.axes)
+        for nested in passes_in(
+            self.body.bound, (), one.roots, self.one.free, ready=self.body.ready()
+        ):
+            self._pass(nested)
+        for total in totals:
+            value = self.body.name_of(total.node.value)
+            self.body.lines(total.update(value, self._position(total)))
+        texts = [self.body.store(store) for store in one.stores]
+        self.body.lines(texts)
+        self.body.close(len(one.axes))
+        for total in totals:
+            self.body.define(total.node, total.result())
+
+    def _position(self, total: _Accumulator) -> str:
+        """Row-major position of the point among the reduction's axes."""
+        if not total.positional:
+            return ""
+        position: Expr = Integer(0)
+        for axis in total.node.axes:
+            position = add(mul(position, axis.extent), AxisVar(axis))
+        return self.body.index(position)
+
+
+class _Accumulator:
+    """A reduction while it runs."""
+
+    def __init__(self, node: Reduction, name: str) -> None:
+        self.node, self.name = node, name
+        self.dtype = node.value.dtype
+        self.positional = node.op in ("argmax", "argmin")
+        wide = node.op in ("sum", "prod") and self.dtype.is_floating_point
+        self.held = torch.float64 if wide else self.dtype
+        self.boolean = self.dtype == torch.bool or node.op in ("any", "all")
+
+    def declare(self) -> list[str]:
+        """The accumulator, empty."""
+        start = literal(_neutral(self.node.op, self.dtype), self.held)
+        lines = [f"{self.name} = {start}"]
+        return [*lines, f"{self.name}_at = int64(-1)"] if self.positional else lines
+
+    def update(self, value: str, position: str) -> list[str]:
+        """Take in one value; NaN wins in max and min, the first of equals in argmax and argmin."""
+        acc, op = self.name, self.node.op
+        if self.positional:
+            sign = ">" if op == "argmax" else "<"
+            nan = f" or ({value} != {value} and {acc} == {acc})"
+            more = nan if self.dtype.is_floating_point else ""
+            return [
+                f"if {acc}_at < 0 or {value} {sign} {acc}{more}:",
+                f"    {acc} = {value}",
+                f"    {acc}_at = {position}",
+            ]
+        if self.boolean:
+            both = op in ("all", "min", "prod")
+            return [f"{acc} = {acc} {'and' if both else 'or'} {value}"]
+        if op in ("sum", "prod"):
+            sign = "+" if op == "sum" else "*"
+            return [f"{acc} = {TYPES[self.held]}({acc} {sign} {value})"]
+        join = {"max": "maximum", "min": "minimum"}[op]
+        return [f"{acc} = {compute_text(join, [value, acc], torch.bool, self.dtype)}"]
+
+    def result(self) -> str:
+        """The reduction's value."""
+        if self.positional:
+            return f"{self.name}_at"
+        if self.dtype in HALVES:
+            return f"round_{HALVES[self.dtype]}(float32({self.name}))"
+        return self.name if self.held == self.dtype else f"{TYPES[self.dtype]}({self.name})"
+
+
+def _neutral(op: str, dtype: torch.dtype) -> bool | int | float:
+    if op in ("sum", "any"):
+        return 0
+    if op in ("prod", "all"):
+        return 1
+    low = op in ("max", "argmax")
+    if dtype.is_floating_point:
+        return -torch.inf if low else torch.inf
+    if dtype == torch.bool:
+        return not low
+    facts = torch.iinfo(dtype)
+    return facts.min if low else facts.max
+
+
+def _memory_type(dtype: torch.dtype, kernel: str) -> str:
+    """What an element is in memory."""
+    if dtype not in TYPES:
+        raise ToolchainError("numba", kernel, f"no numba for {dtype} tensors")
+    if dtype in HALVES:
+        return "uint16"
+    return "uint8" if dtype == torch.bool else TYPES[dtype]
+
+
+def _argument_names(buffers: Sequence[str]) -> dict[str, str]:
+    """A variable for every buffer: its own name where no other variable has it."""
+    names: dict[str, str] = {}
+    for buffer in buffers:
+        name = re.sub(r"\W", "_", buffer)
+        taken = name in HELPERS or name in TYPES.values() or name in ("uint16", "uint32")
+        if _LOCAL.fullmatch(name) or taken or not name[0].isalpha():
+            name = f"p_{name}"
+        while name in names.values():
+            name += "_"
+        names[buffer] = name
+    return names

@@ -1,0 +1,83 @@
+"""Numba text to machine code: the one file that imports numba, and only when such a kernel is
+loaded.
+
+In: a KernelSource of language "numba". Out: per kernel a C function `int (void* const* args)` as
+the C++ tier has them, so that the native executor launches it in the same way. The text finds under
+their names what numba lacks: typed pointers, bits of a float, a fused multiply-add, and `kernel`,
+which compiles a function. No fast-math: NaN, infinities and roundings are IEEE's, division never
+raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from ..codegen.plan import KernelSource
+from ..errors import ToolchainError
+
+__all__ = ["build_functions"]
+
+
+def build_functions(source: KernelSource) -> dict[str, Any]:
+    """Kernel name -> compiled callback with `.address`; keep it alive while the address is used."""
+    names = dict(_names())
+    from numba.core.errors import NumbaError  # noqa: PLC0415 - heavy, and only this tier needs it
+
+    try:
+        exec(compile(source.text, "<jitmagic numba kernels>", "exec"), names)
+    except (NumbaError, NotImplementedError) as error:
+        raise ToolchainError("numba", ", ".join(source.symbols), str(error)) from error
+    return {name: names[name] for name in source.symbols}
+
+
+@lru_cache(maxsize=1)
+def _names() -> Mapping[str, Any]:
+    """What the text of a module may call."""
+    from numba import cfunc, njit, types  # noqa: PLC0415 - heavy, and only this tier needs it
+
+    signature = types.intc(types.CPointer(types.voidptr))
+
+    def kernel(function: Callable[[Any], int]) -> Any:
+        return cfunc(signature, error_model="numpy")(function)
+
+    def inline(function: Callable[..., Any]) -> Any:
+        return njit(error_model="numpy")(function)
+
+    return {"kernel": kernel, "inline": inline, **_intrinsics()}
+
+
+def _intrinsics() -> dict[str, Any]:
+    """Operations that are one LLVM instruction each."""
+    from numba import types  # noqa: PLC0415 - heavy, and only this tier needs it
+    from numba.extending import intrinsic  # noqa: PLC0415 - as above
+
+    def reinterpret(typing: Any, source: Any, result: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(result))
+
+        return result(source), generate
+
+    def pointer(typing: Any, address: Any, dtype: Any) -> Any:
+        """`address` as a pointer to elements of `dtype`."""
+        result = types.CPointer(dtype.dtype)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(result))
+
+        return result(address, dtype), generate
+
+    def bits(typing: Any, a: Any) -> Any:
+        return reinterpret(typing, a, types.uint32)
+
+    def real(typing: Any, a: Any) -> Any:
+        return reinterpret(typing, a, types.float32)
+
+    def fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.fma(*args)
+
+        return a(a, a, a), generate
+
+    return {one.__name__: intrinsic(one) for one in (pointer, bits, real, fma)}

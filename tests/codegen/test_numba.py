@@ -1,0 +1,210 @@
+"""Generated numba against eager and against the program interpreted in float64."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from jitmagic.codegen import render
+from jitmagic.codegen.plan import KernelSource
+from jitmagic.loops.interp import run
+from jitmagic.loops.ir import LoopProgram
+from jitmagic.loops.lower import lower
+from jitmagic.options import Options
+from jitmagic.runtime.execute import PlanRunner
+from jitmagic.runtime.numba_kernels import build_functions
+from jitmagic.schedule import schedule
+from jitmagic.target import find_target
+from tests.loops.recording import clone, record
+from tests.schedule.programs import PROGRAMS, made_inputs
+
+pytest.importorskip("numba")
+
+CANONICAL = [
+    *("chain", "softmax_parts", "layer_norm_saved", "batch_norm", "everything_sum"),
+    *("cross_entropy", "half_chain", "embedding", "arg_reductions", "masked", "concatenated"),
+    *("padded", "row_then_pieces", "momentum", "running_stats", "integers", "doubles"),
+    *("mixed_types", "diamond", "windows"),
+]
+
+
+def kernels(source: KernelSource | None) -> dict:
+    """Kernel name -> callable over tensors."""
+
+    def caller(function):
+        entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(function.address)
+
+        def call(tensors):
+            pointers = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+            return function and entry(ctypes.addressof(pointers))
+
+        return call
+
+    built = {} if source is None else build_functions(source)
+    return {name: caller(function) for name, function in built.items()}
+
+
+def compiled(program: LoopProgram) -> PlanRunner:
+    chosen = Options(cpu_tier="numba")
+    target = find_target(torch.device("cpu"), chosen)
+    plan, source = render(schedule(program, target, chosen), target)
+    assert source is None or source.language == "numba"
+    return PlanRunner(plan, kernels(source))
+
+
+def check(fn, *inputs) -> None:
+    """Errors against float64 are at most twice eager's plus a few roundings; the rest is exact."""
+    graph, expected = record(fn, *[clone(x) for x in inputs])
+    program = lower(graph, "test")
+    ours, mutated = [clone(x) for x in inputs], [clone(x) for x in inputs]
+    got = compiled(program)(*ours)
+    exact = run(program, [clone(x) for x in inputs], "float64")
+    with torch.no_grad():
+        fn(*mutated)
+    for a, b, c in zip(got, expected, exact):
+        compare(a, b, c)
+    for a, b in zip(ours, mutated):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def compare(got, eager, exact) -> None:
+    assert (got.dtype, got.shape, got.stride()) == (eager.dtype, eager.shape, eager.stride())
+    if not eager.dtype.is_floating_point:
+        assert torch.equal(got, eager)
+        return
+    finite = torch.isfinite(eager)
+    special = [t.masked_fill(finite, 0) for t in (got, eager)]
+    torch.testing.assert_close(*special, rtol=0, atol=0, equal_nan=True)
+    a, b, c = (t[finite].double() for t in (got, eager, exact))
+    if a.numel():
+        scale = c.abs().max()
+        assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 1e-6 * scale
+
+
+@pytest.mark.parametrize("name", CANONICAL)
+def test_programs(name):
+    program = PROGRAMS[name]
+    check(program.fn, *made_inputs(program))
+
+
+def test_nan_and_infinity_go_through_reductions():
+    x = torch.randn(6, 70)
+    x[0, 3], x[1, 69], x[2, 0] = math.nan, math.inf, -math.inf
+    x[3] = -math.inf
+
+    def fn(x):
+        return x.amax(-1), x.amin(-1), x.sum(-1), x.argmax(-1), x.argmin(-1), x.relu(), x.sign()
+
+    check(fn, x)
+
+
+@pytest.mark.parametrize("bad", [9, -10, 2**40])
+def test_an_index_out_of_range_raises(bad):
+    table, index = torch.randn(9, 20), torch.tensor([0, 1, -1, 8])
+    graph, _ = record(lambda t, i: t[i] * 2, table, index)
+    call = compiled(lower(graph, "test"))
+    assert torch.equal(call(table, index)[0], table[index] * 2)
+    with pytest.raises(IndexError):
+        call(table, torch.tensor([0, bad, 5, 8]))
+
+
+def test_indexes_that_meet_are_added_up():
+    x, index = torch.randn(9, 5), torch.tensor([3, 1, 3, 3])
+    check(lambda x, i, y: x.index_add(0, i, y), x, index, torch.randn(4, 5))
+
+
+def test_every_op_on_reals():
+    def fn(x, y):
+        positive, unit = x.abs() + 0.1, x.tanh()
+        return [
+            x.exp(), x.exp2(), x.expm1(), positive.log(), positive.log2(), positive.log10(),
+            positive.log1p(), positive.sqrt(), positive.rsqrt(), positive.reciprocal(), x.sin(),
+            x.cos(), x.tan(), unit.asin(), unit.acos(), x.atan(), x.sinh(), x.cosh(), x.asinh(),
+            (positive + 1).acosh(), unit.atanh(), x.erf(), x.erfc(), unit.erfinv(),
+            positive.lgamma(), x.floor(), x.ceil(), x.round(), x.trunc(), x.frac(), x.sign(),
+            x.sigmoid(), x.isnan(), x.isinf(), x.isfinite(), x.signbit(), x.atan2(y), x.hypot(y),
+            positive**y, x.fmod(y), x.remainder(y), torch.floor_divide(x, y), x.minimum(y),
+            x.fmax(y), x.fmin(y), x.copysign(y), torch.nextafter(x, y), x.clamp(-1, 1),
+        ]  # fmt: skip
+
+    check(fn, torch.randn(5, 7), torch.randn(5, 7))
+
+
+def test_every_op_on_integers():
+    def fn(x, y, s):
+        return [
+            x + y, x * y, -x, x.abs(), x.sign(), x & y, x | y, x ^ y, ~x, x << s, x >> s, x // y,
+            x % y, x.fmod(y), x.maximum(y), x.to(torch.uint8) * 3, x.to(torch.int8) + 100, x**s,
+            x.prod(-1), x.amax(-1), x < y, (x > 0) ^ (y > 0), ~(x > 0), (x > 0).all(-1),
+        ]  # fmt: skip
+
+    x = torch.randint(-40, 40, (6, 7))
+    check(fn, x, torch.tensor([1, -3, 7, 2, -1, 9, 4]), torch.tensor([0, 1, 5, 2, 3, 4, 1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_floats_are_rounded_as_eager_rounds_them(dtype):
+    given = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    wide = torch.cat([torch.randn(4000) * 10.0**e for e in range(-9, 7)])
+
+    def fn(x, w):
+        return x.float(), x * 1.5, w.to(dtype), x.to(torch.float32).to(dtype)
+
+    graph, expected = record(fn, given, wide)
+    got = compiled(lower(graph, "test"))(given, wide)
+    for a, b in zip(got, expected):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+SCRIPT = """
+import warnings
+import torch, jitmagic
+from torch import nn
+
+warnings.filterwarnings("error", ".*(failed|could not be compiled)")
+
+def chain(x, y):
+    return torch.softmax(x * y + 1, -1).sum(0), x.argmax(-1)
+
+x, y = torch.randn(8, 9), torch.randn(8, 9)
+fast = jitmagic.jit(chain)
+for a, b in zip(fast(x, y), chain(x, y)):
+    torch.testing.assert_close(a, b)
+print({kernel.language for kernel in jitmagic.explain(fast)(x, y).kernels})
+
+def step(model, x, y, optimizer):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+def trained(compile):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5))
+    x, y = torch.randn(12, 16), torch.randint(0, 5, (12,))
+    called = jitmagic.jit(model) if compile else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = [step(called, x, y, optimizer) for _ in range(4)]
+    return [*losses, *model.parameters()]
+
+for a, b in zip(trained(True), trained(False)):
+    torch.testing.assert_close(a, b)
+print("agree")
+"""
+
+
+def test_without_a_compiler_functions_and_training_run_on_numba():
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "JITMAGIC_CXX": "", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["{'numba'}", "agree"]
