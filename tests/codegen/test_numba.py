@@ -14,8 +14,9 @@ import torch
 
 from jitmagic.codegen import render
 from jitmagic.codegen.plan import KernelSource
+from jitmagic.loops.expr import Axis, AxisVar, ValueIndex
 from jitmagic.loops.interp import run
-from jitmagic.loops.ir import LoopProgram
+from jitmagic.loops.ir import Buffer, Compute, Load, LoopProgram, Nest, Store
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.runtime.execute import PlanRunner
@@ -115,9 +116,45 @@ def test_an_index_out_of_range_raises(bad):
         call(table, torch.tensor([0, bad, 5, 8]))
 
 
-def test_indexes_that_meet_are_added_up():
-    x, index = torch.randn(9, 5), torch.tensor([3, 1, 3, 3])
-    check(lambda x, i, y: x.index_add(0, i, y), x, index, torch.randn(4, 5))
+def written(inputs, shape, dtype, nest) -> LoopProgram:
+    """One hand-written nest that writes the last buffer, `out`, an input too."""
+    cpu = torch.device("cpu")
+    out = Buffer("out", shape, torch.empty(shape).stride(), dtype, cpu, "input")
+    named = {
+        name: Buffer(name, tuple(x.shape), x.stride(), x.dtype, cpu, "input")
+        for name, x in inputs.items()
+    }
+    return LoopProgram("t", {**named, "out": out}, (*named, "out"), ("out",), (nest,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_values_that_meet_are_added_up(dtype):
+    x, index = torch.arange(4).to(dtype), torch.tensor([3, 1, -1, 3])
+    i = Axis("i", 4)
+    at = ValueIndex(Load("index", (AxisVar(i),), torch.int64), 5)
+    store = Store("out", (), (at,), Load("x", (AxisVar(i),), dtype), "add")
+    program = written({"x": x, "index": index}, (5,), dtype, Nest("k", (i,), (store,)))
+    ours, theirs = torch.ones(5, dtype=dtype), torch.ones(5, dtype=dtype)
+    compiled(program)(x, index, ours)
+    run(program, [x, index, theirs])
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
+@pytest.mark.parametrize("op", ["floordiv", "remainder", "fmod", "pow", "lshift", "rshift"])
+def test_integer_ops_follow_the_rules_of_signs(op, dtype):
+    low = 0 if op in ("pow", "lshift", "rshift") else -7
+    b = torch.tensor([n for n in range(low, 8) if n or low == 0]).to(dtype)
+    a = torch.tensor([-128, -100, -7, -1, 0, 1, 5, 7, 127]).to(dtype)
+    i, j = Axis("i", len(a)), Axis("j", len(b))
+    pair = (Load("a", (AxisVar(i),), dtype), Load("b", (AxisVar(j),), dtype))
+    store = Store("out", (), (AxisVar(i), AxisVar(j)), Compute(op, pair, dtype))
+    nest = Nest("k", (i, j), (store,))
+    program = written({"a": a, "b": b}, (len(a), len(b)), dtype, nest)
+    ours, theirs = (torch.zeros(len(a), len(b), dtype=dtype) for _ in range(2))
+    compiled(program)(a, b, ours)
+    run(program, [a, b, theirs])
+    assert torch.equal(ours, theirs)
 
 
 def test_every_op_on_reals():
