@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, UserLine
 from ..spec import TensorSpec
+from .checked import spelled_out
 from .decompose import TABLE
 from .functionalize import Functionalizer, Traced, mark_lines
 from .nodes import alias_root, erase_dead, module_of
@@ -126,7 +127,7 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     try:
         if callable(node.target):
-            made = node.target(*args, **kwargs)
+            made = spelled_out(node.target)(*args, **kwargs)
         elif node.op == "call_method":
             made = getattr(args[0], node.target)(*args[1:], **kwargs)
         else:
