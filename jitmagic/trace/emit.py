@@ -154,6 +154,7 @@ def _cut(writer: Writer, exit_: Break, home: Home) -> Body:
         tails += build.placed(tail, breaking.position)
     if _is_call_form(breaking):
         _load_plainly(twins[breaking])
+    _bind_methods(body)
     body.instructions = [*build.prologue(), *writer.code, *body.instructions, *tails]
     return body
 
@@ -224,6 +225,18 @@ def _load_plainly(instruction: Instruction) -> None:
     if instruction.op == "LOAD_METHOD":
         instruction.op = "LOAD_ATTR"
     instruction.flag = False
+
+
+def _bind_methods(body: Body) -> None:
+    """Edit: methods are loaded bound, with a NULL. A loop or a handler may lead back to the breaking
+    instruction, and the hand-over behind it expects the stack as the trace had it."""
+    for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
+        _load_plainly(load)
+        order = build.swap(2) if build.RUNNING.null_first else []
+        after = body.instructions.index(load) + 1
+        body.instructions[after:after] = build.placed(
+            [Instruction("PUSH_NULL"), *order], load.position
+        )
 
 
 def _key_of(

@@ -1,4 +1,4 @@
-"""Python as people write it around tensors: breaks in every kind of block, effects, aliasing, RNG, dtypes.
+"""Python as people write it around tensors: breaks in every block, effects, aliasing, RNG, dtypes.
 
 Each program runs plainly and compiled, twice over, and must show the same; see harness.py.
 """
@@ -607,6 +607,195 @@ def branches_on_tensors(x):
         y = y.log()
     assert y.shape == x.shape, "shapes differ"
     return (y if y.mean() < 0 else -y), bool(y[0] > 0), int(x.numel()) in (4, 5), y.argmax().item()
+
+
+# -- harder mixtures -----------------------------------------------------------------------------
+
+
+@program(lambda: (r(4, grad=True),))
+def finally_over_a_return_in_a_loop(x):
+    trail = []
+    for i in range(3):
+        try:
+            print("round", i)
+            if i == 1:
+                continue
+            x = x * (i + 2)
+            if x.abs().sum() > 1e6:
+                return x
+        finally:
+            trail.append(i)
+    return x, trail
+
+
+class Scale:
+    """A context manager of the user's that prints and swallows KeyError."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.log: list[str] = []
+
+    def __enter__(self) -> Scale:
+        print("enter", self.factor)
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> bool:
+        self.log.append(getattr(kind, "__name__", "none"))
+        print("exit", self.log)
+        return kind is KeyError
+
+
+@program(lambda: (r(4), "a"), lambda: (r(4), "b"))
+def own_context_manager(x, key):
+    table = {"a": x * 2}
+    with Scale(3.0) as outer, Scale(2.0) as inner:
+        x = x * outer.factor
+        x = table[key] + x * inner.factor
+    return x, outer.log, inner.log
+
+
+@program(lambda: (r(3, 4, grad=True), r(4, grad=True)))
+def inner_no_grad_callee_with_break(x, w):
+    @torch.no_grad()
+    def norm(v):
+        n = v.norm().item()
+        print("grad", torch.is_grad_enabled())
+        return n + 1
+
+    y = x * w / norm(x)
+    return y.sum(0) * norm(w), torch.is_grad_enabled()
+
+
+@program(lambda: (r(4), {"k": [r(4)]}), exact=True)
+def containers_of_inputs_change(x, tree):
+    tree["k"][0].add_(1)
+    tree["k"].append(x)
+    print(len(tree["k"]))
+    first, *rest = tree["k"]
+    rest[-1].mul_(2)
+    del tree["k"][0]
+    tree.setdefault("new", []).extend([first, 1])
+    return first is tree["new"][0], tree["k"][0] is x, x + first
+
+
+@program(lambda: (r(6),), exact=True)
+def written_while_viewed(x):
+    a, b = x.split(3)
+    a.copy_(b)
+    c = x.clone()
+    c[::2] = x[1::2]
+    x[x > 0] = 0
+    y = x.expand(2, 6)
+    return a is b, c, y, x.unsqueeze(0)
+
+
+@program(lambda: (r(2, 3, 8, 8),), train=True)
+class NormAndBreak(nn.Module):
+    """Batch norm on both sides of a break: its statistics advance twice a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        y = self.norm(x)
+        print(int(self.norm.num_batches_tracked))
+        return self.norm(y * 2) + self.norm.running_mean.sum()
+
+
+@program(lambda: (r(4),), lambda: (r(4) * 3,))
+def exceptions_from_torch_are_caught(x):
+    tried = []
+    for shape in ((2, 2), (3, 3), (4,)):
+        try:
+            tried.append(x.view(shape) + 1)
+        except RuntimeError as error:
+            tried.append(type(error).__name__)
+    try:
+        torch.cat([x, "no"])
+    except TypeError:
+        tried.append("type")
+    return tried
+
+
+class Wrong(ValueError):
+    """An exception of the user's."""
+
+
+@program(lambda: (r(5, grad=True), 3), lambda: (r(5, grad=True), 0))
+def assert_and_custom_error(x, n):
+    y = x * n
+    if n == 0:
+        raise Wrong("no", n)
+    assert n > 2, f"too small: {n}"
+    return y
+
+
+@program(lambda: (r(4, 4),))
+def seeded_generator(x):
+    generator = torch.Generator().manual_seed(3)
+    a = torch.rand(4, generator=generator)
+    b = torch.rand(4, generator=generator)
+    torch.manual_seed(5)
+    c = torch.randn(4)
+    return x + a, b, c, torch.rand(2)
+
+
+@program(lambda: (torch.arange(6), torch.tensor(True)), exact=True)
+def integer_arithmetic(i, flag):
+    j = -i + 2
+    return (
+        j // 4,
+        j % 4,
+        torch.div(j, 4, rounding_mode="trunc"),
+        j.float() % 3,
+        i**2,
+        i >> 1,
+        j.abs().bitwise_not(),
+        (i * 2**40),
+        i.to(torch.int16) * 20000,
+        flag + i,
+        flag.logical_xor(i > 2),
+        i.cumsum(0),
+        j.argsort(),
+        i.float().to(torch.uint8),
+    )
+
+
+@program(lambda: (r(4), 2), lambda: (r(4), 2.5), lambda: (r(4), True), lambda: (r(4), -0.0))
+def scalars_of_many_types(x, n):
+    return x * n, x + n if n else x, type(n).__name__, torch.full_like(x, n), x / (n or 1)
+
+
+@program(lambda: (r(3),))
+def lambdas_map_and_sorted(x):
+    parts = sorted(x.unbind(), key=lambda t: float(t))
+    doubled = list(map(lambda t: t * 2, x))
+    kept = list(filter(lambda t: t.item() > 0, x))
+    print(len(kept))
+    return torch.stack(parts), torch.stack(doubled), len(kept), max(x), any(t > 0 for t in x)
+
+
+@program(lambda: (r(4, grad=True),))
+def backward_inside(x):
+    w = torch.ones(4, requires_grad=True)
+    loss = (x.detach() * w).sum()
+    loss.backward()
+    (g,) = torch.autograd.grad((w**3).sum(), w)
+    return x * w.grad, g
+
+
+@program(lambda: (r(4),), lambda: (r(4),))
+def walrus_match_and_ternary(x):
+    match x.shape:
+        case (n,) if (m := n * 2) > 4:
+            y = x * m
+        case _:
+            y = x
+    while (n := n - 1) > 1:
+        y = y + n
+    print(n, m)
+    return y if n == 1 else -y, not y.requires_grad and n
 
 
 class Tagged(Tensor):
