@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
-from ..loops.ir import Buffer, Load, Reduction, walk
+from ..loops.ir import Buffer, IndexValue, Load, Reduction, walk
 from ..schedule.deps import run_time_values
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product
 from ..target import Target
@@ -65,7 +65,9 @@ class KernelWriter:
     def _checks_indexes(self) -> bool:
         loads = (node for node in self.one.free if isinstance(node, Load))
         stores = (store for p in self.one.passes for store in p.stores)
+        numbers = (node.expr for node in self.one.free if isinstance(node, IndexValue))
         offsets = [node.index[0] for node in loads] + [store.index[0] for store in stores]
+        offsets += numbers  # an index compared with where it would land: scatter as a `where`
         return any(run_time_values(offset) for offset in offsets)
 
     # -- the outer loops
