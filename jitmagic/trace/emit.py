@@ -228,8 +228,8 @@ def _load_plainly(instruction: Instruction) -> None:
 
 
 def _bind_methods(body: Body) -> None:
-    """Edit: methods are loaded bound, with a NULL. A loop or a handler may lead back to the breaking
-    instruction, and the hand-over behind it expects the stack as the trace had it."""
+    """Edit: methods are loaded bound, with a NULL. A loop or a handler may lead back to the
+    breaking instruction, and the hand-over behind it expects the stack as the trace had it."""
     for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
         _load_plainly(load)
         order = build.swap(2) if build.RUNNING.null_first else []

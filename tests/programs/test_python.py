@@ -51,7 +51,7 @@ def program(*calls: Callable[[], tuple[Any, ...]], **stated: Any) -> Callable[[A
 # -- breaks in loops -----------------------------------------------------------------------------
 
 
-@program(lambda: (r(4, grad=True),))
+@program(lambda: (r(4, grad=True),), graphs=5, breaks=5, kernels=5)
 def print_in_for(x):
     for i in range(4):
         x = x * 1.5 + i
@@ -60,7 +60,7 @@ def print_in_for(x):
     return x
 
 
-@program(lambda: (r(5).abs() + 1,), lambda: (r(5).abs() * 3 + 1,))
+@program(lambda: (r(5).abs() + 1,), lambda: (r(5).abs() * 3 + 1,), graphs=4, breaks=4, kernels=4)
 def while_with_item(x):
     rounds = 0
     while x.sum().item() > 1.0:
@@ -98,7 +98,7 @@ def zip_and_early_return(x, factors):
 # -- breaks in blocks ----------------------------------------------------------------------------
 
 
-@program(lambda: (r(4, grad=True),))
+@program(lambda: (r(4, grad=True),), graphs=3, breaks=2, kernels=3)
 def break_in_no_grad(x):
     y = x * 2
     with torch.no_grad():
@@ -109,7 +109,9 @@ def break_in_no_grad(x):
     return y * w, w.requires_grad
 
 
-@program(lambda: (r(4, grad=True), True), lambda: (r(4, grad=True), False))
+@program(
+    lambda: (r(4, grad=True), True), lambda: (r(4, grad=True), False), graphs=2, breaks=1, kernels=2
+)
 def set_grad_enabled_by_argument(x, on):
     with torch.set_grad_enabled(on):
         y = x * 2
@@ -120,7 +122,7 @@ def set_grad_enabled_by_argument(x, on):
     return y, z, w, torch.is_grad_enabled()
 
 
-@program(lambda: (r(4), 0), lambda: (r(4), 1), lambda: (r(4), 2))
+@program(lambda: (r(4), 0), lambda: (r(4), 1), lambda: (r(4), 2), graphs=3, breaks=2, kernels=3)
 def break_in_try(x, how):
     try:
         y = x + 1
@@ -197,7 +199,7 @@ def recursion(x, n):
     return _power(x, n), _countdown(x, n)
 
 
-@program(lambda: (r(4),))
+@program(lambda: (r(4),), graphs=4, breaks=2, kernels=5)
 def nonlocal_closures(x):
     total = x.new_zeros(4)
     count = 0
@@ -232,7 +234,7 @@ PROGRAMS.append(
 )
 
 
-@program(lambda: (r(4), r(4) + 1, r(4) + 2))
+@program(lambda: (r(4), r(4) + 1, r(4) + 2), graphs=1, breaks=0, kernels=1)
 def varied_signatures(x, *rest, scale=2.0, **named):
     def collect(first, *args, last=None, **kwargs):
         return first + sum(args) * kwargs.get("k", 1), last, sorted(kwargs)
@@ -262,7 +264,7 @@ PROGRAMS.append(
 # -- memory --------------------------------------------------------------------------------------
 
 
-@program(lambda: (r(4, 6), r(6)))
+@program(lambda: (r(4, 6), r(6)), graphs=1, breaks=0, kernels=5)
 def in_place_on_inputs_and_views(x, y):
     x[1].add_(y)
     x[:, 2:4] *= 2
@@ -335,7 +337,7 @@ class Record:
     parts: list[Any] = dataclasses.field(default_factory=list)
 
 
-@program(lambda: (r(2, 4), {"a": r(4), "b": [r(4), 1]}), exact=True)
+@program(lambda: (r(2, 4), {"a": r(4), "b": [r(4), 1]}), exact=True, graphs=1, breaks=0, kernels=4)
 def structured_results(x, tree):
     ordered = collections.OrderedDict(one=x + 1, two=Pair(x * 2, (x - 1, None)))
     ordered["three"] = {k: v for k, v in tree.items() if k == "a"}
@@ -408,7 +410,7 @@ def reset_globals() -> dict[str, Any]:
     return seen
 
 
-@program(lambda: (r(4),), lambda: (r(5),), state=reset_globals)
+@program(lambda: (r(4),), lambda: (r(5),), state=reset_globals, graphs=2, breaks=2, kernels=2)
 def global_writes(x):
     global _total, _late
     _total += x.shape[0]
@@ -422,7 +424,7 @@ def global_writes(x):
 # -- random numbers ------------------------------------------------------------------------------
 
 
-@program(lambda: (r(6, 5, grad=True),))
+@program(lambda: (r(6, 5, grad=True),), graphs=2, breaks=2, kernels=6)
 def random_numbers(x):
     a = torch.rand(6, 5) + torch.randn_like(x)
     b = F.dropout(x, 0.3)
@@ -434,7 +436,7 @@ def random_numbers(x):
     return a.detach(), b, c, d, e, p, x[p], torch.normal(0.0, 1.0, (2,))
 
 
-@program(lambda: (r(4, 8),), train=True)
+@program(lambda: (r(4, 8),), train=True, graphs=2, breaks=2, kernels=4)
 class DropoutAndBreaks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -453,6 +455,9 @@ class DropoutAndBreaks(nn.Module):
 @program(
     lambda: (r(8, dtype=torch.bfloat16), r(8, dtype=torch.float16), r(8), torch.arange(8)),
     exact=True,
+    graphs=1,
+    breaks=0,
+    kernels=2,
 )
 def mixed_dtypes(b, h, f, i):
     wide = b * 2 + f
@@ -476,7 +481,9 @@ def mixed_dtypes(b, h, f, i):
     )
 
 
-@program(lambda: (r(8, dtype=torch.bfloat16, grad=True), r(8, grad=True)))
+@program(
+    lambda: (r(8, dtype=torch.bfloat16, grad=True), r(8, grad=True)), graphs=1, breaks=0, kernels=1
+)
 def low_precision_gradients(b, f):
     y = (b * f).to(torch.bfloat16) + b
     return y.float().sum(), (b * b).sum()
@@ -485,7 +492,7 @@ def low_precision_gradients(b, f):
 # -- gradients across breaks ---------------------------------------------------------------------
 
 
-@program(lambda: (r(4, 3, grad=True), r(3, grad=True), r(4, 3)))
+@program(lambda: (r(4, 3, grad=True), r(3, grad=True), r(4, 3)), graphs=4, breaks=3, kernels=4)
 def gradients_across_breaks(x, w, plain):
     y = (x * w).tanh()
     scale = y.detach().abs().max().item()
@@ -501,7 +508,7 @@ def gradients_across_breaks(x, w, plain):
 # -- iteration and text --------------------------------------------------------------------------
 
 
-@program(lambda: (r(3, 4),), graphs=1, breaks=0)
+@program(lambda: (r(3, 4),), graphs=1, breaks=0, kernels=3)
 def comprehensions(x):
     rows = [row * i for i, row in enumerate(x)]
     table = {f"row{i}": row.sum() for i, row in enumerate(rows)}
@@ -586,6 +593,7 @@ def test_calls_under_inference_mode_and_no_grad() -> None:
     lambda: (r(4) > 9, r(4, grad=True), r(4)),
     graphs=1,
     breaks=0,
+    kernels=3,
 )
 def selections(cond, a, b):
     picked = torch.where(cond, a * 2, b)
