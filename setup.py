@@ -1,7 +1,8 @@
 """Builds the two native extensions against the installed torch; everything else is in
 pyproject.toml.
 
-_frame needs CPython headers and, for tensor guards only, torch's; JITMAGIC_WITHOUT_TORCH=1 builds it without
+_frame needs CPython headers and, for tensor guards only, torch's; JITMAGIC_WITHOUT_TORCH=1 builds
+it without
 (that is how the interpreter-layout part is tested on Pythons that have no torch). _runtime needs
 torch.
 """

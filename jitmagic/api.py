@@ -79,9 +79,27 @@ _COMPILER = Compiler(_compile_frame, _flatten)
 
 
 @overload
-def jit(fn: T, /, **options: Any) -> T: ...
+def jit(
+    fn: T,
+    /,
+    *,
+    backend: str | Callable[..., Any] = ...,
+    mode: str = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    options: Mapping[str, Any] | Options | None = ...,
+) -> T: ...
 @overload
-def jit(fn: None = None, /, **options: Any) -> Callable[[T], T]: ...
+def jit(
+    fn: None = None,
+    /,
+    *,
+    backend: str | Callable[..., Any] = ...,
+    mode: str = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    options: Mapping[str, Any] | Options | None = ...,
+) -> Callable[[T], T]: ...
 
 
 def jit(

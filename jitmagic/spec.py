@@ -43,7 +43,7 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
         tensor.requires_grad,
         tensor.is_leaf,
         type(tensor),
-        tensor.storage_offset(),
+        int(tensor.storage_offset()),
     )
 
 

@@ -96,8 +96,8 @@ def test_import_is_light() -> None:
     script = (
         "import sys, torch; before = set(sys.modules); import jitmagic;"
         "new = set(sys.modules) - before;"
-        "heavy = ('torch._dynamo', 'torch._inductor', 'sympy', 'triton', 'numba', 'IPython', 'rich',"
-        " 'jitmagic.pipeline', 'jitmagic.trace', 'jitmagic.autograd', 'jitmagic.loops',"
+        "heavy = ('torch._dynamo', 'torch._inductor', 'sympy', 'triton', 'numba', 'IPython',"
+        " 'rich', 'jitmagic.pipeline', 'jitmagic.trace', 'jitmagic.autograd', 'jitmagic.loops',"
         " 'jitmagic.schedule', 'jitmagic.codegen', 'jitmagic.runtime');"
         "print([m for m in new if m.split('.')[0] in heavy or '.'.join(m.split('.')[:2]) in heavy])"
     )

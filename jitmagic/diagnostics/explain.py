@@ -117,7 +117,8 @@ def _private_copy(target: Callable[..., Any], options: dict[str, Any]) -> Callab
 
         call.__name__ = call.__qualname__ = type(module).__name__
         original = call
-    return jit(original, **options)
+    made: Callable[..., Any] = jit(original, **options)
+    return made
 
 
 def explanation_of(target: Callable[..., Any]) -> Explanation:

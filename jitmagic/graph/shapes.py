@@ -54,7 +54,7 @@ def _meta(
     return torch.empty_strided(shape, strides, dtype=dtype, device=META)
 
 
-# -- TensorIterator ----------------------------------------------------------------------------------
+#  TensorIterator ----------------------------------------------------------------------------------
 
 
 def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
@@ -146,7 +146,7 @@ def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-# -- type promotion ----------------------------------------------------------------------------------
+#  type promotion ----------------------------------------------------------------------------------
 
 
 def _over(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
@@ -193,7 +193,7 @@ def _real(values: Sequence[Any]) -> bool:
     )
 
 
-# -- rules -------------------------------------------------------------------------------------------
+#  rules -------------------------------------------------------------------------------------------
 
 
 def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) -> Rule:

@@ -221,7 +221,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor] | None:
     """The CPU's flash attention: laid out as the query, log-sum-exp as (batch, length, heads)."""
     batch, heads, length, _ = query.shape
-    order = sorted(range(4), key=lambda d: -query.stride(d))
+    order = sorted(range(4), key=query.stride, reverse=True)
     if not query.permute(order).is_contiguous():
         return None
     kind = torch.float64 if query.dtype is torch.float64 else torch.float32
@@ -251,7 +251,7 @@ def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
-    order = sorted(range(x.dim()), key=lambda d: -x.stride(d))
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
     if not x.permute(order).is_contiguous():
         return None
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=META)

@@ -104,7 +104,8 @@ class KeyAbsent(Guard):
 
 @dataclass(frozen=True, slots=True)
 class EntriesEmpty(Guard):
-    """Of a dict: what it has under `keys` are empty dicts (or nothing), and it has none of `absent`.
+    """Of a dict: what it has under `keys` are empty dicts (or nothing), and it has none of
+    `absent`.
 
     One step for what every call of an nn.Module relies on: no hooks, no forward of its own.
     """

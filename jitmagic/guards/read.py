@@ -1,8 +1,9 @@
 """read_source: follow a Source in a live frame, in Python.
 
-Comes in: a source and the frame's snapshot. Goes out: the object, or KeyError, IndexError, AttributeError
-or ValueError where the path no longer leads anywhere. Follows the same rule as the native guard program:
-no user code runs.
+Comes in: a source and the frame's snapshot. Goes out: the object, or KeyError, IndexError,
+AttributeError
+or ValueError where the path no longer leads anywhere. Follows the same rule as the native guard
+program: no user code runs.
 """
 
 from __future__ import annotations

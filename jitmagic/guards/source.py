@@ -17,8 +17,8 @@ dictionaries and tuples, never through `__getattr__` or properties.
            | TypeAttr(base, name)            name found on the MRO of the type `base`, raw (no __get__)
            | SlotAttr(base, name)            a C-level member/getset of a known built-in type
            | FunctionPart(base, part)        __code__ | __closure__ | __defaults__ | __kwdefaults__ |
-                                             __globals__ of a Python function; __self__ | __func__ of a
-                                             bound method
+                                             __globals__ of a Python function; __self__ | __func__
+                                             of a bound method
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
            | Gradient(base)                  base.grad of a leaf tensor
 """

@@ -1,9 +1,12 @@
 """A cell's text as parts: definitions to tag, and runs of top-level code to compile.
 
-Comes in: Python source (IPython's own syntax already transformed). Goes out: `Part`s in order. A run of
-plain statements becomes the body of a synthetic function whose assigned names are all `global`, so that
-it reads and writes the notebook's namespace as the cell would, and can be traced like any function. The
-last expression's value is returned, which is what the notebook displays. Line numbers stay the cell's.
+Comes in: Python source (IPython's own syntax already transformed). Goes out: `Part`s in order. A
+run of
+plain statements becomes the body of a synthetic function whose assigned names are all `global`, so
+that
+it reads and writes the notebook's namespace as the cell would, and can be traced like any function.
+The last expression's value is returned, which is what the notebook displays. Line numbers stay the
+cell's.
 """
 
 from __future__ import annotations
@@ -107,7 +110,7 @@ def _as_function(statements: list[ast.stmt], *, returns: bool) -> ast.FunctionDe
         name=RUN_NAME, args=nothing, body=body, decorator_list=[], returns=None, type_comment=None
     )
     if "type_params" in ast.FunctionDef._fields:
-        function.type_params = []
+        setattr(function, "type_params", [])  # noqa: B010 - 3.11's class has no such field
     return ast.copy_location(function, statements[0])
 
 

@@ -1,8 +1,9 @@
 """%load_ext jitmagic: the %%compile cell magic. The one file that imports IPython.
 
-`%%compile` runs a cell with its functions and classes tagged and its top-level tensor code compiled.
-What it does to the notebook is undone by `%unload_ext jitmagic`: tagged names get their plain selves back,
-the magic is gone, no hook stays behind.
+`%%compile` runs a cell with its functions and classes tagged and its top-level tensor code
+compiled.
+What it does to the notebook is undone by `%unload_ext jitmagic`: tagged names get their plain
+selves back, the magic is gone, no hook stays behind.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def make_executable(
 ) -> Callable[..., tuple[Any, ...]]:
     """The native executable of a plan. It keeps what its kernels live in.
 
-    `aligned`: inputs that the kernels take to start on 16-byte boundaries; a call in which one does not
-    goes to `otherwise`.
+    `aligned`: inputs that the kernels take to start on 16-byte boundaries; a call in which one does
+    not goes to `otherwise`.
     """
     owners = tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
     program = lower_plan(plan, kernels)

@@ -28,6 +28,7 @@ from ..bytecode import (
     secure_loads,
 )
 from ..bytecode.flow import stack_effect
+from ..bytecode.versions import RUNNING
 from .rebuild import CannotRestore, Code, Writer, make_values, replay, run_graph
 from .result import Break, Return, Trace
 from .resume import FlatCode, ResumeKey, flatten
@@ -198,14 +199,14 @@ def _ways_on(body: Body, breaking: Instruction) -> Iterator[_Way]:
     before = sum(stack_effect(i, jump=False) for i in _group(body, breaking)[:-1])
     if breaking.op == "FOR_ITER":
         target = breaking.target
-        for _ in build.RUNNING.loop_landing:
+        for _ in RUNNING.loop_landing:
             assert target is not None
             target = following[target]
         assert target is not None
-        yield _Way(target, True, -1, tuple(build.RUNNING.loop_landing))
+        yield _Way(target, True, -1, tuple(RUNNING.loop_landing))
     elif breaking.target is not None:
         yield _Way(breaking.target, True, before + stack_effect(breaking, jump=True))
-    if breaking.op not in build.RUNNING.no_fallthrough and breaking in following:
+    if breaking.op not in RUNNING.no_fallthrough and breaking in following:
         yield _Way(following[breaking], False, before + stack_effect(breaking, jump=False))
 
 
@@ -232,7 +233,7 @@ def _bind_methods(body: Body) -> None:
     breaking instruction, and the hand-over behind it expects the stack as the trace had it."""
     for load in [i for i in body.instructions if _is_call_form(i) and i.op != "LOAD_GLOBAL"]:
         _load_plainly(load)
-        order = build.swap(2) if build.RUNNING.null_first else []
+        order = build.swap(2) if RUNNING.null_first else []
         after = body.instructions.index(load) + 1
         body.instructions[after:after] = build.placed(
             [Instruction("PUSH_NULL"), *order], load.position
@@ -252,7 +253,7 @@ def _key_of(
         nulls[depth - 1] = False
     absent = None
     if _is_call_form(breaking):
-        absent = depth - 2 if build.RUNNING.null_first else depth - 1
+        absent = depth - 2 if RUNNING.null_first else depth - 1
         nulls[depth - 2 :] = [index == absent for index in (depth - 2, depth - 1)]
     return ResumeKey(way.target, names, tuple(nulls)), absent
 
@@ -280,7 +281,7 @@ def _hand_over(
 
 def _pop_null() -> Code:
     """NULL ->. POP_TOP would crash on it; a call consumes it."""
-    order = [] if build.RUNNING.null_first else build.swap(2)
+    order = [] if RUNNING.null_first else build.swap(2)
     return [
         *build.load_const(_nothing),
         *order,

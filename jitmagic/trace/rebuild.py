@@ -323,8 +323,8 @@ def replay(effect: Effect, writer: Writer) -> Code:
         case DelItem(target, key):
             return [*load(target), *load(key), *build.delete_subscr()]
         case SetGlobal(target, name, value):
-            key = build.load_const(name)
-            return [*load(value), *load(target), *key, *build.store_subscr()]
+            spelled = build.load_const(name)
+            return [*load(value), *load(target), *spelled, *build.store_subscr()]
         case DelGlobal(target, name):
             return [*load(target), *build.load_const(name), *build.delete_subscr()]
         case SetCell(cell, None):

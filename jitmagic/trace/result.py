@@ -20,7 +20,8 @@
            | Perform(callee, args, kwargs)   a call made for its effect (a context's __enter__, ...)
 
 Sources describe the frame at entry: every FromSource is read before the first effect is performed.
-SetAttr stores past properties, and for plain classes only; others get Perform(object.__setattr__, ...).
+SetAttr stores past properties, and for plain classes only; others get Perform(object.__setattr__,
+...).
 
 The tracer never compiles and never changes a live object: everything it wants done is in here.
 """

@@ -1,6 +1,7 @@
 """template_of: can the dispatcher itself make the frame's result, with no Python at all?
 
-Comes in: a trace. Goes out: a `Template` when the frame returned (no break), has no effects, and its
+Comes in: a trace. Goes out: a `Template` when the frame returned (no break), has no effects, and
+its
 result is built of graph outputs, frame values that guards read anyway, constants, tuples, lists and
 dicts; otherwise None, and a residual function is emitted.
 """

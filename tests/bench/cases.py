@@ -1,7 +1,7 @@
 """What is measured: each case makes its contestants on a device, eager first.
 
-Sizes are part of the case's title. torch.compile, JAX and numba appear where they are installed and have
-an equivalent program; each contestant computes the same thing on the same data.
+Sizes are part of the case's title. torch.compile, JAX and numba appear where they are installed and
+have an equivalent program; each contestant computes the same thing on the same data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """First-call latency, each figure from a process of its own.
 
-Run as a script with a contestant's name it prints JSON: seconds of the first call of a small function
-after `import torch`, and of one further small function. `measure` runs it for every contestant, ours with
-an empty and with a warm kernel cache.
+Run as a script with a contestant's name it prints JSON: seconds of the first call of a small
+function
+after `import torch`, and of one further small function. `measure` runs it for every contestant,
+ours with an empty and with a warm kernel cache.
 """
 
 from __future__ import annotations

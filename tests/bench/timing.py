@@ -1,7 +1,10 @@
-"""Interleaved timing: all contestants take turns in one process, so that a noisy machine disturbs all.
+"""Interleaved timing: all contestants take turns in one process, so that a noisy machine disturbs
+all.
 
-A contestant is a no-argument callable. Each round times every contestant once over a batch of calls, in an
-order that rotates; the figure is the median over rounds. Ratios to eager are medians of per-round ratios.
+A contestant is a no-argument callable. Each round times every contestant once over a batch of
+calls, in an
+order that rotates; the figure is the median over rounds. Ratios to eager are medians of per-round
+ratios.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Eager against jitmagic on whole programs: outputs, gradients, mutations, RNG, printed text, exceptions.
+"""Eager against jitmagic on whole programs: outputs, gradients, mutations, RNG, printed text,
+exceptions.
 
-A `Program` builds a fresh callable and the list of calls to make. `observe` runs it once and records all
-that a user could see; `check` runs it plainly and compiled, and compares, with float64 as the judge of
-whose rounding is at fault. It also states what the compile must have made of it: graphs, breaks, kernels.
+A `Program` builds a fresh callable and the list of calls to make. `observe` runs it once and
+records all
+that a user could see; `check` runs it plainly and compiled, and compares, with float64 as the judge
+of whose rounding is at fault. It also states what the compile must have made of it: graphs, breaks,
+kernels.
 """
 
 from __future__ import annotations

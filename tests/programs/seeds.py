@@ -1,7 +1,8 @@
-"""Every program of the documents that the project started from (shared/seeds) that uses torch alone.
+"""Every program of the documents that the project started from (shared/seeds) that uses torch
+alone.
 
-Kept as close to the documents as the harness allows: torch.compile(...) there is jitmagic.jit here, prints
-and mistakes included. Sizes are as given unless a run would take long.
+Kept as close to the documents as the harness allows: torch.compile(...) there is jitmagic.jit here,
+prints and mistakes included. Sizes are as given unless a run would take long.
 """
 
 # ruff: noqa: T201
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from .harness import Program
 
-# ------------------------------------------------------------------- 002: the traps of record/replay
+# ------------------------------------------------------------------ 002: the traps of record/replay
 
 
 def example1(x):
@@ -42,7 +43,7 @@ def reset_count() -> dict[str, Any]:
     return {"call_count": seen}
 
 
-# --------------------------------------------------------------------------- 003: torch.compile notes
+# ------------------------------------------------------------------------- 003: torch.compile notes
 
 
 def multiply_add(x, y):
@@ -77,7 +78,7 @@ def where(cond, a, b):
     return torch.where(cond, a, b)
 
 
-# ------------------------------------------------------------------------------- 004: the comparison
+# ------------------------------------------------------------------------------ 004: the comparison
 
 
 class MyModel(nn.Module):
