@@ -107,17 +107,6 @@ struct Signature {
   }
 };
 
-[[noreturn]] void raise_python_error() {
-  python_error error;
-  error.persist();
-  throw std::move(error);
-}
-
-[[noreturn]] void raise_as(PyObject* type, const char* message) {
-  PyErr_SetString(type, message);
-  raise_python_error();
-}
-
 // Autocast was applied while tracing: the casts are in the graph.
 struct AutocastOff {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};

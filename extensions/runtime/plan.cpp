@@ -273,8 +273,13 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
 
 // ---- construction: reading the tuple that runtime/native.py writes ------------------------------------
 
+template <class... Parts>
+void check(PyObject* error, bool holds, const Parts&... parts) {
+  if (!holds) raise_as(error, std::string(c10::str(parts...)).c_str());
+}
+
 PyObject* item(PyObject* tuple, Py_ssize_t index) {
-  TORCH_CHECK_TYPE(PyTuple_Check(tuple) && index < PyTuple_GET_SIZE(tuple), "malformed program");
+  check(PyExc_TypeError, PyTuple_Check(tuple) && index < PyTuple_GET_SIZE(tuple), "malformed program");
   return PyTuple_GET_ITEM(tuple, index);
 }
 
@@ -285,7 +290,7 @@ int64_t integer(PyObject* object) {
 }
 
 std::vector<int64_t> integers(PyObject* tuple) {
-  TORCH_CHECK_TYPE(PyTuple_Check(tuple), "malformed program: expected a tuple of integers");
+  check(PyExc_TypeError, PyTuple_Check(tuple), "malformed program: expected a tuple of integers");
   std::vector<int64_t> values;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
     values.push_back(integer(PyTuple_GET_ITEM(tuple, i)));
@@ -296,7 +301,7 @@ std::vector<int64_t> integers(PyObject* tuple) {
 std::vector<int> slot_numbers(PyObject* tuple, int limit) {
   std::vector<int> slots;
   for (int64_t value : integers(tuple)) {
-    TORCH_CHECK_VALUE(value >= -1 && value < limit, "malformed program: slot ", value);
+    check(PyExc_ValueError, value >= -1 && value < limit, "malformed program: slot ", value);
     slots.push_back(int(value));
   }
   return slots;
@@ -339,7 +344,7 @@ CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int l
     argument.from = optional ? CallArgument::From::OptionalList : CallArgument::From::List;
     argument.slots = slot_numbers(item(entry, 1), limit);
   } else if (tag == "default") {
-    TORCH_CHECK_VALUE(declared.default_value(), "argument ", declared.name(), " has no default");
+    check(PyExc_ValueError, declared.default_value().has_value(), "argument ", declared.name(), " has no default");
     argument.constant = *declared.default_value();
   } else {
     argument.constant = torch::jit::toIValue(item(entry, 1), declared.type(), declared.N());
@@ -355,7 +360,7 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit) {
   Call call{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}, {}, false};
   const auto& declared = call.op.schema().arguments();
   PyObject* given = item(step, 3);
-  TORCH_CHECK_VALUE(size_t(PyTuple_Size(given)) == declared.size(), "wrong arguments for ", name);
+  check(PyExc_ValueError, size_t(PyTuple_Size(given)) == declared.size(), "wrong arguments for ", name);
   for (size_t i = 0; i < declared.size(); ++i) {
     call.arguments.push_back(read_argument(PyTuple_GET_ITEM(given, i), declared[i], limit));
   }
@@ -366,7 +371,7 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit) {
 
 int slot_number(PyObject* object, int limit) {
   const int64_t value = integer(object);
-  TORCH_CHECK_VALUE(value >= 0 && value < limit, "malformed program: slot ", value);
+  check(PyExc_ValueError, value >= 0 && value < limit, "malformed program: slot ", value);
   return int(value);
 }
 
@@ -400,7 +405,7 @@ Step read_step(PyObject* tuple, int limit) {
   } else if (tag == "launch") {
     step.kind = Kind::Launch;
     step.kernel = reinterpret_cast<Kernel>(PyLong_AsVoidPtr(item(tuple, 1)));
-    TORCH_CHECK_VALUE(step.kernel != nullptr, "malformed program: null kernel");
+    check(PyExc_ValueError, step.kernel != nullptr, "malformed program: null kernel");
     step.args = slot_numbers(item(tuple, 2), limit);
   } else if (tag == "launch_cuda") {
     read_cuda_launch(tuple, step, limit);
@@ -417,7 +422,7 @@ Step read_step(PyObject* tuple, int limit) {
     step.kind = Kind::Free;
     step.slot = slot_number(item(tuple, 1), limit);
   } else {
-    TORCH_CHECK_VALUE(false, "malformed program: unknown step ", text);
+    check(PyExc_ValueError, false, "malformed program: unknown step ", text);
   }
   return step;
 }
@@ -438,10 +443,11 @@ std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants) {
   program->outputs = slot_numbers(item(tuple, 6), program->slots);
   for (Py_ssize_t i = 0; i < PyTuple_Size(constants); ++i) {
     PyObject* constant = item(constants, i);
-    TORCH_CHECK_TYPE(THPVariable_Check(constant), "constants must be tensors");
+    check(PyExc_TypeError, THPVariable_Check(constant), "constants must be tensors");
     program->constants.push_back(THPVariable_Unpack(constant));
   }
-  TORCH_CHECK_VALUE(
+  check(
+      PyExc_ValueError,
       program->inputs + int(program->constants.size()) <= program->slots, "malformed program: slots");
   return program;
 }
@@ -456,7 +462,7 @@ PyObject* executable_new(PyTypeObject* type, PyObject* args, PyObject*) {
   }
   auto program = read_program(tuple, constants);
   if (aligned) program->aligned = slot_numbers(aligned, program->inputs);
-  TORCH_CHECK_VALUE(program->aligned.empty() || otherwise, "aligned inputs need an alternative");
+  check(PyExc_ValueError, program->aligned.empty() || otherwise, "aligned inputs need an alternative");
   auto* self = reinterpret_cast<Executable*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = executable_call;

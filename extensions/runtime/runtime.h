@@ -3,6 +3,7 @@
 // plan.cpp      Executable: runs a Plan (allocations, kernel launches, ATen calls, views, frees)
 // alloc.cpp     tensors for small results out of our own free list
 // cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
+// errors.cpp    Python errors thrown from C++
 // autograd.cpp  the native autograd Node around a compiled forward and backward
 #pragma once
 
@@ -39,6 +40,11 @@ struct CudaLaunch {
   int scratch = 0;        // trailing null pointers that Triton's launch convention wants
 };
 void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device);
+
+// errors.cpp: raised through Python's own error state; HANDLE_TH_ERRORS hands it on. (A c10::TypeError or
+// c10::ValueError thrown from this library crashes under torch 2.11.)
+[[noreturn]] void raise_python_error();
+[[noreturn]] void raise_as(PyObject* type, const char* message);
 
 // Each adds its types and functions to the module; returns false with a Python error set.
 bool register_plan(PyObject* module);
