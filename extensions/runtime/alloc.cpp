@@ -74,7 +74,7 @@ c10::DataPtr take_block(size_t nbytes) {
   }
   if (block == nullptr) {
     block = std::aligned_alloc(kAlignment, size_t(1) << log);
-    TORCH_CHECK(block != nullptr, "jitmagic: out of memory for ", nbytes, " bytes");
+    TORCH_CHECK(block != nullptr, "jitmagic: out of memory");
   }
   return {block, block, kDeleters[log], c10::Device(c10::DeviceType::CPU)};
 }

@@ -6,6 +6,8 @@
 
 #include <dlfcn.h>
 
+#include <string>
+
 #include "runtime.h"
 
 namespace c10::cuda {
@@ -35,7 +37,7 @@ template <class Fn>
 Fn symbol(const char* library, const char* name) {
   void* handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
   void* found = handle ? dlsym(handle, name) : nullptr;
-  TORCH_CHECK(found != nullptr, "jitmagic: ", library, " has no ", name, ": ", dlerror());
+  TORCH_CHECK(found != nullptr, std::string("jitmagic: ") + library + " has no " + name);
   return reinterpret_cast<Fn>(found);
 }
 
@@ -86,7 +88,7 @@ void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::D
   if (status != 0) {
     const char* name = "unknown";
     api.error_name(status, &name);
-    TORCH_CHECK(false, "jitmagic: kernel launch failed: ", name);
+    TORCH_CHECK(false, std::string("jitmagic: kernel launch failed: ") + name);
   }
 }
 

@@ -234,7 +234,7 @@ PyObject* wrap_outputs(const Program& program, Frame& frame) {
   return result.release();
 }
 
-// Plain Python errors: a c10::TypeError crossing from here crashed under torch 2.11.
+// Python errors at once: nothing has been made yet that would have to be unwound.
 bool check_arguments(const Program& program, PyObject* const* args, Py_ssize_t given, PyObject* names) {
   if (given != program.inputs || (names != nullptr && PyTuple_GET_SIZE(names) != 0)) {
     PyErr_Format(
@@ -273,9 +273,12 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
 
 // ---- construction: reading the tuple that runtime/native.py writes ------------------------------------
 
+// `format` as for PyErr_Format. (c10::str writes through an ostringstream, which crashed under torch 2.11.)
 template <class... Parts>
-void check(PyObject* error, bool holds, const Parts&... parts) {
-  if (!holds) raise_as(error, std::string(c10::str(parts...)).c_str());
+void check(PyObject* error, bool holds, const char* format, Parts... parts) {
+  if (holds) return;
+  PyErr_Format(error, format, parts...);
+  raise_python_error();
 }
 
 PyObject* item(PyObject* tuple, Py_ssize_t index) {
@@ -301,7 +304,7 @@ std::vector<int64_t> integers(PyObject* tuple) {
 std::vector<int> slot_numbers(PyObject* tuple, int limit) {
   std::vector<int> slots;
   for (int64_t value : integers(tuple)) {
-    check(PyExc_ValueError, value >= -1 && value < limit, "malformed program: slot ", value);
+    check(PyExc_ValueError, value >= -1 && value < limit, "malformed program: slot %lld", (long long)value);
     slots.push_back(int(value));
   }
   return slots;
@@ -344,7 +347,7 @@ CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int l
     argument.from = optional ? CallArgument::From::OptionalList : CallArgument::From::List;
     argument.slots = slot_numbers(item(entry, 1), limit);
   } else if (tag == "default") {
-    check(PyExc_ValueError, declared.default_value().has_value(), "argument ", declared.name(), " has no default");
+    check(PyExc_ValueError, declared.default_value().has_value(), "argument %s has no default", declared.name().c_str());
     argument.constant = *declared.default_value();
   } else {
     argument.constant = torch::jit::toIValue(item(entry, 1), declared.type(), declared.N());
@@ -360,7 +363,7 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit) {
   Call call{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}, {}, false};
   const auto& declared = call.op.schema().arguments();
   PyObject* given = item(step, 3);
-  check(PyExc_ValueError, size_t(PyTuple_Size(given)) == declared.size(), "wrong arguments for ", name);
+  check(PyExc_ValueError, size_t(PyTuple_Size(given)) == declared.size(), "wrong arguments for %s", name);
   for (size_t i = 0; i < declared.size(); ++i) {
     call.arguments.push_back(read_argument(PyTuple_GET_ITEM(given, i), declared[i], limit));
   }
@@ -371,7 +374,7 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit) {
 
 int slot_number(PyObject* object, int limit) {
   const int64_t value = integer(object);
-  check(PyExc_ValueError, value >= 0 && value < limit, "malformed program: slot ", value);
+  check(PyExc_ValueError, value >= 0 && value < limit, "malformed program: slot %lld", (long long)value);
   return int(value);
 }
 
@@ -422,7 +425,7 @@ Step read_step(PyObject* tuple, int limit) {
     step.kind = Kind::Free;
     step.slot = slot_number(item(tuple, 1), limit);
   } else {
-    check(PyExc_ValueError, false, "malformed program: unknown step ", text);
+    check(PyExc_ValueError, false, "malformed program: unknown step %s", text);
   }
   return step;
 }

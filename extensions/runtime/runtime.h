@@ -41,8 +41,7 @@ struct CudaLaunch {
 };
 void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device);
 
-// errors.cpp: raised through Python's own error state; HANDLE_TH_ERRORS hands it on. (A c10::TypeError or
-// c10::ValueError thrown from this library crashes under torch 2.11.)
+// errors.cpp: raised through Python's own error state; HANDLE_TH_ERRORS hands it on.
 [[noreturn]] void raise_python_error();
 [[noreturn]] void raise_as(PyObject* type, const char* message);
 

@@ -98,7 +98,8 @@ def reachable(body: Body) -> set[Instruction]:
 
 def drop_unreachable(body: Body) -> None:
     """Edit: remove what control cannot reach, shrinking the regions around it."""
-    keep = reachable(body) | _loop_landings(body)
+    keep = reachable(body)
+    keep |= _loop_landings(body, keep)
     if len(keep) == len(body.instructions):
         return
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
@@ -113,13 +114,14 @@ def drop_unreachable(body: Body) -> None:
     body.instructions = [instruction for instruction in body.instructions if instruction in keep]
 
 
-def _loop_landings(body: Body) -> set[Instruction]:
-    """What has to follow FOR_ITER's target for the interpreter to skip, reached or not."""
+def _loop_landings(body: Body, kept: set[Instruction]) -> set[Instruction]:
+    """What has to follow the target of each kept FOR_ITER for the interpreter to skip, reached or
+    not."""
     index = {instruction: i for i, instruction in enumerate(body.instructions)}
     length = len(RUNNING.loop_landing)
     landings: set[Instruction] = set()
     for instruction in body.instructions:
-        if instruction.op == "FOR_ITER" and instruction.target is not None:
+        if instruction in kept and instruction.op == "FOR_ITER" and instruction.target is not None:
             first = index[instruction.target]
             landings.update(body.instructions[first : first + length])
     return landings
