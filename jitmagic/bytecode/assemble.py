@@ -21,7 +21,7 @@ from itertools import pairwise
 from ..errors import BytecodeError
 from .exceptions_table import TableEntry, encode_exception_table
 from .flow import maximum_depth, regions_by_instruction
-from .instruction import Body, ExceptionRegion, Instruction
+from .instruction import LOCAL_TWIN, Body, ExceptionRegion, Instruction
 from .line_table import encode_line_table
 from .versions import BINARY_OPERATORS, COMPARE_OPERATORS, RUNNING, Kind
 
@@ -83,7 +83,7 @@ def assemble(body: Body) -> types.CodeType:
 
 def _plain(names: list[str]) -> tuple[str, ...]:
     """Names without the ending that told two slots of one name apart."""
-    return tuple(name.partition("@")[0] for name in names)
+    return tuple(name.removesuffix(LOCAL_TWIN) for name in names)
 
 
 def _check(body: Body) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..errors import BytecodeError
 from .exceptions_table import parse_exception_table
-from .instruction import Body, ExceptionRegion, Instruction, Position
+from .instruction import LOCAL_TWIN, Body, ExceptionRegion, Instruction, Position
 from .line_table import parse_line_table
 from .versions import BINARY_OPERATORS, RUNNING, Kind
 
@@ -69,9 +69,9 @@ def decode(code: types.CodeType) -> Body:
 
 
 def _told_apart(names: tuple[str, ...], code: types.CodeType) -> list[str]:
-    """Local names; those that are also a separate free variable get the "@local" ending."""
+    """Local names; those that are also a separate free variable get the LOCAL_TWIN ending."""
     free = set(code.co_freevars)
-    return [f"{name}@local" if name in free else name for name in names]
+    return [name + LOCAL_TWIN if name in free else name for name in names]
 
 
 def _raw_instructions(code: bytes) -> Iterator[_Raw]:

@@ -16,7 +16,10 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Body", "ExceptionRegion", "Instruction", "Position"]
+__all__ = ["LOCAL_TWIN", "Body", "ExceptionRegion", "Instruction", "Position"]
+
+LOCAL_TWIN = "@local"
+"""Ending of a local that has a free variable's name; see Body. No compiler makes such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,8 @@ class Body:
 
     `varnames` lists the parameters first (positional, keyword-only, *args, **kwargs), then the
     other locals. A name in both varnames and cellvars is one slot. A name that CPython uses for two
-    separate slots (a local of an inlined comprehension and a free variable) has "@local" added to
-    the local one here; the assembler drops what follows the "@".
+    separate slots (a local of an inlined comprehension and a free variable) has LOCAL_TWIN added to
+    the local one here; the assembler drops it again.
     """
 
     instructions: list[Instruction] = field(default_factory=list)

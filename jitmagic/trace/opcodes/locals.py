@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...bytecode.instruction import Instruction
+from ...bytecode.instruction import LOCAL_TWIN, Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
 from ..values.base import Value
@@ -23,7 +23,7 @@ def _unbound(machine: Any, name: str, kind: type[NameError] = UnboundLocalError)
     what = "cannot access local variable '{}' where it is not associated with a value"
     if kind is NameError:
         what = "name '{}' is not defined"
-    error: Exception = machine.error(kind, what.format(name.partition("@")[0]))
+    error: Exception = machine.error(kind, what.format(name.removesuffix(LOCAL_TWIN)))
     return error
 
 
