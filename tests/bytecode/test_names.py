@@ -1,0 +1,17 @@
+"""Variable names that no compiler makes, but tools do: pytest's rewritten asserts use "@py_assert1"."""
+
+from __future__ import annotations
+
+from jitmagic.bytecode import assemble, decode
+
+
+def original(a, b):
+    total = a + b
+    return total, a, b
+
+
+def test_names_with_an_at_sign_survive():
+    code = original.__code__.replace(co_varnames=("@a", "@b", "@total"))
+    again = assemble(decode(code))
+    assert again.co_varnames == code.co_varnames
+    assert again.co_code == code.co_code
