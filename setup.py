@@ -1,10 +1,8 @@
-"""Builds the two native extensions against the installed torch; everything else is in
-pyproject.toml.
+"""Builds the two native extensions against torch; everything else is in pyproject.toml.
 
 _frame needs CPython headers and, for tensor guards only, torch's; JITMAGIC_WITHOUT_TORCH=1 builds
-it without
-(that is how the interpreter-layout part is tested on Pythons that have no torch). _runtime needs
-torch.
+it without (that is how the interpreter-layout part is tested on Pythons that have no torch).
+_runtime needs torch.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ def torch_settings() -> dict[str, list]:
     """Include folders, libraries and ABI macro of the installed torch."""
     if WITHOUT_TORCH:
         return {"define_macros": [("JITMAGIC_WITHOUT_TORCH", "1")]}
-    import torch
-    from torch.utils.cpp_extension import include_paths, library_paths
+    import torch  # noqa: PLC0415 - absent where only the interpreter-layout part is built
+    from torch.utils.cpp_extension import include_paths, library_paths  # noqa: PLC0415
 
     abi = int(torch.compiled_with_cxx11_abi())
     return {

@@ -1,8 +1,8 @@
-"""The models of the demos, benchmarks and end-to-end tests, in plain PyTorch: nothing here knows jitmagic.
+"""The models of the demos, benchmarks and end-to-end tests: plain PyTorch, knowing no jitmagic.
 
 `fused`       relu(x*y+2).sum(-1), the function of the first page
 `Classifier`  784-256-128-10, the multilayer perceptron
-`CharGPT`     a character-level transformer: token + position embedding, pre-norm blocks, tied to nothing
+`CharGPT`     a character-level transformer: token + position embedding, pre-norm blocks, no tying
 Data is made or ships with CPython: `digits` draws noisy prototypes, `Text` reads pydoc_data.topics.
 """
 
@@ -37,7 +37,7 @@ class Classifier(nn.Module):
 
 
 def digits(batches: int, batch: int = 32, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of noisy prototypes, one per class: images [batch, 784] float32, labels [batch] int64."""
+    """Noisy prototypes, one per class, in batches: images [batch, 784] float32, labels [batch]."""
     generator = torch.Generator().manual_seed(seed)
     prototypes = torch.randn(10, 784, generator=generator)
     for _ in range(batches):
@@ -129,7 +129,7 @@ class Text:
 
 @torch.no_grad()
 def sample(model: nn.Module, text: Text, prompt: str, count: int, seed: int = 0) -> str:
-    """`count` characters after the prompt, drawn from the model; the window stays `context` long."""
+    """`count` characters after the prompt, drawn from the model; a window of `context` is kept."""
     generator = torch.Generator().manual_seed(seed)
     index = {character: i for i, character in enumerate(text.characters)}
     context = model.context

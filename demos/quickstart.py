@@ -2,8 +2,8 @@
 
     python demos/quickstart.py [--quick] [--no-rivals]
 
-Each part runs eager, jitmagic and torch.compile side by side from the same seed, prints losses that must
-agree, and the time per step. Everything runs on the GPU when there is one.
+Each part runs eager, jitmagic and torch.compile side by side from the same seed, prints losses that
+must agree, and the time per step. Everything runs on the GPU when there is one.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     ├── TaggingError (TypeError)      what was handed to jit() cannot be compiled at all
     ├── OptionError (TypeError)       unknown option, mode, backend or magic argument
     ├── Unsupported                   fullgraph=True met code that does not fit into one graph
-    ├── NativeMissing (ImportError)   the C++ extensions are absent or were built for another torch
-    ├── CompileFailed                 a stage failed; the call itself fell back to eager unless strict
+    ├── NativeMissing (ImportError)   the C++ extensions are absent or fit another torch
+    ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
-    │   └── BytecodeError             bytecode that cannot be decoded, analysed or assembled faithfully
+    │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
     └── DoubleBackward                create_graph=True through a compiled backward
 
     JitmagicWarning (UserWarning)
@@ -95,8 +95,8 @@ class NativeMissing(JitmagicError, ImportError):
     def __init__(self, module: str, cause: str) -> None:
         super().__init__(
             f"jitmagic's native part {module} cannot be used: {cause}\n"
-            "  mend it with: python -m pip install --no-build-isolation --force-reinstall --no-deps "
-            "jitmagic   (in a checkout: make build)"
+            "  mend it with: python -m pip install --no-build-isolation --force-reinstall "
+            "--no-deps jitmagic   (in a checkout: make build)"
         )
 
 
@@ -126,7 +126,8 @@ class DoubleBackward(JitmagicError):
     def __init__(self) -> None:
         super().__init__(
             "create_graph=True (double backward) is not available through a compiled backward\n"
-            "  hint: call the original with jitmagic.disable(fn) where second-order gradients are needed"
+            "  hint: call the original with jitmagic.disable(fn) where second-order gradients "
+            "are needed"
         )
 
 

@@ -1,8 +1,8 @@
 """StageRecord, CompileRecord and Journal: history as a returned value.
 
-`pipeline` writes one StageRecord per stage it runs; diagnostics and notebook read them; no stage knows of
-them. A record keeps the stage's result object (small, frozen data), never user tensors. `watchers` are
-told when a stage begins and ends: the progress line is one.
+`pipeline` writes one StageRecord per stage it runs; diagnostics and notebook read them; no stage
+knows of them. A record keeps the stage's result object (small, frozen data), never user tensors.
+`watchers` are told when a stage begins and ends: the progress line is one.
 """
 
 from __future__ import annotations

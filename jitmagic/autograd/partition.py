@@ -90,7 +90,8 @@ class _Parts:
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
         backward = _tangents_reaching(nodes, tangents)
-        # Attention's CUDA backward counts as random too (it replays dropout): it is no effect of forward.
+        # Attention's CUDA backward counts as random too (it replays dropout), which is no effect
+        # of the forward.
         effects = [node for node in nodes if is_random(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
         forward = _ancestors((*results, *effects))

@@ -6,13 +6,12 @@ inputs-1), then constants, then whatever the steps define. All sizes are static;
 in elements, pool offsets in bytes.
 
     Plan  = name, inputs, constants, steps, outputs, pool_bytes
-    Step  = Alloc(slot, shape, stride, dtype, device)   a fresh tensor that may leave the call
-          | Pool(slot, offset, shape, stride, dtype, device)   a temporary inside this call's workspace
-          | Launch(kernel, args)                          run a generated kernel on the slots' pointers
-          | Call(op, args, kwargs, results, out)          one ATen call; args hold Slot refs and constants
-          | View(slot, base, shape, stride, offset)       as_strided over base's memory, offset absolute
-                                                          within base's storage relative to base's
-                                                          start
+    Step  = Alloc(slot, shape, stride, dtype, device)     a fresh tensor that may leave the call
+          | Pool(slot, offset, shape, stride, dtype, device)  a temporary in this call's workspace
+          | Launch(kernel, args)                          a generated kernel on the slots' pointers
+          | Call(op, args, kwargs, results, out)          one ATen call on Slot refs and constants
+          | View(slot, base, shape, stride, offset)       as_strided over base's memory; the offset
+                                                          counts from base's first element
           | Free(slot)                                    drop the reference
 A kernel that can meet a bad run-time index returns non-zero; the executor raises IndexError and the
 frame falls back to eager, which raises the user's own exception.

@@ -108,7 +108,7 @@ def _aligned(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
     """Strides of tensor against the broadcast shape, 0 where it is broadcast."""
     missing = len(shape) - tensor.dim()
     strides = [0] * missing
-    for i, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride()), missing):
+    for i, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True), missing):
         strides.append(0 if extent == 1 and shape[i] != 1 else stride)
     return strides
 
@@ -336,7 +336,7 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     dim %= len(shape)
     for t in kept[1:]:
         if t.dim() != len(shape) or any(
-            a != b for i, (a, b) in enumerate(zip(t.shape, shape)) if i != dim
+            a != b for i, (a, b) in enumerate(zip(t.shape, shape, strict=True)) if i != dim
         ):
             raise RuntimeError("cat of tensors whose shapes differ")
     shape[dim] = sum(t.shape[dim] for t in kept)

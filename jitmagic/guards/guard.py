@@ -5,21 +5,21 @@ every call (`frame/native.py` lowers them) and by a readable Python twin (`check
 explanations. A guard knows the user's line that needed it and can say in one sentence what it
 wants.
 
-    Guard = TensorMatch(source, spec, keys)        same class, dtype, device, sizes, strides, grad,
-    dispatch keys
-          | TypeIs(source, type)                   exact type
-          | ValueEquals(source, value)             same exact type and equal constant (nan and -0.0 exact)
-          | IdentityIs(source, value)              that very object (functions, classes, modules, singletons)
-          | LengthIs(source, length)               len() of an exact list, tuple or dict
-          | DictKeysAre(source, keys)              same keys in the same order
-          | KeyAbsent(source, key)                 dict (or instance dict) has no such key
-          | EntriesEmpty(source, keys, absent)     dict entries that are empty dicts; keys it has not
-          | GlobalMissing(source)                  name is absent from the globals (so builtins are used)
-          | SameObject(source, other)              two paths lead to one object
-          | DifferentObject(source, other)         ... and must not
-          | NoOverlap(sources)                     these tensors share no memory (one of them is mutated)
-          | CellEmpty(source)                      the cell has no contents
-          | GlobalState(facts)                     grad mode, autocast, default dtype, ... (no source)
+    Guard = TensorMatch(source, spec, keys)      same class, dtype, device, sizes, strides, grad and
+                                                 dispatch keys
+          | TypeIs(source, type)                 exact type
+          | ValueEquals(source, value)           same exact type, equal constant (nan and -0.0 too)
+          | IdentityIs(source, value)            that very object: a function, class, module, ...
+          | LengthIs(source, length)             len() of an exact list, tuple or dict
+          | DictKeysAre(source, keys)            same keys in the same order
+          | KeyAbsent(source, key)               dict (or instance dict) has no such key
+          | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; keys it has not
+          | GlobalMissing(source)                no such name in the globals (builtins are used)
+          | SameObject(source, other)            two paths lead to one object
+          | DifferentObject(source, other)       ... and must not
+          | NoOverlap(sources)                   these tensors share no memory (one is mutated)
+          | CellEmpty(source)                    the cell has no contents
+          | GlobalState(facts)                   grad mode, autocast, default dtype, ... (no source)
 """
 
 from __future__ import annotations

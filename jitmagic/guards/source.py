@@ -6,19 +6,19 @@ native guard program. Following a source never runs user code: attributes are re
 dictionaries and tuples, never through `__getattr__` or properties.
 
     Source = Argument(index, name)           i-th value handed to the dispatcher: arguments, then
-    cells
+                                             cells
            | Global(name) | Builtin(name)    the frame's f_globals / f_builtins
            | ImportedModule(name)            sys.modules[name] (import statements inside functions)
            | CellContents(base)              what a closure cell holds
            | InstanceDict(base)              base.__dict__
-           | Item(base, key)                 base[key] of an exact list, tuple or dict; key is a constant
+           | Item(base, key)                 base[key] of an exact list, tuple or dict, key constant
            | DictKeyAt(base, index)          the index-th key of a dict (keys that are no constants)
            | TypeOf(base)                    type(base)
-           | TypeAttr(base, name)            name found on the MRO of the type `base`, raw (no __get__)
+           | TypeAttr(base, name)            name found on the MRO of the type `base`, no __get__
            | SlotAttr(base, name)            a C-level member/getset of a known built-in type
-           | FunctionPart(base, part)        __code__ | __closure__ | __defaults__ | __kwdefaults__ |
-                                             __globals__ of a Python function; __self__ | __func__
-                                             of a bound method
+           | FunctionPart(base, part)        __code__, __closure__, __defaults__, __kwdefaults__ or
+                                             __globals__ of a Python function; __self__ or
+                                             __func__ of a bound method
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
            | Gradient(base)                  base.grad of a leaf tensor
 """
@@ -143,10 +143,11 @@ def root_of(source: Source) -> Source:
 
 
 def describe(source: Source) -> str:
-    """Python text for the path, as a person would write it: `self.fc1.weight`, `xs[0]`,
-    `cfg['n']`."""
+    """Python text for the path, as a person would write it: `self.fc1.weight`, `cfg['n']`."""
     match source:
-        case Argument(name=name) | Global(name=name) | Builtin(name=name) | ImportedModule(name=name):
+        case Argument(name=name) | Global(name=name) | Builtin(name=name):
+            return name
+        case ImportedModule(name=name):
             return name
         case Item(base=Item(base=InstanceDict(base=owner), key=table), key=str(key)) if (
             table in _MODULE_TABLES

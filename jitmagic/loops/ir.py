@@ -5,25 +5,29 @@
            | Extern(name, op, args, kwargs, results)   one ATen call, whole
            | Alias(name, base)                  a strided view of another buffer's memory
     Store  = Store(buffer, inner, index, value, mode)
-    Value  = Load(buffer, index, dtype, mask, fill) | Constant(value, dtype) | IndexValue(expr, dtype)
+    Value  = Load(buffer, index, dtype, mask, fill)
+           | Constant(value, dtype) | IndexValue(expr, dtype)
            | Compute(op, args, dtype) | Cast(value, dtype)
            | Reduction(op, axes, value, dtype)
 
-A nest runs its stores for every point of `outer` (in parallel) and, inside, of the store's own `inner`
-axes. A Reduction binds its axes like a lambda binds its parameter: `value` is evaluated for every point
-of `axes` and combined with `op`; so softmax over rows is one nest with outer (i), one store with inner (j):
+A nest runs its stores for every point of `outer` (in parallel) and, inside, of the store's own
+`inner` axes. A Reduction binds its axes like a lambda binds its parameter: `value` is evaluated for
+every point of `axes` and combined with `op`; so softmax over rows is one nest with outer (i), one
+store with inner (j):
 
     y[i, j] = exp(x[i, j] - max{j} x[i, j]) / sum{j} exp(x[i, j] - max{j} x[i, j])
 
-Within a nest all loads of a buffer see its contents before the nest, except that a store may be followed
-by later stores whose values were rewritten to use the stored value itself (never the memory).
+Within a nest all loads of a buffer see its contents before the nest, except that a store may be
+followed by later stores whose values were rewritten to use the stored value itself (never the
+memory).
 Values are frozen and interned: equal values are the same object.
 `index` has one expression per dimension of the buffer; strides live in the Buffer.
 The unfused program (one nest per ATen op) and the fused one use the same vocabulary: the reference
 interpreter (interp.py) runs both, so a wrong answer is bisected to lowering, schedule or codegen.
 
-Lazy branches: `Compute("where", (c, a, b))` evaluates both sides; a Load that must not be touched when
-out of range carries `mask` (a bool Value): where it is false nothing is read and `fill` is the value.
+Lazy branches: `Compute("where", (c, a, b))` evaluates both sides; a Load that must not be touched
+when out of range carries `mask` (a bool Value): where it is false nothing is read and `fill` is the
+value.
 """
 
 from __future__ import annotations
@@ -96,7 +100,7 @@ class Buffer:
 
 
 class _Interned(type):
-    """Equal nodes are one object: equality is identity, hashing is O(1), sharing is by construction."""
+    """Equal nodes are one object: equality is identity, hashing O(1), sharing by construction."""
 
     _table: WeakValueDictionary[tuple[object, ...], Value] = WeakValueDictionary()
 
@@ -107,7 +111,7 @@ class _Interned(type):
 
 
 def _key(part: object) -> object:
-    """Numbers are told apart by type and sign of zero: 1, 1.0, True, 0.0 and -0.0 are five constants."""
+    """Numbers differ by type and sign of zero: 1, 1.0, True, 0.0 and -0.0 are five constants."""
     return (type(part), repr(part)) if isinstance(part, (bool, int, float)) else part
 
 
@@ -155,7 +159,7 @@ class Cast(Value):
 
 @dataclass(frozen=True, eq=False)
 class Reduction(Value):
-    """Combine `value` over all points of `axes`. argmax/argmin give the row-major position (int64)."""
+    """Combine `value` over all points of `axes`; argmax/argmin give the row-major position."""
 
     op: str
     axes: tuple[Axis, ...]
@@ -165,7 +169,7 @@ class Reduction(Value):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] = value for every point of the nest's outer axes and of `inner`; mode 'add': +=, atomic."""
+    """buffer[index] = value for every point of the outer axes and of `inner`; 'add': atomic +=."""
 
     buffer: str
     inner: tuple[Axis, ...]
@@ -197,9 +201,10 @@ class BufferRef:
 
 @dataclass(frozen=True, slots=True)
 class Extern(Step):
-    """results = op(*args, **kwargs), `op` an ATen overload; results name the buffers (None: unused).
+    """results = op(*args, **kwargs), `op` an ATen overload; results name buffers (None: unused).
 
-    `writes`: input buffers that the op mutates in place. Args hold BufferRef, lists of them, constants.
+    `writes`: input buffers that the op mutates in place. Args hold constants, BufferRef and lists
+    of them.
     """
 
     name: str
@@ -213,7 +218,7 @@ class Extern(Step):
 
 @dataclass(frozen=True, slots=True)
 class Alias(Step):
-    """`name` (shape and stride in its Buffer) starts `offset` elements into the memory of `base`."""
+    """`name` (its Buffer has shape and stride) starts `offset` elements into `base`'s memory."""
 
     name: str
     base: str
@@ -222,7 +227,7 @@ class Alias(Step):
 
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
-    """The whole graph as loops. inputs/outputs are buffer names in call order (outputs may repeat)."""
+    """The whole graph as loops; inputs/outputs name buffers in call order, outputs may repeat."""
 
     name: str
     buffers: Mapping[str, Buffer]

@@ -1,9 +1,8 @@
 """%load_ext jitmagic: the %%compile cell magic. The one file that imports IPython.
 
 `%%compile` runs a cell with its functions and classes tagged and its top-level tensor code
-compiled.
-What it does to the notebook is undone by `%unload_ext jitmagic`: tagged names get their plain
-selves back, the magic is gone, no hook stays behind.
+compiled. What it does to the notebook is undone by `%unload_ext jitmagic`: tagged names get their
+plain selves back, the magic is gone, no hook stays behind.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import argparse
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -29,6 +29,8 @@ from .cell import Definition, Plain, Run, split_cell
 from .display import CellReport
 
 __all__ = ["CompileMagics", "load", "unload"]
+
+Tagged = Callable[..., Any]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -53,13 +55,15 @@ def _parser() -> _Parser:
 class CompileMagics(Magics):
     """Holds what was tagged, so that unloading can put it back."""
 
+    shell: InteractiveShell
+
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
         self.tagged: dict[str, object] = {}
 
-    @cell_magic("compile")
+    @cell_magic
     def compile(self, line: str, cell: str) -> Any:
-        """Run the cell compiled: %%compile [--mode M --backend B --fullgraph --dynamic --explain --time]"""
+        """%%compile [--mode M --backend B --fullgraph --dynamic --explain --time]"""
         options = self._options(line)
         show, clock = options.pop("explain"), options.pop("time")
         source = self.shell.transform_cell(cell)
@@ -89,10 +93,10 @@ class CompileMagics(Magics):
             options["backend"] = named
         return options
 
-    def _run(self, source: str, filename: str, options: dict[str, Any]) -> tuple[Any, list[object]]:
+    def _run(self, source: str, filename: str, options: dict[str, Any]) -> tuple[Any, list[Tagged]]:
         namespace = self.shell.user_ns
         value: Any = None
-        ran: list[object] = []
+        ran: list[Tagged] = []
         for part in split_cell(source, filename):
             if isinstance(part, Run):
                 target = jit(FunctionType(part.code, namespace), **options)
@@ -105,7 +109,7 @@ class CompileMagics(Magics):
             assert isinstance(part, (Definition, Plain))
         return value, ran
 
-    def _tag(self, name: str, options: dict[str, Any]) -> list[object]:
+    def _tag(self, name: str, options: dict[str, Any]) -> list[Tagged]:
         """Tag what a definition bound, if it is something that can be tagged."""
         defined = self.shell.user_ns[name]
         if isinstance(defined, type) and not issubclass(defined, torch.nn.Module):
@@ -129,9 +133,9 @@ class CompileMagics(Magics):
         self.tagged.clear()
 
 
-def _tag_methods(cls: type, options: dict[str, Any]) -> list[object]:
+def _tag_methods(cls: type, options: dict[str, Any]) -> list[Tagged]:
     """Plain methods of a plain class; special methods stay as they are."""
-    made: list[object] = []
+    made: list[Tagged] = []
     for name, method in list(vars(cls).items()):
         if isinstance(method, FunctionType) and not name.startswith("__"):
             setattr(cls, name, jit(method, **options))

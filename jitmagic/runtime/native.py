@@ -55,8 +55,8 @@ def runtime_module() -> Any:
         from jitmagic import _runtime  # noqa: PLC0415 - absent until it is built
     except ImportError as error:
         raise NativeMissing("jitmagic._runtime", str(error)) from error
-    if _runtime.TORCH_VERSION != torch.__version__:
-        built, here = _runtime.TORCH_VERSION, torch.__version__
+    built, here = _runtime.TORCH_VERSION, torch.__version__
+    if built != here:
         raise NativeMissing("jitmagic._runtime", f"it was built for torch {built}, this is {here}")
     return _runtime
 

@@ -61,7 +61,7 @@ from .result import (
 )
 from .resume import FlatCode
 
-__all__ = ["CannotRestore", "Code", "Writer", "replay", "run_graph", "make_values"]
+__all__ = ["CannotRestore", "Code", "Writer", "make_values", "replay", "run_graph"]
 
 Code = list[Instruction]
 _GRAPH = ".graph"

@@ -5,7 +5,7 @@
     Recipe = how to make a Python value when the compiled graph has run:
              FromSource(source)            read it from the frame again
            | FromGraph(index)              the index-th output of the graph
-           | Constant(value)               an immutable constant or a process-wide object (class, function)
+           | Constant(value)               an immutable constant or a process-wide object (a class)
            | BuildTuple/BuildList/BuildSet(items) | BuildDict(keys, values) | BuildSlice(items)
            | BuildCell(contents | None)    a fresh closure cell
            | BuildFunction(code, globals, name, defaults, kwdefaults, closure, annotations)

@@ -24,7 +24,7 @@ Contestants = dict[str, Callable[[], object]]
 
 @dataclass(frozen=True)
 class Case:
-    """A title with sizes, and a function device -> contestants. `limit`: the promised ratio to eager."""
+    """A title with sizes, and device -> contestants. `limit`: the promised ratio to eager."""
 
     title: str
     make: Callable[[torch.device], Contestants]

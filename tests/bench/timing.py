@@ -21,7 +21,7 @@ Contestant = Callable[[], object]
 
 @dataclass(frozen=True)
 class Timing:
-    """Median seconds per call, and the median ratio to the reference contestant of the same round."""
+    """Median seconds per call, and median ratio to the reference contestant of the same round."""
 
     seconds: float
     ratio: float

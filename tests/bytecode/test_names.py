@@ -1,4 +1,4 @@
-"""Variable names that no compiler makes, but tools do: pytest's rewritten asserts use "@py_assert1"."""
+"""Variable names that no compiler makes, but tools do: pytest's asserts use "@py_assert1"."""
 
 from __future__ import annotations
 

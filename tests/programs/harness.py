@@ -1,11 +1,9 @@
-"""Eager against jitmagic on whole programs: outputs, gradients, mutations, RNG, printed text,
-exceptions.
+"""Eager against jitmagic on whole programs: outputs, gradients, mutations, RNG, text, exceptions.
 
 A `Program` builds a fresh callable and the list of calls to make. `observe` runs it once and
-records all
-that a user could see; `check` runs it plainly and compiled, and compares, with float64 as the judge
-of whose rounding is at fault. It also states what the compile must have made of it: graphs, breaks,
-kernels.
+records all that a user could see; `check` runs it plainly and compiled, and compares, with float64
+as the judge of whose rounding is at fault. It also states what the compile must have made of it:
+graphs, breaks, kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ Calls = Sequence[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Program:
-    """`graphs`, `breaks`, `kernels`: what explain must count for the first call (None: not stated)."""
+    """`graphs`, `breaks`, `kernels`: what the first call must have made (None: not stated)."""
 
     name: str
     build: Callable[[], Callable[..., Any]]

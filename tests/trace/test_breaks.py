@@ -95,7 +95,9 @@ REASONS: list[tuple[Callable[..., Any], tuple, type[breaks.BreakReason]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fn", "args", "reason"), REASONS, ids=lambda p: getattr(p, "__name__", ""))
+@pytest.mark.parametrize(
+    ("fn", "args", "reason"), REASONS, ids=lambda p: getattr(p, "__name__", "")
+)
 def test_reasons(fn: Any, args: tuple, reason: type[breaks.BreakReason]) -> None:
     _, exit_, _ = broken(fn, *args)
     assert type(exit_.reason) is reason, exit_.reason

@@ -17,7 +17,8 @@ from .agreement import agree
 from .python_programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
-OTHERS = [one for one in ("3.11", "3.12", "3.13") if one != "%d.%d" % sys.version_info[:2]]
+HERE = f"3.{sys.version_info.minor}"
+OTHERS = [one for one in ("3.11", "3.12", "3.13") if one != HERE]
 NAMES = [fn.__name__ for fn, _ in PROGRAMS]
 
 
