@@ -5,6 +5,7 @@ training steps, running statistics; and what explain counts: one graph, no break
 from __future__ import annotations
 
 import copy
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -140,12 +141,19 @@ def gradients(
     return loss.detach(), grads, {name: b.clone() for name, b in model.named_buffers()}
 
 
-def assert_near(ours: Tensor, eager: Tensor, exact: Tensor, where: str) -> None:
-    """Within twice eager's own greatest error, plus a few roundings of the tensor's size."""
-    error = (ours.double() - exact).abs().max()
-    allowed = 2 * (eager.double() - exact).abs().max()
-    floor = 4 * torch.finfo(torch.float32).eps * exact.abs().max().clamp(min=1e-6)
-    assert error <= allowed + floor, f"{where}: {error} > {allowed} + {floor}"
+def error_of(found: Tensor, exact: Tensor) -> float:
+    """The greatest error, relative to the tensor's greatest element."""
+    return float((found.double() - exact).abs().max() / exact.abs().max().clamp(min=1e-6))
+
+
+def assert_near(ours: Tensor, eager: Tensor, exact: Tensor, where: str, usual: float = 0.0) -> None:
+    """Within twice eager's own error, plus a few roundings.
+
+    `usual`: what eager's error mostly is; it stands in where chance made this one smaller.
+    """
+    error, of_eager = error_of(ours, exact), error_of(eager, exact)
+    allowed = 2 * max(of_eager, usual) + 4 * torch.finfo(torch.float32).eps
+    assert error <= allowed, f"{where}: {error} > {allowed}, eager {of_eager}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -161,9 +169,10 @@ def test_gradients_against_float64(case: Case) -> None:
     our_loss, ours, our_buffers = gradients(compiled, x, y)
     assert_near(our_loss, eager_loss, exact_loss, "loss")
     assert list(ours) == list(eager)
+    usual = statistics.median(error_of(grad, exact[name]) for name, grad in eager.items())
     for name, grad in eager.items():
         assert ours[name].stride() == grad.stride(), name
-        assert_near(ours[name], grad, exact[name], name)
+        assert_near(ours[name], grad, exact[name], name, usual)
     for name, buffer in eager_buffers.items():
         if buffer.is_floating_point():
             assert_near(our_buffers[name], buffer, exact_buffers[name], name)
