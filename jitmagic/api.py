@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_PIPELINE = f"{__package__}.pipeline"
 
 
 @contextmanager
@@ -57,7 +59,7 @@ def _collector_paused() -> Iterator[None]:
 def load_pipeline() -> ModuleType:
     """The stages, imported at the first call: the one import of the package that waits."""
     with _collector_paused():
-        return importlib.import_module(".pipeline", __package__)
+        return importlib.import_module(_PIPELINE)
 
 
 def prepare() -> None:
@@ -66,6 +68,9 @@ def prepare() -> None:
 
 
 def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+    if _PIPELINE not in sys.modules:  # the progress line and the times account for it
+        with record.stage("import"):
+            load_pipeline()
     with _collector_paused():
         made: Entry | Skip = load_pipeline().compile_frame(handle, snapshot, record)
     return made

@@ -8,12 +8,13 @@ knows of them. A record keeps the stage's result object (small, frozen data), ne
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["CompileRecord", "Journal", "StageRecord", "watchers"]
+__all__ = ["CompileRecord", "Journal", "Later", "StageRecord", "watchers"]
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ class StageRecord:
     stage: str
     seconds: float = 0.0
     result: Any = None
+    detail: str = ""  # how far a long stage is, for the progress line
 
     def keep(self, result: T) -> T:
         """Remember what the stage made, and hand it on."""
@@ -32,15 +34,33 @@ class StageRecord:
         return result
 
 
+class Later(Protocol):
+    """Something that is compiled when it is first called for."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has been compiled."""
+        ...
+
+    def __call__(self) -> object:
+        """Compile it now, unless that has been done."""
+        ...
+
+
 @dataclass(slots=True)
 class CompileRecord:
-    """One frame (or resume function) compiled: the stages in order, and how it ended."""
+    """One frame (or resume function) compiled: the stages in order, and how it ended.
+
+    `later`: what is compiled when it is first needed (the backward), held weakly: with the entry
+    that would use it, it goes.
+    """
 
     name: str
     stages: list[StageRecord] = field(default_factory=list)
     outcome: str = "running"  # "compiled" | "eager: why" | "failed: why"
     kernels: int = 0
     cache_hits: int = 0  # kernels that came out of the disk cache
+    later: list[weakref.ref[Later]] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -51,15 +71,20 @@ class CompileRecord:
         """The result of the last stage of that name, or None."""
         return next((s.result for s in reversed(self.stages) if s.stage == stage), None)
 
+    def waiting(self) -> list[Later]:
+        """What has not been compiled yet and can still be needed."""
+        alive = [one for ref in self.later if (one := ref()) is not None]
+        return [one for one in alive if not one.is_made]
+
     @contextmanager
     def stage(self, name: str) -> Iterator[StageRecord]:
         """Time a stage and keep its record, also when it raises."""
         stage = StageRecord(name)
         self.stages.append(stage)
-        for watch in watchers:
-            watch(self, stage, True)
         started = time.perf_counter()
         try:
+            for watch in watchers:
+                watch(self, stage, True)
             yield stage
         finally:
             stage.seconds = time.perf_counter() - started

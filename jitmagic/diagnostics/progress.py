@@ -1,15 +1,20 @@
 """The progress line: what is being compiled, once it takes longer than a blink.
 
 Comes in: stage begin and end events of `records.watchers`. Goes out: one line on stderr, rewritten
-in place on a terminal and in notebooks, that says which function is in which stage; it is wiped
-when the compile ends. Nothing is printed for compiles that end within `AFTER` seconds.
+in place on a terminal and in notebooks, that says which function is in which stage and for how
+long; it is wiped when the stage ends. Nothing is printed for compiles that end within `AFTER`
+seconds, and nothing at all where nobody watches (a file, a pipe, a captured stream). Stages that
+follow each other closely count as one wait: ten small compiles are as long as a big one. The cursor
+stays at the start of the line, so that a warning of the compile overwrites it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from ..records import CompileRecord, StageRecord, watchers
@@ -17,69 +22,97 @@ from ..records import CompileRecord, StageRecord, watchers
 __all__ = ["AFTER", "Progress", "install", "uninstall"]
 
 AFTER = 0.3  # seconds of silence
+EVERY = 0.2  # seconds between two looks at what is going on
+PAUSE = 0.25  # a gap shorter than this does not begin a new wait
+IDLE = 5.0  # seconds without a compile after which the ticking thread ends
 
 
 class Progress:
     """One watcher for the process; compiles on several threads share the line, the last speaks."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: list[CompileRecord] = []
-        self._label = ""
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        stream: Callable[[], TextIO | None] = lambda: sys.stderr,
+    ) -> None:
+        self._clock, self._stream = clock, stream
+        self._changed = threading.Condition()
+        self._open: list[tuple[CompileRecord, StageRecord]] = []
         self._since = 0.0
+        self._ended = -PAUSE
         self._shown = 0
-        self._timer: threading.Timer | None = None
+        self._ticker: threading.Thread | None = None
 
     def __call__(self, record: CompileRecord, stage: StageRecord, begins: bool) -> None:
-        with self._lock:
+        with self._changed:
             if begins:
                 self._begin(record, stage)
             else:
-                self._end()
+                self._end(stage)
 
     def _begin(self, record: CompileRecord, stage: StageRecord) -> None:
-        if not self._open:
-            self._since = time.monotonic() - record.seconds
-        self._open.append(record)
-        self._label = f"jitmagic: compiling {record.name}: {stage.stage}"
-        left = AFTER - (time.monotonic() - self._since)
-        if left <= 0:
+        now = self._clock()
+        if not self._open and now - self._ended > PAUSE:
+            self._since = now
+        self._open.append((record, stage))
+        if now - self._since >= AFTER:
             self._speak()
-            return
-        self._timer = threading.Timer(left, self._speak_later, (stage,))
-        self._timer.daemon = True
-        self._timer.start()
+        if self._ticker is None or not self._ticker.is_alive():  # a fork leaves threads behind
+            self._ticker = threading.Thread(target=self._tick, name="jitmagic-progress")
+            self._ticker.daemon = True
+            self._ticker.start()
+        self._changed.notify()
 
-    def _end(self) -> None:
-        self._open.pop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _end(self, stage: StageRecord) -> None:
+        self._open = [entry for entry in self._open if entry[1] is not stage]
+        self._ended = self._clock()
         if not self._open:
             self._write("")
+        elif self._shown:
+            self._speak()
 
-    def _speak_later(self, stage: StageRecord) -> None:
-        with self._lock:
-            if self._open and self._open[-1].stages[-1] is stage:
-                self._speak()
+    def _tick(self) -> None:
+        with self._changed:
+            while self._open or self._changed.wait(IDLE):
+                left = self._since + AFTER - self._clock()
+                if self._open and left <= 0:
+                    self._speak()
+                self._changed.wait(left if left > 0 else EVERY)
+            self._ticker = None
 
     def _speak(self) -> None:
-        self._write(f"{self._label} ({time.monotonic() - self._since:.1f} s)")
+        record, stage = self._open[-1]
+        detail = f" {stage.detail}" if stage.detail else ""
+        seconds = self._clock() - self._since
+        self._write(f"jitmagic: compiling {record.name}: {stage.stage}{detail} ({seconds:.1f} s)")
 
     def _write(self, text: str) -> None:
-        stream = sys.stderr
-        if (not text and not self._shown) or not _is_live(stream):
+        stream = self._stream()
+        if (not text and not self._shown) or stream is None or not _is_live(stream):
             return
-        stream.write("\r" + text.ljust(self._shown) + ("" if text else "\r"))
-        stream.flush()
-        self._shown = len(text)
+        text = text[: _columns(stream) - 1]
+        try:
+            stream.write(f"\r{text.ljust(self._shown)}\r")
+            stream.flush()
+        except (OSError, ValueError):  # a terminal that went away or cannot show the name
+            self._shown = 0
+        else:
+            self._shown = len(text)
 
 
-def _is_live(stream: TextIO | None) -> bool:
+def _is_live(stream: TextIO) -> bool:
     """A terminal or a notebook: somebody watches, and a line can be taken back."""
-    if stream is None or stream.closed:
+    if stream.closed:
         return False
     return stream.isatty() or type(stream).__module__.startswith("ipykernel")
+
+
+def _columns(stream: TextIO) -> int:
+    """A line that wraps could not be taken back."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):  # a notebook, or a terminal that does not tell
+        return 100
 
 
 _progress = Progress()
