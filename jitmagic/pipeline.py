@@ -12,6 +12,7 @@ lets the progress line speak. A stage that fails makes the frame run as eager, v
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
-from .autograd.shell import make_callable
+from .autograd.shell import Once, make_callable
 from .bytecode import FrameSnapshot
 from .codegen import render
 from .errors import CompileFailed, FallbackWarning, Unsupported
@@ -144,10 +145,11 @@ def _compile_ahead(
         parts = stage.keep(partition(joint))
     build = _build_replay if options.backend == "aot_eager" else _build_graph
     forward = build(parts.forward, "forward", options, record)
-    backward: Callable[[], Graph] | None = None
+    backward: Once | None = None
     if parts.backward is not None:
         module = parts.backward
-        backward = lambda: _build_backward(build, module, options, record)  # noqa: E731
+        backward = Once(lambda: _build_backward(build, module, options, record))
+        record.later.append(weakref.ref(backward))
     return make_callable(parts, forward, backward)
 
 

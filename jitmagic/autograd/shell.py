@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 from ..errors import CompileFailed, DoubleBackward, NativeMissing
 from .result import FromInput, Output, Partition, Result, ViewOf
 
-__all__ = ["interpreted", "make_callable"]
+__all__ = ["Once", "interpreted", "make_callable"]
 
 Executable = Callable[..., Any]
 _RESULT, _INPUT, _VIEW = 0, 1, 2  # enum Output::Kind
@@ -38,7 +38,7 @@ def make_callable(
         backward = lambda: interpreted(partition.backward)  # noqa: E731 - a default, not a name
     return _native()(
         forward,
-        _Once(backward),
+        backward if isinstance(backward, Once) else Once(backward),
         _signature(partition),
         CompileFailed,
         DoubleBackward,
@@ -62,14 +62,19 @@ def _is_plain(partition: Partition) -> bool:
     return partition.outputs == plain
 
 
-class _Once:
+class Once:
     """Calls the factory once, also when threads run their first backward at the same time."""
 
-    __slots__ = ("_factory", "_lock", "_made")
+    __slots__ = ("__weakref__", "_factory", "_lock", "_made")
 
     def __init__(self, factory: Callable[[], Executable]) -> None:
         self._factory, self._lock = factory, Lock()
         self._made: Executable | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the factory has been called."""
+        return self._made is not None
 
     def __call__(self) -> Executable:
         with self._lock:

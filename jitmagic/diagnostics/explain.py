@@ -8,13 +8,14 @@ a notebook. All counts in all views come from here, so no two of them can disagr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ..api import handle_of, jit, original_of
 from ..errors import UserLine
+from ..frame.handle import Handle, source_lines
 from ..guards.show import show_guard
 from ..loops.ir import Extern
 from ..records import CompileRecord, Journal
@@ -65,6 +66,7 @@ class Explanation:
     decisions: tuple[str, ...]  # fusions made and refused, in words
     cache_hits: int
     outcomes: tuple[str, ...] = field(default=())  # "eager: why" of frames that were not compiled
+    waiting: int = 0  # backwards that are compiled when they are first used
 
     @property
     def seconds(self) -> float:
@@ -93,13 +95,22 @@ def explain(target: Callable[..., Any], **options: Any) -> Callable[..., Explana
     """`explain(fn)(*args)`: run `fn` on the arguments with a compile of its own and report on it.
 
     `fn` may be plain or tagged (its options are kept unless others are given); neither its compiled
-    variants nor its counters change. The call itself happens once, with all its effects.
+    variants nor its counters change. The call itself happens once, with all its effects. Where
+    something requires grad, the backward is compiled as well (it does not run), so that its kernels
+    and its time are in the report.
     """
     made = _private_copy(target, options)
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         made(*args, **kwargs)
-        return explanation_of(made)
+        for record in _handle(made).journal:
+            for later in record.waiting():
+                later()
+        found = explanation_of(made)
+        module = original_of(target)
+        if not isinstance(module, torch.nn.Module):
+            return found
+        return replace(found, source=source_lines(type(module).forward.__code__))
 
     return run
 
@@ -123,10 +134,15 @@ def _private_copy(target: Callable[..., Any], options: dict[str, Any]) -> Callab
 
 def explanation_of(target: Callable[..., Any]) -> Explanation:
     """The explanation of what a tagged function has compiled so far."""
+    handle = _handle(target)
+    return describe_journal(handle.journal, handle.name, handle.source_lines)
+
+
+def _handle(target: Callable[..., Any]) -> Handle:
     handle = handle_of(target)
     if handle is None:
         raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
-    return describe_journal(handle.journal, handle.name, handle.source_lines)
+    return handle
 
 
 def describe_journal(
@@ -154,6 +170,7 @@ def describe_journal(
         decisions=tuple(line for record in records for line in _decisions(record)),
         cache_hits=sum(record.cache_hits for record in records),
         outcomes=tuple(r.outcome for r in records if r.outcome not in ("compiled", "running")),
+        waiting=sum(len(record.waiting()) for record in records),
     )
 
 
@@ -194,10 +211,11 @@ def _kernels(record: CompileRecord) -> list[KernelReport]:
 
 
 def _externs(record: CompileRecord) -> list[tuple[str, str]]:
+    """What is still an ATen call after scheduling, which makes kernels of some."""
     return [
         (str(step.op), step.reason)
-        for _, program in _stages(record, "lower")
-        for step in program.steps
+        for _, schedule in _stages(record, "schedule")
+        for step in schedule.program.steps
         if isinstance(step, Extern)
     ]
 

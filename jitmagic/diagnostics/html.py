@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 
 from .explain import Explanation
-from .report import elsewhere, headline, source_rows
+from .report import elsewhere, headline, notes, source_rows
 
 __all__ = ["html_report"]
 
@@ -35,6 +35,7 @@ def html_report(found: Explanation) -> str:
         *(f"<div class='why'>ran as {escape(outcome)}</div>" for outcome in found.outcomes),
         _source(found),
         *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(found)),
+        *(f"<div class='why'>{escape(note)}</div>" for note in notes(found)),
         _details("guards", found.guards),
         _kernels(found),
         _details("ATen calls left whole", [f"{op}  ({why})" for op, why in found.externs]),

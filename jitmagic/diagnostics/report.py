@@ -16,7 +16,7 @@ from rich.text import Text
 
 from .explain import BreakReport, Explanation
 
-__all__ = ["headline", "rich_report", "source_rows", "text_report"]
+__all__ = ["headline", "notes", "rich_report", "source_rows", "text_report"]
 
 
 def headline(found: Explanation) -> str:
@@ -30,6 +30,13 @@ def headline(found: Explanation) -> str:
     ]
     cached = f", {found.cache_hits} kernels from the disk cache" if found.cache_hits else ""
     return f"{', '.join(parts)}; compiled in {found.seconds:.2f} s{cached}"
+
+
+def notes(found: Explanation) -> list[str]:
+    """What a reader of the kernels and times has to know: what is not among them."""
+    if not found.waiting:
+        return []
+    return [f"{_count(found.waiting, 'backward')} not compiled yet: that happens at the first use"]
 
 
 def _count(number: int, noun: str) -> str:
@@ -64,6 +71,7 @@ def rich_report(found: Explanation) -> RenderableType:
     parts.extend(Text(f"ran as {outcome}", style="yellow") for outcome in found.outcomes)
     parts.append(_source_text(found))
     parts.extend(Text(str(b), style="yellow") for b in elsewhere(found))
+    parts.extend(Text(note, style="yellow") for note in notes(found))
     if found.guards:
         parts.append(Text(f"\nguards ({len(found.guards)})", style="bold"))
         parts.extend(Text(f"  {guard}") for guard in found.guards)

@@ -31,7 +31,7 @@ from ..records import CompileRecord, Journal
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 
-__all__ = ["Compiler", "Family", "Handle", "Skip", "all_handles"]
+__all__ = ["Compiler", "Family", "Handle", "Skip", "all_handles", "source_lines"]
 
 _WASTED_LIMIT = 4  # times recompile_limit: entries that died before they were of use
 _TOTAL_LIMIT = 64  # times recompile_limit: entries of one code over all module instances
@@ -167,10 +167,7 @@ class Handle:
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
         """File, first line number and lines of the original; none where the source is unknown."""
-        code = self.original.code
-        last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
-        lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
-        return code.co_filename, code.co_firstlineno, tuple(line.rstrip("\n") for line in lines)
+        return source_lines(self.original.code)
 
     @property
     def state(self) -> str:
@@ -330,6 +327,13 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"<jitmagic handle of {self.original.qualname}: {self.state}>"
+
+
+def source_lines(code: CodeType) -> tuple[str, int, tuple[str, ...]]:
+    """File, first line number and lines of a code object; none where the source is unknown."""
+    last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
+    return code.co_filename, code.co_firstlineno, tuple(line.rstrip("\n") for line in lines)
 
 
 def _instance_of(values: tuple[Any, ...]) -> int | None:

@@ -183,6 +183,54 @@ def test_explain_of_modules_and_of_a_model_in_training() -> None:
     assert found.name == "Sequential"
 
 
+def _html(found: Any) -> str:
+    return _Parsed(found._repr_html_()).text
+
+
+VIEWS = pytest.mark.parametrize("view", [str, _rich, _html], ids=["text", "rich", "html"])
+
+
+@VIEWS
+def test_a_model_in_training_lists_its_backward_kernels(view: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2))
+    found = jitmagic.explain(model)(torch.randn(3, 4))
+    backward = [kernel for kernel in found.kernels if kernel.graph == "backward"]
+    assert len(backward) >= 2
+    text = view(found)
+    assert all(kernel.name in text for kernel in backward)
+    assert "not compiled yet" not in text
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert "def forward(self, input" in text  # the module's own lines, not those of explain
+
+
+@VIEWS
+def test_a_backward_that_has_not_run_yet_is_said_to_wait(view: Any) -> None:
+    run, x = jitmagic.jit(whole), torch.randn(3, 4, requires_grad=True)
+    result = run(x, x)
+    found = explanation_of(run)
+    assert {kernel.graph for kernel in found.kernels} == {"forward"}
+    assert "1 backward not compiled yet: that happens at the first use" in view(found)
+    result.sum().backward()
+    found = explanation_of(run)
+    assert {kernel.graph for kernel in found.kernels} == {"forward", "backward"}
+    assert "not compiled yet" not in view(found)
+
+
+def test_nothing_waits_where_nothing_requires_grad() -> None:
+    with torch.no_grad():
+        found = jitmagic.explain(nn.Linear(4, 2))(torch.randn(3, 4))
+    assert not found.waiting
+    assert {kernel.graph for kernel in found.kernels} == {"forward"}
+
+
+def test_products_that_became_kernels_are_no_calls_left_whole() -> None:
+    with torch.no_grad():
+        small = jitmagic.explain(nn.Linear(4, 2))(torch.randn(3, 4))
+        wide = jitmagic.explain(lambda x: torch.sort(x)[0])(torch.eye(3))
+    assert (len(small.kernels), small.externs) == (1, ())
+    assert len(wide.externs) == 1
+
+
 def test_the_call_happens_once(capsys: pytest.CaptureFixture[str]) -> None:
     jitmagic.explain(broken)(torch.ones(3))
     assert capsys.readouterr().out == "a < b & c\n"
