@@ -1,7 +1,7 @@
-// Entry and Dispatcher, and the value a residual hands over to its resume function with.
+// Dispatcher, the value a residual hands over to its resume function with, and ModuleCall.
 #pragma once
 
-#include "guards.h"
+#include "frame.h"
 
 namespace jitmagic {
 

@@ -1,9 +1,12 @@
 // What the files of jitmagic._frame share. Plain C, so that hook.c and layout.c can include it.
 //
-//   layout.c     the interpreter's own data layouts (dictionaries, instances), per version
-//   hook.c       the PEP 523 hook and the state of the thread it acts on
-//   guards.cpp   guard programs            constants.cpp     equality that runs no user code
-//   dispatch.cpp dispatcher and entries    guards_tensor.cpp the only file that knows torch
+//   layout.c           the interpreter's own data layouts (dictionaries, instances), per version
+//   hook.c             the PEP 523 hook and the state of the thread it acts on
+//   constants.cpp      equality that runs no user code
+//   guards.cpp         running guard programs      guard_program.cpp  making them
+//   guards_tensor.cpp  the only file that knows torch
+//   template.cpp       result templates            entry.cpp          guards, run and template
+//   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances
 #pragma once
 
 #include <Python.h>

@@ -1,20 +1,14 @@
-// GuardProgram: building and running the register machine.
+// Running guard programs: a register machine over borrowed objects.
 //
-// Steps arrive as tuples (frame/native.py makes them) and are validated once, when the program is
-// made. Every load checks what it reads, so any order of the steps is safe; what is absent or of
-// another type fails the step. Nothing here runs user code, so borrowed references stay good.
+// Every load checks what it reads, so any order of the steps is safe; what is absent or of another
+// type fails the step. Nothing here runs user code, so borrowed references stay good.
 
 #include "guards.h"
 
 #include <algorithm>
-#include <string_view>
 
 namespace jitmagic {
 namespace {
-
-// ---------------------------------------------------------------------------------- the machine
-
-bool is_int_key(PyObject* key) { return PyLong_CheckExact(key); }
 
 PyObject* sequence_item(PyObject* base, Py_ssize_t index) {
   const bool tuple = PyTuple_Check(base);
@@ -28,7 +22,7 @@ PyObject* sequence_item(PyObject* base, Py_ssize_t index) {
 // base[key] of a list, tuple or dict, as stored. `number` is the key where it is an integer.
 PyObject* item(PyObject* base, const Step& step) {
   if (PyDict_Check(base)) return jm_dict_get(base, step.object);
-  return is_int_key(step.object) ? sequence_item(base, step.number) : nullptr;
+  return PyLong_CheckExact(step.object) ? sequence_item(base, step.number) : nullptr;
 }
 
 // Calls `visit` with each key in the dictionary's own order; an OrderedDict keeps that apart from
@@ -108,11 +102,6 @@ PyObject* gradient(PyObject* tensor, const Step& step, Registers& registers) {
   if (!value) return PyErr_Clear(), nullptr;
   return registers.keep(value) ? value : nullptr;
 }
-
-enum Part { kCode, kClosure, kDefaults, kKwDefaults, kGlobals, kSelf, kFunc, kParts };
-constexpr std::string_view kPartNames[kParts] = {"__code__",       "__closure__", "__defaults__",
-                                                 "__kwdefaults__", "__globals__", "__self__",
-                                                 "__func__"};
 
 PyObject* function_part(PyObject* object, Py_ssize_t part) {
   if (PyMethod_Check(object)) {
@@ -222,338 +211,7 @@ bool passes(const Step& step, Registers& registers) {
   }
 }
 
-// ------------------------------------------------------------------------------------- building
-
-struct OpName {
-  std::string_view name;
-  Op op;
-  int length;  // of the tuple, name included
-};
-
-constexpr OpName kOps[] = {
-    {"ARGUMENT", Op::Argument, 3},              // target, index
-    {"NAMESPACE_ITEM", Op::NamespaceItem, 4},   // target, dict, name
-    {"CELL", Op::Cell, 3},                      // target, source
-    {"INSTANCE_DICT", Op::InstanceDict, 3},     // target, source
-    {"INSTANCE_ITEM", Op::InstanceItem, 4},     // target, source, name
-    {"ITEM", Op::Item, 4},                      // target, source, key
-    {"DICT_KEY", Op::DictKey, 4},               // target, source, index
-    {"TYPE", Op::Type, 3},                      // target, source
-    {"TYPE_ATTR", Op::TypeAttr, 4},             // target, source, name
-    {"SLOT", Op::Slot, 4},                      // target, source, name
-    {"FUNCTION_PART", Op::FunctionPart, 4},     // target, source, part
-    {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
-    {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
-    {"TYPE_IS", Op::TypeIs, 3},                 // source, type
-    {"IS", Op::Is, 3},                          // source, object
-    {"IS_WEAK", Op::IsWeak, 3},                 // source, object
-    {"EQUALS", Op::Equals, 3},                  // source, constant
-    {"LENGTH", Op::Length, 3},                  // source, length
-    {"DICT_KEYS", Op::DictKeys, 3},             // source, keys
-    {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
-    {"ENTRIES_EMPTY", Op::EntriesEmpty, 4},     // source, keys, absent
-    {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
-    {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
-    {"CELL_EMPTY", Op::CellEmpty, 2},           // source
-    {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
-    {"SAME", Op::Same, 3},                      // source, source
-    {"DIFFERENT", Op::Different, 3},            // source, source
-    {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
-    {"STATE", Op::State, 9},                    // the fields of StateFacts
-};
-
-bool is_load(Op op) { return op <= Op::Gradient; }
-
-// Reads one step tuple; every failure sets a Python error that names the step.
-class StepReader {
- public:
-  StepReader(PyObject* tuple, const std::vector<bool>& written) : tuple_(tuple), written_(written) {}
-
-  bool read(Step& step) {
-    const OpName* known = find();
-    if (!known) return false;
-    step.op = known->op;
-    int next = 1;
-    if (is_load(step.op) && !target(next++, step.target)) return false;
-    return operands(step, next);
-  }
-
- private:
-  PyObject* at(int index) const { return PyTuple_GET_ITEM(tuple_, index); }
-
-  bool refuse(const char* why) const {
-    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "guard step %R: %s", tuple_, why);
-    return false;
-  }
-
-  const OpName* find() const {
-    if (!PyTuple_Check(tuple_) || PyTuple_GET_SIZE(tuple_) < 1 || !PyUnicode_Check(at(0))) {
-      refuse("not a tuple that begins with a name");
-      return nullptr;
-    }
-    const char* text = PyUnicode_AsUTF8(at(0));
-    if (!text) return nullptr;
-    for (const OpName& candidate : kOps) {
-      if (candidate.name != text) continue;
-      if (candidate.length == PyTuple_GET_SIZE(tuple_)) return &candidate;
-      refuse("wrong number of operands");
-      return nullptr;
-    }
-    refuse("no such step");
-    return nullptr;
-  }
-
-  bool integer(PyObject* object, Py_ssize_t& value) const {
-    value = PyLong_Check(object) ? PyLong_AsSsize_t(object) : -1;
-    return PyLong_Check(object) && !PyErr_Occurred() ? true : refuse("an integer is expected");
-  }
-
-  bool target(int index, int& slot) const {
-    Py_ssize_t value;
-    if (!integer(at(index), value)) return false;
-    if (value < 0 || value > 0xffff) return refuse("bad target register");
-    if (value < (Py_ssize_t)written_.size() && written_[value]) return refuse("register written twice");
-    slot = static_cast<int>(value);
-    return true;
-  }
-
-  bool source(PyObject* object, int& slot) const {
-    Py_ssize_t value;
-    if (!integer(object, value)) return false;
-    if (value < 0 || value >= (Py_ssize_t)written_.size() || !written_[value]) {
-      return refuse("reads a register that no earlier step has written");
-    }
-    slot = static_cast<int>(value);
-    return true;
-  }
-
-  bool source(int index, int& slot) const { return source(at(index), slot); }
-
-  bool keep(PyObject* object, PyObject*& place) const {
-    place = Py_NewRef(object);
-    return true;
-  }
-
-  bool name(int index, PyObject*& place) const {
-    if (!PyUnicode_CheckExact(at(index))) return refuse("a name is expected");
-    place = Py_NewRef(at(index));
-    PyUnicode_InternInPlace(&place);
-    return true;
-  }
-
-  bool space(int index, PyObject*& place) const {
-    return PyDict_Check(at(index)) ? keep(at(index), place) : refuse("a dictionary is expected");
-  }
-
-  bool weakly(int index, PyObject*& place) const {
-    place = PyWeakref_NewRef(at(index), nullptr);
-    return place != nullptr;
-  }
-
-  bool part(int index, Py_ssize_t& number) const {
-    for (number = 0; number < kParts; number++) {
-      if (PyUnicode_Check(at(index)) && !PyUnicode_CompareWithASCIIString(
-                                            at(index), kPartNames[number].data())) {
-        return true;
-      }
-    }
-    return refuse("no such part of a function");
-  }
-
-  bool key(int index, Step& step) const {
-    keep(at(index), step.object);
-    if (!is_int_key(step.object)) return true;
-    step.number = PyLong_AsSsize_t(step.object);
-    if (step.number == -1 && PyErr_Occurred()) {  // then only a dict can hold it
-      PyErr_Clear();
-      step.number = PY_SSIZE_T_MAX;
-    }
-    return true;
-  }
-
-  bool gradient(int index, Step& step) const {
-    if (!Py_IS_TYPE(at(index), &PyGetSetDescr_Type)) return refuse("a getset descriptor is expected");
-    if (!PyTuple_Check(at(index + 1))) return refuse("a tuple of classes is expected");
-    return keep(at(index), step.object) && keep(at(index + 1), step.space);
-  }
-
-  bool keys(int index, PyObject*& place) const {
-    return PyTuple_Check(at(index)) ? keep(at(index), place) : refuse("a tuple of keys is expected");
-  }
-
-  bool many(int index, std::vector<int>& registers) const {
-    if (!PyTuple_Check(at(index))) return refuse("a tuple of registers is expected");
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(at(index)); i++) {
-      int slot;
-      if (!source(PyTuple_GET_ITEM(at(index), i), slot)) return false;
-      registers.push_back(slot);
-    }
-    return true;
-  }
-
-  bool operands(Step& step, int next) const {
-    switch (step.op) {
-      case Op::Argument:
-        return integer(at(next), step.number) && (step.number >= 0 || refuse("bad argument index"));
-      case Op::NamespaceItem: return space(next, step.space) && name(next + 1, step.object);
-      case Op::NamespaceAbsent: return space(next, step.space) && name(next + 1, step.object);
-      case Op::NoOverlap: return many(next, step.registers);
-      case Op::State: return (step.torch = make_state_check(tuple_)) != nullptr;
-      default: break;
-    }
-    if (!source(next++, step.source)) return false;
-    switch (step.op) {
-      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::CellEmpty: return true;
-      case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
-      case Op::InstanceAbsent: return name(next, step.object);
-      case Op::Item: return key(next, step);
-      case Op::FunctionPart: return part(next, step.number);
-      case Op::Gradient: return gradient(next, step);
-      case Op::DictKey: case Op::Length: return integer(at(next), step.number);
-      case Op::TypeIs:
-        return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");
-      case Op::IsWeak: return weakly(next, step.object);
-      case Op::Is: case Op::Equals: case Op::KeyAbsent: return keep(at(next), step.object);
-      case Op::DictKeys: return keys(next, step.object);
-      case Op::EntriesEmpty: return keys(next, step.object) && keys(next + 1, step.space);
-      case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
-      case Op::Same: case Op::Different: return source(next, step.other);
-      default: return refuse("no such step");
-    }
-  }
-
-  PyObject* tuple_;
-  const std::vector<bool>& written_;
-};
-
-bool add_step(Program* program, PyObject* tuple, std::vector<bool>& written) {
-  // Into the program first: whatever it took hold of is then released with it.
-  Step& step = program->steps->emplace_back();
-  if (!StepReader(tuple, written).read(step)) {
-    if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "guard step %R is malformed", tuple);
-    return false;
-  }
-  if (step.target >= 0) {
-    if (step.target >= (int)written.size()) written.resize(step.target + 1);
-    written[step.target] = true;
-    program->registers = std::max(program->registers, step.target + 1);
-  }
-  if (step.op == Op::Argument) program->arguments = std::max(program->arguments, (int)step.number + 1);
-  return true;
-}
-
-PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  PyObject* tuples;
-  if (kwargs && PyDict_GET_SIZE(kwargs)) {
-    PyErr_SetString(PyExc_TypeError, "GuardProgram(steps) takes no keywords");
-    return nullptr;
-  }
-  if (!PyArg_ParseTuple(args, "O!:GuardProgram", &PyTuple_Type, &tuples)) return nullptr;
-  auto* self = reinterpret_cast<Program*>(type->tp_alloc(type, 0));
-  if (!self) return nullptr;
-  self->steps = new std::vector<Step>();
-  self->steps->reserve(PyTuple_GET_SIZE(tuples));
-  std::vector<bool> written;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuples); i++) {
-    if (!add_step(self, PyTuple_GET_ITEM(tuples, i), written)) {
-      Py_DECREF(self);
-      return nullptr;
-    }
-  }
-  return reinterpret_cast<PyObject*>(self);
-}
-
-int program_traverse(PyObject* self, visitproc visit, void* arg) {
-  auto* program = reinterpret_cast<Program*>(self);
-  if (!program->steps) return 0;
-  for (const Step& step : *program->steps) {
-    Py_VISIT(step.object);
-    Py_VISIT(step.space);
-    int stopped = 0;
-    if (step.torch) step.torch->visit_refs(visit, arg, stopped);
-    if (stopped) return stopped;
-  }
-  return 0;
-}
-
-int program_clear(PyObject* self) {
-  auto* program = reinterpret_cast<Program*>(self);
-  std::vector<Step>* steps = program->steps;
-  program->steps = nullptr;
-  if (!steps) return 0;
-  for (Step& step : *steps) {
-    Py_CLEAR(step.object);
-    Py_CLEAR(step.space);
-  }
-  delete steps;
-  return 0;
-}
-
-void program_dealloc(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  program_clear(self);
-  Py_TYPE(self)->tp_free(self);
-}
-
-int run_on_tuple(PyObject* self, PyObject* args) {
-  auto* program = reinterpret_cast<Program*>(self);
-  if (!PyTuple_Check(args)) {
-    PyErr_SetString(PyExc_TypeError, "the arguments come as a tuple");
-    return -2;
-  }
-  Registers registers(program);
-  const Py_ssize_t count = PyTuple_GET_SIZE(args);
-  return first_failure(program, &PyTuple_GET_ITEM(args, 0), count, registers);
-}
-
-PyObject* program_check(PyObject* self, PyObject* args) {
-  const int failed = run_on_tuple(self, args);
-  return failed == -2 ? nullptr : PyBool_FromLong(failed == -1);
-}
-
-PyObject* program_first_failure(PyObject* self, PyObject* args) {
-  const int failed = run_on_tuple(self, args);
-  return failed == -2 ? nullptr : PyLong_FromLong(failed);
-}
-
-PyObject* program_alive(PyObject* self, void*) {
-  return PyBool_FromLong(is_alive(reinterpret_cast<Program*>(self)));
-}
-
-Py_ssize_t program_length(PyObject* self) {
-  auto* program = reinterpret_cast<Program*>(self);
-  return program->steps ? static_cast<Py_ssize_t>(program->steps->size()) : 0;
-}
-
-PyMethodDef program_methods[] = {
-    {"check", program_check, METH_O, "Whether all steps pass for this tuple of arguments."},
-    {"first_failure", program_first_failure, METH_O, "Index of the first failing step, or -1."},
-    {nullptr, nullptr, 0, nullptr},
-};
-
-PyGetSetDef program_getset[] = {
-    {"alive", program_alive, nullptr, "False once an object held weakly has died.", nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
-
-PySequenceMethods program_sequence = {.sq_length = program_length};
-
 }  // namespace
-
-PyTypeObject ProgramType = {
-    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0)
-    .tp_name = "jitmagic._frame.GuardProgram",
-    .tp_basicsize = sizeof(Program),
-    .tp_dealloc = program_dealloc,
-    .tp_as_sequence = &program_sequence,
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "GuardProgram(steps): a validated guard program.",
-    .tp_traverse = program_traverse,
-    .tp_clear = program_clear,
-    .tp_methods = program_methods,
-    .tp_getset = program_getset,
-    .tp_new = program_new,
-};
 
 Registers::Registers(const Program* program) {
   const bool fits = program->registers <= kInline;
@@ -595,18 +253,5 @@ bool is_alive(const Program* program) {
     return !weak || referent(step.object) != nullptr;
   });
 }
-
-#ifdef JITMAGIC_WITHOUT_TORCH
-static std::nullptr_t torch_is_missing() {
-  PyErr_SetString(PyExc_RuntimeError, "this build of jitmagic._frame has no tensor guards");
-  return nullptr;
-}
-std::unique_ptr<TorchCheck> make_tensor_check(PyObject*) { return torch_is_missing(); }
-std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missing(); }
-bool tensors_overlap(PyObject*, PyObject*) { return true; }
-bool register_tensor_guards(PyObject*) { return true; }
-#endif
-
-bool register_guards(PyObject* module) { return PyModule_AddType(module, &ProgramType) == 0; }
 
 }  // namespace jitmagic

@@ -32,6 +32,9 @@ enum class Op : unsigned char {
   CellEmpty, Tensor, Same, Different, NoOverlap, State,
 };
 
+// What Op::FunctionPart reads, in Step::number.
+enum Part : Py_ssize_t { kCode, kClosure, kDefaults, kKwDefaults, kGlobals, kSelf, kFunc, kParts };
+
 struct Step {
   Op op;
   int target = -1;             // register written
