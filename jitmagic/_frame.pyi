@@ -59,6 +59,7 @@ class ModuleCall:
         self,
         module: Any,
         stub: FunctionType,
+        forward: FunctionType,
         eager: Callable[..., Any],
         tables: tuple[str, ...],
         shared: tuple[dict[Any, Any], ...],

@@ -19,12 +19,14 @@ from contextlib import contextmanager
 from types import CodeType, ModuleType
 from typing import Any, TypeVar, overload
 
+import torch
+
 from .bytecode import FrameSnapshot
 from .errors import FallbackWarning, TaggingError
 from .frame.handle import Compiler, Handle, Skip, all_handles
 from .frame.hook import Suspended
 from .frame.native import Entry
-from .frame.tag import handle_of, original_of, tag, untag
+from .frame.tag import handle_of, original_of, tag, tagged_call, untag
 from .options import Options, disabled_by_environment, make_options
 from .records import CompileRecord
 
@@ -148,6 +150,21 @@ def _tag(fn: T, options: Options) -> T:
         return fn
     made: T = tag(fn, options, _COMPILER)
     return made
+
+
+def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
+    """What `jit(fn, **options)` calls, made anew; nothing is changed in place.
+
+    Without options those of `fn`, when it is tagged. Raises TaggingError as `jit` does.
+    """
+    known = handle_of(fn) or handle_of(type(fn))
+    chosen = known.options if known is not None and not options else make_options(**options)
+    original = original_of(fn)
+    if isinstance(original, type):
+        raise TaggingError(f"class {fn.__qualname__}", "it is a class", "use an instance of it")
+    if isinstance(original, torch.nn.Module):
+        return tagged_call(original, chosen, _COMPILER)
+    return tag(original, chosen, _COMPILER)
 
 
 def disable(fn: Callable[..., Any]) -> Callable[..., Any]:

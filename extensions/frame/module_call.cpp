@@ -1,8 +1,9 @@
 // ModuleCall: what a tagged nn.Module instance keeps in its `_compiled_call_impl` slot.
 //
 // nn.Module.__call__ hands its arguments to that slot when it is set. Without hooks the stub of the
-// class's forward is called with the module in front; with hooks of any kind, or a forward of the
-// instance's own, `eager` (Python) does what nn.Module does. The module is held weakly: tagging adds
+// class's forward is called with the module in front; with hooks of any kind, a forward of the
+// instance's own, or a class whose forward is another by now (%autoreload, a patched class), `eager`
+// (Python) does what nn.Module does. The module is held weakly: tagging adds
 // no cycle, so `del model` frees its memory at once.
 
 #include "dispatch.h"
@@ -20,6 +21,8 @@ struct ModuleCall {
   vectorcallfunc vectorcall;
   PyObject* module;  // weak reference
   PyObject* stub;    // function with forward's signature
+  PyObject* forward;  // what the class had as its forward when the stub was made
+  PyObject* code;     // and the code that it had
   PyObject* eager;   // called as eager(module, *args, **kwargs)
   PyObject* tables;  // names of instance dictionaries that must be empty
   PyObject* shared;  // dictionaries that must be empty
@@ -40,6 +43,12 @@ bool all_empty(const ModuleCall* self, PyObject* module) {
   return !jm_instance_get(module, forward_name);
 }
 
+bool is_current(const ModuleCall* self, PyObject* module) {
+  PyObject* found = _PyType_Lookup(Py_TYPE(module), forward_name);
+  return found && found == self->forward && PyFunction_Check(found) &&
+         PyFunction_GET_CODE(found) == self->code;
+}
+
 PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyObject* keywords) {
   auto* self = reinterpret_cast<ModuleCall*>(object);
   PyObject* module = reinterpret_cast<PyWeakReference*>(self->module)->wr_object;
@@ -54,7 +63,8 @@ PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyO
   PyObject** values = many.empty() ? few : many.data();
   values[0] = Py_NewRef(module);
   std::copy(args, args + count + named, values + 1);
-  PyObject* callee = Py_NewRef(all_empty(self, module) ? self->stub : self->eager);
+  PyObject* callee = Py_NewRef(is_current(self, module) && all_empty(self, module) ? self->stub
+                                                                                   : self->eager);
   PyObject* result = PyObject_Vectorcall(callee, values, count + 1, keywords);
   Py_DECREF(callee);
   Py_DECREF(module);
@@ -72,9 +82,9 @@ bool good_tables(PyObject* tables, PyObject* shared) {
 }
 
 PyObject* module_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *module, *stub, *eager, *tables, *shared, *owner;
-  if (!PyArg_ParseTuple(args, "OOOO!O!O:ModuleCall", &module, &stub, &eager, &PyTuple_Type, &tables,
-                        &PyTuple_Type, &shared, &owner)) {
+  PyObject *module, *stub, *forward, *eager, *tables, *shared, *owner;
+  if (!PyArg_ParseTuple(args, "OOO!OO!O!O:ModuleCall", &module, &stub, &PyFunction_Type, &forward,
+                        &eager, &PyTuple_Type, &tables, &PyTuple_Type, &shared, &owner)) {
     return nullptr;
   }
   if (!good_tables(tables, shared)) {
@@ -85,6 +95,8 @@ PyObject* module_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!self) return nullptr;
   self->vectorcall = module_call;
   self->stub = Py_NewRef(stub);
+  self->forward = Py_NewRef(forward);
+  self->code = Py_NewRef(PyFunction_GET_CODE(forward));
   self->eager = Py_NewRef(eager);
   self->tables = Py_NewRef(tables);
   self->shared = Py_NewRef(shared);
@@ -98,6 +110,8 @@ int module_call_traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<ModuleCall*>(object);
   Py_VISIT(self->module);
   Py_VISIT(self->stub);
+  Py_VISIT(self->forward);
+  Py_VISIT(self->code);
   Py_VISIT(self->eager);
   Py_VISIT(self->tables);
   Py_VISIT(self->shared);
@@ -109,6 +123,8 @@ int module_call_clear(PyObject* object) {
   auto* self = reinterpret_cast<ModuleCall*>(object);
   Py_CLEAR(self->module);
   Py_CLEAR(self->stub);
+  Py_CLEAR(self->forward);
+  Py_CLEAR(self->code);
   Py_CLEAR(self->eager);
   Py_CLEAR(self->tables);
   Py_CLEAR(self->shared);

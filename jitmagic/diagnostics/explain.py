@@ -8,14 +8,14 @@ a notebook. All counts in all views come from here, so no two of them can disagr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..api import handle_of, jit, original_of
+from ..api import handle_of, tagged_copy
 from ..errors import UserLine
-from ..frame.handle import Handle, source_lines
+from ..frame.handle import Handle
 from ..guards.show import show_guard
 from ..loops.ir import Extern
 from ..records import CompileRecord, Journal
@@ -99,43 +99,23 @@ def explain(target: Callable[..., Any], **options: Any) -> Callable[..., Explana
     something requires grad, the backward is compiled as well (it does not run), so that its kernels
     and its time are in the report.
     """
-    made = _private_copy(target, options)
+    made = tagged_copy(target, options)
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         made(*args, **kwargs)
-        for record in _handle(made).journal:
+        handle = _handle(made)
+        for record in handle.journal:
             for later in record.waiting():
                 later()
-        found = explanation_of(made)
-        module = original_of(target)
-        if not isinstance(module, torch.nn.Module):
-            return found
-        return replace(found, source=source_lines(type(module).forward.__code__))
+        return describe_journal(handle.journal, _shown_name(target, handle), handle.source_lines)
 
     return run
 
 
-def _private_copy(target: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """A tagged function of our own over the same original; modules are not changed in place."""
-    if not options and (handle := handle_of(target)) is not None:
-        options = {"options": handle.options}
-    original = original_of(target)
-    if isinstance(original, torch.nn.Module):
-        module = original
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return module(*args, **kwargs)
-
-        call.__name__ = call.__qualname__ = type(module).__name__
-        original = call
-    made: Callable[..., Any] = jit(original, **options)
-    return made
-
-
 def explanation_of(target: Callable[..., Any]) -> Explanation:
-    """The explanation of what a tagged function has compiled so far."""
+    """The explanation of what a tagged function or module has compiled so far."""
     handle = _handle(target)
-    return describe_journal(handle.journal, handle.name, handle.source_lines)
+    return describe_journal(handle.journal, _shown_name(target, handle), handle.source_lines)
 
 
 def _handle(target: Callable[..., Any]) -> Handle:
@@ -143,6 +123,10 @@ def _handle(target: Callable[..., Any]) -> Handle:
     if handle is None:
         raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
     return handle
+
+
+def _shown_name(target: object, handle: Handle) -> str:
+    return type(target).__name__ if isinstance(target, torch.nn.Module) else handle.name
 
 
 def describe_journal(

@@ -25,7 +25,7 @@ from .handle import Compiler, Handle
 from .native import Dispatcher, ModuleCall, call_plainly
 from .skip import unsuitable
 
-__all__ = ["handle_of", "original_of", "tag", "untag"]
+__all__ = ["handle_of", "original_of", "tag", "tagged_call", "untag"]
 
 _SLOT = "_compiled_call_impl"  # nn.Module calls what is there, and drops it when pickled or copied
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -65,6 +65,8 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
 def handle_of(target: Any) -> Handle | None:
     """The handle behind something tagged, or None."""
     match target:
+        case ModuleCall():
+            return target.owner  # type: ignore[no-any-return]
         case types.FunctionType():
             return _handle_in(target.__code__)
         case types.MethodType() | staticmethod() | classmethod():
@@ -161,6 +163,12 @@ def _refusal(target: Any) -> TaggingError:
 
 
 def _tag_module(module: torch.nn.Module, options: Options, compiler: Compiler) -> torch.nn.Module:
+    module.__dict__[_SLOT] = tagged_call(module, options, compiler)
+    return module
+
+
+def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -> ModuleCall:
+    """What a tagged module is called through; the module itself is not changed."""
     cls = type(module)
     forward = _forward_of(cls)
     if isinstance(module, torch.jit.ScriptModule) or not _calls_slot(cls):
@@ -170,9 +178,8 @@ def _tag_module(module: torch.nn.Module, options: Options, compiler: Compiler) -
     handle = Handle.of_function(forward, options, compiler)
     stub = _stand_in(forward, handle)
     eager = functools.partial(_call_with_hooks, handle.family)
-    call = ModuleCall(module, stub, eager, _HOOK_TABLES, _GLOBAL_HOOKS, handle)
-    module.__dict__[_SLOT] = call
-    return module
+    current = inspect.getattr_static(cls, "forward")
+    return ModuleCall(module, stub, current, eager, _HOOK_TABLES, _GLOBAL_HOOKS, handle)
 
 
 def _calls_slot(cls: type[torch.nn.Module]) -> bool:

@@ -231,6 +231,68 @@ def test_products_that_became_kernels_are_no_calls_left_whole() -> None:
     assert len(wide.externs) == 1
 
 
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).relu()
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Inner()
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.inner(x)
+        print("half way")
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_explain_of_a_tagged_module_shows_what_plain_ones_show(inner: bool) -> None:
+    x = torch.randn(3, 4)
+    plain, model = jitmagic.explain(Outer())(x), Outer()
+    if inner:
+        jitmagic.jit(model.inner, backend="eager")
+    run = jitmagic.jit(model)
+    run(x)
+    found = jitmagic.explain(run)(x)
+    assert (found.name, found.graph_count, found.graph_break_count) == ("Outer", 2, 1)
+    assert [b.kind for b in found.break_reasons] == [b.kind for b in plain.break_reasons]
+    assert found.break_reasons[0].where.text == 'print("half way")'
+    assert [k.computes for k in found.kernels] == [k.computes for k in plain.kernels]
+    assert found.op_count == plain.op_count
+    assert "def forward(self, x: Tensor) -> Tensor:" in str(found)
+    assert any("x: float32[3, 4]" in guard for guard in found.guards)
+    assert handle_of(run).journal.records  # as before: explain has a compile of its own
+    assert explanation_of(run).name == "Outer"
+
+
+def test_explain_of_a_tagged_class_takes_its_instances() -> None:
+    tagged = jitmagic.jit(type("Own", (Inner,), {"forward": Inner.forward}), backend="aot_eager")
+    found = jitmagic.explain(tagged())(torch.randn(3, 4))
+    assert (found.graph_count, found.graph_break_count, found.kernels) == (1, 0, ())
+    with pytest.raises(TypeError, match="instance"):
+        jitmagic.explain(tagged)
+    with pytest.raises(TypeError, match="instance"):
+        jitmagic.explain(Inner)
+    assert handle_of(Inner) is None
+
+
+def test_explain_of_a_module_with_hooks() -> None:
+    model = jitmagic.jit(Inner())
+    seen: list[Any] = []
+    model.register_forward_hook(lambda *given: seen.append(given[2].shape))
+    found = jitmagic.explain(model)(torch.randn(3, 4))
+    assert seen == [(3, 8)]
+    assert found.graph_count == 1
+    assert [kernel.graph for kernel in found.kernels].count("forward") == 1
+
+
 def test_the_call_happens_once(capsys: pytest.CaptureFixture[str]) -> None:
     jitmagic.explain(broken)(torch.ones(3))
     assert capsys.readouterr().out == "a < b & c\n"

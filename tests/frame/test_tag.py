@@ -311,6 +311,22 @@ def test_an_instances_own_forward_is_respected():
     assert torch.equal(model(x), copy.deepcopy(model)(x))
 
 
+def test_a_forward_that_changed_is_seen():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    def newer(self, x):
+        return x + 2
+
+    model, x = plain.tag(Model()), torch.zeros(2)
+    assert model(x)[0] == 1
+    Model.forward.__code__ = newer.__code__  # %autoreload
+    assert [model(x)[0].item() for _ in range(3)] == [2, 2, 2]
+    Model.forward = lambda self, x: x + 3
+    assert model(x)[0] == 3
+
+
 def test_two_instances_do_not_share():
     one, two, x = plain.tag(Model()), plain.tag(Model()), torch.randn(2, 3)
     assert torch.equal(one(x), untag(copy.deepcopy(one))(x))

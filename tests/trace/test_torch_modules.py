@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import types
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import jitmagic
+from jitmagic.frame.tag import handle_of, untag
 from jitmagic.guards.guard import EntriesEmpty, TensorMatch
 
 from .replaying import break_of, check, trace_of
@@ -502,3 +505,35 @@ def test_under_inference_mode():
     with torch.inference_mode():
         check(lambda: (CNN().eval(), (torch.randn(2, 1, 12, 12),)))
         check(lambda: (lambda x: x.add_(1).mul_(2), (torch.randn(2, 3),)))
+
+
+def test_modules_tagged_by_jitmagic_are_inlined():
+    def make():
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        jitmagic.jit(model[0], fullgraph=True)
+        jitmagic.jit(model, backend="eager")
+        return lambda x: model(x) + 1, (torch.randn(2, 4),)
+
+    nodes = check(make).graph.graph.nodes
+    assert [n.target for n in nodes if n.op == "call_function"][-1] is operator.add
+
+
+def test_a_module_that_loses_its_tag_is_traced_anew():
+    model = jitmagic.jit(nn.Linear(4, 4))
+    run = jitmagic.jit(lambda x: model(x) + 1)
+    x = torch.randn(2, 4)
+    for _ in range(2):
+        torch.testing.assert_close(run(x), model(x) + 1)
+        untag(model)
+    assert len(handle_of(run).dispatcher.entries) == 2
+
+
+def test_modules_compiled_by_torch_break():
+    model = nn.Linear(4, 4)
+    model._compiled_call_impl = functools.partial(model._call_impl)  # as Module.compile() does
+    assert "compiled by torch" in break_of(lambda x: model(x) + 1, torch.randn(2, 4)).reason.message
+
+
+def test_a_disabled_module_breaks():
+    plain = jitmagic.disable(jitmagic.jit(nn.Linear(4, 4)))
+    assert break_of(lambda x: plain(x) + 1, torch.randn(2, 4)).reason.message.count("disable")

@@ -6,9 +6,9 @@ by source, plain attributes with their guards, submodules, and calls inlined int
 of the user runs for an attribute. Methods of torch's own module classes are inlined and trusted;
 methods of the user's classes are guarded by their code.
 
-One guard per called module says that it has no hooks and no `forward` of its own. Not guarded: a
-name put into `module.__dict__` past `Module.__setattr__` that hides a parameter, buffer or
-submodule.
+One guard per called module says that it has no hooks and no `forward` of its own; a module that
+jitmagic tagged is inlined like any other. Not guarded: a name put into `module.__dict__` past
+`Module.__setattr__` that hides a parameter, buffer or submodule.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ __all__ = ["NNModuleValue"]
 _TABLES = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
-_OWN_CALLS = ("forward", "_compiled_call_impl", "_call_impl")
+_SLOT = "_compiled_call_impl"
+_OWN_CALLS = ("forward", _SLOT, "_call_impl")
 
 
 class NNModuleValue(InstanceValue):
@@ -224,8 +225,10 @@ class NNModuleValue(InstanceValue):
         if any(own.get(name) for name in _HOOKS):
             types_ = f"{self.cls.live.__name__} with forward or backward hooks"
             raise GraphBreak(UnsupportedOperation.of(what="a call", types=types_))
-        if own.get("_compiled_call_impl") is not None:
-            self.refuse(machine, "a call of a module compiled by torch")
+        if own.get(_SLOT) is not None:
+            if not _is_tagged(own[_SLOT]):
+                self.refuse(machine, "a call of a module compiled by torch")
+            machine.guard(TypeIs(Item(InstanceDict(self.source), _SLOT), type(own[_SLOT])))
         absent = tuple(name for name in _OWN_CALLS if name not in own)
         machine.guard(EntriesEmpty(InstanceDict(self.source), _HOOKS, absent))
         _check_global_hooks(machine, self.source)
@@ -306,6 +309,11 @@ def _table_lookup(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _own(kind: type, name: str, base: type) -> bool:
     """Whether the class has another `name` than `base`."""
     return attribute_of_class(kind, name) is not vars(base)[name]
+
+
+def _is_tagged(call: object) -> bool:
+    """Whether what a module keeps in its slot is jitmagic's: it calls the class's forward."""
+    return type(call).__module__ == "jitmagic._frame"
 
 
 def _check_global_hooks(machine: Machine, source: Source) -> None:
