@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .api import disable, graph_break, is_compiling, jit, reset
-from .diagnostics.progress import install as _show_progress
 from .errors import (
     CompileFailed,
     DoubleBackward,
@@ -29,6 +28,7 @@ from .errors import (
     Unsupported,
 )
 from .options import Options
+from .progress import install as _show_progress
 
 if TYPE_CHECKING:
     from .diagnostics.explain import Explanation, explain

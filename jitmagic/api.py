@@ -37,6 +37,7 @@ __all__ = [
     "is_compiling",
     "jit",
     "original_of",
+    "prepare",
     "reset",
     "untag",
 ]

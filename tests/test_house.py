@@ -1,95 +1,206 @@
-"""The house itself: who may import whom, public names, and what the package never touches."""
+"""The house itself: who may import whom, public names, sizes, and what the package never touches.
+
+Everything is read out of the syntax trees: the package, and the tests of invariant 6 (what stands
+outside diagnostics/ and notebook/ does not need them).
+"""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import pkgutil
-import re
-import subprocess
-import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "jitmagic"
+from .processes import ROOT, run_python
+
+PACKAGE = ROOT / "jitmagic"
 BASE = {"errors", "options", "target", "spec"}
-ALLOWED: dict[str, set[str]] = {
+ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "errors": set(),
     "options": {"errors"},
     "spec": set(),
     "target": {"options"},
-    "records": BASE,
+    "records": set(),
+    "progress": {"records"},
     "bytecode": BASE,
     "guards": BASE | {"bytecode"},
     "graph": BASE,
-    "frame": BASE | {"bytecode", "guards", "records"},
+    "frame": BASE | {"bytecode", "guards", "records", "_frame"},
     "trace": BASE | {"bytecode", "guards", "graph"},
-    "autograd": BASE | {"graph"},
+    "autograd": BASE | {"graph", "_runtime"},
     "loops": BASE | {"graph"},
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
-    "runtime": BASE | {"codegen"},
+    "runtime": BASE | {"codegen", "_runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
     | {"codegen", "runtime"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode"},
-    "diagnostics": BASE | {"records", "api", "guards", "trace", "loops", "frame", "graph"},
-    "notebook": BASE | {"api", "diagnostics", "records"},
+    "diagnostics": BASE | {"records", "api", "guards", "trace", "loops", "frame"},
+    "notebook": BASE | {"api", "diagnostics"},
+    "__init__": BASE | {"api", "progress", "diagnostics", "notebook"},
 }
-NATIVE = {"_frame", "_runtime"}
+LEAVES = {  # heavy optional packages, and the one file that may import each
+    "triton": "runtime/triton_kernels.py",
+    "numba": "runtime/numba_kernels.py",
+    "IPython": "notebook/magics.py",
+}
+LATE = {  # files with an import inside a function: optional packages, native parts, reports
+    "__init__.py",
+    "autograd/shell.py",
+    "diagnostics/explain.py",
+    "frame/native.py",
+    "runtime/native.py",
+    "runtime/numba_kernels.py",
+    "runtime/triton_kernels.py",
+}
+RIVALS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.compile", "functorch")
+LONGEST_FILE, LONGEST_FUNCTION = 500, 60
+LONG_FILES = {
+    "extensions/runtime/plan.cpp",
+    # Collections of small programs, in one piece so that they are read as a list.
+    "tests/bytecode/bytecode_checks/building.py",
+    "tests/bytecode/bytecode_checks/corpus.py",
+    "tests/bytecode/bytecode_checks/scenarios.py",
+    "tests/frame/frame_checks/hooking.py",
+    "tests/programs/test_python.py",
+    "tests/trace/python_programs.py",
+    "tests/trace/test_torch_breaks.py",
+    "tests/trace/test_torch_modules.py",
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
+OPTIONAL = {"jitmagic.diagnostics", "jitmagic.notebook"}
+
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 
 
-def room_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return parts[0]
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imports(path: Path) -> Iterator[tuple[int, str, str]]:
+    """(line, absolute module, imported name or "") of every import, wherever it stands."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            dotted = ".".join((*base, *filter(None, [node.module])))
+            yield from ((node.lineno, dotted, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, "") for alias in node.names)
 
 
 def imported_rooms(path: Path) -> set[str]:
-    package = ("jitmagic", *path.relative_to(PACKAGE).parent.parts)
-    rooms: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            dotted = ".".join((*base, node.module or "")).strip(".")
-            names = [f"{dotted}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "jitmagic" and len(parts) > 1:
-                rooms.add(parts[1])
-    return rooms
+    dotted = [f"{module}.{name}".split(".") for _, module, name in imports(path)]
+    return {parts[1] for parts in dotted if parts[0] == "jitmagic" and parts[1]}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+# --------------------------------------------------------------------------------- who imports whom
+
+
+def test_rooms_have_an_order() -> None:
+    list(graphlib.TopologicalSorter(ALLOWED).static_order())  # raises where there is a cycle
+
+
+@each_file
 def test_imports_follow_the_flow(path: Path) -> None:
-    room = room_of(path)
-    if room == "__init__":
-        return
-    extra = imported_rooms(path) - ALLOWED[room] - NATIVE - {room}
+    room = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    extra = imported_rooms(path) - ALLOWED[room] - {room}
     assert not extra, f"{room} must not import {sorted(extra)}"
+    if room == "runtime":
+        others = {m for _, m, _ in imports(path) if m.startswith("jitmagic.codegen")}
+        assert others <= {"jitmagic.codegen.plan"}, "of codegen, runtime knows the plan only"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_rivals_are_never_used(path: Path) -> None:
-    forbidden = (
-        r"torch\._(dynamo|inductor)|torch\.compile\(|_functorch\.(aot_autograd|partitioners)"
-    )
-    tree = ast.parse(path.read_text())
+@each_file
+def test_heavy_packages_have_one_door(path: Path) -> None:
+    here = str(path.relative_to(PACKAGE))
+    for line, module, _ in imports(path):
+        door = LEAVES.get(module.partition(".")[0], here)
+        assert here == door, f"line {line}: {module} is imported in {door} only"
+
+
+@each_file
+def test_imports_stand_at_the_top(path: Path) -> None:
+    inner = [
+        node.lineno
+        for function in functions(tree_of(path))
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    assert not inner or str(path.relative_to(PACKAGE)) in LATE, f"lines {inner}"
+
+
+def test_tests_elsewhere_need_neither_diagnostics_nor_notebook() -> None:
+    """Invariant 6: both can be deleted and every other test stays green."""
+    spared = (ROOT / "tests" / "diagnostics", ROOT / "tests" / "notebook")
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path == Path(__file__) or any(path.is_relative_to(folder) for folder in spared):
+            continue
+        for line, module, name in imports(path):
+            named = {module, f"{module}.{name}"}
+            assert not any(
+                one == room or one.startswith(f"{room}.") for one in named for room in OPTIONAL
+            ), f"{path}:{line}"
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) != "jitmagic.explain", f"{path}:{node.lineno}"
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for word in ("jitmagic.explain", "jitmagic.diagnostics", "jitmagic.notebook"):
+                    assert word not in node.value, f"{path}:{node.lineno}"
+
+
+# ----------------------------------------------------------------------------------------- rivals
+
+
+def is_rival(dotted: str) -> bool:
+    return any(dotted == rival or dotted.startswith(f"{rival}.") for rival in RIVALS)
+
+
+def rivals_in(tree: ast.Module) -> list[str]:
+    """Where a tree imports or names what jitmagic competes with; also through a string."""
+    found = []
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
             names = [ast.unparse(node)]
-        for name in names:
-            assert not re.match(forbidden, name), f"line {node.lineno}: {name}"  # type: ignore[attr-defined]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = [node.value]
+        found += [f"line {node.lineno}: {name}" for name in names if is_rival(name)]  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch._dynamo.utils",
+        "from torch import _inductor",
+        "from torch._functorch.aot_autograd import aot_function",
+        "import torch\ntorch.compile(f)",
+        "import torch\nrun = torch.compile",
+        "importlib.import_module('torch._dynamo')",
+    ],
+)
+def test_rivals_are_recognised(code: str) -> None:
+    assert rivals_in(ast.parse(code))
+
+
+@each_file
+def test_rivals_are_never_used(path: Path) -> None:
+    # A key of the tracer's table of torch modules whose functions it does not look into.
+    known = {"builtins/torch_rules.py": 1}
+    found = rivals_in(tree_of(path))
+    assert len(found) == known.get("/".join(path.parts[-2:]), 0), found
 
 
 def test_import_is_light() -> None:
@@ -101,8 +212,11 @@ def test_import_is_light() -> None:
         " 'jitmagic.schedule', 'jitmagic.codegen', 'jitmagic.runtime');"
         "print([m for m in new if m.split('.')[0] in heavy or '.'.join(m.split('.')[:2]) in heavy])"
     )
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    out = run_python(script)
+    assert out.stdout.strip() == "[]", out.stderr
+
+
+# ---------------------------------------------------------------------------------- public names
 
 
 def test_all_names_exist() -> None:
@@ -112,3 +226,48 @@ def test_all_names_exist() -> None:
         loaded = importlib.import_module(module.name)
         for name in getattr(loaded, "__all__", ()):
             assert hasattr(loaded, name), f"{module.name}.{name}"
+
+
+@each_file
+def test_what_others_import_is_published(path: Path) -> None:
+    for line, module, name in imports(path):
+        if not name or not module.startswith("jitmagic."):
+            continue
+        loaded = importlib.import_module(module)
+        published = getattr(loaded, "__all__", None)
+        submodule = hasattr(loaded, "__path__") and f"{module}.{name}" in map(
+            "{0.name}".format, pkgutil.iter_modules(loaded.__path__, f"{module}.")
+        )
+        assert published is None or name in published or submodule, f"line {line}: {module}.{name}"
+
+
+# ------------------------------------------------------------------------------------------- sizes
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+@each_file
+def test_functions_are_short(path: Path) -> None:
+    for node in functions(tree_of(path)):
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        assert length <= LONGEST_FUNCTION, f"{node.name}: {length} lines"
+
+
+def test_files_are_short() -> None:
+    kinds = {".py", ".c", ".cpp", ".h"}
+    folders = ("jitmagic", "extensions", "tests", "demos")
+    for path in sorted(p for folder in folders for p in (ROOT / folder).rglob("*")):
+        if path.suffix in kinds and path.is_file():
+            here = str(path.relative_to(ROOT))
+            length = len(path.read_text().splitlines())
+            assert length <= LONGEST_FILE or here in LONG_FILES, f"{here}: {length} lines"
+
+
+def test_long_files_are_still_long() -> None:
+    for here in LONG_FILES:
+        length = len((ROOT / here).read_text().splitlines())
+        assert length > LONGEST_FILE, f"{here} has {length} lines: it is no exception any more"

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from .explain import BreakReport, Explanation
 
-__all__ = ["headline", "notes", "rich_report", "source_rows", "text_report"]
+__all__ = ["elsewhere", "headline", "notes", "rich_report", "source_rows", "text_report"]
 
 
 def headline(found: Explanation) -> str:

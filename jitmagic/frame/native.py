@@ -1,7 +1,7 @@
 """Lowering of guards to native programs, and the names of the native part.
 
 Comes in: the guards of a trace and the sources of what the entry reads. Goes out: the steps of a
-`GuardProgram` (see extensions/frame/guard_program.cpp) and the registers in which the sources end up.
+`GuardProgram` (extensions/frame/guard_program.cpp) and the registers in which the sources end up.
 Invariant: every load checks what it reads, so steps may come in any order; common prefixes of
 paths share registers, cheap and shallow guards come first. The program keeps alive constants,
 namespaces and nothing that can be held weakly.

@@ -11,7 +11,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["BOOLEAN", "FLOATING", "KEEPING", "PROMOTING", "is_pointwise", "is_transcendental"]
+__all__ = [
+    "BOOLEAN",
+    "FLOATING",
+    "KEEPING",
+    "PROMOTING",
+    "is_pointwise",
+    "is_transcendental",
+    "overloads",
+]
 
 aten = torch.ops.aten
 

@@ -23,6 +23,7 @@ from .shapes import infer, infer_in_place
 __all__ = [
     "DataDependent",
     "EagerRaises",
+    "Target",
     "input_meta",
     "run_on_meta",
     "strides_are_certain",

@@ -37,7 +37,7 @@ from .guard import (
 from .read import read_source
 from .source import InstanceDict, Source, describe
 
-__all__ = ["check", "holds", "same_constant", "why"]
+__all__ = ["check", "holds", "same_constant", "short", "why"]
 
 _UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 _PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))

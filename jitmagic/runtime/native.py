@@ -23,6 +23,7 @@ __all__ = [
     "lower_plan",
     "make_executable",
     "runtime_module",
+    "slot_count",
 ]
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "MutatedGenerator",
     "MutatedInput",
     "PrintCall",
+    "Reason",
     "RefusedTorchCall",
     "StatefulCall",
     "TensorBranch",

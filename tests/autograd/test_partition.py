@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
@@ -16,6 +13,7 @@ from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.mincut import FlowNetwork
 from jitmagic.autograd.partition import partition
 from jitmagic.spec import spec_of
+from tests.processes import run_python
 
 from .lifting import check, compile_like, lift
 from .test_functions import Attention, t
@@ -165,9 +163,7 @@ def test_tracing_imports_neither_dynamo_nor_sympy():
         partition(trace_joint(gm, [spec_of(x) for x in inputs]))
         assert not [m for m in ("torch._dynamo", "torch._inductor", "sympy") if m in sys.modules]
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
-    )
+    done = run_python(script)
     assert done.returncode == 0, done.stderr
 
 

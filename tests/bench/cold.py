@@ -1,19 +1,19 @@
 """First-call latency, each figure from a process of its own.
 
 Run as a script with a contestant's name it prints JSON: seconds of the first call of a small
-function
-after `import torch`, and of one further small function. `measure` runs it for every contestant,
-ours with an empty and with a warm kernel cache.
+function after `import torch`, and of one further small function. `measure` runs it for every
+contestant, ours with an empty and with a warm kernel cache.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
+
+from tests.processes import child_environment
 
 
 def _child(contestant: str) -> None:
@@ -42,12 +42,11 @@ def _child(contestant: str) -> None:
 
 
 def _run(contestant: str, cache: str) -> dict[str, float]:
-    environment = {
-        **os.environ,
-        "JITMAGIC_CACHE_DIR": cache,
-        "TORCHINDUCTOR_CACHE_DIR": cache,
-        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0",
-    }
+    environment = child_environment(
+        JITMAGIC_CACHE_DIR=cache,
+        TORCHINDUCTOR_CACHE_DIR=cache,
+        TORCHINDUCTOR_FORCE_DISABLE_CACHES="0",
+    )
     out = subprocess.run(
         [sys.executable, "-m", "tests.bench.cold", contestant],
         capture_output=True,

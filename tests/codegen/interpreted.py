@@ -7,7 +7,6 @@ libdevice: its functions are replaced by torch's on the CPU.
 from __future__ import annotations
 
 import atexit
-import os
 import pickle
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import torch
 
 from jitmagic.codegen.plan import KernelSource, Plan
 from jitmagic.runtime.execute import PlanRunner
+from tests.processes import ROOT, child_environment
 
 __all__ = ["run_interpreted"]
 
@@ -57,11 +57,10 @@ def _overload(name: str, overload: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _worker() -> subprocess.Popen[bytes]:
-    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    env = child_environment(TRITON_INTERPRET="1")
     command = [sys.executable, "-m", "tests.codegen.interpreted"]
-    root = Path(__file__).resolve().parents[2]
     worker = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=root
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=ROOT
     )
     atexit.register(worker.kill)
     return worker

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,12 +11,12 @@ import torch
 from jitmagic.codegen.triton_ops import TL_DTYPES
 from jitmagic.loops.interp import run
 from tests.codegen.test_triton import BINARY, INTEGER, SPECIAL, UNARY, bools, filled, op_program
+from tests.processes import run_python
 from tests.schedule.programs import PROGRAMS, made_inputs
 
 from .compiled import check, clone, compare, executable, lowered
 
 pytestmark = pytest.mark.device
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -170,7 +167,7 @@ def test_an_index_out_of_range_fails_as_in_eager():
         except RuntimeError as error:
             print("assert" in str(error))
     """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    done = run_python(script)
     assert done.stdout.strip().endswith("True"), done.stdout + done.stderr
 
 

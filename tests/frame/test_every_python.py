@@ -7,19 +7,18 @@ interpreters that have no torch have no setuptools either.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.processes import ROOT, interpreter, json_of
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 SOURCES = ROOT / "extensions" / "frame"
 VERSIONS = ("3.11", "3.12", "3.13")
 CHECKS = [
@@ -29,20 +28,6 @@ CHECKS = [
         r"^@check\ndef (\w+)", (HERE / "frame_checks" / f"{name}.py").read_text(), re.MULTILINE
     )
 ]
-
-
-@cache
-def interpreter(version: str) -> str | None:
-    """A working interpreter of that version. A pyenv shim of that name may exist and not work."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    candidates = [sys.executable, shutil.which(f"python{version}")]
-    candidates += sorted(str(p) for p in root.glob(f"versions/{version}.*/bin/python{version}"))
-    for candidate in filter(None, candidates):
-        probe = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        answer = subprocess.run(probe, capture_output=True, text=True, check=False)
-        if answer.returncode == 0 and answer.stdout.strip() == version:
-            return candidate
-    return None
 
 
 def _build(executable: str) -> Path:
@@ -76,12 +61,7 @@ def _build(executable: str) -> Path:
 
 @cache
 def results(executable: str) -> dict[str, str]:
-    command = [executable, "-W", "ignore", "-m", "frame_checks", str(_build(executable))]
-    done = subprocess.run(
-        command, cwd=HERE, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, f"{executable} ended with {done.returncode}\n{done.stderr[-3000:]}"
-    return json.loads(done.stdout)
+    return json_of(executable, "frame_checks", str(_build(executable)), folder=HERE)
 
 
 @pytest.mark.parametrize("check", CHECKS)

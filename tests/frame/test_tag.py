@@ -182,19 +182,18 @@ class NoModule:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        (generator, "it is a generator"),
-        (coroutine, "it is a coroutine"),
-        (async_generator, "it is an async generator"),
-        (len, "it has no Python code"),
-        (torch.relu, "it has no Python code"),
-        (NoModule, "it is no nn.Module"),
-        (NoModule(), "it is an object with __call__"),
-        (3, "it is not callable"),
-        (compile("1", "", "eval"), "it is not callable"),
-        (torch.nn.Module, "it has no forward"),
-        (torch.nn.Module(), "it has no forward"),
+        pytest.param(generator, "it is a generator", id="generator"),
+        pytest.param(coroutine, "it is a coroutine", id="coroutine"),
+        pytest.param(async_generator, "it is an async generator", id="async generator"),
+        pytest.param(len, "it has no Python code", id="len"),
+        pytest.param(torch.relu, "it has no Python code", id="torch.relu"),
+        pytest.param(NoModule, "it is no nn.Module", id="class"),
+        pytest.param(NoModule(), "it is an object with __call__", id="instance"),
+        pytest.param(3, "it is not callable", id="number"),
+        pytest.param(compile("1", "", "eval"), "it is not callable", id="code"),
+        pytest.param(torch.nn.Module, "it has no forward", id="nn.Module class"),
+        pytest.param(torch.nn.Module(), "it has no forward", id="nn.Module instance"),
     ],
-    ids=str,
 )
 def test_refusals(target, reason):
     with pytest.raises(TaggingError, match=reason) as caught:

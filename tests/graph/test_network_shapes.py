@@ -3,14 +3,13 @@ torch._dynamo or sympy for the sake of a convolutional network."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 
 from jitmagic.graph.shapes import infer
+from tests.processes import run_python
 
 aten = torch.ops.aten
 IMAGE = torch.randn(4, 6, 8, 10)
@@ -111,7 +110,5 @@ print([m for m in ("torch._dynamo", "torch._inductor", "sympy") if m in sys.modu
 
 
 def test_a_convolutional_network_needs_neither_dynamo_nor_sympy() -> None:
-    out = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False
-    )
+    out = run_python(SCRIPT)
     assert out.stdout.strip() == "[]", out.stderr

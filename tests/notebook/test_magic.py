@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,7 +9,9 @@ pytest.importorskip("IPython")
 from IPython.core.error import UsageError
 from IPython.testing.globalipapp import start_ipython
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import ROOT
+
+from .kernels import execute
 
 
 @pytest.fixture(scope="module")
@@ -91,23 +90,8 @@ def test_unloading_restores_everything(shell):
 
 def test_quickstart_runs_in_a_real_kernel():
     nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
     notebook = nbformat.read(ROOT / "demos" / "quickstart.ipynb", as_version=4)
-    client = nbclient.NotebookClient(
-        notebook,
-        timeout=240,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(ROOT / "demos")}},
-    )
-    client.create_kernel_manager().kernel_cmd = [
-        sys.executable,
-        "-m",
-        "ipykernel_launcher",
-        "-f",
-        "{connection_file}",
-    ]
-    client.execute()
+    execute(notebook, ROOT / "demos")
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     html = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
     assert any("graph break" in text for text in html)

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import jitmagic
 
+from .counts import Counts, counts_of
+
 Calls = Sequence[tuple[Any, ...]]
 
 
@@ -32,7 +34,7 @@ class Program:
     build: Callable[[], Callable[..., Any]]
     calls: Callable[[], Calls]
     graphs: int | None = None
-    breaks: int | None = None
+    breaks: int = 0
     kernels: int | None = None
     train: bool = False
     exact: bool = False  # compare bit by bit (integers, copies, pure routing)
@@ -184,9 +186,8 @@ def _check_counts(program: Program) -> None:
     if isinstance(target, nn.Module):
         target.train(program.train)
     call = [_to(a, None) for a in program.calls()[0]]
+    run = jitmagic.jit(target, **program.options)
     with contextlib.redirect_stdout(io.StringIO()):
-        found = jitmagic.explain(target, **program.options)(*call)
-    assert found.graph_count == program.graphs, found
-    assert found.graph_break_count == program.breaks, found
-    if program.kernels is not None:
-        assert len(found.kernels) == program.kernels, found
+        run(*call)
+    kernels = counts_of(run).kernels if program.kernels is None else program.kernels
+    assert counts_of(run) == Counts(program.graphs, program.breaks, kernels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +17,7 @@ import jitmagic
 from jitmagic import pipeline
 from jitmagic.api import handle_of
 from jitmagic.runtime.store import open_store
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import run_python
 
 
 @pytest.fixture
@@ -307,13 +305,6 @@ def test_a_backward_whose_compile_fails(
 # ---------------------------------------------------------------------------------- the native part
 
 
-def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter that sees this checkout."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-
-
 MISSING = """
 import sys
 sys.modules["jitmagic._frame"] = None
@@ -334,7 +325,7 @@ except ImportError as error:
 
 @pytest.mark.parametrize(("code", "words"), [(MISSING, "_frame"), (OTHER_TORCH, "9.9.9")])
 def test_native_part_missing_or_of_another_torch(code: str, words: str) -> None:
-    done = in_a_process(code)
+    done = run_python(code)
     assert done.stdout.startswith("NativeMissing"), done.stderr
     assert words in done.stdout
     assert "pip install --no-build-isolation --force-reinstall" in done.stdout
@@ -352,7 +343,7 @@ for _ in range(2):
 
 
 def test_native_runtime_missing_is_said() -> None:
-    done = in_a_process(NO_RUNTIME)
+    done = run_python(NO_RUNTIME)
     assert "FallbackWarning" in done.stderr
     assert "make build" in done.stderr
     assert done.stdout == "3.0\n3.0\n"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.api import handle_of
 
+from .counts import Counts, counts_of
 from .test_bad_input import chain, check_chain
 
 # ---------------------------------------------------------------------------- fullgraph and breaks
@@ -49,9 +50,9 @@ def breaks_by_hand(x: Tensor) -> Tensor:
 
 def test_graph_break() -> None:
     x = torch.randn(4)
-    torch.testing.assert_close(jitmagic.jit(breaks_by_hand)(x), breaks_by_hand(x))
-    found = jitmagic.explain(breaks_by_hand)(x)
-    assert (found.graph_count, found.graph_break_count) == (2, 1)
+    run = jitmagic.jit(breaks_by_hand)
+    torch.testing.assert_close(run(x), breaks_by_hand(x))
+    assert counts_of(run) == Counts(graphs=2, breaks=1, kernels=2)
     with pytest.raises(jitmagic.Unsupported, match="graph_break"):
         jitmagic.jit(breaks_by_hand, fullgraph=True)(x)
 
@@ -88,8 +89,9 @@ def test_a_disabled_callee_breaks_the_graph() -> None:
         return plain(x + 1) * 2
 
     x = torch.randn(3)
-    torch.testing.assert_close(jitmagic.jit(outer)(x), outer(x))
-    assert jitmagic.explain(outer)(x).graph_break_count == 1
+    run = jitmagic.jit(outer)
+    torch.testing.assert_close(run(x), outer(x))
+    assert counts_of(run).breaks == 1
 
 
 # ------------------------------------------------------------------------------- what can be tagged

@@ -1,5 +1,5 @@
 """The models of the demos against eager: every gradient with float64 as the judge, losses over
-training steps, running statistics; and what explain counts: one graph, no break, so many kernels.
+training steps, running statistics; and what is compiled: one graph, no break, so many kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 import jitmagic
 from demos.models import CharGPT, Classifier, Text, digits
+
+from .counts import Counts, counts_of
 
 VOCABULARY = 50
 
@@ -63,7 +65,7 @@ def images(*shape: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a batch, and the kernels that explain lists for one call of it in training."""
+    """A model, a batch, and the kernels of one call of it in training, without its backward."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -183,10 +185,9 @@ def test_gradients_against_float64(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_graphs_breaks_and_kernels(case: Case) -> None:
     torch.manual_seed(0)
-    found = jitmagic.explain(case.build())(case.batch()[0])
-    assert found.graph_count == 1, found
-    assert found.graph_break_count == 0, found
-    assert len(found.kernels) == case.kernels, found
+    run = jitmagic.jit(case.build())
+    run(case.batch()[0])
+    assert counts_of(run) == Counts(graphs=1, breaks=0, kernels=case.kernels)
 
 
 def train(

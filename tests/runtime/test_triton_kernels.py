@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -24,6 +23,7 @@ from jitmagic.runtime.triton_kernels import build_cubins
 from jitmagic.schedule import schedule
 from jitmagic.target import Target
 from tests.loops.recording import record
+from tests.processes import run_python
 from tests.schedule.programs import PROGRAMS, made_inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "loops"))  # as its conftest does
@@ -78,12 +78,7 @@ def test_a_second_process_does_not_import_triton(tmp_path):
     plan, source = made("softmax_parts")
     request = (source, aligned_arguments(plan, True), H200)
     (tmp_path / "request").write_bytes(pickle.dumps(request))
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    root = Path(__file__).resolve().parents[2]
-    first, second = (
-        subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split()
-        for _ in range(2)
-    )
+    first, second = (run_python(script, str(tmp_path)).stdout.split() for _ in range(2))
     assert (first[:2], second[:2]) == (["False", "True"], ["True", "False"])
     assert first[2:] == second[2:]
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import ROOT, interpreter, json_of
+
 from .agreement import agree
 from .python_programs import PROGRAMS
 
-ROOT = Path(__file__).parents[2]
 HERE = f"3.{sys.version_info.minor}"
 OTHERS = [one for one in ("3.11", "3.12", "3.13") if one != HERE]
 NAMES = [fn.__name__ for fn, _ in PROGRAMS]
@@ -28,28 +24,9 @@ def test_program(name: str) -> None:
 
 
 @cache
-def interpreter(version: str) -> str | None:
-    """A working interpreter of that version."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    candidates = [shutil.which(f"python{version}")]
-    candidates += sorted(str(p) for p in root.glob(f"versions/{version}.*/bin/python{version}"))
-    for candidate in filter(None, candidates):
-        probe = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-        answer = subprocess.run(probe, capture_output=True, text=True, check=False)
-        if answer.returncode == 0 and answer.stdout.strip() == version:
-            return candidate
-    return None
-
-
-@cache
 def outcomes(executable: str) -> dict[str, Any]:
     """What every_python.py reports there: program name to "ok" or what went wrong."""
-    command = [executable, "-W", "ignore", "-m", "tests.trace.every_python"]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
-    )
-    assert done.returncode == 0, f"{executable} ended with {done.returncode}\n{done.stderr[-3000:]}"
-    return json.loads(done.stdout)
+    return json_of(executable, "tests.trace.every_python", folder=ROOT)
 
 
 @pytest.mark.parametrize("version", OTHERS)

@@ -27,7 +27,7 @@ from .operators import equal
 from .sequences import TupleValue
 from .sets import SetValue
 
-__all__ = ["DefaultDictValue", "DictValue", "ViewValue"]
+__all__ = ["DefaultDictValue", "DictValue", "Pair", "ViewValue"]
 
 Pair = tuple[Value, Value]
 

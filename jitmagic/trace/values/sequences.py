@@ -23,7 +23,7 @@ from .constants import ConstantValue
 from .iterators import SequenceIterator
 from .operators import compare, equal, index_of, unpack
 
-__all__ = ["ListValue", "SequenceValue", "SizeValue", "SliceValue", "TupleValue"]
+__all__ = ["ListValue", "SequenceValue", "SizeValue", "SliceValue", "TupleValue", "wrap_items"]
 
 
 class SequenceValue(Value):

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from ..records import CompileRecord, StageRecord, watchers
+from .records import CompileRecord, StageRecord, watchers
 
 __all__ = ["AFTER", "Progress", "install", "uninstall"]
 

@@ -1,4 +1,4 @@
-"""The progress line: on a terminal and in a notebook, gone at the end, never in what is captured."""
+"""The progress line: on a terminal, gone at the end, never in what is captured."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import re
 import select
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from jitmagic.diagnostics.progress import AFTER, Progress
+from jitmagic.progress import AFTER, Progress
 from jitmagic.records import CompileRecord, StageRecord
 
-ROOT = Path(__file__).resolve().parents[2]
+from .processes import child_environment
+
 SLOW = """\
 import time, torch, jitmagic
 def slow(gm, inputs):
@@ -45,7 +45,7 @@ def on_terminal(script: str) -> tuple[str, str]:
     """(stdout through a pipe, stderr through a terminal) of a process."""
     master, slave = pty.openpty()
     command = [sys.executable, "-c", script]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "JITMAGIC_VERIFY": "0"}
+    env = child_environment(JITMAGIC_VERIFY="0")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, env=env) as process:
         os.close(slave)
         seen = bytearray()
@@ -77,7 +77,7 @@ def test_it_appears_on_a_terminal_and_vanishes() -> None:
 
 def test_a_quick_compile_is_silent() -> None:
     script = "import torch, jitmagic\nfrom jitmagic import api\napi.load_pipeline()\n"
-    script += "from jitmagic.diagnostics import progress\nprogress.AFTER = 60.0\n"
+    script += "from jitmagic import progress\nprogress.AFTER = 60.0\n"
     script += "print(jitmagic.jit(lambda x: x + 1, backend='eager')(torch.ones(1)).item())\n"
     assert on_terminal(script) == ("2.0\n", "")
 
@@ -200,32 +200,3 @@ def test_an_interrupted_stage_is_closed(terminal: _Terminal, monkeypatch) -> Non
     with pytest.raises(KeyboardInterrupt), record.stage("load"):
         raise AssertionError
     assert line._open == []
-
-
-def test_it_shows_in_a_notebook_and_vanishes() -> None:
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    make = nbformat.v4.new_code_cell
-    cells = [
-        make(f"{SLOW}\n%load_ext jitmagic"),
-        make("%%compile --backend slow\ndef f(x):\n    print('in f')\n    return x + 1\nf(torch.ones(2)).tolist()"),
-        make("%%capture caught\njitmagic.jit(lambda x: x * 2, backend=slow)(torch.ones(2))"),
-        make("assert caught.stdout == '' and caught.stderr == '', caught.stderr"),
-    ]  # fmt: skip
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    os.environ.setdefault("PYTHONPATH", str(ROOT))
-    client = nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3")
-    client.create_kernel_manager().kernel_cmd = [
-        *(sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"),
-    ]
-    client.execute()
-    outputs = cells[1]["outputs"]
-    streams = {o["name"]: "" for o in outputs if o["output_type"] == "stream"}
-    for output in outputs:
-        if output["output_type"] == "stream":
-            streams[output["name"]] += output["text"]
-    assert streams["stdout"] == "in f\n"
-    assert "jitmagic: compiling <cell>: backend" in streams["stderr"]
-    assert screen(streams["stderr"]) == [""]
-    assert [o["data"]["text/plain"] for o in outputs if "data" in o] == ["[2.0, 2.0]"]

@@ -1,0 +1,58 @@
+"""Child processes of tests: fresh interpreters with the parent's modules, and other Pythons.
+
+A child of the running Python is handed the parent's whole path, so that it finds what the parent
+found, wherever that was installed. Other Pythons get none of it: these modules are not theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """The environment of a fresh process of this Python; `changes` are variables to set."""
+    path = os.pathsep.join(dict.fromkeys([str(ROOT), *filter(None, sys.path)]))
+    return {**os.environ, "PYTHONPATH": path, **changes}
+
+
+def run_python(code: str, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh process of this Python, in the repository's root."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *args]
+    env = child_environment(**environment)
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@cache
+def interpreter(version: str) -> str | None:
+    """A working interpreter of that version. A pyenv shim of that name may exist and not work."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates = [sys.executable, shutil.which(f"python{version}")]
+    candidates += sorted(str(p) for p in root.glob(f"versions/{version}.*/bin/python{version}"))
+    for candidate in filter(None, candidates):
+        probe = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        answer = subprocess.run(probe, capture_output=True, text=True, check=False)
+        if answer.returncode == 0 and answer.stdout.strip() == version:
+            return candidate
+    return None
+
+
+def json_of(executable: str, module: str, *args: str, folder: Path, seconds: int = 250) -> Any:
+    """What `python -m module` prints on another interpreter, in a folder that it imports from."""
+    command: Sequence[str] = [executable, "-W", "ignore", "-m", module, *args]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, f"{executable} ended with {done.returncode}\n{done.stderr[-3000:]}"
+    return json.loads(done.stdout)

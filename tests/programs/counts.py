@@ -1,0 +1,40 @@
+"""What a tagged function has been compiled to, counted from the records that pipeline keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jitmagic.api import handle_of
+from jitmagic.trace.result import Break, Trace
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Graphs that compute something, graph breaks, and kernels, resume functions included.
+
+    A backward is counted when it has been compiled, which happens at its first use.
+    """
+
+    graphs: int
+    breaks: int
+    kernels: int
+
+
+def counts_of(tagged: Callable[..., Any]) -> Counts:
+    """Everything compiled for a tagged function or module so far."""
+    handle = handle_of(tagged)
+    assert handle is not None, f"{tagged!r} is not tagged"
+    records = list(handle.journal)
+    traces = [found for r in records if isinstance(found := r.result("trace"), Trace)]
+    return Counts(
+        graphs=sum(_computes(trace) for trace in traces),
+        breaks=sum(isinstance(trace.exit, Break) for trace in traces),
+        kernels=sum(record.kernels for record in records),
+    )
+
+
+def _computes(trace: Trace) -> bool:
+    nodes = trace.graph.graph.nodes
+    return any(node.op not in ("placeholder", "output", "get_attr") for node in nodes)
