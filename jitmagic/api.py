@@ -39,6 +39,7 @@ __all__ = [
     "original_of",
     "prepare",
     "reset",
+    "tagged_copy",
     "untag",
 ]
 
