@@ -1,3 +1,10 @@
+"""jitmagic._frame (extensions/frame): guard programs, dispatchers and the frame hook, natively.
+
+torch is known in guards_tensor.cpp only, which JITMAGIC_WITHOUT_TORCH=1 leaves out of the build.
+The garbage collector does not see through code objects: what hangs on `co_consts` or `co_extra`
+(stubs, dispatchers, decisions about callees) is let go when the root handle dies.
+"""
+
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -5,6 +12,12 @@ from typing import Any
 TORCH_VERSION: str
 
 class GuardProgram:
+    """A register machine over borrowed objects; its steps are made by frame/native.py.
+
+    alive: False once an object held weakly has died
+    first_failure: index of the first step that fails, -1 when all pass
+    """
+
     alive: bool
     def __init__(self, steps: tuple[tuple[Any, ...], ...], /) -> None: ...
     def __len__(self) -> int: ...
@@ -12,6 +25,16 @@ class GuardProgram:
     def first_failure(self, args: tuple[Any, ...], /) -> int: ...
 
 class Entry:
+    """One compiled variant of a frame, in one of two forms.
+
+    inputs None: `run` is a residual, called with all stub arguments; its result is the frame's.
+    inputs a tuple: registers of the graph's inputs; run(*tensors) gives a tuple, `template` shapes
+    the frame's result out of it: ("out", i) | ("const", object) | ("reg", r) | ("tuple", t...)
+    | ("list", t...) | ("dict", (key, t)...).
+    hook: the frame hook is active for the dynamic extent of `run`
+    mutates: a graph that failed half way may have written to its inputs
+    """
+
     program: GuardProgram
     run: Callable[..., Any]
     hook: bool
@@ -31,6 +54,15 @@ class Entry:
     def check(self, args: tuple[Any, ...], /) -> bool: ...
 
 class Dispatcher:
+    """What a stub calls: tries entries most recently used first.
+
+    miss(args): no entry matched; its result is the call's
+    error(entry, args, exception): a graph entry raised; finds out what eager raises
+    give_up(function, count): calls without an entry go to function(*first count arguments),
+    natively; (None, 0) takes it back
+    owner: the Handle       family: whose options callees are compiled with
+    """
+
     name: str
     arity: int
     calls: int
@@ -50,9 +82,12 @@ class Dispatcher:
     def clear(self) -> None: ...
     def give_up(self, function: FunctionType | None, count: int, /) -> None: ...
 
-class Continue: ...
+class Continue:
+    """As a residual's result: the dispatcher goes on with the one named, in a loop."""
 
 class ModuleCall:
+    """What a tagged nn.Module instance keeps in its `_compiled_call_impl`; holds it weakly."""
+
     stub: FunctionType
     owner: Any
     def __init__(
@@ -75,16 +110,35 @@ def call_plainly(
     kwargs: dict[str, Any] | None,
     family: object | None,
     /,
-) -> Any: ...
-def set_callback(
-    callback: Callable[[CodeType, dict[str, Any]], CodeType | None] | None, /
-) -> None: ...
-def install(callback: Callable[[CodeType, dict[str, Any]], CodeType | None], /) -> None: ...
-def uninstall() -> None: ...
-def active() -> int: ...
-def suspend() -> None: ...
-def resume_hook() -> None: ...
-def suspended() -> bool: ...
-def current_family() -> Any: ...
-def forget(code: CodeType, family: object | None = None, /) -> None: ...
-def skip(code: CodeType, family: object, /) -> None: ...
+) -> Any:
+    """The function as plain Python; its callees are hooked when there is a family."""
+
+def set_callback(callback: Callable[[CodeType, dict[str, Any]], CodeType | None] | None, /) -> None:
+    """callback(code, globals) gives a call stub, or None: that code is never asked about again."""
+
+def install(callback: Callable[[CodeType, dict[str, Any]], CodeType | None], /) -> None:
+    """set_callback, and begin an extent by hand; residuals and call_plainly make their own."""
+
+def uninstall() -> None:
+    """End the extent that install() began."""
+
+def active() -> int:
+    """> 0 while the hook acts on this thread."""
+
+def suspend() -> None:
+    """Hook and dispatchers let everything run plainly; nests. disable() uses it."""
+
+def resume_hook() -> None:
+    """Undo one suspend()."""
+
+def suspended() -> bool:
+    """Whether suspend() is in force on this thread."""
+
+def current_family() -> Any:
+    """Whose extent the thread is in, or None."""
+
+def forget(code: CodeType, family: object | None = None, /) -> None:
+    """Drop what was decided about a code object."""
+
+def skip(code: CodeType, family: object, /) -> None:
+    """The family's frames of this code run as they are."""

@@ -7,7 +7,7 @@ set it at any time.
 
     JITMAGIC_CXX        path of the C++ compiler; empty: act as if there were none
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
-    JITMAGIC_VERIFY     1: run the verifier after every stage (the test suite sets it)
+    JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
     JITMAGIC_DISABLE    1: jit() returns what it was given
 """
 
