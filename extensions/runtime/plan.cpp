@@ -23,6 +23,15 @@ namespace torch::jit {
 // Exported by libtorch_python; its own header (pybind_utils.h) costs half a minute of compile time.
 TORCH_PYTHON_API c10::IValue toIValue(
     pybind11::handle object, const c10::TypePtr& type, std::optional<int32_t> N);
+
+// Numbers given for tensors become wrapped numbers: 0-d tensors that promote as Python numbers do.
+class TORCH_PYTHON_API ToIValueAllowNumbersAsTensors {
+  bool old_;
+
+ public:
+  ToIValueAllowNumbersAsTensors(bool enable);
+  ~ToIValueAllowNumbersAsTensors();
+};
 }  // namespace torch::jit
 
 namespace jitmagic {
@@ -350,6 +359,7 @@ CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int l
     check(PyExc_ValueError, declared.default_value().has_value(), "argument %s has no default", declared.name().c_str());
     argument.constant = *declared.default_value();
   } else {
+    const torch::jit::ToIValueAllowNumbersAsTensors wrap(true);
     argument.constant = torch::jit::toIValue(item(entry, 1), declared.type(), declared.N());
   }
   return argument;

@@ -39,11 +39,24 @@ def functional_twin(func: Any) -> Any:
     else:
         raise CompileFailed(f"{func} writes to its arguments in a way that is not understood")
     packet = getattr(getattr(torch.ops, namespace), plain, None)
-    overload = func._schema.overload_name or "default"
-    twin = getattr(packet, overload, None) if packet is not None else None
-    if twin is None or twin._schema.is_mutable:
+    twin = next((one for one in _overloads(packet, func) if _takes_the_same(one, func)), None)
+    if twin is None:
         raise CompileFailed(f"{func} has no functional counterpart")
     return twin
+
+
+def _overloads(packet: Any, func: Any) -> list[Any]:
+    """Those of the operation that write nothing, the one called like `func` first."""
+    names = [] if packet is None else packet.overloads()
+    names.sort(key=lambda name: name != func._overloadname)
+    made = [getattr(packet, name) for name in names]
+    return [overload for overload in made if not overload._schema.is_mutable]
+
+
+def _takes_the_same(twin: Any, func: Any) -> bool:
+    """Overloads need not be called alike: pow_.Scalar is pow.Tensor_Scalar, pow.Scalar is not."""
+    given, taken = func._schema.arguments, twin._schema.arguments
+    return [str(one.type) for one in given] == [str(one.type) for one in taken]
 
 
 def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False) -> Sym:
@@ -82,6 +95,11 @@ def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
     return made
 
 
+def _polygamma(recorder: Recorder, old: Sym, n: int) -> Sym:
+    made: Sym = recorder.emit(aten.polygamma.default, n, old)
+    return made
+
+
 def _zero(recorder: Recorder, old: Sym) -> Sym:
     return recorder.full(old.shape, 0, old.dtype, old.device)
 
@@ -92,5 +110,6 @@ MUTATORS: Mapping[Any, Callable[..., Sym]] = {
     aten.fill_.Tensor: _fill,
     aten.zero_.default: _zero,
     aten.bernoulli_.float: _bernoulli,
+    aten.polygamma_.default: _polygamma,
     aten._index_put_impl_.default: _index_put,
 }

@@ -85,7 +85,8 @@ class Sym:
         return self.one(aten.mul.Tensor, other)
 
     def __rsub__(self, other: float) -> Sym:
-        return self.one(aten.neg.default) + other
+        # In the result's dtype: an unsigned integer cannot be negated before it is promoted.
+        return self.to(torch.result_type(self.meta, other)).one(aten.neg.default) + other
 
     def __neg__(self) -> Sym:
         return self.one(aten.neg.default)

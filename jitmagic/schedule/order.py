@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ..loops.ir import LoopProgram, Nest, Step
+from ..loops.ir import Alias, Extern, LoopProgram, Nest, Step
 from .deps import Graph, loads_of, reads_of
 from .fuse import Fusion
 from .groups import Group
@@ -28,11 +28,13 @@ def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
     program, alive = fusion.program, fusion.groups.alive
     _drop_dead_stores(program, fusion.graph, alive)
     names: dict[str, int] = {}
+    fixed = (group.step for group in alive.values())
+    taken = {step.name for step in fixed if isinstance(step, Extern | Alias)}
     steps: list[Step] = []
     for group in _sorted(alive):
         step = group.step
         if isinstance(step, Nest):
-            name = _unique(_name(group), names)
+            name = _unique(_name(group), names, taken)
             stores = group.stores if exact else without_roundings(group.stores)
             step = final_nest(name, group.outer, stores, group.origins, program.buffers)
         steps.append(step)
@@ -108,7 +110,9 @@ def _name(group: Group) -> str:
     return "_".join(words[:5]) or "nest"
 
 
-def _unique(name: str, used: dict[str, int]) -> str:
+def _unique(name: str, used: dict[str, int], taken: set[str]) -> str:
     number = used.get(name, 0)
+    while f"{name}_{number}" in taken:  # by a call left whole
+        number += 1
     used[name] = number + 1
     return f"{name}_{number}"

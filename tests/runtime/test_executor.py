@@ -183,3 +183,20 @@ def test_results_can_be_resized_and_freed_elsewhere(library):
     thread.join()
     gc.collect()
     assert run(torch.ones(2, 3))[0].sum() == 12
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "dtype"),
+    [
+        (aten.add.Tensor, torch.int8, torch.int8),  # a wrapped number does not widen
+        (aten.mul.Tensor, torch.bfloat16, torch.bfloat16),
+        (aten.floor_divide.default, torch.int64, torch.int64),
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_numbers_for_tensors_promote_as_numbers(both, op, given, dtype, first):
+    x = torch.tensor([5, 3], dtype=given)
+    args = (7, Slot(0)) if first else (Slot(0), 7)
+    (made,) = both(Plan("p", 1, (), (Call(op, args, {}, (1,)),), (1,)), x)
+    assert made.dtype is dtype
+    assert torch.equal(made, op(7, x) if first else op(x, 7))

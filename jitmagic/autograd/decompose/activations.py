@@ -268,7 +268,9 @@ def _hardshrink(r: Recorder, x: Sym, lambd: float = 0.5) -> Sym:
 
 
 @rule(aten.addcmul.default, opmath=True)
-def _addcmul(r: Recorder, x: Sym, a: Sym, b: Sym, *, value: float = 1) -> Sym:
+def _addcmul(r: Recorder, x: Sym, a: Sym, b: Sym, *, value: float = 1) -> Sym | None:
+    if isinstance(value, float) and not _inexact(x):  # eager rounds the factor to an integer
+        return None
     return x + (a * b if value == 1 else a * value * b)
 
 
@@ -299,7 +301,14 @@ def _sub_scaled(r: Recorder, x: Sym, y: Any, *, alpha: float = 1) -> Sym | None:
     return None if alpha == 1 else _scaled(x, y, alpha, -1)
 
 
-def _scaled(x: Sym, y: Any, alpha: float, sign: int) -> Sym:
+def _inexact(x: Sym) -> bool:
+    return x.dtype.is_floating_point or x.dtype.is_complex
+
+
+def _scaled(x: Sym, y: Any, alpha: float, sign: int) -> Sym | None:
+    """x + sign * alpha * y; None where the product has another dtype than eager's."""
+    if isinstance(y, bool) or (isinstance(y, Sym) and y.dtype is torch.bool):
+        return None
     term: Sym = y * alpha
     return x + term if sign > 0 else x - term
 
