@@ -40,6 +40,7 @@ __all__ = [
     "prepare",
     "reset",
     "tagged_copy",
+    "tagged_copy",
     "untag",
 ]
 
