@@ -56,10 +56,14 @@ def write_product(one: Structure, product: Product, body: Body, names: Mapping[s
     body.set_lanes(n, None)
     # chosen by the compiler, so that it compiles one method of the three
     way = f"jm::gemm_way({m.extent}, {n.extent}, {{nullptr, {a_steps}}}, {{nullptr, {b_steps}}})"
-    body.line(f"jm::gemm<{way}>(")
-    body.line(f"    {sizes}, {left}, {right}, {target}, {coefficient(main.index[0], m)},")
     arguments = f"auto sum, int64_t {m.name}, int64_t {n.name}, int64_t n"
-    body.open(f"    [&]({arguments}) JM_BODY {{", (m, n), footer="});")
+    # one header: what the epilogue reads of no axis is loaded before the whole call
+    header = (
+        f"jm::gemm<{way}>(\n"
+        f"    {sizes}, {left}, {right}, {target}, {coefficient(main.index[0], m)},\n"
+        f"    [&]({arguments}) JM_BODY {{"
+    )
+    body.open(header, (m, n), footer="});")
     body.define(product.total, "sum", vector=True)
     texts = [body.store(store) for store in stores if store is not main]
     result = body.use(main.value, as_vector=True)

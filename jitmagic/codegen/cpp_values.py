@@ -87,7 +87,7 @@ class Body:
 
     def close(self) -> None:
         scope = self.scopes.pop()
-        self.scopes[-1].lines.append(scope.header)
+        self.scopes[-1].lines.extend(scope.header.split("\n"))
         self.scopes[-1].lines.extend(f"    {line}" for line in scope.lines)
         self.scopes[-1].lines.append(scope.footer)
 
@@ -211,9 +211,11 @@ class Body:
             return f"{self.vector_type(node.dtype)}({fill})" if vector else fill
         mask = None if node.mask is None else self._reach(node.mask, depth)
         if not vector:
-            used = "" if mask is None else f", {mask.code}"
-            element = f"{pointer}[{self._index(offset, depth, used)}]"
-            return element if mask is None else f"({mask.code} ? {element} : {fill})"
+            if mask is None:
+                return f"{pointer}[{self._index(offset, depth)}]"
+            index = self._index(offset, depth, f", {mask.code}")
+            ctype = CTYPES[node.dtype]
+            return f"jm::load_if<{ctype}>({mask.code}, {pointer}, {index}, {fill})"
         assert self.lane is not None
         step = lane_step(offset, self.lane, self.one)
         if mask is None:

@@ -27,6 +27,7 @@ from ..spec import TensorSpec
 from .devices import place
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
+from .probe import check_dtypes
 from .propagate import (
     Target,
     input_meta,
@@ -120,6 +121,8 @@ class GraphBuilder:
         )
         changed = [node.meta["val"] for node in written]
         check_as_kernels_do(name, placement.args, placement.kwargs, changed)
+        if placement.device.type == "cpu":
+            check_dtypes(run, name, placement.args, placement.kwargs)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)

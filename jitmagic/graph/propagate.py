@@ -169,6 +169,7 @@ _ANY_DTYPE = (
     aten.clone.default,
     aten.empty_like.default,
     aten.zeros_like.default,
+    aten.pow.Scalar,
 )
 _ANY_REAL = frozenset(
     {

@@ -224,6 +224,13 @@ def _kept(values: Sequence[Any]) -> torch.dtype:
     return dtype
 
 
+def _power_of_number(base: Any, exponent: torch.Tensor) -> torch.Tensor | None:
+    """Always row-major, unlike other elementwise results and unlike its meta function."""
+    if not _real((base, exponent)):
+        return None
+    return _meta(exponent.shape, promoted((base, exponent)))
+
+
 def _where(condition: Any, then: Any, other: Any) -> torch.Tensor | None:
     if not (isinstance(then, torch.Tensor) and isinstance(other, torch.Tensor)):
         return None
@@ -407,6 +414,7 @@ _RULES: Mapping[Any, Rule] = {
     **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
     **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
     **{op: _pointwise(_kept, n) for op, n in overloads(KEEPING)},
+    aten.pow.Scalar: _power_of_number,
     aten.xlogy.Tensor: _pointwise(_floating, 2),
     aten.where.self: _where,
     aten.sum.dim_IntList: _reduction("sum"),
@@ -446,4 +454,7 @@ _IN_PLACE: Mapping[Any, Any] = {
     for op, _ in overloads(table)
     for name in (op._opname,)
     if hasattr(aten, name + "_") and op._overloadname in getattr(aten, name + "_").overloads()
-} | {aten.masked_fill_.Scalar: aten.masked_fill.Scalar}
+} | {
+    aten.masked_fill_.Scalar: aten.masked_fill.Scalar,
+    aten.pow_.Scalar: aten.pow.Tensor_Scalar,  # pow.Scalar is a number to the power of a tensor
+}

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .node_meta import tensors_in
+from .overlap import why_order_matters
 from .propagate import EagerRaises
 
 __all__ = ["check_as_kernels_do"]
@@ -47,6 +48,12 @@ _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsor
 _FULL_REDUCTIONS = frozenset(
     ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
 )
+_FILLED_AT_RANDOM = frozenset(
+    (
+        "normal_ uniform_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ dropout_ "
+        "trunc_normal_ rrelu_ feature_dropout_ alpha_dropout_"
+    ).split()
+)
 
 
 def check_as_kernels_do(
@@ -54,9 +61,9 @@ def check_as_kernels_do(
 ) -> None:
     """Raise EagerRaises where a real kernel would raise although the meta run did not."""
     tensors = list(tensors_in((args, kwargs)))
-    for tensor in written:
-        if _overlaps_itself(tensor):
-            _reject("several elements of the written tensor share one place in memory")
+    collision = why_order_matters(name, args, kwargs, written)
+    if collision is not None:
+        _reject(collision)
     if not tensors:
         return
     if name in _PRODUCTS and len({t.dtype for t in tensors if t.dtype is not torch.bool}) > 1:
@@ -91,6 +98,8 @@ def _check_dim(first: torch.Tensor, dim: Any) -> None:
 def _check_draws(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> None:
+    if name in _FILLED_AT_RANDOM and not tensors[0].is_contiguous():
+        _reject("the order in which strided memory is filled decides which number goes where")
     if name == "bernoulli_":
         chance = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
         if isinstance(chance, int | float) and not 0 <= chance <= 1:
@@ -109,12 +118,6 @@ def _check_draws(
         boundaries = tensors[1] if name == "bucketize" else tensors[0]
         if name == "bucketize" and boundaries.dim() != 1:
             _reject("the boundaries are no vector")
-
-
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    return any(
-        step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
 
 
 def _reject(why: str, kind: type[Exception] = RuntimeError) -> None:

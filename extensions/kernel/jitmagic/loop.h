@@ -56,6 +56,14 @@ template <class T, int N, class Count> JM_INLINE Vec<T, N> load_where(const T* p
     return Vec<T, N>::load(lanes);
 }
 
+// One element, read only under the mask. The empty asm keeps compilers from making masked vector loads of a loop over
+// these: g++ 12 gets some lanes wrong where the loop inside is short.
+template <class T> JM_INLINE T load_if(bool mask, const T* p, int64_t index, T fill) {
+    if (!mask) return fill;
+    asm volatile("");
+    return p[index];
+}
+
 template <class T, int N> JM_INLINE void store(T* p, Vec<T, N> v, Full) { v.store(p); }
 template <class T, int N> JM_INLINE void store(T* p, Vec<T, N> v, int64_t n) { v.store(p, n); }
 template <class T, int N> JM_INLINE void store_strided(T* p, int64_t stride, Vec<T, N> v, Full) {

@@ -107,7 +107,9 @@ def arange_start(
 def linspace(
     builder: Builder, out: Out, start: Number, end: Number, steps: int, **_: Any
 ) -> TensorView:
-    """Counted from both ends, as RangeFactoriesKernel.cpp does, so that both ends are exact."""
+    """Counted from both ends, as RangeFactoriesKernel.cpp does, so that both ends are exact; of
+    one step, it is the start.
+    """
     dtype = out.spec.dtype
     if dtype not in (torch.float32, torch.float64):
         raise Decline("a linspace in this dtype")
@@ -118,7 +120,7 @@ def linspace(
         left = cast(IndexValue(add(mul(point[0], -1), Integer(steps - 1))), dtype)
         rising = compute("fma", step, place, constant(start, dtype))
         falling = compute("fma", compute("neg", step), left, constant(end, dtype))
-        return where(compute("lt", IndexValue(point[0]), steps // 2), rising, falling)
+        return where(compute("lt", IndexValue(point[0]), max(steps // 2, 1)), rising, falling)
 
     return builder.pointwise(out, value)
 

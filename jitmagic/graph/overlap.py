@@ -1,0 +1,106 @@
+"""Writes whose result hangs on the order in which a kernel visits the elements.
+
+Comes in: the meta arguments of a call and those that it writes to. Goes out: a sentence, or None. A
+functional graph reads all operands before it writes; a kernel that writes over what it has still to
+read gives something else (or raises), and only that kernel knows what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .node_meta import tensors_in
+
+__all__ = ["why_order_matters"]
+
+_MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
+
+
+def why_order_matters(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], written: Sequence[torch.Tensor]
+) -> str | None:
+    """Why the call is not a plain change of values, None where it is one."""
+    if not written:
+        return None
+    if name.startswith("_foreach_") and len({id(tensor) for tensor in args[0]}) < len(args[0]):
+        return "it writes to a tensor several times"
+    storages = {_storage(tensor) for tensor in written}
+    involved = [t for t in tensors_in((_regions(name, args), kwargs)) if _storage(t) in storages]
+    for n, one in enumerate(involved):
+        if _meets_itself(one):
+            return "several elements of the written tensor share one place in memory"
+        if any(_meet(one, other) for other in involved[:n]):
+            return "it writes to memory that it reads through another view"
+    return None
+
+
+def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments; of an assignment to a part, that part in place of the whole."""
+    if name not in ("setitem", "__setitem__") or not _is_basic(args[1]):
+        return args
+    with torch.no_grad():
+        return [args[0][args[1]], *args[2:]]
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index gives a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    plain = all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
+    return plain and next(tensors_in(index), None) is None
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[int, list[tuple[int, int]]]:
+    """The start, and (stride, extent) of the dimensions that have several elements."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True)
+    return int(tensor.storage_offset()), [(step, size) for step, size in pairs if size > 1]
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Distance from the first to the last element."""
+    return int(sum(step * (size - 1) for step, size in _layout(tensor)[1]))
+
+
+def _meets_itself(tensor: torch.Tensor) -> bool:
+    if not tensor.numel():
+        return False
+    reach = 0
+    for step, size in sorted(_layout(tensor)[1]):
+        if step <= reach:
+            return bool(step == 0 or tensor.numel() > _MOST or _repeats(tensor))
+        reach += step * (size - 1)
+    return False
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    return bool(_places(tensor).unique().numel() < tensor.numel())
+
+
+def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two different views of a storage have a place in common."""
+    if _storage(one) != _storage(other) or not one.numel() or not other.numel():
+        return False
+    if one.dtype is other.dtype and one.shape == other.shape and _layout(one) == _layout(other):
+        return False
+    if one.element_size() != other.element_size():
+        return True
+    start, begin = one.storage_offset(), other.storage_offset()
+    if start > begin + _reach(other) or begin > start + _reach(one):
+        return False
+    if max(one.numel(), other.numel()) > _MOST:
+        return True
+    return bool(torch.isin(_places(one), _places(other)).any())
+
+
+def _places(tensor: torch.Tensor) -> torch.Tensor:
+    """The offset of every element in the storage."""
+    found = torch.tensor(tensor.storage_offset())
+    for step, size in _layout(tensor)[1]:
+        found = found.unsqueeze(-1) + torch.arange(size) * step
+    return found.flatten()

@@ -1,0 +1,46 @@
+"""find: examine a program under a tier; if it fails, shrink it and name the stage at fault."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from .oracle import Difference, examine
+from .program import Program
+from .shrink import shrink
+from .tiers import compiled_by
+
+__all__ = ["examine_under", "find"]
+
+_BISECTION = ("frames", "joint", "aten", "loops", "scheduled")
+
+
+def examine_under(program: Program, tier: str) -> Difference | None:
+    """The difference that compiling with the tier makes."""
+    try:
+        with compiled_by(tier) as wrap:
+            return examine(program, wrap)
+    finally:
+        torch.set_grad_enabled(True)
+        gc.collect(0)
+
+
+def find(program: Program, tier: str) -> tuple[Program, Difference, str] | None:
+    """(smallest program, its difference, first tier that shows one); None: behaves as eager."""
+    found = examine_under(program, tier)
+    if found is None:
+        return None
+    if found.kind == "fallback":  # visible, hence no wrong answer: one line is enough
+        return program, found, tier
+
+    def fails(candidate: Program) -> bool:
+        again = examine_under(candidate, tier)
+        return again is not None and again.kind == found.kind
+
+    smallest = shrink(program, fails)
+    last = examine_under(smallest, tier) or found
+    for stage in _BISECTION:
+        if examine_under(smallest, stage) is not None:
+            return smallest, last, stage
+    return smallest, last, tier

@@ -1,0 +1,360 @@
+"""The oracle: everything that a user could see of a program, eager and compiled, compared.
+
+`observe` runs a program's calls and records a portrait of each; `difference` names the first thing
+that is not alike, or None. Values may differ where another legal rounding differs as well: by
+eager's own error against float64, or by what eager does when each result is off by one ulp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+import jitmagic
+
+from .program import Program, load
+
+__all__ = ["Difference", "Seen", "examine", "observe"]
+
+_FLOAT_OPS_KEPT = (
+    "clone",
+    "copy",
+    "cat",
+    "stack",
+    "gather",
+    "index",
+    "where",
+    "sort",
+    "max",
+    "min",
+)
+
+_ADD_UP = tuple(
+    (
+        "sum mean var std norm linalg logsumexp mm addmm bmm baddbmm mv dot native_layer_norm "
+        "_softmax _log_softmax native_batch_norm _native_batch_norm native_group_norm cumsum "
+        "nansum prod cumprod _fused_rms_norm logcumsumexp nll_loss _scaled_dot avg_pool index_add "
+        "scatter_add _cdist trace"
+    ).split()
+)
+
+_CHECKS_OF_DEAD_CODE = ("RuntimeError: ZeroDivisionError", "NotImplementedError")
+
+
+@dataclass
+class Seen:
+    """`parts`: (where, plain value or tensor) in a fixed order; `warned`: jitmagic's warnings."""
+
+    parts: list[tuple[str, Any]] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`kind` is coarse (shrinking keeps it), `text` says what was found where."""
+
+    kind: str
+    text: str
+
+
+# ------------------------------------------------------------------------------------------ observe
+
+
+def observe(text: str, wrap: Callable[[Any], Any], mode: Any = None) -> Seen:
+    """Load the program afresh and run its calls with the callable that `wrap` makes of it."""
+    space = load(text)
+    seen = Seen()
+    target = space["build"]()
+    run = wrap(target)
+    for number, make in enumerate(space["CALLS"]):
+        arguments = make()
+        torch.manual_seed(50 + number)
+        with warnings.catch_warnings(record=True) as caught, mode or contextlib.nullcontext():
+            warnings.simplefilter("always")
+            _observe_call(run, arguments, f"call {number}", seen)
+        seen.warned += [str(w.message) for w in caught if _is_ours(w)]
+    _portray(_state_of(space, target), "state", seen.parts, {})
+    return seen
+
+
+def _is_ours(warning: Any) -> bool:
+    return issubclass(warning.category, jitmagic.FallbackWarning)
+
+
+def _state_of(space: dict[str, Any], target: Any) -> dict[str, Any]:
+    state = {name: space[name] for name in ("STATE", "COUNT")} | {"BOX": vars(space["BOX"])}
+    if isinstance(target, nn.Module):
+        keep = {n: v for n, v in vars(target).items() if n in ("count", "flag", "last", "_buffers")}
+        return state | keep | {"params": dict(target.named_parameters())}
+    owner = getattr(target, "__self__", None)
+    if owner is not None:
+        return state | {"self": vars(owner)}
+    cells = getattr(target, "__closure__", None) or ()
+    return state | {"cells": [cell.cell_contents for cell in cells]}
+
+
+def _observe_call(run: Any, arguments: tuple[Any, ...], where: str, seen: Seen) -> None:
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            result = run(*arguments)
+    except Exception as error:
+        seen.parts.append((f"{where}: exception", f"{type(error).__name__}: {error}"))
+        result = None
+    seen.parts.append((f"{where}: printed", printed.getvalue()))
+    seen.parts.append((f"{where}: random", torch.rand(2)))
+    seen.parts.append(
+        (f"{where}: grad mode", (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+    )
+    identities: dict[Any, int] = {}
+    _portray(list(arguments), f"{where}: arguments", seen.parts, identities)
+    _portray(result, f"{where}: result", seen.parts, identities)
+    _backward(result, arguments, where, seen)
+
+
+def _backward(result: Any, arguments: tuple[Any, ...], where: str, seen: Seen) -> None:
+    outputs = [t for t in _tensors(result) if t.requires_grad and not t.is_leaf]
+    outputs = [t for t in outputs if not t.is_inference()]
+    if not outputs:
+        return
+    try:
+        loss = sum(_weighed(t) for t in outputs)
+        if not torch.isfinite(loss.detach()):
+            return
+        loss.backward()
+    except RuntimeError as error:  # a saved tensor was written to: eager notices, a copy need not
+        seen.parts.append((f"{where}: backward", f"raised {str(error)[:30]}"))
+        return
+    for n, t in enumerate(_tensors(arguments)):
+        if t.is_leaf and t.requires_grad:
+            _portray(t.grad, f"{where}: gradient {n}", seen.parts, {})
+
+
+def _weighed(t: Tensor) -> Tensor:
+    real = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+    weights = torch.linspace(0.5, 1.5, real.numel(), dtype=torch.float64).reshape(real.shape)
+    return (real.double() * weights).sum()
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [t for part in value for t in _tensors(part)]
+    return []
+
+
+def _portray(
+    value: Any, where: str, parts: list[tuple[str, Any]], identities: dict[Any, int]
+) -> None:
+    """Append what can be seen of a value; tensors and containers are numbered by identity."""
+    if isinstance(value, Tensor):
+        _portray_tensor(value, where, parts, identities)
+    elif isinstance(value, dict):
+        parts.append((f"{where}: type", f"{type(value).__name__} {list(value)}"))
+        for key, part in value.items():
+            _portray(part, f"{where}[{key!r}]", parts, identities)
+    elif isinstance(value, (list, tuple)):
+        number = identities.setdefault(("object", id(value)), len(identities))
+        mark = number if isinstance(value, list) else ""
+        parts.append((f"{where}: type", f"{type(value).__name__} {len(value)} {mark}"))
+        for n, part in enumerate(value):
+            _portray(part, f"{where}[{n}]", parts, identities)
+    else:
+        text = repr(value) if not hasattr(value, "__next__") else repr(list(value))
+        parts.append((f"{where}: value", text.partition(" at 0x")[0]))
+
+
+def _portray_tensor(
+    t: Tensor, where: str, parts: list[tuple[str, Any]], identities: dict[Any, int]
+) -> None:
+    parts.append((f"{where}: dtype", t.dtype))
+    parts.append((f"{where}: shape", tuple(t.shape)))
+    if t.numel():
+        significant = tuple(s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1)
+        parts.append((f"{where}: stride", significant))
+    parts.append((f"{where}: requires_grad", t.requires_grad))
+    parts.append((f"{where}: is_leaf", t.is_leaf))
+    parts.append((f"{where}: class", (type(t), t.is_inference(), t.is_conj(), t.is_neg())))
+    same = identities.setdefault(("tensor", id(t)), len(identities))
+    storage = t.untyped_storage()._cdata
+    memory = identities.setdefault(("memory", storage), len(identities))
+    # of memory that nothing else shows, nobody can tell where a tensor starts in it
+    start = identities.setdefault(("start", storage), t.storage_offset() if t.numel() else 0)
+    parts.append(
+        (f"{where}: alias", (same, memory, t.storage_offset() - start if t.numel() else 0))
+    )
+    identities[("kept", len(identities))] = id(t)  # ids stay in step with the count
+    seen = t.detach().resolve_conj().resolve_neg()
+    parts.append((f"{where}: value", seen.clone() if seen.numel() else None))
+
+
+# ------------------------------------------------------------------------------------------ compare
+
+
+def examine(program: Program, wrap: Callable[[Any], Any]) -> Difference | None:
+    """What the compiled program does that eager does not; None when nothing."""
+    text = program.source()
+    eager = observe(text, lambda f: f)
+    ours = observe(text, wrap)
+    judges = _Judges(program)
+    found = difference(eager, ours, judges)
+    if any(_is_nonsense(value) for where, value in eager.parts if where.endswith("exception")):
+        return None
+    if found is None and ours.warned:
+        return Difference("fallback", ours.warned[0])
+    return found
+
+
+def _is_nonsense(error: str) -> bool:
+    """Shrinking took the definition of a name away."""
+    return error.startswith(("NameError", "UnboundLocalError"))
+
+
+def difference(eager: Seen, ours: Seen, judges: _Judges) -> Difference | None:
+    for n, (where, wanted) in enumerate(eager.parts):
+        if n >= len(ours.parts):
+            return Difference("parts", f"{where} is missing")
+        have_where, have = ours.parts[n]
+        kind = where.rpartition(": ")[2]
+        group = where.split(": ")[1].split("[")[0] if ": " in where else where
+        if where != have_where:
+            exc = "exception" in where or "exception" in have_where
+            if "exception" in where and str(wanted).startswith(_CHECKS_OF_DEAD_CODE):
+                return Difference("fallback", f"dead code that raises in eager: {wanted}")
+            raised = have if "exception" in have_where else wanted
+            told = (have, raised) if exc else ("", "")
+            return Difference(
+                "exception" if exc else "parts",
+                f"{have_where} ({told[0]}) instead of {where} ({told[1]})",
+            )
+        if where.endswith("backward") and str(wanted).startswith("raised"):
+            return None
+        if isinstance(wanted, Tensor) and isinstance(have, Tensor):
+            if wanted.dtype == have.dtype and wanted.shape == have.shape:
+                if not judges.accept(n, wanted, have):
+                    return Difference(f"{group} {kind}", f"{where}\n{_first_unlike(wanted, have)}")
+                continue
+        if isinstance(wanted, Tensor) or isinstance(have, Tensor) or wanted != have:
+            if kind == "value" and judges.is_uncertain(n, wanted):
+                continue
+            return Difference(f"{group} {kind}", f"{where}: {have} instead of {wanted}")
+    if len(ours.parts) > len(eager.parts):
+        return Difference("parts", f"{ours.parts[len(eager.parts)][0]} is too much")
+    return None
+
+
+def _first_unlike(wanted: Tensor, have: Tensor) -> str:
+    unlike = ~_close(wanted, have)
+    at = unlike.nonzero()[:4].tolist()
+    rows = [
+        f"  at {i}: {have[tuple(i)].item()!r} instead of {wanted[tuple(i)].item()!r}" for i in at
+    ]
+    return f"{int(unlike.sum())} of {wanted.numel()} elements differ\n" + "\n".join(rows)
+
+
+def _close(a: Tensor, b: Tensor) -> Tensor:
+    """Elements that are alike without asking a judge: equal, both nan, or a few ulp apart."""
+    if not (a.is_floating_point() or a.is_complex()):
+        return a == b
+    tolerance = 4 * torch.finfo(a.dtype).eps
+    return torch.isclose(a, b, rtol=tolerance, atol=0.0, equal_nan=True)
+
+
+class _Judges:
+    """Runs of the program with other roundings, made when first asked for."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._wide: Seen | None = None
+        self._noisy: list[Seen] | None = None
+
+    def accept(self, n: int, wanted: Tensor, have: Tensor) -> bool:
+        if bool(_close(wanted, have).all()):
+            return True
+        if wanted.is_floating_point() and self._by_float64(n, wanted, have):
+            return True
+        return self._by_noise(n, wanted, have)
+
+    def is_uncertain(self, n: int, wanted: Any) -> bool:
+        """Whether a printed or Python value depends on roundings."""
+        return any(n < len(s.parts) and s.parts[n][1] != wanted for s in self._noise())
+
+    def _by_float64(self, n: int, wanted: Tensor, have: Tensor) -> bool:
+        if self._wide is None:
+            self._wide = observe(self.program.wide(), lambda f: f)
+        judge = self._wide.parts[n][1] if n < len(self._wide.parts) else None
+        if not isinstance(judge, Tensor) or judge.shape != wanted.shape:
+            return False
+        if judge.dtype != torch.float64 or not bool(torch.isfinite(judge).all()):
+            return False
+        error = (wanted.double() - judge).abs().amax()
+        floor = 4 * torch.finfo(wanted.dtype).eps * judge.abs()
+        ours = (have.double() - judge).abs()
+        return bool((ours <= 2 * error + floor).all())
+
+    def _by_noise(self, n: int, wanted: Tensor, have: Tensor) -> bool:
+        spread = torch.zeros(wanted.shape, dtype=torch.float64)
+        for seen in self._noise():
+            other = seen.parts[n][1] if n < len(seen.parts) else None
+            if not isinstance(other, Tensor) or other.shape != wanted.shape:
+                return True  # even the shape hangs on roundings
+            spread = torch.maximum(spread, _apart(wanted, other))
+        apart = _apart(wanted, have)
+        return bool((apart <= 8 * spread.amax()).all()) and bool(spread.amax() > 0)
+
+    def _noise(self) -> list[Seen]:
+        if self._noisy is None:
+            text = self.program.source()
+            self._noisy = [observe(text, lambda f: f, _Noise(seed)) for seed in range(4)]
+        return self._noisy
+
+
+def _apart(a: Tensor, b: Tensor) -> Tensor:
+    """Distance by element; nan and infinities that are alike are at 0, others at infinity."""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    a, b = a.to(wide), b.to(wide)
+    same = (a == b) | (a.isnan() & b.isnan())
+    found = (a - b).abs().nan_to_num(torch.inf, torch.inf, torch.inf)
+    return torch.where(same, 0.0, found)
+
+
+class _Noise(TorchDispatchMode):
+    """Results of floating-point operations move by up to one ulp: roundings eager might make.
+
+    Of operations that add up many elements, the elements do: another order rounds in other places.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        if name.startswith(_ADD_UP):
+            args = tree_map(self._moved, args)
+        made = func(*args, **(kwargs or {}))
+        aliases = any(r.alias_info is not None for r in func._schema.returns)
+        rounds = isinstance(made, Tensor) and (made.is_floating_point() or made.is_complex())
+        if aliases or not rounds or name.startswith(_FLOAT_OPS_KEPT) or not made.numel():
+            return made
+        return made * self._factor(made)
+
+    def _moved(self, value: Any) -> Any:
+        is_real = isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1
+        return value * self._factor(value) if is_real else value
+
+    def _factor(self, made: Tensor) -> Tensor:
+        steps = torch.randint(-1, 2, made.shape, generator=self.generator)
+        return (1 + steps.to(torch.float64) * torch.finfo(made.dtype).eps).to(made.real.dtype)

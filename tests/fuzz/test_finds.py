@@ -1,0 +1,172 @@
+"""What the fuzzer found wrong, as small readable functions: each behaves as eager does ever since.
+
+A find is named for what was wrong. Each runs eagerly and compiled and the fuzzer's own oracle
+compares: values, strides, aliasing, mutations, random stream, exceptions, gradients.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from .check import examine_under
+from .program import Program
+
+FINDS: list[Any] = []
+
+
+def find(*calls: str, tier: str = "cpp", falls_back: bool = False) -> Callable[[Any], Any]:
+    """Register a function with the source of each call's arguments."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        FINDS.append(pytest.param(function, calls, tier, falls_back, id=function.__name__))
+        return function
+
+    return register
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")
+@pytest.mark.parametrize(("function", "calls", "tier", "falls_back"), FINDS)
+def test_behaves_as_eager(
+    function: Callable[..., Any], calls: tuple[str, ...], tier: str, falls_back: bool
+) -> None:
+    """`falls_back`: eager by a visible way is the right answer there."""
+    unlike = examine_under(_program(function, calls), tier)
+    if unlike is not None and unlike.kind == "fallback":
+        assert falls_back, unlike.text
+        return
+    assert unlike is None, f"{unlike.kind}: {unlike.text}"
+
+
+def _program(function: Callable[..., Any], calls: tuple[str, ...]) -> Program:
+    """The function's own source as a fuzz program."""
+    lines = inspect.getsource(function).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("def "))
+    body = textwrap.dedent("\n".join(lines[start + 1 :])).strip().splitlines()
+    assert body[-1].startswith("return ")
+    return Program(
+        arguments=tuple(inspect.signature(function).parameters),
+        statements=("\n".join(body[:-1]),) if body[:-1] else (),
+        results=(body[-1].removeprefix("return "),),
+        calls=tuple((call,) for call in calls),
+        shape="single",
+    )
+
+
+# -- writes over what is still to be read ----------------------------------------------------------
+
+
+@find("tensor((3, 3))")
+def diagonal_plus_its_first_element(x):
+    x.diagonal().add_(x[0, 0])
+    return x + 1
+
+
+@find("tensor((4, 4))")
+def column_moved_onto_the_next(x):
+    x[:, 1:] = x[:, :-1]
+    return x + 1
+
+
+@find("tensor((4,))")
+def shifted_add_raises(x):
+    x[1:].add_(x[:-1])
+    return x + 1
+
+
+@find("tensor((3, 3), layout='overlapping')")
+def write_to_a_sliding_window(x):
+    x[:-1].add_(x[1:])
+    return x * 2
+
+
+@find("tensor((2, 2))")
+def tensor_twice_in_a_foreach(x):
+    torch._foreach_mul_([x, x], 2)
+    return x
+
+
+# -- random numbers --------------------------------------------------------------------------------
+
+
+@find("tensor((2, 2, 5), layout='padded')")
+def normal_into_strided_memory(x):
+    x.normal_()
+    return x
+
+
+@find("tensor((3, 3), layout='strided')")
+def uniform_into_strided_memory(x):
+    x.uniform_(-1, 1)
+    return x
+
+
+@find("tensor((5, 4), layout='transposed')")
+def random_like_a_power_of_a_number(x):
+    return torch.randn_like(7**x)
+
+
+# -- layouts ---------------------------------------------------------------------------------------
+
+
+@find("tensor((5, 4), layout='transposed')", "tensor((5, 4), torch.int64, layout='transposed')")
+def power_of_a_number_is_row_major(x):
+    return 2**x
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+@find("tensor((1,))")
+def linspace_of_one_step(x):
+    return torch.linspace(-1, 1, x.shape[0]) + x
+
+
+@find("tensor((33, 2))", "tensor((17, 3), torch.float64)")
+def masked_loads_that_the_compiler_got_wrong(x):
+    copied = x.index_copy(0, torch.tensor([1]), x[:1])
+    return torch.vstack((copied, copied))
+
+
+# -- dtypes that kernels refuse and meta functions take --------------------------------------------
+
+
+@find("tensor((2,), torch.bool)")
+def subtraction_of_bools(x):
+    x.sub_(x, alpha=2)
+    return x + 1
+
+
+@find("tensor((2,), torch.uint8)")
+def bytes_multiplied_by_a_half(x):
+    x *= 0.5
+    return x + 1
+
+
+@find("tensor((2,))", "tensor((2,), torch.int32)")
+def bitwise_and_of_floats(x):
+    return x & 3
+
+
+@find("tensor((3,))")
+def greatest_common_divisor_of_floats(x):
+    unused = torch.gcd(x, x)
+    return x + 1
+
+
+# -- needless fallbacks ----------------------------------------------------------------------------
+
+
+@find("(tensor((3, 3)), tensor(()))")
+def product_divided_by_a_scalar_tensor(pair):
+    return torch.div(pair[0] @ pair[0], pair[1], rounding_mode="trunc")
+
+
+@find("tensor((3,), torch.complex64)")
+def complex_arithmetic_with_numbers(x):
+    return x * 2 + 1 - (2 - x), x / 2, x == 1, x**2, 2.5 * x

@@ -1,0 +1,79 @@
+"""A fixed handful of seeds in every tier, and the fuzzer's own promises.
+
+`python -m tests.fuzz --seed N --count M --tier T` runs more.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .check import examine_under
+from .generate import generate
+from .oracle import Seen, _Judges, difference, observe
+from .program import Program
+from .shrink import shrink
+
+CASES = [("cpp", seed) for seed in range(100, 116)]
+CASES += [(tier, seed) for tier in ("aten", "loops", "unfused") for seed in range(116, 121)]
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")
+@pytest.mark.parametrize(("tier", "seed"), CASES)
+def test_seed(tier: str, seed: int) -> None:
+    program = generate(seed)
+    unlike = examine_under(program, tier)
+    assert unlike is None or unlike.kind == "fallback", f"{unlike.text}\n{program.source()}"
+
+
+def test_a_seed_gives_one_program() -> None:
+    assert generate(7) == generate(7)
+    assert len({generate(seed).source() for seed in range(20)}) == 20
+
+
+def _program(*statements: str, **changes: object) -> Program:
+    given = {
+        "arguments": ("x", "k"),
+        "statements": statements,
+        "results": ("y",),
+        "calls": (("tensor((3, 4))", "2"),),
+    }
+    return Program(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (lambda f: lambda x, k: (f(x, k)[0].mul_(2),), "arguments value"),
+        (lambda f: lambda x, k: (f(x, k)[0].t().contiguous().t(),), "result stride"),
+        (lambda f: lambda x, k: (f(x, k)[0].double(),), "result dtype"),
+        (lambda f: lambda x, k: (f(x, k)[0].clone(),), "result alias"),
+        (lambda f: lambda x, k: (f(x.clone(), k)[0],), "arguments value"),
+        (lambda f: lambda x, k: (torch.rand(1), f(x, k))[1], "random random"),
+        (lambda f: lambda x, k: (print("more"), f(x, k))[1], "printed printed"),
+        (lambda f: lambda x, k: f(x, k) / 0, "exception"),
+    ],
+)
+def test_the_oracle_sees(wrong: object, kind: str) -> None:
+    program = _program("x.add_(1)", "y = x[1:]")
+    eager, ours = (observe(program.source(), wrap) for wrap in (lambda f: f, wrong))
+    found = difference(eager, ours, _Judges(program))
+    assert found is not None
+    assert found.kind == kind
+
+
+def test_the_oracle_forgives_rounding() -> None:
+    program = _program("y = x.exp().sum()")
+    off = lambda f: lambda x, k: (f(x, k)[0] * (1 + 2e-7),)
+    eager, ours = (observe(program.source(), wrap) for wrap in (lambda f: f, off))
+    assert isinstance(eager, Seen)
+    assert difference(eager, ours, _Judges(program)) is None
+
+
+def test_shrinking_leaves_what_matters() -> None:
+    program = _program(
+        "a = x + 1", "for i in range(3):\n    a = a * 2\n    b = a", "y = x.sin()", "c = a + y"
+    )
+    smallest = shrink(program, lambda p: "sin" in p.source())
+    assert smallest.statements == ("y = x.sin()",)
+    assert smallest.arguments == ("x",)
