@@ -19,15 +19,16 @@ from .propagate import EagerRaises
 __all__ = ["check_dtypes"]
 
 _FUNCTIONS = (
-    "add sub subtract rsub mul multiply div divide true_divide pow remainder fmod floor_divide "
-    "atan2 arctan2 copysign maximum minimum fmax fmin lerp addcmul addcdiv xlogy heaviside clamp "
-    "clip clamp_min clamp_max bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift "
-    "bitwise_right_shift logical_and logical_or logical_xor logical_not hypot nextafter gcd lcm "
-    "ldexp logaddexp logaddexp2 eq ne lt le gt ge less greater less_equal greater_equal not_equal "
-    "neg negative abs absolute sign sgn floor ceil round trunc fix frac exp exp2 expm1 log log2 "
-    "log10 log1p sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh cosh tanh asinh "
-    "acosh atanh erf erfc erfinv lgamma digamma sigmoid logit relu signbit isposinf isneginf angle real "
-    "deg2rad rad2deg sinc i0 positive float_power"
+    "add sub subtract rsub mul multiply div divide true_divide pow remainder fmod "
+    "floor_divide atan2 arctan2 copysign maximum minimum fmax fmin lerp addcmul addcdiv xlogy "
+    "heaviside clamp clip clamp_min clamp_max bitwise_and bitwise_or bitwise_xor bitwise_not "
+    "bitwise_left_shift bitwise_right_shift logical_and logical_or logical_xor logical_not "
+    "hypot nextafter gcd lcm ldexp logaddexp logaddexp2 eq ne lt le gt ge less greater "
+    "less_equal greater_equal not_equal neg negative abs absolute sign sgn floor ceil round "
+    "trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos "
+    "tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma "
+    "sigmoid logit relu signbit isposinf isneginf angle real deg2rad rad2deg sinc i0 positive "
+    "float_power"
 )
 _OPERATORS = (
     "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift iadd isub imul itruediv "

@@ -19,10 +19,11 @@ def _lines(text: str) -> list[str]:
 
 
 _UNARY = (
-    "abs neg sign sin cos tan exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal tanh sigmoid "
-    "erf erfc floor ceil round trunc frac square isnan isinf isfinite logical_not "
-    "positive asin acos atan sinh cosh asinh acosh atanh exp2 lgamma erfinv signbit isposinf isneginf "
-    "deg2rad rad2deg sgn nan_to_num relu logit angle bitwise_not sinc digamma i0 real conj view_as_real"
+    "abs neg sign sin cos tan exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal tanh "
+    "sigmoid erf erfc floor ceil round trunc frac square isnan isinf isfinite logical_not "
+    "positive asin acos atan sinh cosh asinh acosh atanh exp2 lgamma erfinv signbit isposinf "
+    "isneginf deg2rad rad2deg sgn nan_to_num relu logit angle bitwise_not sinc digamma i0 "
+    "real conj view_as_real"
 ).split()
 _FUNCTIONAL = (
     "gelu silu relu6 elu softplus hardswish hardsigmoid hardtanh leaky_relu mish selu celu "
@@ -30,9 +31,9 @@ _FUNCTIONAL = (
 ).split()
 _BINARY = (
     "add sub mul div maximum minimum fmax fmin pow remainder fmod floor_divide atan2 hypot "
-    "copysign logaddexp xlogy eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and "
-    "bitwise_or bitwise_xor heaviside nextafter bitwise_left_shift bitwise_right_shift true_divide logaddexp2 "
-    "float_power gcd lcm ldexp"
+    "copysign logaddexp xlogy eq ne lt le gt ge logical_and logical_or logical_xor "
+    "bitwise_and bitwise_or bitwise_xor heaviside nextafter bitwise_left_shift "
+    "bitwise_right_shift true_divide logaddexp2 float_power gcd lcm ldexp"
 ).split()
 _OPERATORS = "+ - * / // % ** & | ^ < <= > >= == != << >>".split()
 _REDUCE = (
