@@ -19,7 +19,8 @@ from torch import Tensor
 from .inputs import LAYOUTS
 from .program import HEAD, KINDS, Program
 from .python_tables import BLOCKS, SELF_BLOCKS
-from .tensor_tables import EXPRESSIONS, STATEMENTS
+from .tensor_tables import EXPRESSIONS
+from .write_tables import STATEMENTS
 
 __all__ = ["generate"]
 

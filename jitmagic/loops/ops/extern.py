@@ -29,8 +29,7 @@ def send_whole(
     reason: str,
 ) -> TensorView | list[TensorView | None] | None:
     """One Extern step; a single view, or a list when the op returns several tensors."""
-    op = _taking_numbers(_without_aliasing(op), tuple(_is_number(arg) for arg in args))
-    results = builder.extern(out, op, args, kwargs, reason)
+    results = builder.extern(out, _without_aliasing(op), args, kwargs, reason)
     return results[0] if _returns_one_tensor(op) else results
 
 
@@ -51,33 +50,3 @@ def _without_aliasing(op: Any) -> Any:
     if packet is None or overload not in packet.overloads():
         raise VerifyError(f"{op} returns a view and has no twin that copies")
     return getattr(packet, overload)
-
-
-def _is_number(arg: Any) -> bool:
-    return isinstance(arg, (bool, int, float, complex))
-
-
-@lru_cache(maxsize=1024)
-def _taking_numbers(op: Any, numbers: tuple[bool, ...]) -> Any:
-    """The overload that takes numbers where they are given: a plan's call wraps none as tensors."""
-    if not _misplaced(op, numbers):
-        return op
-    packet = op.overloadpacket
-    for overload in packet.overloads():
-        other = getattr(packet, overload)
-        if _names(other) == _names(op) and not _misplaced(other, numbers):
-            return other
-    raise VerifyError(f"{op} got a number for a tensor and has no overload for numbers")
-
-
-def _misplaced(op: Any, numbers: tuple[bool, ...]) -> bool:
-    """Whether a number meets a tensor parameter, or a tensor a parameter for numbers."""
-    arguments = op._schema.arguments
-    return any(
-        (is_number and kind == "Tensor") or (not is_number and kind == "number")
-        for is_number, kind in zip(numbers, (str(a.type) for a in arguments), strict=False)
-    )
-
-
-def _names(op: Any) -> list[str]:
-    return [argument.name for argument in op._schema.arguments]
