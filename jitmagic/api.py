@@ -186,10 +186,14 @@ def disable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reset() -> None:
-    """Forget everything that was compiled; tagged things stay tagged and start over."""
+    """Forget everything that was compiled; tagged things stay tagged and start over. Memory that
+    is kept for results goes back to the system.
+    """
     for handle in all_handles():
         if handle.is_root:
             handle.reset()
+    if (native := sys.modules.get("jitmagic._runtime")) is not None:
+        native.release_memory()
 
 
 def graph_break() -> None:

@@ -1,5 +1,5 @@
 // Tensors for results: sizes up to 1 MiB come from a free list of our own (an output of a tiny kernel costs
-// ~50 ns instead of the ~185 ns of posix_memalign + at::empty_strided), larger ones from torch's allocator.
+// ~50 ns instead of the ~185 ns of posix_memalign + at::empty_strided), larger ones from large.cpp.
 //
 // Blocks are powers of two, 64-byte aligned, and kept per size class up to a small bound, so that memory
 // goes back when a notebook drops its tensors. A block may be freed on any thread.
@@ -82,14 +82,42 @@ c10::DataPtr take_block(size_t nbytes) {
 }  // namespace
 
 c10::Storage make_storage(size_t nbytes, c10::Device device) {
-  if (device.is_cpu() && nbytes > 0 && nbytes <= (size_t(1) << kLargestLog)) {
-    return c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), nbytes, take_block(nbytes), c10::GetCPUAllocator(),
-        /*resizable=*/true);
+  if (device.is_cpu() && nbytes > 0) {
+    auto memory = nbytes <= (size_t(1) << kLargestLog) ? take_block(nbytes) : take_large(nbytes);
+    if (memory) {  // else torch's allocator says in its own words that there is not enough
+      return c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(), nbytes, std::move(memory), c10::GetCPUAllocator(),
+          /*resizable=*/true);
+    }
   }
   auto* allocator = c10::GetAllocator(device.type());
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes, allocator, /*resizable=*/true);
+}
+
+size_t kept_bytes() {
+  size_t bytes = kept_large();
+  for (int log = kSmallestLog; log <= kLargestLog; ++log) {
+    SizeClass& own = size_classes()[log];
+    std::lock_guard<std::mutex> hold(own.mutex);
+    bytes += own.blocks.size() << log;
+  }
+  return bytes;
+}
+
+size_t release_memory() {
+  size_t bytes = release_large();
+  for (int log = kSmallestLog; log <= kLargestLog; ++log) {
+    std::vector<void*> blocks;
+    {
+      SizeClass& own = size_classes()[log];
+      std::lock_guard<std::mutex> hold(own.mutex);
+      blocks.swap(own.blocks);
+    }
+    bytes += blocks.size() << log;
+    for (void* block : blocks) std::free(block);
+  }
+  return bytes;
 }
 
 at::Tensor tensor_over(

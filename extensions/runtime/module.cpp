@@ -5,8 +5,16 @@
 
 namespace {
 
+PyObject* kept_bytes(PyObject*, PyObject*) { return PyLong_FromSize_t(jitmagic::kept_bytes()); }
+PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(jitmagic::release_memory()); }
+
+PyMethodDef methods[] = {
+    {"kept_bytes", kept_bytes, METH_NOARGS, "Bytes of dropped results that are kept to be used again."},
+    {"release_memory", release_memory, METH_NOARGS, "Give them back to the system; returns how many."},
+    {nullptr, nullptr, 0, nullptr}};
+
 PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "jitmagic._runtime", "The native executor and autograd node.", -1, nullptr};
+    PyModuleDef_HEAD_INIT, "jitmagic._runtime", "The native executor and autograd node.", -1, methods};
 
 }  // namespace
 

@@ -1,7 +1,8 @@
 // Shared declarations of jitmagic._runtime: the native half of runtime/ and autograd/.
 //
 // plan.cpp      Executable: runs a Plan (allocations, kernel launches, ATen calls, views, frees)
-// alloc.cpp     tensors for small results out of our own free list
+// alloc.cpp     tensors for results; small ones out of our own free list
+// large.cpp     memory of large results: huge pages, a bounded number of them kept
 // cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
 // errors.cpp    Python errors thrown from C++
 // autograd.cpp  the native autograd Node around a compiled forward and backward
@@ -30,6 +31,13 @@ at::Tensor make_tensor(const TensorLayout& layout);
 at::Tensor tensor_over(
     const c10::Storage& storage, const TensorLayout& layout, at::ScalarType dtype, int64_t offset);
 c10::Storage make_storage(size_t nbytes, c10::Device device);
+size_t kept_bytes();      // free memory that waits for its next use
+size_t release_memory();  // gives it back to the system; how much it was
+
+// large.cpp
+c10::DataPtr take_large(size_t nbytes);  // null when the system has no more
+size_t kept_large();
+size_t release_large();
 
 // cuda.cpp
 struct CudaLaunch {
