@@ -53,16 +53,18 @@ def write_product(one: Structure, product: Product, body: Body, names: Mapping[s
     right = f"{{{_start(names[product.b.buffer], b)}, {b_steps}}}"
     target = _start(names[main.buffer], main.index[0])
     sizes = f"{m.extent}, {n.extent}, {k.extent}"
-    body.set_lanes(n, None)
     # chosen by the compiler, so that it compiles one method of the three
     way = f"jm::gemm_way({m.extent}, {n.extent}, {{nullptr, {a_steps}}}, {{nullptr, {b_steps}}})"
+    target = f"{target}, {coefficient(main.index[0], m)}"
+    call = f"jm::gemm<{way}>(\n    {sizes}, {left}, {right}, {target},"
+    if stores == [main] and main.value == product.total:
+        for text in f"{call} jm::NoEpilogue{{}});".split("\n"):
+            body.line(text)
+        return
+    body.set_lanes(n, None)
     arguments = f"auto sum, int64_t {m.name}, int64_t {n.name}, int64_t n"
     # one header: what the epilogue reads of no axis is loaded before the whole call
-    header = (
-        f"jm::gemm<{way}>(\n"
-        f"    {sizes}, {left}, {right}, {target}, {coefficient(main.index[0], m)},\n"
-        f"    [&]({arguments}) JM_BODY {{"
-    )
+    header = f"{call}\n    [&]({arguments}) JM_BODY {{"
     body.open(header, (m, n), footer="});")
     body.define(product.total, "sum", vector=True)
     texts = [body.store(store) for store in stores if store is not main]

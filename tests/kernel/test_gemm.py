@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+from math import nan
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
 SHAPES = [
     (1, 1, 1), (1, 10, 7), (3, 5, 2), (7, 33, 65), (8, 8, 8), (16, 16, 16), (17, 15, 31),
     (32, 10, 128), (10, 128, 32), (5, 300, 784), (33, 47, 100), (64, 64, 64), (100, 37, 129),
-    (13, 200, 1), (130, 70, 300), (200, 7, 64), (4, 4, 0),
+    (13, 200, 1), (130, 70, 300), (200, 7, 64), (4, 4, 0), (12, 32, 9), (25, 48, 40), (51, 112, 3),
 ]  # fmt: skip
 
 
@@ -74,15 +76,14 @@ def test_products(isa: str, layout: str) -> None:
 
 
 def test_result_does_not_depend_on_threads() -> None:
-    for layout in ("NN", "NT", "TN"):
-        a, b = operands(layout, 70, 130, 200)
+    for layout, (m, n) in itertools.product(("NN", "NT", "TN"), ((70, 130), (130, 70), (33, 64))):
+        a, b = operands(layout, m, n, 200)
         results = []
-        for threads in (1, 2, 3):
-            c = torch.empty(70, 130)
-            multiply("native", a, b, c, torch.empty(130), 0, threads)
+        for threads in (1, 2, 3, 4):
+            c = torch.full((m, n), nan)
+            multiply("native", a, b, c, torch.empty(n), 0, threads)
             results.append(c)
-        assert results[0].equal(results[1])
-        assert results[0].equal(results[2])
+        assert all(c.equal(results[0]) for c in results), (layout, m, n)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])

@@ -15,11 +15,13 @@
 // Invariants: the result does not depend on the number of threads (they split M and N, never K);
 // C must not overlap A or B.
 //
-// Method: one register tile of L rows by L lanes (16 x 16 with AVX-512): L accumulators, per k one
-// vector of the "lane" operand and L scalars of the "row" operand broadcast from memory. Where B's
-// rows are contiguous they are the lanes. In NT neither operand has lanes, so the smaller one is
-// packed, transposed, into panels of L lanes; if that is A, the tile holds C^T and is transposed in
-// registers before the epilogue. With few rows of A, NT takes dot products along K instead.
+// Method: register tiles of accumulators; per k one or two vectors of the "lane" operand, and of the
+// "row" operand one scalar per row, broadcast from memory. Where B's rows are contiguous they are
+// the lanes, in tiles of 12 rows by 2 vectors (with AVX-512), which without an epilogue are stored
+// straight to C: where K is small that is most of the rest. In NT neither operand has lanes, so the
+// smaller one is packed, transposed, into panels; if that is A, the tile (L rows, one vector) holds
+// C^T and is transposed in registers before the epilogue. With few rows of A, NT takes dot products
+// along K instead.
 #pragma once
 #include "parallel.h"
 #include "reduce.h"
@@ -96,24 +98,45 @@ struct RowStrides {
     }
 };
 
-// sums[r][…] = sum over k of row r's scalar times the lanes. A function of its own: its loop needs
-// every register.
-template <int R>
-__attribute__((noinline)) void multiply(RowSide rows, LaneSide cols, int64_t K, float* sums) {
-    Lanes sum[R];
-    for (int r = 0; r < R; ++r) sum[r] = Lanes(0.0f);
+// out[r][…] = sum over k of row r's scalar times C vectors of lanes, one or two. A function of its
+// own: its loop needs every register, so it wants to know when the lanes are Packed, C vectors apart.
+template <int R, int C, bool Packed>
+__attribute__((noinline)) void multiply(RowSide rows, LaneSide cols, int64_t K, float* out,
+                                        int64_t ldo) {
+    Lanes sum[R * C];   // unrolled wherever it is used, or it would live in memory
+#pragma GCC unroll 32
+    for (int i = 0; i < R * C; ++i) sum[i] = Lanes(0.0f);
     RowStrides strides(rows.row);
     const char *p = (const char*)rows.p, *p8 = opaque(p + rows.row * 32);
     const float* q = cols.p;
-    int64_t step = rows.k * 4;
-    for (int64_t k = 0; k < K; ++k, p += step, p8 += step, q += cols.k) {
-        Lanes b = Lanes::load(q);
+    int64_t step = rows.k * 4, next = Packed ? C * L : cols.k;
+    for (int64_t k = 0; k < K; ++k, p += step, p8 += step, q += next) {
+        Lanes b0 = Lanes::load(q), b1 = C > 1 ? Lanes::load(q + L) : b0;
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
-            sum[r] = fma(Lanes(strides.at(r < 8 ? p : p8, r & 7)), b, sum[r]);
+        for (int r = 0; r < R; ++r) {
+            Lanes a(strides.at(r < 8 ? p : p8, r & 7));
+            sum[r * C] = fma(a, b0, sum[r * C]);
+            if constexpr (C > 1) sum[r * C + 1] = fma(a, b1, sum[r * C + 1]);
+        }
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r].store(sums + r * L);
+    for (int r = 0; r < R; ++r) {
+        sum[r * C].store(out + r * ldo);
+        if constexpr (C > 1) sum[r * C + 1].store(out + r * ldo + L);
+    }
+}
+
+// The rows of a tile: as many as leave registers for two vectors of lanes and a scalar.
+constexpr int tallest = JM_AVX512 ? 12 : 6;
+constexpr int lower(int rows) { return rows > 8 ? 8 : rows > 4 ? 4 : rows / 2; }
+
+// Any number of rows, R at a time, the rest with lower tiles.
+template <int R, int C, bool Packed> JM_INLINE void multiply_rows(RowSide rows, LaneSide cols, int64_t K,
+                                                     int64_t height, float* out, int64_t ldo) {
+#pragma GCC unroll 1
+    for (; height >= R; height -= R, out += R * ldo, rows.p += R * rows.row)
+        multiply<R, C, Packed>(rows, cols, K, out, ldo);
+    if constexpr (R > 1) multiply_rows<lower(R), C, Packed>(rows, cols, K, height, out, ldo);
 }
 
 // Lane l of row r <-> lane r of row l, by log2(L) exchanges of blocks.
@@ -131,14 +154,14 @@ template <int D = 1> JM_INLINE void exchange_all(Lanes (&t)[L]) {
         exchange_all<2 * D>(t);
     }
 }
-// L rows of L floats, in place.
-__attribute__((noinline)) inline void transpose(float* block) {
+// L rows of L floats, in place, `stride` apart.
+__attribute__((noinline)) inline void transpose(float* block, int64_t stride = L) {
     Lanes t[L];
 #pragma GCC unroll 16
-    for (int i = 0; i < L; ++i) t[i] = Lanes::load(block + i * L);
+    for (int i = 0; i < L; ++i) t[i] = Lanes::load(block + i * stride);
     exchange_all(t);
 #pragma GCC unroll 16
-    for (int i = 0; i < L; ++i) t[i].store(block + i * L);
+    for (int i = 0; i < L; ++i) t[i].store(block + i * stride);
 }
 
 template <class E> struct Output {
@@ -152,30 +175,49 @@ template <class E> struct Output {
     }
 };
 
-// One tile of up to L rows: C[row…, col…] or, if Swapped, its transpose C[col…, row…].
-template <bool Swapped, class E> JM_INLINE void tile(RowSide rows, LaneSide cols, int64_t K,
-                                                     int64_t row, int64_t height, int64_t col,
-                                                     int64_t width, const Output<E>& out) {
-    alignas(64) float sums[L * L];
-    RowSide at = rows;
-    int64_t done = 0;
-    auto take = [&](auto multiply_some, int64_t count) {
-        multiply_some(at, cols, K, sums + done * L);
-        at.p += count * rows.row;
-        done += count;
-    };
-    if (height == L) take(multiply<L>, L);
-    else {   // the rest by halves
-        if (L > 8 && height & 8) take(multiply<8>, 8);
-        if (L > 4 && height & 4) take(multiply<4>, 4);
-        if (height & 2) take(multiply<2>, 2);
-        if (height & 1) take(multiply<1>, 1);
+// A part of the product: `rows` x `lanes` of C, or of its transpose if Swapped, from (row, lane) on.
+struct Area {
+    int64_t row, rows, lane, lanes;
+};
+
+// Every vector of a block of sums, whose rows are `stride` long, through the epilogue.
+template <bool Swapped, class E>
+JM_INLINE void put_block(float* sums, int64_t stride, Area at, const Output<E>& out) {
+    if constexpr (Swapped) {
+        transpose(sums);
+        at = {at.lane, at.lanes, at.row, at.rows};
     }
-    if constexpr (Swapped) transpose(sums);
-    int64_t count = Swapped ? width : height, lanes_used = Swapped ? height : width;
-    int64_t m = Swapped ? col : row, n = Swapped ? row : col;
 #pragma GCC unroll 1
-    for (int64_t i = 0; i < count; ++i) out.put(Lanes::load(sums + i * L), m + i, n, lanes_used);
+    for (int64_t i = 0; i < at.rows; ++i) {
+#pragma GCC unroll 1
+        for (int64_t j = 0; j < at.lanes; j += L) {
+            int64_t left = at.lanes - j;
+            Lanes v = Lanes::load(sums + i * stride + j);
+            out.put(v, at.row + i, at.lane + j, left < L ? left : L);
+        }
+    }
+}
+
+// All rows of an area, whose lanes are C vectors.
+template <bool Swapped, int C, class E> JM_INLINE void multiply_area(RowSide rows, LaneSide cols,
+                                                                     int64_t K, Area whole,
+                                                                     const Output<E>& out) {
+    constexpr int block = Swapped ? L : tallest;
+    if constexpr (!Swapped && same<E, NoEpilogue>) {
+        if (whole.lanes == C * L) {   // no one needs to see the sums: they go where they belong
+            float* c = out.c + whole.row * out.ldc + whole.lane;
+            multiply_rows<block, C, Swapped>(rows, cols, K, whole.rows, c, out.ldc);
+            return;
+        }
+    }
+    alignas(64) float sums[block * C * L];
+#pragma GCC unroll 1
+    for (int64_t done = 0; done < whole.rows; done += block) {
+        int64_t left = whole.rows - done, height = left < block ? left : block;
+        RowSide at{rows.p + done * rows.row, rows.row, rows.k};
+        multiply_rows<block, C, Swapped>(at, cols, K, height, sums, C * L);
+        put_block<Swapped>(sums, C * L, {whole.row + done, height, whole.lane, whole.lanes}, out);
+    }
 }
 
 // Scratch that a thread keeps: packing must not pay for fresh pages at each call.
@@ -198,35 +240,12 @@ JM_INLINE float* scratch(int64_t n) {
     return s.get(n);
 }
 
-// panel[k][l] = x[(first + l) * stride + k], zero beyond `count` lanes; written in blocks of L
-// rows, so the panel has K rounded up to L
-__attribute__((noinline)) inline void pack_transposed(float* panel, const float* x, int64_t stride,
-                                                      int64_t count, int64_t K) {
-    for (int64_t k = 0; k < K; k += L, panel += L * L) {
-        for (int64_t l = 0; l < L; ++l) {
-            const float* from = x + l * stride + k;
-            Lanes row = l >= count   ? Lanes(0.0f)
-                        : K - k >= L ? Lanes::load(from)
-                                     : Lanes::load(from, K - k);
-            row.store(panel + l * L);
-        }
-        transpose(panel);
-    }
-}
-__attribute__((noinline)) inline void pack_rows(float* panel, const float* x, int64_t stride,
-                                                int64_t count, int64_t K) {
-    for (int64_t k = 0; k < K; ++k) {
-        if (count >= L) Lanes::load(x + k * stride).store(panel + k * L);
-        else Lanes::load(x + k * stride, count).store(panel + k * L);
-    }
-}
-
 struct Shape {
-    int64_t rows, cols, K;
-};   // cols: extent along lanes
+    int64_t rows, lanes, K;
+};
 
-// How the lane operand reaches the tiles: contiguous along its lanes, or along K (then every panel
-// is packed, transposed).
+// How the lane operand reaches the tiles: contiguous along its lanes, or along K (then it is
+// packed, transposed).
 struct LaneOperand {
     const float* p;
     int64_t lane, k;   // strides, one of them 1
@@ -235,32 +254,66 @@ struct LaneOperand {
 constexpr int64_t thread_grain = 150000;   // multiply-adds that pay for waking a thread
 constexpr int64_t pack_from = 4;   // tiles per panel from which a plain copy of a panel pays
 
+// panel[k][l] = x[(first + l) * stride + k], zero beyond `count` lanes; `width` floats per k, and k
+// up to K rounded up to L.
+__attribute__((noinline)) inline void pack_transposed(float* panel, int64_t width, const float* x,
+                                                      int64_t stride, int64_t count, int64_t K) {
+    for (int64_t first = 0; first < width; first += L) {
+        for (int64_t k = 0; k < K; k += L) {
+            float* to = panel + k * width + first;
+            for (int64_t l = 0; l < L; ++l) {
+                const float* from = x + (first + l) * stride + k;
+                Lanes row = first + l >= count ? Lanes(0.0f)
+                            : K - k >= L       ? Lanes::load(from)
+                                               : Lanes::load(from, K - k);
+                row.store(to + l * width);
+            }
+            transpose(to, width);
+        }
+    }
+}
+__attribute__((noinline)) inline void pack_rows(float* panel, int64_t width, const float* x,
+                                                int64_t stride, int64_t count, int64_t K) {
+    for (int64_t k = 0; k < K; ++k) {
+        for (int64_t l = 0; l < width; l += L) {
+            const float* from = x + k * stride + l;
+            Lanes row = count - l >= L ? Lanes::load(from) : Lanes::load(from, count - l);
+            row.store(panel + k * width + l);
+        }
+    }
+}
 __attribute__((noinline)) inline LaneSide panel_of(LaneOperand x, int64_t first, int64_t count,
-                                                   int64_t K, int64_t tall) {
+                                                   int64_t width, Shape s) {
     const float* from = x.p + first * x.lane;
-    if (x.lane == 1 && tall < pack_from && count >= L) return {from, x.k};
-    float* panel = scratch((K + L) * L);
-    if (x.lane == 1) pack_rows(panel, from, x.k, count, K);
-    else pack_transposed(panel, from, x.lane, count, K);
-    return {panel, L};
+    if (x.lane == 1 && s.rows < pack_from * tallest && count == width) return {from, x.k};
+    float* panel = scratch((s.K + L) * width);
+    if (x.lane == 1) pack_rows(panel, width, from, x.k, count, s.K);
+    else pack_transposed(panel, width, from, x.lane, count, s.K);
+    return {panel, width};
 }
 
-// Tiles are numbered panel by panel and split evenly: a thread packs the panels it meets for
-// itself, and nobody waits.
+// Panels of `wide` vectors cover the lanes, the last one narrower where one vector of lanes is left.
+// The work is a line of units, one per row and vector, panel by panel, of which threads take equal
+// parts: each packs the panels it meets for itself (a panel that another core wrote is slower to
+// read than to pack), and nobody waits.
 template <bool Swapped, class E>
 JM_INLINE void gemm_tiles(Shape s, RowSide rows, LaneOperand x, const Output<E>& out, int threads) {
-    int64_t tall = (s.rows + L - 1) / L, wide = (s.cols + L - 1) / L;
+    constexpr int wide = Swapped ? 1 : 2, align = Swapped ? L : 4;
+    int64_t vectors = (s.lanes + L - 1) / L;
     parallel_region(threads, [&](int part, int parts) {
-        Range units = part_of(tall * wide, part, parts);
-        int64_t last_panel = -1;
-        LaneSide cols{};
-        for (int64_t u = units.begin; u < units.end; ++u) {
-            int64_t j = u / tall, i = u % tall, count = s.cols - j * L, left = s.rows - i * L;
-            if (j != last_panel) cols = panel_of(x, j * L, count, s.K, tall);
-            last_panel = j;
-            RowSide at{rows.p + i * L * rows.row, rows.row, rows.k};
-            tile<Swapped>(at, cols, s.K, i * L, left < L ? left : L, j * L, count < L ? count : L,
-                          out);
+        Range units = part_of(vectors * s.rows, part, parts, align * wide);
+        while (units.begin < units.end) {
+            int64_t panel = units.begin / (wide * s.rows), v = panel * wide, start = v * s.rows;
+            int64_t each = vectors - v < wide ? vectors - v : wide, lane = v * L;
+            int64_t first = (units.begin - start) / each, last = (units.end - start) / each;
+            if (last > s.rows) last = s.rows;
+            int64_t lanes = s.lanes - lane < each * L ? s.lanes - lane : each * L;
+            LaneSide cols = panel_of(x, lane, lanes, each * L, s);
+            RowSide at{rows.p + first * rows.row, rows.row, rows.k};
+            Area area{first, last - first, lane, lanes};
+            if (each == wide) multiply_area<Swapped, wide>(at, cols, s.K, area, out);
+            else multiply_area<Swapped, 1>(at, cols, s.K, area, out);
+            units.begin = start + last * each;
         }
     });
 }
