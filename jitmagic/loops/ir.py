@@ -89,7 +89,9 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "argmax", "argmin", "any", 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory: strides in elements; role is input | output | temp | constant."""
+    """Memory: strides in elements; role is input | output | temp | constant, or shape: memory that
+    is never written, because whoever takes it looks at its shape alone.
+    """
 
     name: str
     shape: tuple[int, ...]

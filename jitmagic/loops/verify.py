@@ -36,7 +36,7 @@ from .ir import (
 
 __all__ = ["verify"]
 
-_ROLES = frozenset({"input", "output", "temp", "constant"})
+_ROLES = frozenset({"input", "output", "temp", "constant", "shape"})
 _TO_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit"})
 _LOGIC = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})
 
@@ -96,9 +96,8 @@ class _Verifier:
 
     def reads(self, name: str) -> None:
         buffer = self.buffer(name)
-        self.require(
-            name in self.defined or 0 in buffer.shape, f"{name} is read before it is written"
-        )
+        unwritten = buffer.role == "shape" or 0 in buffer.shape
+        self.require(name in self.defined or unwritten, f"{name} is read before it is written")
 
     # -- steps -----------------------------------------------------------------------------------
 

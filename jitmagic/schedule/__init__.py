@@ -13,6 +13,7 @@ from ..loops.ir import LoopProgram, Nest
 from ..options import Options
 from ..target import Target
 from .deps import analyse
+from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
 from .memory import plan_memory
@@ -42,5 +43,6 @@ def schedule(program: LoopProgram, target: Target, options: Options) -> Schedule
 
 
 def _prepared(program: LoopProgram) -> LoopProgram:
+    program = without_unread_values(program)
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
     return replace(program, steps=tuple(steps))

@@ -1,19 +1,24 @@
-"""ATen ops that write into memory we hand them: which Extern steps may put their result into the
-pool.
+"""What ATen ops do with the memory that we hand them.
 
-Only ops whose `out=` overload fills a tensor of the given strides exactly as the functional one
-would, without resizing or copying: plain matrix products into contiguous memory.
+`out_overload`: which Extern steps may put their result into the pool. Only ops whose `out=`
+overload fills a tensor of the given strides exactly as the functional one would, without resizing
+or copying: plain matrix products into contiguous memory.
+
+`without_unread_values`: draws like dropout's take a tensor for its shape alone; what would have
+been written into it (the zeros of `empty_like`) is not computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
-from ..loops.ir import Buffer, Extern
+from ..loops.ir import Alias, Buffer, BufferRef, Extern, LoopProgram, Nest, Step
+from .deps import reads_of, writes_of
 
-__all__ = ["out_overload"]
+__all__ = ["out_overload", "without_unread_values"]
 
 aten = torch.ops.aten
 _OUT = {
@@ -22,6 +27,13 @@ _OUT = {
     aten.bmm.default: aten.bmm.out,
     aten.baddbmm.default: aten.baddbmm.out,
 }
+_SHAPE_OF_FIRST = (
+    aten.bernoulli.p,
+    aten.rand_like.default,
+    aten.randn_like.default,
+    aten.randint_like.default,
+    aten.randint_like.low_dtype,
+)
 
 
 def out_overload(step: Extern, buffers: Mapping[str, Buffer]) -> torch._ops.OpOverload | None:
@@ -35,3 +47,32 @@ def out_overload(step: Extern, buffers: Mapping[str, Buffer]) -> torch._ops.OpOv
             return None
         expected *= size
     return _OUT.get(step.op)
+
+
+def without_unread_values(program: LoopProgram) -> LoopProgram:
+    """The program without nests that write only what no step reads the values of. Who takes such a
+    buffer for its shape gets memory that was never written (role "shape").
+    """
+    read = {name for name in program.outputs if name is not None}
+    read.update(name for step in program.steps for name in _values_read(step))
+    taken = {name for step in program.steps for name in reads_of(step)}
+    unread = {name for name in taken - read if program.buffers[name].role == "temp"}
+    steps: list[Step] = []
+    for step in program.steps:
+        if not (isinstance(step, Nest) and unread.issuperset(writes_of(step))):
+            steps.append(step)
+    unread.difference_update(*(writes_of(step) for step in steps))
+    buffers = {
+        name: replace(buffer, role="shape") if name in unread else buffer
+        for name, buffer in program.buffers.items()
+    }
+    return replace(program, steps=tuple(steps), buffers=buffers)
+
+
+def _values_read(step: Step) -> tuple[str, ...]:
+    match step:
+        case Extern(op=op, args=(BufferRef(), *rest)) if op in _SHAPE_OF_FIRST:
+            return reads_of(replace(step, args=tuple(rest)))
+        case Alias(base=base, name=name):
+            return base, name
+    return reads_of(step)

@@ -19,6 +19,7 @@ from .random_programs import random_function
 
 TARGET = Target("cpu", "cpp", "a test", "avx512", 16, 2, 32 << 10, 1 << 20, "g++")
 DEVICE = torch.device("cpu")
+aten = torch.ops.aten
 
 
 def lowered(fn, *inputs) -> LoopProgram:
@@ -166,6 +167,23 @@ def test_draws_keep_their_order():
     result = scheduled(fn, torch.randn(10))
     draws = [step.name for step in result.program.steps if isinstance(step, Extern)]
     assert draws == sorted(draws, key=lambda name: (len(name), name))
+
+
+def test_a_draw_takes_a_shape_that_no_one_fills():
+    result = scheduled(lambda x: aten.bernoulli.p(torch.empty_like(x), 0.7) * x, torch.randn(50))
+    assert [type(step) for step in result.program.steps] == [Extern, Nest]
+    roles = [buffer.role for buffer in result.program.buffers.values()]
+    assert roles.count("shape") == 1
+
+
+def test_a_draw_from_values_reads_them():
+    def fn(x):
+        zeros = torch.empty_like(x)
+        return aten.bernoulli.p(zeros, 0.7), aten.bernoulli.default(x.sigmoid()), zeros + x
+
+    result = scheduled(fn, torch.randn(50))
+    origins = [origin for nest in nests(result) for origin in nest.origins]
+    assert "sigmoid_default" in origins
 
 
 def test_costly_broadcast_is_not_computed_for_every_row():
