@@ -125,7 +125,12 @@ def jit(
     """Tag a function, method, lambda, nn.Module instance (in place) or nn.Module class.
 
     backend: "native", "aot_eager", "eager", or a callable (gm, example_inputs) -> callable.
-    mode: "default", "reduce-overhead" (CUDA graphs) or "max-autotune".
+    mode: "default"; "reduce-overhead" (CUDA graphs, which have no effect on CPU tensors);
+        "max-autotune": several ways to write each kernel (threads, vector registers, blocks and
+        warps, our matrix product or the library's) are built, checked against the default's result
+        and measured on copies of the first call's tensors (gradients: on made-up ones); the fastest
+        is kept, also on disk for later processes. It implies CUDA graphs, as in torch;
+        "max-autotune-no-cudagraphs" does not. `explain` shows what was tried.
     fullgraph: raise `Unsupported` instead of breaking the graph.
     dynamic: True is accepted with a warning: each new shape is compiled anew for now.
     options: further names of `jitmagic.Options`, as a mapping or an Options object.

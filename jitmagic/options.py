@@ -23,7 +23,8 @@ from .errors import OptionError
 __all__ = ["BACKENDS", "MODES", "PRECISIONS", "Options", "disabled_by_environment", "make_options"]
 
 BACKENDS = ("native", "aot_eager", "eager")
-MODES = ("default", "reduce-overhead", "max-autotune")
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 PRECISIONS = ("eager", "fast")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
@@ -41,7 +42,7 @@ class Options:
     inline_depth: int = 64  # calls inlined below the tagged function
     unroll_limit: int = 20_000  # instructions one trace may interpret
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
-    cuda_graphs: bool = False  # on under mode="reduce-overhead"
+    cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
     verify: bool = False
     cxx: str | None = None  # None: look for one; "": there is none
@@ -49,6 +50,11 @@ class Options:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether candidates are measured before a graph is loaded."""
+        return self.mode.startswith("max-autotune")
 
 
 def _from_environment() -> dict[str, Any]:
@@ -89,7 +95,7 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
 
 def _complete(options: Options) -> Options:
     """What one option says about another."""
-    if options.mode == "reduce-overhead" and not options.cuda_graphs:
+    if options.mode in _GRAPH_MODES and not options.cuda_graphs:
         options = replace(options, cuda_graphs=True)
     return options
 

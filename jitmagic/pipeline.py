@@ -2,7 +2,8 @@
 
     compile_frame   snapshot -> Entry (guards, executable or residual) | Skip
       compile_graph   torch-level graph -> callable: backend "native", "aot_eager", "eager", yours
-        build_native    one ATen graph -> executable: lower, schedule, render, load
+        build_native    one ATen graph -> executable: lower, schedule, render, load; when asked,
+                      tune: products before the schedule, kernels before they are rendered
 
 Every stage runs inside `record.stage(name)`, which keeps its result and time for explanations and
 lets the progress line speak. A stage that fails makes the frame run as eager, visibly
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,18 +24,23 @@ from .autograd.joint import trace_joint
 from .autograd.partition import partition
 from .autograd.shell import Once, make_callable
 from .bytecode import FrameSnapshot
-from .codegen import render
+from .codegen import choices, render
+from .codegen.config import Config
+from .codegen.plan import Plan
 from .errors import CompileFailed, FallbackWarning, Unsupported
 from .frame.handle import Handle, Skip
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .graph.verify import verify as verify_graph
 from .guards.read import read_source
+from .loops.ir import LoopProgram
 from .loops.lower import lower
+from .loops.show import show
 from .loops.verify import verify as verify_loops
 from .options import Options
 from .records import CompileRecord
 from .runtime.load import load
-from .schedule import schedule
+from .runtime.tune import example, tune, tune_products
+from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
 from .target import Target, find_target
 from .trace.emit import CannotRestore, Home, emit
@@ -46,6 +52,7 @@ from .trace.template import template_of
 __all__ = ["compile_frame", "flatten"]
 
 Graph = Callable[..., tuple[Any, ...]]
+Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
 
 
@@ -120,7 +127,11 @@ def compile_graph(
         if not callable(made):
             raise CompileFailed(f"the backend returned {made!r}, which is not callable")
         return _as_tuple(made)
-    return _compile_ahead(traced.graph, specs, options, record)
+
+    def given() -> list[torch.Tensor]:
+        return [read_source(entry.source, snapshot) for entry in traced.inputs]
+
+    return _compile_ahead(traced.graph, specs, options, record, given)
 
 
 def _as_tuple(run: Callable[..., Any]) -> Graph:
@@ -138,13 +149,14 @@ def _compile_ahead(
     specs: Sequence[TensorSpec],
     options: Options,
     record: CompileRecord,
+    given: Examples,
 ) -> Graph:
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
     with record.stage("partition") as stage:
         parts = stage.keep(partition(joint))
     build = _build_replay if options.backend == "aot_eager" else _build_graph
-    forward = build(parts.forward, "forward", options, record)
+    forward = build(parts.forward, "forward", options, record, given)
     backward: Once | None = None
     if parts.backward is not None:
         module = parts.backward
@@ -161,7 +173,7 @@ def _build_backward(
 ) -> Graph:
     """Built at its first use, when the forward has run and the frame cannot be eager any more."""
     try:
-        return build(gm, "backward", options, record)
+        return build(gm, "backward", options, record, lambda: _made_up(gm))
     except Exception as error:  # whatever a stage raised: the gradients still have a right answer
         warnings.warn(
             f"the backward of {record.name} could not be compiled and is replayed op by op: "
@@ -169,12 +181,16 @@ def _build_backward(
             FallbackWarning,
             stacklevel=2,
         )
-        return _build_replay(gm, "backward", options, record)
+        return _build_replay(gm)
 
 
-def _build_replay(
-    gm: torch.fx.GraphModule, name: str, options: Options, record: CompileRecord
-) -> Graph:
+def _made_up(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
+    """Tensors of the right kind: what a backward is given is not known when it is compiled."""
+    specs = [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
+    return [example(spec.shape, spec.stride, spec.dtype, spec.device) for spec in specs]
+
+
+def _build_replay(gm: torch.fx.GraphModule, *unused: object) -> Graph:
     """Plain ATen replay: the graph's own Python code, below autograd."""
     forward = gm.forward
 
@@ -186,7 +202,7 @@ def _build_replay(
 
 
 def _build_graph(
-    gm: torch.fx.GraphModule, name: str, options: Options, record: CompileRecord
+    gm: torch.fx.GraphModule, name: str, options: Options, record: CompileRecord, given: Examples
 ) -> Graph:
     """Kernels of the best tier that works; one that fails hands over to the next, visibly."""
     device = _device_of(gm)
@@ -195,7 +211,7 @@ def _build_graph(
         _warn_no_compiler(target, options)
     while target.tier != "aten":
         try:
-            return build_native(gm, name, target, options, record)
+            return build_native(gm, name, target, options, record, given)
         except (CompileFailed, ImportError) as error:
             weaker = replace(options, cpu_tier="numba" if target.tier == "cpp" else "aten")
             lower_tier = find_target(device, weaker)
@@ -203,7 +219,7 @@ def _build_graph(
                 lower_tier = replace(target, tier="aten")
             _warn_fallback(name, target, lower_tier, error)
             target, options = lower_tier, weaker
-    return _build_replay(gm, name, options, record)
+    return _build_replay(gm)
 
 
 def _warn_no_compiler(target: Target, options: Options) -> None:
@@ -241,20 +257,64 @@ def build_native(
     target: Target,
     options: Options,
     record: CompileRecord,
+    given: Examples,
 ) -> Graph:
     """One ATen graph to one executable."""
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(lower(gm, name))
         if options.verify:
             verify_loops(program)
+    ours = _tune_products(program, target, options, record, given) if options.tunes else {}
     with record.stage(f"{name}: schedule") as stage:
-        plan = stage.keep(schedule(program, target, options))
+        plan = stage.keep(schedule(program, target, options, ours))
         if options.verify:
             verify_loops(plan.program)
+    configs = _tune_kernels(plan, target, options, record, given) if options.tunes else {}
     with record.stage(f"{name}: render") as stage:
-        rendered = stage.keep(render(plan, target))
+        rendered = stage.keep(render(plan, target, configs))
     with record.stage(f"{name}: load") as stage:
         loaded = stage.keep(load(*rendered, target, options))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return loaded.run
+
+
+# ------------------------------------------------------------------------------ max-autotune
+
+
+def _tune_products(
+    program: LoopProgram,
+    target: Target,
+    options: Options,
+    record: CompileRecord,
+    given: Examples,
+) -> Mapping[str, bool]:
+    """Which matrix products are kernels of ours, by measurements of the whole graph."""
+    products = product_choices(program, target, options)
+    if not products:
+        return {}
+    plainly = replace(options, cuda_graphs=False)
+
+    def make(ours: Mapping[str, bool]) -> tuple[Plan, Graph]:
+        rendered = render(schedule(program, target, options, ours), target)
+        return rendered[0], load(*rendered, target, plainly).run
+
+    with record.stage(f"{program.name}: tune") as stage:
+        text = show(program)
+        ours, found = tune_products(products, make, given, text, target, options, tell=stage.say)
+        stage.keep(found)
+    return ours
+
+
+def _tune_kernels(
+    plan: Schedule,
+    target: Target,
+    options: Options,
+    record: CompileRecord,
+    given: Examples,
+) -> Mapping[str, Config]:
+    """How each kernel is to be written, by measurements of the kernels."""
+    with record.stage(f"{plan.program.name}: tune") as stage:
+        steps, _ = render(plan, target)
+        found = tune(steps, choices(plan, target), given, target, options, tell=stage.say)
+        return stage.keep(found).configs

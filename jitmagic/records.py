@@ -33,6 +33,10 @@ class StageRecord:
         self.result = result
         return result
 
+    def say(self, detail: str) -> None:
+        """How far the stage is; the progress line looks at it while it waits."""
+        self.detail = detail
+
 
 class Later(Protocol):
     """Something that is compiled when it is first called for."""

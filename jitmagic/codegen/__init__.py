@@ -1,13 +1,14 @@
 """From a Schedule to a Plan and the text of its kernels.
 
-In: the schedule, the target. Out: (Plan, KernelSource or None). A renderer is a class with
-`language` and `render(nests, buffers, target) -> KernelSource`; the table below says which one
-serves which tier.
+In: the schedule, the target, for some kernels a Config. Out: (Plan, KernelSource or None). A
+renderer is a class with `language` and `render(nests, buffers, target, configs) -> KernelSource`;
+the table below says which one serves which tier. `choices` gives the texts a kernel may have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from ..errors import CompileFailed
@@ -15,13 +16,17 @@ from ..loops.ir import Buffer, Nest
 from ..schedule.result import Schedule
 from ..target import Target
 from .build_plan import build_plan
+from .config import Config, KernelChoice
 from .cpp import CppRenderer
 from .distinct import distinct_kernels
 from .numba import NumbaRenderer
 from .plan import KernelSource, Plan
+from .structure import structure
 from .triton import TritonRenderer
 
-__all__ = ["RENDERERS", "Renderer", "render"]
+__all__ = ["RENDERERS", "Renderer", "choices", "render"]
+
+Configs = Mapping[str, Config]
 
 
 class Renderer(Protocol):
@@ -30,9 +35,21 @@ class Renderer(Protocol):
     language: str
 
     def render(
-        self, nests: Sequence[Nest], buffers: Mapping[str, Buffer], target: Target
+        self,
+        nests: Sequence[Nest],
+        buffers: Mapping[str, Buffer],
+        target: Target,
+        configs: Configs = ...,
     ) -> KernelSource:
-        """One symbol per nest, named after it; arguments in the order of `nest_arguments`."""
+        """One symbol per nest, named after it; arguments in the order of `nest_arguments`. A nest
+        whose name is not in `configs` is written as the heuristics say.
+        """
+        ...
+
+    def candidates(
+        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+    ) -> tuple[Config, ...]:
+        """Configs worth measuring for one nest, the default not among them."""
         ...
 
 
@@ -43,7 +60,9 @@ RENDERERS: Mapping[str, type[Renderer]] = {
 }
 
 
-def render(schedule: Schedule, target: Target) -> tuple[Plan, KernelSource | None]:
+def render(
+    schedule: Schedule, target: Target, configs: Configs = MappingProxyType({})
+) -> tuple[Plan, KernelSource | None]:
     """The plan of one call, and the source of its kernels (None when it launches none)."""
     program = schedule.program
     nests = [step for step in program.steps if isinstance(step, Nest)]
@@ -53,5 +72,21 @@ def render(schedule: Schedule, target: Target) -> tuple[Plan, KernelSource | Non
         return plan, None
     if target.tier not in RENDERERS:
         raise CompileFailed(f"no code generator writes kernels for tier {target.tier!r}")
-    source = RENDERERS[target.tier]().render(chosen, program.buffers, target)
+    source = RENDERERS[target.tier]().render(chosen, program.buffers, target, configs)
     return plan, source
+
+
+def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
+    """For every kernel that `render` writes, the texts it may have; equal texts only once."""
+    program, renderer = schedule.program, RENDERERS[target.tier]()
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    made = []
+    for nest in distinct_kernels(nests, program.buffers)[0]:
+        texts: dict[object, tuple[Config, KernelSource]] = {}
+        for config in (Config(), *renderer.candidates(nest, program.buffers, target)):
+            source = renderer.render([nest], program.buffers, target, {nest.name: config})
+            texts.setdefault((source.text, source.grids.get(nest.name)), (config, source))
+        configs, sources = zip(*texts.values(), strict=True)
+        written = len(structure(nest, program.buffers).written)
+        made.append(KernelChoice(nest.name, configs, sources, written))
+    return tuple(made)

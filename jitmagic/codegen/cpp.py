@@ -1,22 +1,27 @@
 """The C++ renderer: one translation unit per graph, one function per fused nest.
 
-In: the nests of a schedule, the buffers, the target. Out: KernelSource of language "cpp"; every
-function has the kernel ABI `extern "C" int NAME(void* const* args)` and returns 1 when a run-time
-index was out of range, else 0. The text depends on nothing but the arguments: equal graphs give
-equal text.
+In: the nests of a schedule, the buffers, the target, configs. Out: KernelSource of language "cpp";
+every function has the kernel ABI `extern "C" int NAME(void* const* args)` and returns 1 when a
+run-time index was out of range, else 0. The text depends on nothing but the arguments: equal graphs
+give equal text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 
 from ..loops.ir import Buffer, Nest
+from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
 from ..target import Target
+from .config import Config, CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
+from .cpp_product import product_in
 from .cpp_text import argument_names
 from .cpp_values import Body
 from .lanes import choose_lanes
@@ -31,26 +36,54 @@ class CppRenderer:
 
     language = "cpp"
 
+    def candidates(
+        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+    ) -> tuple[Config, ...]:
+        """One thread or all, where the work leaves it open; one, two or four registers a step."""
+        one = structure(nest, buffers)
+        if product_in(one) is not None:
+            return ()  # gemm.h chooses by itself
+        costs = (extent_product(s.inner) * value_cost(s.value) for s in nest.stores)
+        threads = _thread_wishes(extent_product(nest.outer) * sum(costs), target)
+        return tuple(CppConfig(t, r) for t in threads for r in (0, 1, 2, 4))
+
     def render(
-        self, nests: Sequence[Nest], buffers: Mapping[str, Buffer], target: Target
+        self,
+        nests: Sequence[Nest],
+        buffers: Mapping[str, Buffer],
+        target: Target,
+        configs: Mapping[str, Config] = MappingProxyType({}),
     ) -> KernelSource:
         """Text of all kernels, and the argument dtypes of each."""
         symbols: dict[str, tuple[torch.dtype, ...]] = {}
         functions: list[str] = []
         for nest in nests:
             one = structure(nest, buffers)
-            functions.append("\n".join(_function(one, buffers, target)))
+            functions.append("\n".join(_function(one, buffers, target, configs.get(nest.name))))
             symbols[one.name] = tuple(buffers[name].dtype for name in one.arguments)
         text = "\n\n".join(functions)
         return KernelSource(self.language, f"{_head(text)}\n{text}\n", symbols)
 
 
-def _function(one: Structure, buffers: Mapping[str, Buffer], target: Target) -> list[str]:
+def _thread_wishes(work: int, target: Target) -> tuple[str, ...]:
+    """The counts of threads to try: near the threshold of the heuristic both, else its own."""
+    if target.threads == 1 or not PARALLEL_WORK // 8 < work < PARALLEL_WORK * 64:
+        return ("auto",)
+    return ("one", "all")
+
+
+def _function(
+    one: Structure, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+) -> list[str]:
+    wishes = config if isinstance(config, CppConfig) else CppConfig()
+    if wishes.threads == "one":
+        target = replace(target, threads=1)
     names = argument_names(one.arguments)
     body = Body(one, names, buffers)
-    lanes = choose_lanes(one, target)
+    lanes = choose_lanes(one, target, wishes.registers)
     passes = PassWriter(one, lanes, body)
-    return KernelWriter(one, lanes, target, buffers, names, body, passes).function()
+    everywhere = wishes.threads == "all"
+    return KernelWriter(one, lanes, target, buffers, names, body, passes, everywhere).function()
 
 
 def _head(text: str) -> str:

@@ -36,7 +36,9 @@ GRAIN = 30_000  # work of one piece handed to a thread
 
 @dataclass(slots=True)
 class KernelWriter:
-    """Writes one function; `body` holds the scopes."""
+    """Writes one function; `body` holds the scopes. `everywhere`: all threads, however little work
+    there is.
+    """
 
     one: Structure
     lanes: Lanes
@@ -45,6 +47,7 @@ class KernelWriter:
     names: Mapping[str, str]
     body: Body
     passes: PassWriter
+    everywhere: bool = False
 
     def function(self) -> list[str]:
         """The whole function."""
@@ -107,7 +110,14 @@ class KernelWriter:
     def _parallel(self, points: int) -> bool:
         adds = any(store.mode == "add" for p in self.one.passes for store in p.stores)
         work = points * self._work()
-        return not adds and self.target.threads > 1 and work // self._speed() > PARALLEL_WORK // 4
+        if adds or self.target.threads == 1:
+            return False
+        return self.everywhere or work // self._speed() > PARALLEL_WORK // 4
+
+    def _grain(self, work: int, units: int) -> int:
+        """How many of the units, of so much work each, a thread is handed at least."""
+        each = -(-units // self.target.threads)
+        return max(1, each if self.everywhere else min(GRAIN // max(work, 1), each))
 
     def _speed(self) -> int:
         """How many units of work one step of a vector loop does."""
@@ -120,8 +130,7 @@ class KernelWriter:
         if not axes or not self._parallel(rows):
             self.passes.serial(axes)
             return len(axes)
-        work = max(self._work() // self._speed(), 1)
-        grain = max(1, min(GRAIN // work, -(-rows // self.target.threads)))
+        grain = self._grain(self._work() // self._speed(), rows)
         body = self.body
         body.open(
             f"jm::parallel_for({rows}, {grain}, [&](int64_t begin, int64_t end) {{", footer="});"
@@ -190,8 +199,7 @@ class KernelWriter:
         if not self._parallel(rows * lane.extent):
             self.passes.serial(others)
             return len(others)
-        grain = max(1, min(GRAIN // max(work, 1), -(-rows // self.target.threads)))
-        return self._flat_rows(others, rows, grain)
+        return self._flat_rows(others, rows, self._grain(work, rows))
 
     def _flat_rows(self, axes: tuple[Axis, ...], rows: int, grain: int) -> int:
         header = f"jm::parallel_for({rows}, {grain}, [&](int64_t begin, int64_t end) {{"
@@ -219,8 +227,7 @@ class KernelWriter:
             self._block(f"jm::blocks<{width}>(0, {lane.extent}", lane, width)
             return
         blocks = -(-lane.extent // width)
-        work = max(self._work() * width // self._speed(), 1)
-        grain = max(1, min(GRAIN // work, -(-blocks // self.target.threads)))
+        grain = self._grain(self._work() * width // self._speed(), blocks)
         header = f"jm::parallel_for({blocks}, {grain}, [&](int64_t begin, int64_t end) {{"
         self.body.open(header, footer="});")
         end = f"end * {width}"

@@ -42,9 +42,31 @@ def lane_step(offset: Expr, lane: Axis, one: Structure) -> int | None:
     return coefficient(offset, lane)
 
 
-def choose_lanes(one: Structure, target: Target) -> Lanes:
-    """Compare the best outer axis with the best axis of every pass."""
+def choose_lanes(one: Structure, target: Target, registers: int = 0) -> Lanes:
+    """Compare the best outer axis with the best axis of every pass; `registers` overrules how many
+    of them a step takes.
+    """
     base = _native_lanes(one, target)
+    chosen = _by_accesses(one, target, base)
+    return chosen if not registers else _with_width(chosen, registers * base)
+
+
+def _with_width(lanes: Lanes, wanted: int) -> Lanes:
+    """The same axes, with the wanted number of lanes as far as their extents go."""
+
+    def width(axis: Axis) -> int:
+        fits = wanted
+        while fits > 4 and axis.extent < fits:
+            fits //= 2
+        return fits
+
+    if lanes.outer is not None:
+        return Lanes(lanes.outer, width(lanes.outer), lanes.passes)
+    passes = tuple((axis, 1 if axis is None else width(axis)) for axis, _ in lanes.passes)
+    return Lanes(None, 1, passes)
+
+
+def _by_accesses(one: Structure, target: Target, base: int) -> Lanes:
     scalar = tuple((None, 1) for _ in one.passes)
     outer, outer_score = _best(one.outer, one, one.passes)
     inner = [_best(p.axes, one, (p,)) if p.axes else (None, 0) for p in one.passes]

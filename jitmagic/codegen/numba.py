@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 
@@ -18,6 +19,7 @@ from ..errors import ToolchainError
 from ..loops.expr import AxisVar, Expr, Integer, add, mul
 from ..loops.ir import Buffer, Nest, Reduction
 from ..target import Target
+from .config import Config
 from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
 from .numba_values import Body
 from .plan import KernelSource
@@ -43,8 +45,18 @@ class NumbaRenderer:
 
     language = "numba"
 
+    def candidates(
+        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+    ) -> tuple[Config, ...]:
+        """None: a scalar loop on one thread leaves nothing to choose."""
+        return ()
+
     def render(
-        self, nests: Sequence[Nest], buffers: Mapping[str, Buffer], target: Target
+        self,
+        nests: Sequence[Nest],
+        buffers: Mapping[str, Buffer],
+        target: Target,
+        configs: Mapping[str, Config] = MappingProxyType({}),
     ) -> KernelSource:
         """Text of all kernels, and the argument dtypes of each."""
         symbols, functions = {}, []

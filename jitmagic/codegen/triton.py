@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ..errors import ToolchainError
 from ..loops.ir import Buffer, Nest
 from ..target import Target
+from .config import Config, TritonConfig
 from .plan import KernelSource, LaunchGrid
 from .structure import Structure, structure
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES
-from .triton_tile import choose_tile
+from .triton_tile import choose_tile, tile_candidates
 
 __all__ = ["TritonRenderer"]
 
@@ -39,14 +41,25 @@ class TritonRenderer:
 
     language = "triton"
 
+    def candidates(
+        self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
+    ) -> tuple[Config, ...]:
+        """Neighbours of the tile that the heuristics choose."""
+        return tile_candidates(structure(nest, buffers), target)
+
     def render(
-        self, nests: Sequence[Nest], buffers: Mapping[str, Buffer], target: Target
+        self,
+        nests: Sequence[Nest],
+        buffers: Mapping[str, Buffer],
+        target: Target,
+        configs: Mapping[str, Config] = MappingProxyType({}),
     ) -> KernelSource:
         """One function per nest."""
         symbols, grids, functions = {}, {}, []
         for nest in nests:
             one = structure(nest, buffers)
-            text, grids[nest.name] = _function(one, buffers, target)
+            wishes = configs.get(nest.name)
+            text, grids[nest.name] = _function(one, buffers, target, wishes)
             functions.append(text)
             symbols[nest.name] = tuple(buffers[name].dtype for name in one.arguments)
         body = "\n\n\n".join(functions)
@@ -60,12 +73,13 @@ def _helpers(body: str) -> list[str]:
 
 
 def _function(
-    one: Structure, buffers: Mapping[str, Buffer], target: Target
+    one: Structure, buffers: Mapping[str, Buffer], target: Target, config: Config | None
 ) -> tuple[str, LaunchGrid]:
     for name in one.arguments:
         if buffers[name].dtype not in TL_DTYPES:
             raise ToolchainError("triton", one.name, f"no Triton for {buffers[name].dtype} tensors")
-    tile = choose_tile(one, target)
+    wishes = config if isinstance(config, TritonConfig) else TritonConfig()
+    tile = choose_tile(one, target, wishes)
     names = _parameters(one.arguments)
     lines = [*_comment(one.origins), *kernel_lines(one, tile, names, buffers)]
     head = f"@triton.jit\ndef {one.name}({', '.join(names.values())}):\n"

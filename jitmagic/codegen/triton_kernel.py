@@ -167,7 +167,10 @@ class _Kernel(Values):
         """In steps: lanes accumulate by themselves and are combined after the loop."""
         started = [self._start(node, block) for node in part.reductions]
         at = f"{block.name}_at"
-        self.scopes.append(Scope(f"for {at} in range(0, {block.extent}, {block.size}):"))
+        steps = f"range(0, {block.extent}, {block.size})"
+        if self.tile.stages:
+            steps = f"tl.{steps[:-1]}, num_stages={self.tile.stages})"
+        self.scopes.append(Scope(f"for {at} in {steps}:"))
         self.open_block(block, at, 1)
         flat = self.scopes[-1].flat[block]
         for node, (held, places) in zip(part.reductions, started, strict=True):

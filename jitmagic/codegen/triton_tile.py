@@ -12,15 +12,16 @@ wide outer blocks, so that neighbouring threads touch neighbouring elements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ..loops.expr import Axis, bounds
 from ..loops.ir import IndexValue, Load, walk
 from ..target import Target
+from .config import TritonConfig
 from .structure import Structure, coefficient
 
-__all__ = ["Block", "Tile", "choose_tile"]
+__all__ = ["Block", "Tile", "choose_tile", "tile_candidates"]
 
 POINTS = 1024  # elements of one program of a pointwise nest
 ROW = 16384  # elements of one program that still fit its registers
@@ -59,6 +60,7 @@ class Tile:
     inner: Mapping[tuple[Axis, ...], Block]
     warps: int
     wide: bool  # offsets need 64 bits
+    stages: int = 0  # loads in flight in a loop over steps; 0: as Triton likes
 
     @property
     def programs(self) -> int:
@@ -74,13 +76,51 @@ class Tile:
         return len(self.spread) + bool(self.inner)
 
 
-def choose_tile(one: Structure, target: Target) -> Tile:
-    """Pick the shape of a program's tile."""
+_AS_IT_COMES = TritonConfig()
+
+
+def choose_tile(one: Structure, target: Target, wishes: TritonConfig = _AS_IT_COMES) -> Tile:
+    """Pick the shape of a program's tile, by the wishes where there are any."""
     inner = tuple(dict.fromkeys(part.axes for part in one.passes if part.axes))
     wide = _reaches_far(one)
     if not inner:
-        return _points(one, target, wide)
-    return _rows(one, inner, target, wide)
+        tile = _points(one, target, wide, wishes)
+    else:
+        tile = _rows(one, inner, target, wide, wishes)
+    return replace(tile, warps=wishes.warps or tile.warps, stages=wishes.stages)
+
+
+def tile_candidates(one: Structure, target: Target) -> tuple[TritonConfig, ...]:
+    """Configs around what the heuristics choose: other warps, other blocks, the other way to take
+    a long extent.
+    """
+    tile = choose_tile(one, target)
+    warps = [w for w in (tile.warps // 2, tile.warps * 2) if 1 <= w <= MOST_WARPS]
+    found = [TritonConfig(warps=w) for w in warps]
+    if tile.inner:
+        return (*found, *_row_candidates(tile))
+    if len(tile.spread) > 1:
+        return (*found, *(TritonConfig(side=s, warps=w) for s in (16, 64) for w in (4, 8)))
+    (block,) = tile.outer if tile.outer else (None,)
+    if block is None or block.count == 1:
+        return tuple(found)
+    sizes = [s for s in (block.size // 2, block.size * 2, block.size * 4) if s <= 4 * POINTS]
+    found += [TritonConfig(points=s) for s in sizes]
+    return (*found, *(TritonConfig(points=s, warps=8) for s in sizes if s > block.size))
+
+
+def _row_candidates(tile: Tile) -> list[TritonConfig]:
+    longest = max(block.size for block in tile.inner.values())
+    found = []
+    if tile.outer and tile.outer[0].count > 1:
+        height = tile.outer[0].size
+        heights = [h for h in (height // 2, height * 2) if h and h * longest <= 2 * ROW]
+        found += [TritonConfig(rows=h) for h in heights]
+    looped = any(block.count > 1 for block in tile.inner.values())
+    if looped:
+        found += [TritonConfig(stages=n) for n in (2, 3)]
+    steps = (1024, 2048, 4096, 8192) if looped or longest > 1024 else ()
+    return [*found, *(TritonConfig(step=s) for s in steps)]
 
 
 def _reaches_far(one: Structure) -> bool:
@@ -107,12 +147,12 @@ def _multiprocessors(target: Target) -> int:
 # -- pointwise ------------------------------------------------------------------------------------
 
 
-def _points(one: Structure, target: Target, wide: bool) -> Tile:
+def _points(one: Structure, target: Target, wide: bool, wishes: TritonConfig) -> Tile:
     count = _extent(one.outer)
     if count >= POINTS and (pair := _transposed(one)) is not None:
-        return _square(one, *pair, wide)
+        return _square(one, *pair, wide, wishes.side or SQUARE)
     fair = _power(-(-count // (4 * _multiprocessors(target))))
-    size = min(max(fair, 128), POINTS, _power(count))
+    size = min(wishes.points or min(max(fair, 128), POINTS), _power(count))
     return Tile((Block("x", one.outer, count, size),), {}, _warps(size, 256), wide)
 
 
@@ -133,27 +173,34 @@ def _transposed(one: Structure) -> tuple[Axis, Axis] | None:
     return None
 
 
-def _square(one: Structure, slow: Axis, fast: Axis, wide: bool) -> Tile:
+def _square(one: Structure, slow: Axis, fast: Axis, wide: bool, side: int) -> Tile:
     rest = tuple(axis for axis in one.outer if axis not in (slow, fast))
     blocks = [Block("z", rest, _extent(rest), 1)] if rest else []
     for name, axis in (("y", slow), ("x", fast)):
-        blocks.append(Block(name, (axis,), axis.extent, min(SQUARE, _power(axis.extent))))
+        blocks.append(Block(name, (axis,), axis.extent, min(side, _power(axis.extent))))
     return Tile(tuple(blocks), {}, 4, wide)
 
 
 # -- rows -----------------------------------------------------------------------------------------
 
 
-def _rows(one: Structure, inner: tuple[tuple[Axis, ...], ...], target: Target, wide: bool) -> Tile:
+def _rows(
+    one: Structure,
+    inner: tuple[tuple[Axis, ...], ...],
+    target: Target,
+    wide: bool,
+    wishes: TritonConfig,
+) -> Tile:
     rows = _extent(one.outer)
     longest = _power(max(_extent(axes) for axes in inner))
     across = one.outer and _lies_across(one)
-    height = _height(rows, longest, bool(across), target)
-    limit = max((ROW // 2 if across else ROW) // height, 16)
+    height = min(wishes.rows, _power(rows)) or _height(rows, longest, bool(across), target)
+    limit = max((wishes.step or (ROW // 2 if across else ROW)) // height, 16)
     sizes = {}
     for axes in inner:
         whole = _power(_extent(axes))
-        sizes[axes] = whole if whole <= limit else max(min(STEP // height, whole), 16)
+        step = (wishes.step or STEP) // height
+        sizes[axes] = whole if whole <= limit else max(min(step, whole), 16)
     outer = (Block("x", one.outer, rows, height),) if one.outer else ()
     blocks = {
         axes: Block(f"r{n}" if n else "r", axes, _extent(axes), sizes[axes])

@@ -21,7 +21,7 @@ from ..loops.ir import Extern
 from ..records import CompileRecord, Journal
 from ..trace.result import Break, Trace
 
-__all__ = ["BreakReport", "Explanation", "KernelReport", "explain", "explanation_of"]
+__all__ = ["BreakReport", "Explanation", "KernelReport", "TrialReport", "explain", "explanation_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,18 @@ class KernelReport:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """One way that mode="max-autotune" tried to do something; seconds of one run, 0 if none."""
+
+    graph: str
+    subject: str  # a kernel, or a matrix product
+    config: str
+    seconds: float
+    outcome: str  # "chosen" | "slower" | "wrong result" | "failed: why"
+    measured: bool  # by this compile; else it is remembered from an earlier one
+
+
 @dataclass(frozen=True, repr=False)
 class Explanation:
     """Everything known about one compiled function. Times in seconds."""
@@ -67,6 +79,8 @@ class Explanation:
     cache_hits: int
     outcomes: tuple[str, ...] = field(default=())  # "eager: why" of frames that were not compiled
     waiting: int = 0  # backwards that are compiled when they are first used
+    trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
+    untuned: tuple[str, ...] = ()  # what it did not try, and why
 
     @property
     def seconds(self) -> float:
@@ -155,6 +169,13 @@ def describe_journal(
         cache_hits=sum(record.cache_hits for record in records),
         outcomes=tuple(r.outcome for r in records if r.outcome not in ("compiled", "running")),
         waiting=sum(len(record.waiting()) for record in records),
+        trials=tuple(trial for record in records for trial in _trials(record)),
+        untuned=tuple(
+            f"{graph}: not tuned: {tuned.reason}"
+            for record in records
+            for graph, tuned in _stages(record, "tune")
+            if tuned.reason
+        ),
     )
 
 
@@ -201,6 +222,14 @@ def _externs(record: CompileRecord) -> list[tuple[str, str]]:
         for _, schedule in _stages(record, "schedule")
         for step in schedule.program.steps
         if isinstance(step, Extern)
+    ]
+
+
+def _trials(record: CompileRecord) -> list[TrialReport]:
+    return [
+        TrialReport(graph, t.subject, t.config, t.seconds, t.outcome, t.measured)
+        for graph, tuned in _stages(record, "tune")
+        for t in tuned.trials
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 
 from .explain import Explanation
-from .report import elsewhere, headline, notes, source_rows
+from .report import TRIAL_COLUMNS, elsewhere, headline, notes, source_rows, trial_rows
 
 __all__ = ["html_report"]
 
@@ -40,6 +40,7 @@ def html_report(found: Explanation) -> str:
         _kernels(found),
         _details("ATen calls left whole", [f"{op}  ({why})" for op, why in found.externs]),
         _details("fusion decisions", found.decisions),
+        _trials(found),
         _times(found),
         "</div>",
     ]
@@ -81,6 +82,18 @@ def _kernels(found: Explanation) -> str:
         f"<table>{head}{rows}</table>"
         f"<details><summary>generated source</summary>{sources}</details></details>"
     )
+
+
+def _trials(found: Explanation) -> str:
+    if not found.trials:
+        return ""
+    head = "".join(f"<th>{column}</th>" for column in TRIAL_COLUMNS)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in trial_rows(found)
+    )
+    title = f"<summary>tuning ({len(found.trials)})</summary>"
+    return f"<details>{title}<table><tr>{head}</tr>{rows}</table></details>"
 
 
 def _times(found: Explanation) -> str:

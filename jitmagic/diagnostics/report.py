@@ -16,7 +16,18 @@ from rich.text import Text
 
 from .explain import BreakReport, Explanation
 
-__all__ = ["elsewhere", "headline", "notes", "rich_report", "source_rows", "text_report"]
+__all__ = [
+    "TRIAL_COLUMNS",
+    "elsewhere",
+    "headline",
+    "notes",
+    "rich_report",
+    "source_rows",
+    "text_report",
+    "trial_rows",
+]
+
+TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
 
 def headline(found: Explanation) -> str:
@@ -34,9 +45,26 @@ def headline(found: Explanation) -> str:
 
 def notes(found: Explanation) -> list[str]:
     """What a reader of the kernels and times has to know: what is not among them."""
-    if not found.waiting:
-        return []
-    return [f"{_count(found.waiting, 'backward')} not compiled yet: that happens at the first use"]
+    told = list(found.untuned)
+    if found.waiting:
+        told.append(
+            f"{_count(found.waiting, 'backward')} not compiled yet: that happens at the first use"
+        )
+    return told
+
+
+def trial_rows(found: Explanation) -> list[tuple[str, str, str, str, str]]:
+    """(graph, what, how, time, outcome) of everything that max-autotune tried."""
+    return [
+        (
+            trial.graph,
+            trial.subject,
+            trial.config,
+            f"{trial.seconds * 1e6:.1f} µs" if trial.seconds else "",
+            trial.outcome + ("" if trial.measured else " (in an earlier process)"),
+        )
+        for trial in found.trials
+    ]
 
 
 def _count(number: int, noun: str) -> str:
@@ -78,6 +106,8 @@ def rich_report(found: Explanation) -> RenderableType:
     if found.kernels:
         parts.append(_kernel_table(found))
     parts.extend(Text(f"  left whole: {op}  ({why})") for op, why in found.externs)
+    if found.trials:
+        parts.append(_trial_table(found))
     parts.append(_time_table(found))
     return Panel(Group(*parts), title=f"jitmagic explain: {found.name}", title_align="left")
 
@@ -100,6 +130,15 @@ def _kernel_table(found: Explanation) -> Table:
         table.add_column(column)
     for kernel in found.kernels:
         table.add_row(kernel.name, kernel.graph, kernel.language, ", ".join(kernel.computes))
+    return table
+
+
+def _trial_table(found: Explanation) -> Table:
+    table = Table(title="tuning", title_justify="left", box=None)
+    for column in TRIAL_COLUMNS:
+        table.add_column(column, justify="right" if column == "time" else "left")
+    for row, trial in zip(trial_rows(found), found.trials, strict=True):
+        table.add_row(*row, style="bold" if trial.outcome == "chosen" else "")
     return table
 
 

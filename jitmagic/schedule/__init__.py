@@ -7,7 +7,9 @@ a sentence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from ..loops.ir import LoopProgram, Nest
 from ..options import Options
@@ -18,19 +20,26 @@ from .fuse import Fusion, fuse
 from .groups import Groups
 from .memory import plan_memory
 from .order import ordered_program
-from .products import with_small_products
+from .products import open_products, with_small_products
 from .result import Decision, Schedule
 from .split import split_reductions
 from .tile import drop_unit_axes
 
-__all__ = ["Decision", "Schedule", "schedule"]
+__all__ = ["Decision", "Schedule", "product_choices", "schedule"]
 
 
-def schedule(program: LoopProgram, target: Target, options: Options) -> Schedule:
-    """Fuse, order and place in memory."""
+def schedule(
+    program: LoopProgram,
+    target: Target,
+    options: Options,
+    ours: Mapping[str, bool] = MappingProxyType({}),
+) -> Schedule:
+    """Fuse, order and place in memory. `ours`: which matrix products are to be kernels of ours and
+    which the library's, by step name, where a measurement knows better than their size.
+    """
     products: list[Decision] = []
-    if options.fuse and target.tier == "cpp" and target.isa != "scalar":
-        program, products = with_small_products(program)
+    if _makes_products(target, options):
+        program, products = with_small_products(program, ours)
     program = _prepared(program)
     graph = analyse(program)
     fusion = Fusion(program, graph, target, Groups(program, graph), products)
@@ -40,6 +49,17 @@ def schedule(program: LoopProgram, target: Target, options: Options) -> Schedule
     fused = split_reductions(ordered_program(fusion, exact), target)
     memory = plan_memory(fused)
     return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, tuple(fusion.decisions))
+
+
+def product_choices(
+    program: LoopProgram, target: Target, options: Options
+) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """Matrix products that can be done in two ways, see `open_products`."""
+    return open_products(program) if _makes_products(target, options) else {}
+
+
+def _makes_products(target: Target, options: Options) -> bool:
+    return options.fuse and target.tier == "cpp" and target.isa != "scalar"
 
 
 def _prepared(program: LoopProgram) -> LoopProgram:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 
@@ -40,12 +41,14 @@ __all__ = [
     "SMALL",
     "Product",
     "contiguous_stores",
+    "open_products",
     "product_of",
     "reads_operands",
     "with_small_products",
 ]
 
 SMALL = 16 << 20  # multiply-adds
+DOUBTFUL = 256 << 20  # up to here a measurement may find otherwise
 aten = torch.ops.aten
 
 
@@ -98,19 +101,42 @@ def contiguous_stores(
     return any(s.value.dtype == torch.float32 and product.total in walk((s.value,)) for s in stores)
 
 
-def with_small_products(program: LoopProgram) -> tuple[LoopProgram, list[Decision]]:
-    """Replace the small products of a program by nests."""
+def open_products(program: LoopProgram) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """Products that could be kernels of ours: "m x k @ k x n" -> (names of the steps, whether they
+    are, when nobody asks otherwise).
+    """
+    found: dict[str, tuple[tuple[str, ...], bool]] = {}
+    for step in program.steps:
+        nest = _as_nest(step, program.buffers, DOUBTFUL) if isinstance(step, Extern) else None
+        if nest is None:
+            continue
+        product = product_of(nest.outer, (store.value for store in nest.stores))
+        assert product is not None
+        m, n, k = product.m.extent, product.n.extent, product.k.extent
+        label = f"{m} x {k} @ {k} x {n}"
+        names, _ = found.get(label, ((), False))
+        found[label] = ((*names, nest.name), m * n * k <= SMALL)
+    return found
+
+
+def with_small_products(
+    program: LoopProgram, ours: Mapping[str, bool] = MappingProxyType({})
+) -> tuple[LoopProgram, list[Decision]]:
+    """Replace the small products of a program by nests; `ours` overrules the size, by step name."""
     steps, decisions = [], []
     for step in program.steps:
-        nest = _as_nest(step, program.buffers) if isinstance(step, Extern) else None
+        wanted = ours.get(step.name) if isinstance(step, Extern) else None
+        limit = SMALL if wanted is None else DOUBTFUL if wanted else 0
+        nest = _as_nest(step, program.buffers, limit) if isinstance(step, Extern) else None
         if nest is not None:
-            reason = "a small matrix product: a kernel of ours, into which its readers fuse"
+            size = "small" if wanted is None else "measured"
+            reason = f"a {size} matrix product: a kernel of ours, into which its readers fuse"
             decisions.append(Decision(nest.name, str(getattr(step, "op", "")), True, reason))
         steps.append(step if nest is None else nest)
     return replace(program, steps=tuple(steps)), decisions
 
 
-def _as_nest(step: Extern, buffers: Mapping[str, Buffer]) -> Nest | None:
+def _as_nest(step: Extern, buffers: Mapping[str, Buffer], limit: int) -> Nest | None:
     if step.kwargs or len(step.results) != 1 or step.results[0] is None:
         return None
     match step.op, step.args:
@@ -123,14 +149,14 @@ def _as_nest(step: Extern, buffers: Mapping[str, Buffer]) -> Nest | None:
     out = buffers[step.results[0]]
     named = [buffers[name] for name in (a, b, bias) if name is not None]
     (m, k), n = buffers[a].shape, buffers[b].shape[1]
-    if not _fits(m, n, k, [*named, out]):
+    if not _fits(m, n, k, [*named, out], limit):
         return None
     return _nest(step.name, buffers[a], buffers[b], None if bias is None else buffers[bias], out)
 
 
-def _fits(m: int, n: int, k: int, buffers: Sequence[Buffer]) -> bool:
+def _fits(m: int, n: int, k: int, buffers: Sequence[Buffer], limit: int) -> bool:
     plain = all(b.dtype == torch.float32 and b.device.type == "cpu" for b in buffers)
-    return plain and min(m, n, k) >= 2 and m * n * k <= SMALL and buffers[-1].stride == (n, 1)
+    return plain and min(m, n, k) >= 2 and m * n * k <= limit and buffers[-1].stride == (n, 1)
 
 
 def _nest(name: str, a: Buffer, b: Buffer, bias: Buffer | None, out: Buffer) -> Nest:

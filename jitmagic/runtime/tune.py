@@ -1,0 +1,485 @@
+"""tune: which of several ways to do the same is the fastest here, measured.
+
+In: a plan with a choice of texts for its kernels (codegen/config.py), tensors to run it on. Out: a
+Tuned: the config of every kernel, and a Trial for everything that was tried. The plan runs once
+step by step in the Python executor; at the first launch of a kernel its candidates are run and
+timed on the very tensors of that launch. `pick` does the same for whole executables.
+
+Invariants: a candidate wins only if its results were those of the default (sums may be
+reassociated) and if it was faster by more than chance; what a kernel writes is put back before each
+run; the caller's tensors, its random numbers and its generators are as they were, also after
+Ctrl-C. Decisions are kept beside the kernels, under the hash of the texts, the device, the threads
+and the versions: a warm process measures nothing. A plan with operations that are not ATen's is
+left untuned, because running it once more might be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..codegen.config import Config, KernelChoice
+from ..codegen.plan import Call, KernelSource, Launch, Plan
+from ..errors import CompileFailed
+from ..options import Options
+from ..target import Target
+from .execute import PlanRunner
+from .load import load
+from .store import Store, content_key, open_store
+
+__all__ = ["Build", "Timer", "Trial", "Tuned", "clock", "example", "pick", "tune", "tune_products"]
+
+ROUNDS = 5  # measurements of each candidate, in turns; the best counts
+BATCH = 2e-3  # seconds of one measurement, in which short kernels run many times
+MARGIN = 0.97  # a winner takes at most this part of the default's time
+SLACK = 64  # roundings by which reassociated sums may differ, of the largest element
+SLACK_HALF = 2  # the same for 16 bits, which are rounded once, from wider sums
+MOST_PRODUCTS = 8  # each is a build of the whole graph
+_PRODUCT = "product "
+_WHOSE = {True: "our kernel", False: "the library"}
+_VERSION = "1"  # of what is written to disk
+
+Run = Callable[..., Any]
+Timer = Callable[[Run, torch.device], float]
+Build = Callable[[Plan, KernelSource], Run]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One thing tried: `subject` in the way `config`; `seconds` of one run (0: it did not run).
+
+    outcome: "chosen" | "slower" | "wrong result" | "failed: why". `measured`: now, not in an
+    earlier process.
+    """
+
+    subject: str
+    config: str
+    seconds: float
+    outcome: str
+    measured: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """`configs`: kernels that are not to be as the heuristics say. `reason`: why nothing was."""
+
+    configs: Mapping[str, Config] = field(default_factory=dict)
+    trials: tuple[Trial, ...] = ()
+    reason: str = ""
+
+
+def clock(run: Run, device: torch.device) -> float:
+    """Seconds of one call, over a batch of calls."""
+    if device.type == "cuda":
+        return _clock_cuda(run, device)
+    started = time.perf_counter()
+    run()
+    once = time.perf_counter() - started
+    calls = max(1, min(1000, int(BATCH / max(once, 1e-7))))
+    started = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - started) / calls
+
+
+def _clock_cuda(run: Run, device: torch.device, calls: int = 20) -> float:
+    with torch.cuda.device(device):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        run()
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(calls):
+            run()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / calls
+
+
+def example(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: Any) -> Any:
+    """A tensor to measure on where the real one is not known yet: numbers from 0.5 to 1.5, which
+    no logarithm or root minds, and zeros, which are valid as indices.
+    """
+    last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else -1
+    memory = torch.zeros(last + 1, dtype=dtype, device=device)
+    if dtype.is_floating_point or dtype.is_complex:
+        generator = torch.Generator(device=device).manual_seed(0)
+        memory.uniform_(0.5, 1.5, generator=generator) if dtype.is_floating_point else memory.add_(
+            1
+        )
+    return memory.as_strided(shape, stride)
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+
+def tune(
+    plan: Plan,
+    choices: Sequence[KernelChoice],
+    inputs: Callable[[], Sequence[torch.Tensor]],
+    target: Target,
+    options: Options,
+    *,
+    tell: Tell = lambda text: None,
+    timer: Timer = clock,
+    build: Build | None = None,
+) -> Tuned:
+    """The best config of every kernel; `inputs` is called when something has to be measured."""
+    store = open_store(options.cache_dir)
+    open_ones = [choice for choice in choices if len(choice.configs) > 1]
+    known = {choice.kernel: _recall(_key_of(choice, target), store) for choice in open_ones}
+    found = {name: trials for name, trials in known.items() if trials is not None}
+    missing = [choice for choice in open_ones if choice.kernel not in found]
+    reason = "" if open_ones else f"there is nothing to choose for the kernels of {target.tier}"
+    if missing:
+        reason = _why_not(plan)
+        if not reason:
+            given = build or _builder(target, options)
+            tuner = _Tuner(plan, choices, missing, given, timer, tell)
+            tuner.keep = lambda choice, trials: _remember(_key_of(choice, target), trials, store)
+            reason = tuner.run(inputs())
+            found.update(tuner.found)
+    return Tuned(_chosen(open_ones, found), tuple(t for ts in found.values() for t in ts), reason)
+
+
+def _chosen(
+    choices: Sequence[KernelChoice], found: Mapping[str, Sequence[Trial]]
+) -> dict[str, Config]:
+    """The configs of the winners, where they are not the default."""
+    configs = {}
+    for choice in choices:
+        winner = [trial.config for trial in found.get(choice.kernel, ()) if _won(trial)]
+        for config in choice.configs[1:]:
+            if config.label in winner:
+                configs[choice.kernel] = config
+    return configs
+
+
+def _won(trial: Trial) -> bool:
+    return trial.outcome == "chosen"
+
+
+def _why_not(plan: Plan) -> str:
+    """Why the plan must not be run for measuring; empty when it may."""
+    for step in plan.steps:
+        if not isinstance(step, Call):
+            continue
+        if step.op.namespace != "aten":
+            return f"{step.op} is not ATen's: running it once more might be seen"
+        if any(isinstance(part, torch.Generator) for part in (*step.args, *step.kwargs.values())):
+            return f"{step.op} draws from a generator of its own"
+    return ""
+
+
+def _builder(target: Target, options: Options) -> Build:
+    plainly = replace(options, cuda_graphs=False)
+
+    def build(plan: Plan, source: KernelSource) -> Run:
+        return load(plan, source, target, plainly).run
+
+    return build
+
+
+class _Tuner:
+    """Runs the plan once; measures each kernel of `missing` where it first meets it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        choices: Sequence[KernelChoice],
+        missing: Sequence[KernelChoice],
+        build: Build,
+        timer: Timer,
+        tell: Tell,
+    ) -> None:
+        self.plan, self.choices, self.missing = plan, choices, list(missing)
+        self.build, self.timer, self.tell = build, timer, tell
+        self.found: dict[str, tuple[Trial, ...]] = {}
+        self.keep: Callable[[KernelChoice, Sequence[Trial]], None] = lambda choice, trials: None
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> str:
+        """Why it stopped early; empty when all kernels were measured."""
+        mutated = set(self.plan.mutated)
+        own = [_copy(x) if n in mutated else x.detach() for n, x in enumerate(inputs)]
+        try:
+            with _same_random_numbers(self.plan.device):
+                kernels = {choice.kernel: self._kernel(choice) for choice in self.choices}
+                PlanRunner(self.plan, kernels)(*own)
+        except (RuntimeError, IndexError) as error:
+            return _failure(error)
+        return ""
+
+    def _kernel(self, choice: KernelChoice) -> Callable[[list[torch.Tensor]], object]:
+        """What the Python executor launches: the default, measured against the others once."""
+        default: list[Run] = []
+
+        def launch(arguments: list[torch.Tensor]) -> object:
+            if not default:
+                default.append(self.build(self._alone(choice), choice.sources[0]))
+                if choice in self.missing:
+                    self._measure(choice, default[0], arguments)
+            default[0](*arguments)
+            return None
+
+        return launch
+
+    def _alone(self, choice: KernelChoice) -> Plan:
+        """One launch on tensors that are handed in."""
+        count = len(choice.sources[0].symbols[choice.kernel])
+        launch = Launch(choice.kernel, tuple(range(count)))
+        written = tuple(range(count - choice.written, count))
+        device = self.plan.device
+        return Plan(choice.kernel, count, (), (launch,), (), 0, device, written)
+
+    def _measure(self, choice: KernelChoice, default: Run, arguments: list[torch.Tensor]) -> None:
+        number = 1 + self.missing.index(choice)
+        count = len(choice.configs)
+        self.tell(f"kernel {number} of {len(self.missing)}: {choice.kernel} in {count} ways")
+        written = arguments[len(arguments) - choice.written :]
+        before = [_copy(tensor) for tensor in written]
+
+        def restore() -> None:
+            for tensor, saved in zip(written, before, strict=True):
+                tensor.copy_(saved)
+
+        def way(run: Run) -> Callable[[], list[torch.Tensor]]:
+            def once() -> list[torch.Tensor]:
+                run(*arguments)
+                return written
+
+            return once
+
+        built = [default, *self._candidates(choice)]
+        runs = [run if isinstance(run, str) else way(run) for run in built]
+        labels = [config.label for config in choice.configs]
+        ways = list(zip(labels, runs, strict=True))
+        trials = pick(choice.kernel, ways, self.timer, self.plan.device, restore)
+        self.found[choice.kernel] = trials
+        self.keep(choice, trials)
+
+    def _candidates(self, choice: KernelChoice) -> list[Run | str]:
+        """All but the default, built side by side: compilers do not hold the interpreter lock."""
+        plan, sources = self._alone(choice), choice.sources[1:]
+        pool = ThreadPoolExecutor(min(len(sources), os.cpu_count() or 1))
+        try:
+            return list(pool.map(lambda source: _built(lambda: self.build(plan, source)), sources))
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C no further one is begun
+
+
+def _built(make: Callable[[], Run]) -> Run | str:
+    try:
+        return make()
+    except CompileFailed as error:
+        return f"failed: {str(error).splitlines()[0]}"
+
+
+# -- matrix products ------------------------------------------------------------------------------
+
+
+def tune_products(
+    products: Mapping[str, tuple[Sequence[str], bool]],
+    make: Callable[[Mapping[str, bool]], tuple[Plan, Run]],
+    inputs: Callable[[], Sequence[torch.Tensor]],
+    facts: str,
+    target: Target,
+    options: Options,
+    *,
+    tell: Tell = lambda text: None,
+    timer: Timer = clock,
+) -> tuple[dict[str, bool], Tuned]:
+    """Which products are kernels of ours: one after the other the other way, the whole measured.
+
+    products: what it multiplies -> (names of the steps, whether they are ours by themselves);
+    make: those decided otherwise -> the whole plan and its executable; facts: the program, as text.
+    """
+    asked = dict(list(products.items())[:MOST_PRODUCTS])
+    store, key = open_store(options.cache_dir), decision_key(target, facts, repr(asked))
+    trials = _recall(key, store) if asked else ()
+    reason = ""
+    if trials is None:
+        trials, reason = _try_products(asked, make, inputs, tell, timer)
+        if not reason:
+            _remember(key, trials, store)
+    ours: dict[str, bool] = {}
+    for trial in trials:
+        names, by_itself = asked[trial.subject.removeprefix(_PRODUCT)]
+        if _won(trial) and trial.config != _WHOSE[by_itself]:
+            ours.update(dict.fromkeys(names, not by_itself))
+    return ours, Tuned({}, trials, reason)
+
+
+def _try_products(
+    products: Mapping[str, tuple[Sequence[str], bool]],
+    make: Callable[[Mapping[str, bool]], tuple[Plan, Run]],
+    inputs: Callable[[], Sequence[torch.Tensor]],
+    tell: Tell,
+    timer: Timer,
+) -> tuple[tuple[Trial, ...], str]:
+    plan, best = make({})
+    if reason := _why_not(plan):
+        return (), reason
+    given = inputs()
+    own = [_copy(x) if n in plan.mutated else x.detach() for n, x in enumerate(given)]
+    trials: list[Trial] = []
+    try:
+        with _same_random_numbers(plan.device):
+            drawn, decided = torch.get_rng_state(), dict[str, bool]()
+
+            def restore() -> None:
+                torch.set_rng_state(drawn)
+                for n in plan.mutated:
+                    own[n].copy_(given[n])
+
+            for number, (label, (names, by_itself)) in enumerate(products.items(), 1):
+                tell(f"product {number} of {len(products)}: {label}")
+                other = {**decided, **dict.fromkeys(names, not by_itself)}
+                built = _built(lambda other=other: make(other)[1])  # type: ignore[misc]
+                ways = [(_WHOSE[by_itself], best), (_WHOSE[not by_itself], built)]
+                bound = [(w, r if isinstance(r, str) else partial(r, *own)) for w, r in ways]
+                found = pick(f"{_PRODUCT}{label}", bound, timer, plan.device, restore)
+                trials += found
+                if _won(found[1]):
+                    assert not isinstance(built, str)
+                    best, decided = built, other
+    except (RuntimeError, IndexError) as error:
+        return (), _failure(error)
+    return tuple(trials), ""
+
+
+def _failure(error: Exception) -> str:
+    """CompileFailed is a RuntimeError too; whatever it is, eager or the load stage will say it."""
+    return f"running it failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+# -- any ways -------------------------------------------------------------------------------------
+
+
+def pick(
+    subject: str,
+    ways: Sequence[tuple[str, Run | str]],
+    timer: Timer,
+    device: torch.device,
+    restore: Callable[[], None],
+) -> tuple[Trial, ...]:
+    """One trial for each way, exactly one of them chosen. The first is the default: it tells what
+    the result has to be. A way is a callable that gives its results, or why there is none.
+    """
+    runs: dict[str, Run] = {}
+    verdicts: dict[str, str] = {}
+    expected: list[Any] = []
+    for label, run in ways:
+        verdict = run if isinstance(run, str) else _checked(run, expected, restore)
+        if verdict:
+            verdicts[label] = verdict
+        else:
+            assert not isinstance(run, str)
+            runs[label] = run
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(ROUNDS):
+        for label, run in runs.items():
+            restore()
+            best[label] = min(best[label], timer(run, device))
+    restore()
+    first = ways[0][0]
+    winner = min(best, key=lambda label: best[label])
+    if best[winner] > MARGIN * best[first]:
+        winner = first
+    return tuple(
+        Trial(subject, label, best.get(label, 0.0), verdicts.get(label) or _place(label, winner))
+        for label, _ in ways
+    )
+
+
+def _place(label: str, winner: str) -> str:
+    return "chosen" if label == winner else "slower"
+
+
+def _checked(run: Run, expected: list[Any], restore: Callable[[], None]) -> str:
+    """What is wrong with the results, as a verdict; the first call tells what is expected."""
+    restore()
+    if not expected:
+        expected.extend(None if t is None else t.clone() for t in run())
+        return ""
+    try:
+        got = run()
+    except (RuntimeError, IndexError) as error:  # the driver refuses it, say
+        return f"failed: {str(error).splitlines()[0]}"
+    same = all(_alike(a, b) for a, b in zip(got, expected, strict=True))
+    return "" if same else "wrong result"
+
+
+def _alike(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
+    """Equal, or, for floating point, apart by roundings of the largest finite element."""
+    if got is None or expected is None:
+        return got is expected
+    if not expected.dtype.is_floating_point or not expected.numel():
+        return torch.equal(got, expected)
+    wide = torch.float64 if expected.dtype == torch.float64 else torch.float32
+    a, b = got.to(wide), expected.to(wide)
+    sizes = b.abs()[b.isfinite()]
+    largest = float(sizes.max()) if sizes.numel() else 0.0
+    roundings = SLACK_HALF if expected.dtype.itemsize <= 2 else SLACK
+    room = roundings * torch.finfo(expected.dtype).eps
+    return torch.allclose(a, b, rtol=room, atol=room * largest, equal_nan=True)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values and strides in memory of its own."""
+    made = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return made.copy_(tensor.detach())
+
+
+@contextmanager
+def _same_random_numbers(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn inside was not drawn."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        yield
+
+
+# -- the disk -------------------------------------------------------------------------------------
+
+
+def _key_of(choice: KernelChoice, target: Target) -> str:
+    labels = [config.label for config in choice.configs]
+    grids = [source.grids.get(choice.kernel) for source in choice.sources]
+    texts = [source.text for source in choice.sources]
+    return decision_key(target, *labels, repr(grids), *texts)
+
+
+def decision_key(target: Target, *parts: str) -> str:
+    """Under which a decision is kept: the same parts on the same device with the same versions."""
+    return content_key("tune", _VERSION, torch.__version__, repr(target), _device(target), *parts)
+
+
+def _device(target: Target) -> str:
+    return torch.cuda.get_device_name() if target.device == "cuda" else torch.__config__.show()
+
+
+def _recall(key: str, store: Store) -> tuple[Trial, ...] | None:
+    path = store.get(key, ".tuned")
+    if path is None:
+        return None
+    kept = json.loads(path.read_text())
+    return tuple(Trial(subject, how, took, said, False) for subject, how, took, said in kept)
+
+
+def _remember(key: str, trials: Sequence[Trial], store: Store) -> None:
+    text = json.dumps([(t.subject, t.config, t.seconds, t.outcome) for t in trials])
+    store.put(key, ".tuned", lambda path: _write(path, text))
+
+
+def _write(path: Any, text: str) -> None:
+    path.write_text(text)
