@@ -166,7 +166,9 @@ def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
     Without options those of `fn`, when it is tagged. Raises TaggingError as `jit` does.
     """
     known = handle_of(fn) or handle_of(type(fn))
-    chosen = known.options if known is not None and not options else make_options(**options)
+    named = {name: value for name, value in options.items() if name != "options"}
+    given = make_options(options.get("options"), **named)
+    chosen = known.options if known is not None and not options else given
     original = original_of(fn)
     if isinstance(original, type):
         raise TaggingError(f"class {fn.__qualname__}", "it is a class", "use an instance of it")

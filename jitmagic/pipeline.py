@@ -25,8 +25,7 @@ from .autograd.partition import partition
 from .autograd.shell import Once, make_callable
 from .bytecode import FrameSnapshot
 from .codegen import choices, render
-from .codegen.config import Config
-from .codegen.plan import Plan
+from .codegen.plan import Config, Plan
 from .errors import CompileFailed, FallbackWarning, Unsupported
 from .frame.handle import Handle, Skip
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards

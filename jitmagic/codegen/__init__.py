@@ -16,11 +16,10 @@ from ..loops.ir import Buffer, Nest
 from ..schedule.result import Schedule
 from ..target import Target
 from .build_plan import build_plan
-from .config import Config, KernelChoice
 from .cpp import CppRenderer
 from .distinct import distinct_kernels
 from .numba import NumbaRenderer
-from .plan import KernelSource, Plan
+from .plan import Config, KernelChoice, KernelSource, Plan
 from .structure import structure
 from .triton import TritonRenderer
 

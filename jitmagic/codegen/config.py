@@ -7,26 +7,11 @@ for one nest, the default first; runtime/tune.py measures them and never learns 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from .plan import KernelSource
+from .plan import Config
 
-__all__ = ["Config", "CppConfig", "KernelChoice", "TritonConfig"]
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Base: no wishes. `label` tells two configs of one class apart."""
-
-    @property
-    def label(self) -> str:
-        """What differs from the heuristics, in words."""
-        wishes = [
-            f"{field.name}={getattr(self, field.name)}"
-            for field in fields(self)
-            if getattr(self, field.name) != field.default
-        ]
-        return " ".join(wishes) or "default"
+__all__ = ["CppConfig", "TritonConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +38,3 @@ class TritonConfig(Config):
     rows: int = 0
     step: int = 0
     stages: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class KernelChoice:
-    """The texts one kernel may have: `sources[n]` holds it alone, written as `configs[n]` says; the
-    first is the default. Its last `written` arguments are written, the others only read.
-    """
-
-    kernel: str
-    configs: tuple[Config, ...]
-    sources: tuple[KernelSource, ...]
-    written: int

@@ -18,14 +18,14 @@ import torch
 from ..loops.ir import Buffer, Nest
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
 from ..target import Target
-from .config import Config, CppConfig
+from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
 from .cpp_product import product_in
 from .cpp_text import argument_names
 from .cpp_values import Body
 from .lanes import choose_lanes
-from .plan import KernelSource
+from .plan import Config, KernelSource
 from .structure import Structure, structure
 
 __all__ = ["CppRenderer"]

@@ -19,10 +19,9 @@ from ..errors import ToolchainError
 from ..loops.expr import AxisVar, Expr, Integer, add, mul
 from ..loops.ir import Buffer, Nest, Reduction
 from ..target import Target
-from .config import Config
 from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
 from .numba_values import Body
-from .plan import KernelSource
+from .plan import Config, KernelSource
 from .structure import Pass, Structure, passes_in, structure
 
 __all__ = ["NumbaRenderer"]

@@ -20,7 +20,7 @@ frame falls back to eager, which raises the user's own exception.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -28,7 +28,9 @@ import torch
 __all__ = [
     "Alloc",
     "Call",
+    "Config",
     "Free",
+    "KernelChoice",
     "KernelSource",
     "Launch",
     "LaunchGrid",
@@ -138,3 +140,32 @@ class KernelSource:
     text: str
     symbols: Mapping[str, tuple[torch.dtype, ...]]
     grids: Mapping[str, LaunchGrid] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How one kernel should be written otherwise than the heuristics say: no wishes here, those of
+    the renderers are in config.py. `label` tells two configs of one class apart.
+    """
+
+    @property
+    def label(self) -> str:
+        """What differs from the heuristics, in words."""
+        wishes = [
+            f"{field.name}={getattr(self, field.name)}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+        return " ".join(wishes) or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """The texts one kernel may have: `sources[n]` holds it alone, written as `configs[n]` says; the
+    first is the default. Its last `written` arguments are written, the others only read.
+    """
+
+    kernel: str
+    configs: tuple[Config, ...]
+    sources: tuple[KernelSource, ...]
+    written: int

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from ..errors import ToolchainError
 from ..loops.ir import Buffer, Nest
 from ..target import Target
-from .config import Config, TritonConfig
-from .plan import KernelSource, LaunchGrid
+from .config import TritonConfig
+from .plan import Config, KernelSource, LaunchGrid
 from .structure import Structure, structure
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.diagnostics.explain import explanation_of
+from tests.runtime.test_tune import stages_of, trials_of
 
 pytestmark = pytest.mark.device
 GPU = "cuda"
@@ -39,14 +39,15 @@ def test_tuned_kernels_compute_the_same(fn: Any, shape: tuple[int, int]) -> None
     expected = fn(x)
     for _ in range(4):  # plainly, recorded, replayed
         torch.testing.assert_close(run(x), expected)
-    found = explanation_of(run)
-    assert len(found.trials) > 1
-    assert not found.untuned
-    assert {t.outcome for t in found.trials} <= {"chosen", "slower"}
-    assert all(t.seconds > 0 for t in found.trials)
-    again = jitmagic.explain(fn, mode="max-autotune")(x)
-    assert not any(t.measured for t in again.trials)
-    for trial in found.trials:
+    tried = trials_of(run)
+    assert len(tried) > 1
+    assert not [found.reason for _, found in stages_of(run) if found.reason]
+    assert {t.outcome for t in tried} <= {"chosen", "slower"}
+    assert all(t.seconds > 0 for t in tried)
+    again = jitmagic.jit(lambda x: fn(x), mode="max-autotune")
+    torch.testing.assert_close(again(x), expected)
+    assert not any(t.measured for t in trials_of(again))
+    for trial in tried:
         print(fn.__name__, shape, trial.subject, trial.config, f"{trial.seconds * 1e6:.1f} µs",
               trial.outcome)  # fmt: skip
 
@@ -68,4 +69,4 @@ def test_training_is_tuned_and_random_numbers_stay() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     for p, grad in zip(model.parameters(), grads, strict=True):
         torch.testing.assert_close(p.grad, grad, rtol=1e-3, atol=1e-5)
-    assert {t.graph for t in explanation_of(run).trials} == {"forward", "backward"}
+    assert {graph for graph, found in stages_of(run) if found.trials} == {"forward", "backward"}

@@ -223,6 +223,30 @@ def test_nothing_waits_where_nothing_requires_grad() -> None:
     assert {kernel.graph for kernel in found.kernels} == {"forward"}
 
 
+@VIEWS
+def test_tuning_shows_what_was_tried_and_chosen(view: Any, tmp_path: Path) -> None:
+    x = torch.randn(8, 64)
+    options = {"cache_dir": str(tmp_path)}
+    first = jitmagic.explain(whole, mode="max-autotune", options=options)(x, x)
+    again = jitmagic.explain(whole, mode="max-autotune", options=options)(x, x)
+    assert [t.outcome for t in first.trials].count("chosen") == 1
+    assert [t.measured for t in again.trials] == [False] * len(first.trials)
+    assert "tuning" in view(first)
+    for trial in first.trials:
+        assert f"{trial.seconds * 1e6:.1f} µs" in view(first)
+        assert trial.config.split()[0] in view(first)
+    assert "earlier" not in view(first)
+    assert "earlier" in view(again)
+
+
+@VIEWS
+def test_what_was_not_tuned_says_why(view: Any) -> None:
+    pytest.importorskip("numba")
+    options = {"cpu_tier": "numba"}
+    found = jitmagic.explain(whole, mode="max-autotune", options=options)(*torch.ones(2, 3, 4))
+    assert "forward: not tuned: there is nothing to choose for the kernels of numba" in view(found)
+
+
 def test_products_that_became_kernels_are_no_calls_left_whole() -> None:
     with torch.no_grad():
         small = jitmagic.explain(nn.Linear(4, 2))(torch.randn(3, 4))

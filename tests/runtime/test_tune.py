@@ -12,9 +12,8 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.codegen import choices, render
-from jitmagic.codegen.config import Config, CppConfig
-from jitmagic.codegen.plan import KernelSource, Plan
-from jitmagic.diagnostics.explain import explanation_of
+from jitmagic.codegen.config import CppConfig
+from jitmagic.codegen.plan import Config, KernelSource, Plan
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options, make_options
 from jitmagic.runtime import tune as tuning
@@ -49,6 +48,16 @@ def tuned(fn: Any, inputs: list[Tensor], folder: Any, **more: Any) -> tuple[Tune
     plan, _ = render(done, target)
     given = choices(done, target)
     return tune(plan, given, lambda: inputs, target, options, tell=said.append, **more), said
+
+
+def stages_of(run: Any) -> list[tuple[str, Tuned]]:
+    """What the compiles of a tagged function have recorded about tuning."""
+    stages = [stage for compiled in handle_of(run).journal for stage in compiled.stages]
+    return [(s.stage.partition(": ")[0], s.result) for s in stages if s.stage.endswith("tune")]
+
+
+def trials_of(run: Any) -> list[Trial]:
+    return [trial for _, found in stages_of(run) for trial in found.trials]
 
 
 class Clock:
@@ -404,19 +413,20 @@ def test_a_product_that_loses_goes_to_the_library(monkeypatch, tmp_path):
         options={"cache_dir": str(tmp_path)},
     )
     torch.testing.assert_close(run(x), torch.relu(x @ a) @ b)
-    found = explanation_of(run)
-    first = [t for t in found.trials if t.subject == "product 4 x 32 @ 32 x 16"]
+    first = [t for t in trials_of(run) if t.subject == "product 4 x 32 @ 32 x 16"]
     assert [(t.config, t.outcome) for t in first] == [
         ("our kernel", "slower"),
         ("the library", "chosen"),
     ]
-    assert len(found.externs) == 1
+    (compiled,) = handle_of(run).journal
+    plan, _ = compiled.result("forward: render")
+    assert sum(isinstance(step, tuning.Call) for step in plan.steps) == 1
 
 
 # -- end to end ----------------------------------------------------------------------------------
 
 
-def test_a_model_in_training_is_tuned_and_explained(tmp_path):
+def test_a_model_in_training_is_tuned(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 8))
     x = torch.randn(16, 64)
@@ -431,17 +441,15 @@ def test_a_model_in_training_is_tuned_and_explained(tmp_path):
     torch.testing.assert_close(got, expected)
     for p, grad in zip(model.parameters(), grads, strict=True):
         torch.testing.assert_close(p.grad, grad)
-    explanation = jitmagic.explain(run)(x)
-    assert {t.graph for t in explanation.trials} == {"forward", "backward"}
-    assert not any(t.measured for t in explanation.trials)  # the second compile remembers
-    winners = [t for t in explanation.trials if t.outcome == "chosen"]
-    assert {(t.graph, t.subject) for t in winners} == {
-        (t.graph, t.subject) for t in explanation.trials
-    }
-    for view in (str(explanation), explanation._repr_html_()):
-        assert "tuning" in view
-        for word in (winners[0].subject.split()[0], winners[0].config.split()[0], "µs", "earlier"):
-            assert word in view
+    assert {graph for graph, _ in stages_of(run)} == {"forward", "backward"}
+    tried = trials_of(run)
+    assert all(t.measured for t in tried)
+    winners = [t.subject for t in tried if t.outcome == "chosen"]
+    assert sorted(winners) == sorted({t.subject for t in tried})
+    jitmagic.reset()
+    run(x).backward()
+    assert [replace(t, measured=True) for t in trials_of(run)] == tried
+    assert not any(t.measured for t in trials_of(run))
 
 
 def test_tiers_without_a_choice_say_so(tmp_path):
@@ -450,10 +458,9 @@ def test_tiers_without_a_choice_say_so(tmp_path):
     run = jitmagic.jit(softmax, mode="max-autotune", options=options)
     x = torch.randn(4, 5)
     torch.testing.assert_close(run(x), softmax(x))
-    found = explanation_of(run)
+    ((_, found),) = stages_of(run)
     assert not found.trials
-    assert "forward: not tuned: there is nothing to choose for the kernels of numba" in str(found)
-    assert "there is nothing to choose" in found._repr_html_()
+    assert found.reason == "there is nothing to choose for the kernels of numba"
 
 
 def test_default_mode_tunes_nothing(tmp_path):
