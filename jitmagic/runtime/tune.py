@@ -1,7 +1,7 @@
 """tune: which of several ways to do the same is the fastest here, measured.
 
-In: a plan with a choice of texts for its kernels (a KernelChoice each), tensors to run it on. Out: a
-Tuned: the config of every kernel, and a Trial for everything that was tried. The plan runs once
+In: a plan with a choice of texts for its kernels (a KernelChoice each), tensors to run it on. Out:
+a Tuned: the config of every kernel, and a Trial for everything that was tried. The plan runs once
 step by step in the Python executor; at the first launch of a kernel its candidates are run and
 timed on the very tensors of that launch. `pick` does the same for whole executables.
 
