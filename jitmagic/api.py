@@ -40,7 +40,6 @@ __all__ = [
     "prepare",
     "reset",
     "tagged_copy",
-    "tagged_copy",
     "untag",
 ]
 
