@@ -28,6 +28,7 @@ from .functionalize import Functionalizer, Traced, mark_lines
 from .nodes import alias_root, erase_dead, module_of
 from .recorder import Recorder, Sym
 from .result import FromInput, Joint, Output, Result, ViewOf
+from .views import may_overlap
 
 __all__ = ["trace_joint"]
 
@@ -220,6 +221,9 @@ def _view(value: Traced, base: Traced, of_input: bool, index: int) -> ViewOf:
         raise CompileFailed("an output shares memory with another tensor under another dtype")
     if value.requires_grad and value._base is not base:
         raise CompileFailed("outputs share memory but not their autograd history")
+    if value.requires_grad and may_overlap(base.shape, base.stride()):
+        # as_strided shares a gradient out among the elements in one place, other views do not
+        raise CompileFailed("the graph returns a view of an overlapping tensor that requires grad")
     spec = TensorSpec(
         tuple(value.shape),
         value.stride(),

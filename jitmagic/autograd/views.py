@@ -8,7 +8,7 @@ CompileFailed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from ..errors import CompileFailed
 from .recorder import Sym
 
-__all__ = ["ViewStep", "split_steps"]
+__all__ = ["ViewStep", "may_overlap", "split_steps"]
 
 aten = torch.ops.aten
 
@@ -83,12 +83,13 @@ def _diagonal(base: Sym, value: Sym, offset: int = 0, dim1: int = 0, dim2: int =
 def _strided(
     base: Sym, value: Sym, size: list[int], stride: list[int], offset: int | None = None
 ) -> Sym:
-    if _may_overlap(size, stride):
+    if may_overlap(size, stride):
         raise CompileFailed("an in-place write through overlapping as_strided is not understood")
     return base.one(aten.as_strided_scatter.default, value, size, stride, offset)
 
 
-def _may_overlap(size: list[int], stride: list[int]) -> bool:
+def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether two elements of that layout may share one place in memory."""
     reach = 0
     for extent, step in sorted(
         (pair for pair in zip(size, stride, strict=True) if pair[0] > 1), key=lambda pair: pair[1]

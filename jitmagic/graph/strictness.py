@@ -71,6 +71,8 @@ def check_as_kernels_do(
     _check_first(name, tensors[0])
     if name in _DIM_UNCHECKED:
         _check_dim(tensors[0], kwargs.get("dim", args[1] if len(args) > 1 else None))
+    if name == "slice_scatter":
+        _check_slice(*args, **kwargs)
     if name in _FULL_REDUCTIONS and tensors[0].numel() == 0:
         _reject("a reduction of no elements")
     if name in ("cross_entropy", "nll_loss") and len(tensors) > 1:
@@ -93,6 +95,19 @@ def _check_dim(first: torch.Tensor, dim: Any) -> None:
     rank = max(first.dim(), 1)
     if type(dim) is int and not -rank <= dim < rank:
         _reject(f"dimension {dim} is out of range", IndexError)
+
+
+def _check_slice(
+    input: torch.Tensor,
+    src: torch.Tensor,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> None:
+    whole = torch.empty(input.shape, device="meta")
+    if torch.ops.aten.slice.Tensor(whole, dim, start, end, step).shape != src.shape:
+        _reject("what is scattered is no slice")
 
 
 def _check_draws(

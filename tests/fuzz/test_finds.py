@@ -119,6 +119,14 @@ def power_of_a_number_is_row_major(x):
     return 2**x
 
 
+# -- gradients -------------------------------------------------------------------------------------
+
+
+@find("tensor((2, 2), layout='expanded', grad=True)", falls_back=True)
+def view_of_an_expanded_leaf(x):
+    return x[None]
+
+
 # -- values ----------------------------------------------------------------------------------------
 
 
@@ -131,6 +139,11 @@ def linspace_of_one_step(x):
 def masked_loads_that_the_compiler_got_wrong(x):
     copied = x.index_copy(0, torch.tensor([1]), x[:1])
     return torch.vstack((copied, copied))
+
+
+@find("tensor((1,))")
+def slice_scatter_of_another_size(x):
+    return torch.slice_scatter(x, x + 1, 0, 1, 2)
 
 
 # -- dtypes that kernels refuse and meta functions take --------------------------------------------
