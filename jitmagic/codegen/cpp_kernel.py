@@ -32,6 +32,10 @@ from .structure import Structure
 __all__ = ["KernelWriter"]
 
 GRAIN = 30_000  # work of one piece handed to a thread
+# Tiles read one after the other along contiguous memory: the lines of a row follow each other, so
+# that prefetching works and a page is entered once for four. More rows written at a time would
+# need more pages than the first-level TLB holds (64 or 72).
+STRIP = 4
 
 
 @dataclass(slots=True)
@@ -266,9 +270,14 @@ class KernelWriter:
         return found
 
     def _tiles(self, others: tuple[Axis, ...], tiled: Axis, lane: Axis, width: int) -> None:
-        """Square tiles, as many rows as lanes: what runs along the rows is loaded so and turned."""
+        """Square tiles, as many rows as lanes: what runs along the rows is loaded so and turned.
+        A block of lanes takes up to STRIP tiles, which are neighbours in memory.
+        """
         tile = Axis(f"{tiled.name}_tile", -(-tiled.extent // width))
-        rest = tuple(tile if axis == tiled else axis for axis in others)
+        tiles = extent_product(tile if axis == tiled else axis for axis in others)
+        some = max(1, min(STRIP, tiles // (4 * max(self.target.threads, 1))))
+        strip = Axis(f"{tiled.name}_strip", -(-tile.extent // some))
+        rest = tuple(strip if axis == tiled else axis for axis in others)
         rows = extent_product(rest)
         if self._parallel(extent_product(self.one.outer)):
             opened = self._flat_rows(rest, rows, max(1, rows // (8 * self.target.threads)))
@@ -276,17 +285,21 @@ class KernelWriter:
             self.passes.serial(rest)
             opened = len(rest)
         body, name = self.body, tiled.name
-        body.line(f"const int64_t first = {tile.name} * {width};")
-        body.line(f"const int64_t rows = jm::least_of({tiled.extent} - first, {width});")
         body.set_lanes(lane, width)
         header = f"jm::blocks<{width}>(0, {lane.extent}, [&](int64_t {lane.name}, auto n) JM_BODY"
         body.open(f"{header} {{", (lane,), footer="});")
+        start, end = f"{strip.name} * {some}", f"{tile.name}_end"
+        stop = f"jm::least_of({tile.extent}, {start} + {some})"
+        loop = f"int64_t {tile.name} = {start}, {end} = {stop}; {tile.name} < {end}; ++{tile.name}"
+        body.open(f"for ({loop}) {{", (tile,))
+        body.line(f"const int64_t first = {tile.name} * {width};")
+        body.line(f"const int64_t rows = jm::least_of({tiled.extent} - first, {width});")
         turned = self._load_tiles(tiled, mul(AxisVar(tile), width), lane, width)
         body.open(f"for (int64_t {name} = first; {name} < first + rows; ++{name}) {{", (tiled,))
         for node, tile_name in turned.items():
             body.define(node, f"{tile_name}[{name} - first]", vector=True)
         self.passes.write(self.one.passes)
-        self.passes.close(2)
+        self.passes.close(3)
         body.set_lanes(None, 1)
         self.passes.close(opened)
 

@@ -132,6 +132,16 @@ def test_views_and_offsets_of_inputs():
     check(lambda a, b: (a * b).sum(-1) + a.t().sum(0), base[3:23, 5:45:2], base[10:30, :20])
 
 
+@pytest.mark.parametrize("shape", [(500, 400), (33, 70), (16, 600), (600, 16), (129, 257), (5, 90)])
+def test_transposed_operands_are_read_in_strips_of_tiles(shape):
+    rows, columns = shape
+    check(lambda x, y: x + y.t(), torch.randn(rows, columns), torch.randn(columns, rows))
+    check(
+        lambda x, y: (x * y.transpose(1, 2)).relu(),
+        torch.randn(2, rows, columns), torch.randn(2, columns, rows),
+    )  # fmt: skip
+
+
 def test_every_op_over_vectors_and_scalars():
     def fn(x, y):
         positive = x.abs() + 0.1
