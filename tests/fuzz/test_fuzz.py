@@ -26,6 +26,12 @@ def test_seed(tier: str, seed: int) -> None:
     assert unlike is None or unlike.kind == "fallback", f"{unlike.text}\n{program.source()}"
 
 
+@pytest.mark.parametrize("tier", ["frames", "joint", "loops", "scheduled"])
+def test_tiers_compile(tier: str) -> None:
+    """A stage that could not stand in would hide behind visible fallbacks."""
+    assert examine_under(_program("y = (x * k).sin().sum(0)"), tier) is None
+
+
 def test_a_seed_gives_one_program() -> None:
     assert generate(7) == generate(7)
     assert len({generate(seed).source() for seed in range(20)}) == 20

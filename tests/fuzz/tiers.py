@@ -59,7 +59,7 @@ def compiled_by(tier: str) -> Iterator[Callable[[Any], Any]]:
 def _builder(tier: str) -> Callable[..., Any]:
     """Stands in for pipeline.build_native: the program is interpreted, not rendered and loaded."""
 
-    def build(gm: Any, name: str, target: Target, options: Options, record: Any) -> Any:
+    def build(gm: Any, name: str, target: Target, options: Options, *rest: Any) -> Any:
         program = lower(gm, name)
         if tier == "triton":
             return _triton(program, target, options)
