@@ -304,6 +304,11 @@ Ref run_forward(const Signature& s, PyObject* const* args) {
   if (!PyTuple_Check(made.object) || size_t(PyTuple_GET_SIZE(made.object)) != s.results + s.intermediates) {
     raise_as(PyExc_RuntimeError, "jitmagic: the compiled forward returned something else than its results");
   }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made.object); i++) {
+    if (!THPVariable_Check(PyTuple_GET_ITEM(made.object, i))) {
+      raise_as(s.compile_failed, "an operation left out a tensor that the graph counts on");
+    }
+  }
   return made;
 }
 
