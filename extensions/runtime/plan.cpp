@@ -48,11 +48,19 @@ struct CallArgument {
   std::vector<int> slots;  // -1: None
 };
 
+// What later steps take a result of an ATen call to be.
+struct Expected {
+  bool known = false;
+  bool required = false;  // a kernel or a view reads it: another shape or dtype is an error
+  TensorLayout layout;
+};
+
 struct Call {
   c10::OperatorHandle op;
   std::vector<CallArgument> arguments;
   std::vector<int> results;  // -1: dropped
   bool out = false;
+  std::vector<Expected> expected;  // of the results; empty: whatever comes is right
 };
 
 struct Step {
@@ -106,6 +114,27 @@ struct Frame {
   c10::Storage pool;
 };
 
+// The result as the plan counts on it: copied where ATen chose other strides than the meta kernel said.
+at::Tensor as_expected(at::Tensor made, const Expected& expected) {
+  const TensorLayout& layout = expected.layout;
+  const bool same = made.defined() && made.scalar_type() == layout.dtype && made.sizes() == at::IntArrayRef(layout.sizes);
+  if (!same) {
+    TORCH_CHECK(!expected.required, "jitmagic: an ATen call gave another shape or dtype than expected");
+    return made;
+  }
+  bool strided = made.numel() == 0;
+  if (!strided) {
+    strided = true;
+    for (size_t d = 0; d < layout.sizes.size(); ++d) {
+      strided &= layout.sizes[d] == 1 || made.stride(int64_t(d)) == layout.strides[d];
+    }
+  }
+  if (strided) return made;
+  at::Tensor copy = at::empty_strided(layout.sizes, layout.strides, made.options());
+  copy.copy_(made);
+  return copy;
+}
+
 void run_call(const Call& call, Frame& frame) {
   torch::jit::Stack stack;
   stack.reserve(call.arguments.size());
@@ -145,7 +174,10 @@ void run_call(const Call& call, Frame& frame) {
   }
   TORCH_CHECK(made.size() >= call.results.size(), "jitmagic: an ATen call returned too few tensors");
   for (size_t i = 0; i < call.results.size(); ++i) {
-    if (call.results[i] >= 0) frame.slots[call.results[i]].hold(std::move(made[i]));
+    if (call.results[i] < 0) continue;
+    const bool known = i < call.expected.size() && call.expected[i].known;
+    frame.slots[call.results[i]].hold(
+        known ? as_expected(std::move(made[i]), call.expected[i]) : std::move(made[i]));
   }
 }
 
@@ -366,11 +398,21 @@ CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int l
 }
 
 // ("call", name, overload, arguments, results, out)
+// (sizes, strides, dtype, device, required) | None
+Expected read_expected(PyObject* entry) {
+  Expected expected;
+  if (entry == Py_None) return expected;
+  expected.known = true;
+  expected.layout = read_layout(entry);
+  expected.required = PyObject_IsTrue(item(entry, 4));
+  return expected;
+}
+
 std::shared_ptr<Call> read_call(PyObject* step, int limit) {
   const char* name = PyUnicode_AsUTF8(item(step, 1));
   const char* overload = PyUnicode_AsUTF8(item(step, 2));
   if (!name || !overload) throw python_error();
-  Call call{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}, {}, false};
+  Call call{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}, {}, false, {}};
   const auto& declared = call.op.schema().arguments();
   PyObject* given = item(step, 3);
   check(PyExc_ValueError, size_t(PyTuple_Size(given)) == declared.size(), "wrong arguments for %s", name);
@@ -379,6 +421,10 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit) {
   }
   call.results = slot_numbers(item(step, 4), limit);
   call.out = PyObject_IsTrue(item(step, 5));
+  PyObject* layouts = item(step, 6);
+  for (Py_ssize_t i = 0; i < PyTuple_Size(layouts); ++i) {
+    call.expected.push_back(read_expected(item(layouts, i)));
+  }
   return std::make_shared<Call>(std::move(call));
 }
 

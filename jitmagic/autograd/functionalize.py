@@ -303,6 +303,22 @@ def _as_strided_in_place(
     return target if kept and not moved else _refuse(mode, func, args, kwargs)
 
 
+def _relabel(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """squeeze_, t_ and their like: this tensor becomes a view of what it was."""
+    target = mode.traced(args[0])
+    if target.cell.input is not None or target.cell.frozen:
+        raise CompileFailed(f"{func} changes the shape of a tensor that is not the graph's own")
+    step = ViewStep(_RELABELLED[func], _positional(func, args, kwargs))
+    target._sym = step.apply(target.sym)
+    target.path = (*target.path, step)
+    target._version_read = target.cell.version
+    with torch._C._DisableTorchDispatch():
+        func(*args, **kwargs)  # the sizes that C++ sees
+    return target
+
+
 def _lift(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A tensor literal of the program: new memory on each call."""
     return mode.fresh(mode.read(args[0]).call(aten.clone.default))
@@ -362,7 +378,17 @@ def _norm_with_stats(
     return mode.wrap(results)
 
 
+_RELABELLED: Mapping[Any, Any] = {
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.t_.default: aten.t.default,
+}
+
 _SPECIAL: Mapping[Any, Handler] = {
+    **dict.fromkeys(_RELABELLED, _relabel),
     aten.detach.default: _same,
     aten.alias.default: _same,
     aten._reshape_alias.default: _reshape_alias,

@@ -7,7 +7,7 @@ placed them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..loops.ir import Alias, BufferRef, Extern, Nest, Step
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
-from .plan import Alloc, Call, Free, Launch, Plan, PlanStep, Pool, Slot, View
+from .plan import Alloc, Call, Free, Launch, Layout, Plan, PlanStep, Pool, Slot, View
 from .structure import nest_arguments
 
 __all__ = ["build_plan"]
@@ -30,6 +30,10 @@ class _Builder:
     slots: dict[str, int] = field(default_factory=dict)
     steps: list[PlanStep] = field(default_factory=list)
     count: int = 0
+    read_by_address: frozenset[str] = frozenset()  # buffers that kernels and views read
+
+    def __post_init__(self) -> None:
+        self.read_by_address = _read_by_address(self.schedule.program.steps)
 
     def slot(self, name: str) -> int:
         """The slot of a buffer, a new one when it has none."""
@@ -85,12 +89,30 @@ class _Builder:
             self.steps.append(Call(overload, args, kwargs, done, out=True))
             return
         results = tuple(None if name is None else self.slot(name) for name in step.results)
-        self.steps.append(Call(step.op, args, kwargs, results))
+        layouts = tuple(None if name is None else self.layout(name) for name in step.results)
+        self.steps.append(Call(step.op, args, kwargs, results, layouts=layouts))
+
+    def layout(self, name: str) -> Layout:
+        """What the program takes a result of an ATen call to be."""
+        buffer = self.schedule.program.buffers[name]
+        required = name in self.read_by_address
+        return Layout(buffer.shape, buffer.stride, buffer.dtype, buffer.device, required)
 
     def free(self, dying: list[str]) -> None:
         for name in dying:
             if name in self.slots:
                 self.steps.append(Free(self.slots[name]))
+
+
+def _read_by_address(steps: Iterable[Step]) -> frozenset[str]:
+    found: set[str] = set()
+    for step in steps:
+        match step:
+            case Nest():
+                found.update(nest_arguments(step))
+            case Alias(base=base):
+                found.add(base)
+    return frozenset(found)
 
 
 def build_plan(schedule: Schedule, kernels: Mapping[str, str]) -> Plan:

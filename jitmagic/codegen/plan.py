@@ -9,7 +9,8 @@ in elements, pool offsets in bytes.
     Step  = Alloc(slot, shape, stride, dtype, device)     a fresh tensor that may leave the call
           | Pool(slot, offset, shape, stride, dtype, device)  a temporary in this call's workspace
           | Launch(kernel, args)                          a generated kernel on the slots' pointers
-          | Call(op, args, kwargs, results, out)          one ATen call on Slot refs and constants
+          | Call(op, args, kwargs, results, out, layouts) one ATen call on Slot refs and constants;
+                                                          a result laid out otherwise is copied
           | View(slot, base, shape, stride, offset)       as_strided over base's memory; the offset
                                                           counts from base's first element
           | Free(slot)                                    drop the reference
@@ -34,6 +35,7 @@ __all__ = [
     "KernelSource",
     "Launch",
     "LaunchGrid",
+    "Layout",
     "Plan",
     "PlanStep",
     "Pool",
@@ -81,12 +83,27 @@ class Launch(PlanStep):
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """What later steps take the result of an ATen call to be. Meta kernels can be wrong about it.
+
+    `required`: a kernel or a view reads it, so another shape or dtype is an error.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Call(PlanStep):
     op: Any  # torch._ops.OpOverload
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[int | None, ...]  # slots that take the returned tensors, in order
     out: bool = False  # results are already allocated and passed through the op's out= arguments
+    layouts: tuple[Layout | None, ...] = ()  # of the results; (): whatever comes is right
 
 
 @dataclass(frozen=True, slots=True)

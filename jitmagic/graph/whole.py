@@ -257,6 +257,19 @@ def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=META)
 
 
+def _singular_values(
+    x: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """U, S, Vh: column-major as LAPACK leaves them. (torch's rule takes every meta for CUDA.)"""
+    if x.dim() < 2 or not x.dtype.is_floating_point or not compute_uv:
+        return None
+    *batch, m, n = x.shape
+    k = min(m, n)
+    u = _empty((*batch, m if full_matrices else k, m), x.dtype).mT
+    vh = _empty((*batch, n, n if full_matrices else k), x.dtype).mT
+    return u, _empty((*batch, k), x.dtype), vh
+
+
 _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _same: (
         aten.softshrink.default,
@@ -297,6 +310,7 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _row_major: (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
     _log_sigmoid: (aten.log_sigmoid_forward.default,),
     _kept_layout: (aten.native_dropout_backward.default,),
+    _singular_values: (aten._linalg_svd.default,),
 }
 WHOLE_RULES: Mapping[Any, Callable[..., Any]] = {
     op: rule for rule, ops in _FAMILIES.items() for op in ops

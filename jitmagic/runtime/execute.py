@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..codegen.plan import Alloc, Call, Free, Launch, Plan, PlanStep, Pool, Slot, View
+from ..codegen.plan import Alloc, Call, Free, Launch, Layout, Plan, PlanStep, Pool, Slot, View
 from .native import slot_count
 
 __all__ = ["PlanRunner"]
@@ -85,9 +85,24 @@ def _call(step: Call, slots: list[Any]) -> None:
         return
     made = step.op(*args, **kwargs)
     flat = [made] if isinstance(made, torch.Tensor) else _flatten(made)
-    for slot, value in zip(step.results, flat, strict=False):
+    layouts = step.layouts or (None,) * len(step.results)
+    for slot, value, layout in zip(step.results, flat, layouts, strict=False):
         if slot is not None:
-            slots[slot] = value
+            slots[slot] = value if layout is None else _laid_out(value, layout)
+
+
+def _laid_out(value: torch.Tensor | None, layout: Layout) -> torch.Tensor | None:
+    """The result as the plan counts on it: copied where ATen chose other strides."""
+    same = value is not None and (value.shape, value.dtype) == (layout.shape, layout.dtype)
+    if value is None or not same:
+        if layout.required:
+            raise RuntimeError("jitmagic: an ATen call gave another shape or dtype than expected")
+        return value
+    extents = zip(value.shape, value.stride(), layout.stride, strict=True)
+    if not value.numel() or all(n == 1 or got == wanted for n, got, wanted in extents):
+        return value
+    made = torch.empty_strided(layout.shape, layout.stride, dtype=value.dtype, device=value.device)
+    return made.copy_(value)
 
 
 def _flatten(made: Any) -> list[Any]:

@@ -13,7 +13,19 @@ from typing import Any
 
 import torch
 
-from ..codegen.plan import Alloc, Call, Free, Launch, LaunchGrid, Plan, PlanStep, Pool, Slot, View
+from ..codegen.plan import (
+    Alloc,
+    Call,
+    Free,
+    Launch,
+    Layout,
+    LaunchGrid,
+    Plan,
+    PlanStep,
+    Pool,
+    Slot,
+    View,
+)
 from ..errors import NativeMissing
 
 __all__ = [
@@ -191,7 +203,12 @@ def _lower_call(step: Call) -> tuple[Any, ...]:
     arguments = tuple(_lower_argument(given, declared.name) for declared in schema.arguments)
     results = tuple(-1 if slot is None else slot for slot in step.results)
     name, _, _ = schema.name.partition(".")
-    return ("call", name, schema.overload_name, arguments, results, step.out)
+    layouts = tuple(layout and _expected(layout) for layout in step.layouts)
+    return ("call", name, schema.overload_name, arguments, results, step.out, layouts)
+
+
+def _expected(layout: Layout) -> tuple[Any, ...]:
+    return (layout.shape, layout.stride, layout.dtype, layout.device, layout.required)
 
 
 def _lower_argument(given: Mapping[str, Any], name: str) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from jitmagic.codegen.plan import Alloc, Call, Free, Launch, Plan, Pool, Slot, View
+from jitmagic.codegen.plan import Alloc, Call, Free, Launch, Layout, Plan, Pool, Slot, View
 from jitmagic.options import make_options
 from jitmagic.runtime.execute import PlanRunner
 from jitmagic.runtime.native import CpuEntry, make_executable
@@ -124,6 +124,32 @@ def test_constants_defaults_and_lists_of_optional_tensors(both):
     assert torch.equal(values, x[:, [2, 0]].max(1).values)
     assert torch.equal(indices, x[:, [2, 0]].max(1).indices)
     assert total.dtype == torch.float64
+
+
+def test_results_laid_out_otherwise_are_copied_into_the_expected_strides(both):
+    expected = Layout((2, 3), (1, 2), F32, CPU, required=True)
+    steps = (
+        Call(aten.neg.default, (Slot(0),), {}, (1,), layouts=(expected,)),
+        View(2, 1, (6,), (1,), 0),
+    )
+    x = torch.arange(6.0).reshape(2, 3)
+    result, memory = both(Plan("p", 1, (), steps, (1, 2)), x)
+    assert result.stride() == (1, 2)
+    assert torch.equal(result, -x)
+    assert torch.equal(memory, -x.t().flatten())
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_results_of_another_shape_are_an_error_where_kernels_read_them(both, required):
+    expected = Layout((3, 3), (3, 1), F32, CPU, required)
+    plan = Plan(
+        "p", 1, (), (Call(aten.neg.default, (Slot(0),), {}, (1,), layouts=(expected,)),), (1,)
+    )
+    if required:
+        with pytest.raises(RuntimeError, match="another shape or dtype"):
+            both(plan, torch.ones(2, 3))
+    else:
+        assert both(plan, torch.ones(2, 3))[0].shape == (2, 3)
 
 
 def test_view_starts_where_its_base_starts(both):

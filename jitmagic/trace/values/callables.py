@@ -9,8 +9,10 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 
-from ...guards.guard import IdentityIs
-from ...guards.source import Source
+import torch
+
+from ...guards.guard import IdentityIs, TypeIs, ValueEquals
+from ...guards.source import FunctionPart, SlotAttr, Source
 from ..breaks import GraphBreak, UnknownCFunction
 from ..builtins.registry import handler_of, method_of
 from ..result import Constant, Recipe
@@ -31,6 +33,8 @@ _METHODS = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
 )
+# Instances whose bound methods are found again under their name: nothing can override one.
+_OWNERS = frozenset({torch.Tensor, torch.nn.Parameter, list, dict, set, str, bytes})
 
 
 def name_of(obj: object) -> str:
@@ -153,5 +157,15 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
     types.ClassMethodDescriptorType,
 )
 def _wrap_builtin(machine: Machine, obj: object, source: Source) -> Value:
+    if isinstance(obj, types.BuiltinMethodType) and type(obj.__self__) in _OWNERS:
+        return _bound_method(machine, obj, source)
     machine.guard(IdentityIs(source, obj))
     return BuiltinValue(obj, source)
+
+
+def _bound_method(machine: Machine, obj: types.BuiltinMethodType, source: Source) -> Value:
+    """`x.add`, made anew by every call: known by its name and by what it is bound to."""
+    machine.guard(TypeIs(source, types.BuiltinMethodType))
+    machine.guard(ValueEquals(SlotAttr(source, "__name__"), obj.__name__))
+    owner = machine.wrap(obj.__self__, FunctionPart(source, "__self__"))
+    return owner.get_attr(machine, obj.__name__)

@@ -58,6 +58,15 @@ class TorchModule(ModuleValue):
 
     __slots__ = ()
 
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if type(self.module) is types.ModuleType or name in vars(self.module):
+            return super().get_attr(machine, name)
+        try:
+            found = getattr(self.module, name)  # torch._VF looks its functions up elsewhere
+        except AttributeError as error:
+            raise machine.error(AttributeError, *error.args) from None
+        return trusted(machine, found)
+
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.module)
 
@@ -85,8 +94,6 @@ def trusted(machine: Machine, obj: Any) -> Value:
         return context_class(obj) or machine.constant(obj)
     if type(obj) in (tuple, list, dict, set, frozenset):
         return _container(machine, obj)
-    if type(obj).__module__ == "torch._VF":
-        return _module(machine, obj, None)
     raise GraphBreak(UnknownObject.of(what="use", type=type(obj).__name__))
 
 
