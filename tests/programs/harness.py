@@ -189,5 +189,7 @@ def _check_counts(program: Program) -> None:
     run = jitmagic.jit(target, **program.options)
     with contextlib.redirect_stdout(io.StringIO()):
         run(*call)
-    kernels = counts_of(run).kernels if program.kernels is None else program.kernels
-    assert counts_of(run) == Counts(program.graphs, program.breaks, kernels)
+    found = counts_of(run)
+    kernels = found.kernels if program.kernels is None else program.kernels
+    wanted = Counts(program.graphs, program.breaks, kernels)
+    assert found == wanted, f"{program.name}: {found} instead of {wanted}"

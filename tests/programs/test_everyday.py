@@ -198,20 +198,20 @@ def case(
 
 
 PROGRAMS = [
-    case("lstm", recurrent, (0, 1, 0), (r(3, 5, 8, grad=True),)),
-    case("lstm cell", Unrolled, (1, 0, 21), (r(2, 3, 4, grad=True),)),
-    case("resnet block", Residual, (1, 0, 6), (r(2, 4, 8, 8, grad=True),)),
-    case("autoencoder", Autoencoder, (1, 0, 16), (r(4, 10),)),
-    case("experts", Experts, (9, 12, 48), (r(6, 8, grad=True),)),
-    case("encoder", encoder, (1, 0, 31), (r(2, 5, 16, grad=True),)),
-    case("rotary", lambda: rotary, (1, 0, 4), (r(2, 6, 8, grad=True),)),
+    case("lstm", recurrent, (1, 3, 1), (r(3, 5, 8, grad=True),)),
+    case("lstm cell", Unrolled, (1, 0, 7), (r(2, 3, 4, grad=True),)),
+    case("resnet block", Residual, (1, 0, 3), (r(2, 4, 8, 8, grad=True),)),
+    case("autoencoder", Autoencoder, (1, 0, 5), (r(4, 10),)),
+    case("experts", Experts, (9, 11, 19), (r(6, 8, grad=True),)),
+    case("encoder", encoder, (1, 0, 11), (r(2, 5, 16, grad=True),)),
+    case("rotary", lambda: rotary, (1, 0, 2), (r(2, 6, 8, grad=True),)),
     case("power iteration", lambda: power_iteration, (1, 0, 2), (square(6),)),
     case("singular", lambda: singular, (1, 0, 4), (r(4, 4),), (r(5, 3),), (r(3, 5),)),
     case("newton", lambda: newton, (3, 3, 10), (r(30, 4), (r(30) > 0).float())),
-    case("relabelled", lambda: relabelled, (1, 0, 2), (r(3, 4, grad=True),)),
-    case("masked", forgetful, (2, 1, 3), (r(5, 5, grad=True),)),
+    case("relabelled", lambda: relabelled, (1, 0, 1), (r(3, 4, grad=True),)),
+    case("masked", forgetful, (2, 1, 2), (r(5, 5, grad=True),)),
     case("clusters", lambda: clusters, (3, 4, 5), (r(20, 2), r(3, 2))),
-    case("attention", lambda: attention, (1, 0, 2), tuple(r(2, 2, 5, 8, grad=True) for _ in "qkv")),
+    case("attention", lambda: attention, (1, 0, 1), tuple(r(2, 2, 5, 8, grad=True) for _ in "qkv")),
 ]
 
 
