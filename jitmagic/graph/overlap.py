@@ -14,7 +14,7 @@ import torch
 
 from .node_meta import tensors_in
 
-__all__ = ["why_order_matters"]
+__all__ = ["meets_itself", "why_order_matters"]
 
 _MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
 
@@ -30,7 +30,7 @@ def why_order_matters(
     storages = {_storage(tensor) for tensor in written}
     involved = [t for t in tensors_in((_regions(name, args), kwargs)) if _storage(t) in storages]
     for n, one in enumerate(involved):
-        if _meets_itself(one):
+        if meets_itself(one):
             return "several elements of the written tensor share one place in memory"
         if any(_meet(one, other) for other in involved[:n]):
             return "it writes to memory that it reads through another view"
@@ -67,7 +67,8 @@ def _reach(tensor: torch.Tensor) -> int:
     return int(sum(step * (size - 1) for step, size in _layout(tensor)[1]))
 
 
-def _meets_itself(tensor: torch.Tensor) -> bool:
+def meets_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of the tensor share one place in memory."""
     if not tensor.numel():
         return False
     reach = 0

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from ..graph.builder import GraphBuilder
+from ..graph.overlap import meets_itself
 from ..guards.guard import NoOverlap
 from .breaks import GraphBreak, MutatedInput
 from .values.base import Builder, Machine
@@ -30,6 +31,8 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
             raise GraphBreak(MutatedInput.of(why="the tensor takes part in autograd"))
         if (tuple(meta.shape), tuple(meta.stride())) != (spec.shape, spec.stride):
             raise GraphBreak(MutatedInput.of(why="its shape changes in place"))
+        if meets_itself(meta):  # a part was written: writing back the whole would undo it
+            raise GraphBreak(MutatedInput.of(why="its elements share memory"))
         live = graph.owners[node].live
         if live.is_inference() and not torch.is_inference_mode_enabled():
             raise GraphBreak(MutatedInput.of(why="it is an inference tensor"))

@@ -73,6 +73,12 @@ def column_moved_onto_the_next(x):
     return x + 1
 
 
+@find("tensor((2, 2), layout='overlapping')", tier="loops")
+def row_of_a_sliding_window(x):
+    x[0] = 0
+    return x
+
+
 @find("tensor((4,))")
 def shifted_add_raises(x):
     x[1:].add_(x[:-1])
