@@ -32,6 +32,7 @@ from .progress import install as _show_progress
 
 if TYPE_CHECKING:
     from .diagnostics.explain import Explanation, explain
+    from .diagnostics.minify import minify
 
 __all__ = [
     "CompileFailed",
@@ -52,6 +53,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "jit",
+    "minify",
     "reset",
 ]
 
@@ -60,11 +62,14 @@ __version__ = "0.1.0"
 _show_progress()
 
 
+_LATE = {"Explanation": "explain", "explain": "explain", "minify": "minify"}
+
+
 def __getattr__(name: str) -> Any:
-    """explain and Explanation know every stage's results: they are loaded when first asked for."""
-    if name not in ("Explanation", "explain"):
+    """What knows every stage's results is loaded when it is first asked for."""
+    if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".diagnostics.explain", __name__), name)
+    return getattr(import_module(f".diagnostics.{_LATE[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,180 @@
+"""minify(): planted bugs are found, shrunk to the operation that has them, and written to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import jitmagic
+from jitmagic.diagnostics.minify import agree, made
+from jitmagic.loops import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = "from jitmagic import pipeline\nfrom jitmagic.loops.registry import LOWERINGS\n"
+WRONG = HEAD + "LOWERINGS['aten.tanh.default'] = LOWERINGS['aten.sin.default']\n"
+CRASH = HEAD + (
+    "def broken(*args, **kwargs):\n    raise KeyError('planted')\n"
+    "LOWERINGS['aten.tanh.default'] = broken\n"
+)
+NOTHING = HEAD
+NAME = "aten.tanh.default"
+
+
+def plant(text: str, patch: pytest.MonkeyPatch) -> None:
+    """Until the test ends; the pipeline is imported first, which fills the table."""
+    exec(HEAD, {})
+    patch.setitem(registry.LOWERINGS, NAME, registry.LOWERINGS[NAME])
+    exec(text, {})
+
+
+def in_a_process(script: Path, planted: str) -> subprocess.CompletedProcess[str]:
+    command = f"{planted}\nimport runpy\nrunpy.run_path({str(script)!r}, run_name='__main__')\n"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, env=env, check=False
+    )
+
+
+def network(x: Tensor, w: Tensor) -> Tensor:
+    y = torch.relu(x @ w) + 1
+    z = torch.tanh(y * 0.5) * y
+    return torch.softmax(z.sum(0) - z, -1)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x).softmax(-1)
+
+
+def body_of(script: Path) -> list[str]:
+    """The operations of `repro`."""
+    lines = script.read_text().splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("def repro("))
+    body = []
+    for line in lines[start + 1 :]:
+        if not line.startswith("    "):
+            break
+        body.append(line.strip())
+    return [line for line in body if not line.startswith("return")]
+
+
+@pytest.mark.parametrize(("planted", "kind"), [(WRONG, "wrong"), (CRASH, "crash: KeyError")])
+def test_a_planted_bug_is_shrunk_to_its_operation(
+    planted: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(planted, monkeypatch)
+    x, w = torch.randn(12, 16), torch.randn(16, 16)
+    script = jitmagic.minify(network, tmp_path / "new" / "folder")(x, w)
+    assert script == tmp_path / "new" / "folder" / "repro.py"
+    (line,) = body_of(script)
+    assert "tanh" in line
+    assert kind in script.read_text()
+    assert "made((2, 2), (2, 1), torch.float32" in script.read_text()
+    fails = in_a_process(script, planted)
+    assert fails.returncode != 0
+    assert f"AssertionError: the compiled function fails: {kind}" in fails.stderr
+    mended = in_a_process(script, NOTHING)
+    assert mended.returncode == 0, mended.stderr
+    assert mended.stdout == "the compiled function agrees with eager\n"
+
+
+def test_a_module_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(WRONG, monkeypatch)
+    torch.manual_seed(0)
+    model = Net()
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+    script = jitmagic.minify(model, tmp_path)(torch.randn(4, 6))
+    assert script is not None
+    (line,) = body_of(script)
+    assert "tanh" in line
+    assert jitmagic.api.handle_of(model) is None
+    assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_agrees_gives_no_script(tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    assert jitmagic.minify(network, folder)(torch.randn(3, 4), torch.randn(4, 4)) is None
+    assert not folder.exists()
+
+
+def test_tensors_that_matter_travel_with_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong answer at large values only is one that random inputs do not find."""
+    planted = HEAD + (
+        "from jitmagic.loops.values import compute, where\n"
+        "def clipped(v):\n"
+        "    return where(compute('gt', v, 100.0), 7.0, compute('tanh', v))\n"
+        "from jitmagic.loops.registry import pointwise_lowering\n"
+        "LOWERINGS['aten.tanh.default'] = pointwise_lowering(clipped, 'float', 1)\n"
+    )
+    plant(planted, monkeypatch)
+    script = jitmagic.minify(lambda x: torch.tanh(x * 2) + 1, tmp_path)(torch.full((4,), 500.0))
+    assert script is not None
+    assert (tmp_path / "inputs.pt").exists()
+    assert "inputs.pt" in script.read_text()
+    assert in_a_process(script, planted).returncode != 0
+    assert in_a_process(script, NOTHING).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        ((3, 4), (8, 2), torch.float32, "cpu", True),
+        ((5,), (1,), torch.int64, "cpu", False, 2, 3),
+        ((2, 2), (1, 2), torch.bool),
+        ((2, 0), (1, 1), torch.bfloat16),
+    ],
+)
+def test_made_tensors_have_their_spec_and_are_the_same_each_time(facts: Any) -> None:
+    one, two = made(*facts), made(*facts)
+    assert (tuple(one.shape), one.stride(), one.dtype) == facts[:3]
+    assert torch.equal(one, two)
+    if one.dtype == torch.int64:
+        assert bool(((one >= 2) & (one <= 3)).all())
+    assert one.requires_grad == (len(facts) > 4 and facts[4])
+
+
+def test_options_of_a_tagged_function_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(WRONG, monkeypatch)
+    run = jitmagic.jit(lambda x: torch.tanh(x) * 2, mode="reduce-overhead", options={"fuse": False})
+    script = jitmagic.minify(run, tmp_path)(torch.randn(4))
+    assert script is not None
+    assert "'mode': 'reduce-overhead'" in script.read_text()
+    assert "'fuse': False}" in script.read_text()
+    assert in_a_process(script, WRONG).returncode != 0
+
+
+def test_a_weaker_tier_is_no_failure(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    with pytest.warns(jitmagic.FallbackWarning, match="CPU code is made with numba"):
+        jitmagic.jit(torch_relu, options={"cxx": ""})(torch.randn(3))
+    assert jitmagic.minify(torch_relu, tmp_path, options={"cxx": ""})(torch.randn(3)) is None
+
+
+def torch_relu(x: Tensor) -> Tensor:
+    return torch.relu(x) + 1
+
+
+def test_agree_compares_gradients_and_mutated_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(x: Tensor, y: Tensor) -> Tensor:
+        y.add_(1)
+        return (x * y).sum()
+
+    inputs = [made((3,), (1,), torch.float32, "cpu", True), made((3,), (1,), torch.float32)]
+    agree(doubled, inputs)
+    assert torch.equal(inputs[1], made((3,), (1,), torch.float32))
