@@ -36,6 +36,16 @@ def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     return _empty(x.shape, x.dtype) if _usual(x) else None
 
 
+def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
+    """_same; channels_last stays where parts are joined, which torch's meta kernel does not say."""
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if _usual(x) or layout is None or not x.is_contiguous(memory_format=layout):
+        return _same(x)
+    rows = zip(shifts, dims, strict=False)
+    joined = len(dims) and all(_in_range(d, x) and shift % x.shape[d] for shift, d in rows)
+    return torch.empty_like(x, memory_format=layout) if joined else None
+
+
 def _along(x: Tensor, dim: Any, *args: Any, **kwargs: Any) -> Tensor | None:
     """_same for operations whose second argument is a dimension (or several)."""
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
@@ -274,9 +284,9 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _same: (
         aten.softshrink.default,
         aten.sgn.default,
-        aten.roll.default,
         aten.masked_scatter.default,
     ),
+    _rolled: (aten.roll.default,),
     _along: (aten.flip.default, aten.index_add.default, aten.logcumsumexp.default),
     _scan: (aten.cumsum.default, aten.cumprod.default),
     _scattered: (

@@ -259,7 +259,8 @@ class Builder:
     def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:
         """The name of a buffer that is exactly this view: itself, a strided alias, or a copy."""
         buffer = self.buffers[view.buffer]
-        if view.index == formal_point(buffer.shape) and view.shape == buffer.shape:
+        whole = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
+        if whole and (stride is None or _same_strides(view, stride, buffer.stride)):
             return view.buffer
         if (view, stride) not in self._memory:
             self._memory[view, stride] = self._alias(view, stride) or self._copy(view, stride)
@@ -270,11 +271,7 @@ class Builder:
         if placed is None:
             return None
         offset, found = placed
-        if stride is not None and any(
-            want != have
-            for size, want, have in zip(view.shape, stride, found, strict=True)
-            if size != 1 and view.numel
-        ):
+        if stride is not None and not _same_strides(view, stride, found):
             return None
         if stride is None:
             stride = _with_neat_ones(view.shape, found)
@@ -325,6 +322,12 @@ class Builder:
             tuple(self.steps),
             self.constants,
         )
+
+
+def _same_strides(view: TensorView, wanted: Sequence[int], have: Sequence[int]) -> bool:
+    """Whether both lay the view out alike: strides of extents of 1 say nothing."""
+    rows = zip(view.shape, wanted, have, strict=True)
+    return not view.numel or all(size == 1 or one == two for size, one, two in rows)
 
 
 def _with_neat_ones(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:

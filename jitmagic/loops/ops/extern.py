@@ -8,12 +8,14 @@ behind the back of the memory plan.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from ...errors import VerifyError
+from ...spec import TensorSpec
 from ..builder import Builder, Out
 from ..tensor_view import TensorView
 
@@ -29,8 +31,17 @@ def send_whole(
     reason: str,
 ) -> TensorView | list[TensorView | None] | None:
     """One Extern step; a single view, or a list when the op returns several tensors."""
-    results = builder.extern(out, _without_aliasing(op), args, kwargs, reason)
+    twin = _without_aliasing(op)
+    if twin is not op:
+        out = Out(out.name, tuple(None if s is None else _row_major(s) for s in out.specs))
+    results = builder.extern(out, twin, args, kwargs, reason)
     return results[0] if _returns_one_tensor(op) else results
+
+
+def _row_major(spec: TensorSpec) -> TensorSpec:
+    """What a twin that copies makes of a view, whatever the strides of the view."""
+    stride = torch.empty(spec.shape, device="meta").stride()
+    return replace(spec, stride=stride, storage_offset=0)
 
 
 @lru_cache(maxsize=1024)

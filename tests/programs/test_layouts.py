@@ -1,0 +1,92 @@
+"""Strides and dtypes of results are eager's, whatever layout the kernels of single calls choose.
+
+What a later step reads from a call's result must be what the call wrote: views of such results are
+checked by value as well.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import jitmagic
+
+CASES: dict[str, tuple[Callable[..., Any], str]] = {
+    "fft real": (lambda x: torch.fft.fft(x, dim=1).real, "plain"),
+    "fft real plus": (lambda x: torch.fft.fft(x, dim=1).real + 1, "plain"),
+    "fft imag": (lambda x: torch.fft.fft(x, dim=(1)).imag * 2, "last"),
+    "view_as_real": (lambda x: torch.view_as_real(torch.fft.fft(x, dim=1)), "plain"),
+    "irfft": (lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1), dim=1), "plain"),
+    "svd": (lambda x: torch.linalg.svd(x), "plain"),
+    "qr": (lambda x: torch.linalg.qr(x), "plain"),
+    "lu": (lambda x: torch.linalg.lu_factor_ex(x)[:2], "square"),
+    "convolution": (lambda x: F.conv2d(x, torch.ones(3, 4, 1, 1)).relu(), "last"),
+    "transposed convolution": (lambda x: F.conv_transpose2d(x, torch.ones(4, 3, 2, 2)), "last"),
+    "weights in channels_last": (
+        lambda x: F.conv2d(x, torch.ones(3, 4, 3, 3).to(memory_format=torch.channels_last)) + 1,
+        "plain",
+    ),
+    "roll": (lambda x: x.roll(1, 1), "last"),
+    "roll flat": (lambda x: x.roll(3), "last"),
+    "roll nothing": (lambda x: x.roll(0, 1), "last"),
+    "roll several": (lambda x: x.roll((1, 2), (1, 2)), "last"),
+    "flip": (lambda x: x.flip(1), "last"),
+    "pooling": (lambda x: F.max_pool2d(x, 2, return_indices=True), "last"),
+    "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), "last"),
+    "topk": (lambda x: torch.topk(x, 2, dim=1), "last"),
+    "embedding_bag": (
+        lambda x: F.embedding_bag(
+            torch.tensor([1, 2, 3, 0]), x[0, 0], torch.tensor([0, 2]), mode="mean"
+        ),
+        "square",
+    ),
+    "attention": (lambda x: F.scaled_dot_product_attention(x.mT, x.mT, x.mT), "plain"),
+    "indexed": (lambda x: x[:, torch.tensor([0, 2])], "last"),
+    "cumsum": (lambda x: x.transpose(1, 2).cumsum(1), "plain"),
+}
+INPUTS = {
+    "plain": lambda: torch.randn(2, 4, 6, 5),
+    "last": lambda: torch.randn(2, 4, 6, 5).to(memory_format=torch.channels_last),
+    "square": lambda: torch.randn(2, 2, 4, 4),
+}
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    return [made] if isinstance(made, Tensor) else list(made)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
+@pytest.mark.parametrize("name", CASES)
+def test_results_lie_as_in_eager(name: str, backend: str, grad: bool, autocast: bool) -> None:
+    function, kind = CASES[name]
+    x = INPUTS[kind]().requires_grad_(grad)
+    run = jitmagic.jit(function, backend=backend)
+    with (
+        warnings.catch_warnings(),
+        torch.set_grad_enabled(grad),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
+        warnings.simplefilter("error", jitmagic.FallbackWarning)
+        wanted = _tensors(function(x))
+        for _ in range(2):
+            for got, want in zip(_tensors(run(x)), wanted, strict=True):
+                assert (got.dtype, got.stride()) == (want.dtype, want.stride())
+                torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
+def test_values_made_from_a_layout_that_the_meta_kernel_does_not_know(backend: str) -> None:
+    def used(x: Tensor) -> tuple[Tensor, ...]:  # LAPACK's vh is column-major, meta says row-major
+        return tuple(part * 2 + 1 for part in torch.linalg.svd(x))
+
+    x = torch.randn(2, 4, 6, 5)
+    for got, want in zip(jitmagic.jit(used, backend=backend)(x), used(x), strict=True):
+        torch.testing.assert_close(got, want)
