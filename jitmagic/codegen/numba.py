@@ -18,6 +18,7 @@ import torch
 from ..errors import ToolchainError
 from ..loops.expr import AxisVar, Expr, Integer, add, mul
 from ..loops.ir import Buffer, Nest, Reduction
+from ..loops.values import identity
 from ..target import Target
 from .numba_ops import HALVES, HELPERS, TYPES, compute_text, helpers_of, literal
 from .numba_values import Body
@@ -135,7 +136,7 @@ class _Accumulator:
 
     def declare(self) -> list[str]:
         """The accumulator, empty."""
-        start = literal(_neutral(self.node.op, self.dtype), self.held)
+        start = literal(identity(self.node.op, self.dtype), self.held)
         lines = [f"{self.name} = {start}"]
         return [*lines, f"{self.name}_at = int64(-1)"] if self.positional else lines
 
@@ -167,20 +168,6 @@ class _Accumulator:
         if self.dtype in HALVES:
             return f"round_{HALVES[self.dtype]}(float32({self.name}))"
         return self.name if self.held == self.dtype else f"{TYPES[self.dtype]}({self.name})"
-
-
-def _neutral(op: str, dtype: torch.dtype) -> bool | int | float:
-    if op in ("sum", "any"):
-        return 0
-    if op in ("prod", "all"):
-        return 1
-    low = op in ("max", "argmax")
-    if dtype.is_floating_point:
-        return -torch.inf if low else torch.inf
-    if dtype == torch.bool:
-        return not low
-    facts = torch.iinfo(dtype)
-    return facts.min if low else facts.max
 
 
 def _memory_type(dtype: torch.dtype, kernel: str) -> str:

@@ -17,10 +17,11 @@ import torch
 
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, Reduction, Store, Value
+from ..loops.values import identity
 from ..schedule.rebuild import Rebuilder
 from ..schedule.score import extent_product
 from .structure import Pass, Structure
-from .triton_ops import WIDE, cast_text, closed, identity, typed
+from .triton_ops import WIDE, cast_text, closed, typed
 from .triton_tile import Block, Tile
 from .triton_values import Scope, Text, Values
 

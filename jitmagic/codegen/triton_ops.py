@@ -26,7 +26,6 @@ __all__ = [
     "cast_text",
     "closed",
     "compute_text",
-    "identity",
     "literal",
     "typed",
 ]
@@ -279,16 +278,3 @@ def closed(code: str) -> str:
         if sign == " " and depth == 0:
             return f"({code})"
     return f"({code})" if code[0] in "-~" else code
-
-
-def identity(op: str, dtype: torch.dtype) -> bool | int | float:
-    """What a reduction starts from (for argmax and argmin: the worst value)."""
-    if op in ("sum", "any"):
-        return 0
-    if op in ("prod", "all"):
-        return 1
-    low = op in ("max", "argmax")
-    if dtype.is_floating_point:
-        return -math.inf if low else math.inf
-    facts = torch.iinfo(dtype)
-    return facts.min if low else facts.max

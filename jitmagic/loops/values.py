@@ -7,6 +7,8 @@ take the dtype of the value beside them. Nothing here knows about tensors, buffe
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from .ir import Cast, Compute, Constant, Value
@@ -18,6 +20,7 @@ __all__ = [
     "cast",
     "compute",
     "constant",
+    "identity",
     "opmath",
     "round_to",
     "where",
@@ -53,6 +56,21 @@ def constant(value: Number, dtype: torch.dtype) -> Constant:
     if dtype is torch.bool:
         return Constant(bool(value), dtype)
     return Constant(float(value) if dtype in FLOATS else int(value), dtype)
+
+
+def identity(op: str, dtype: torch.dtype) -> Number:
+    """What a reduction starts from and what changes none; for argmax and argmin the worst value."""
+    if op in ("sum", "any"):
+        return 0
+    if op in ("prod", "all"):
+        return 1
+    low = op in ("max", "argmax")
+    if dtype.is_floating_point:
+        return -math.inf if low else math.inf
+    if dtype == torch.bool:
+        return not low
+    facts = torch.iinfo(dtype)
+    return facts.min if low else facts.max
 
 
 def round_to(value: Number, dtype: torch.dtype) -> Number:

@@ -13,16 +13,13 @@ loops of their own nest. Only the CUDA schedule does this: it trades launches fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 
 import torch
 
 from ..loops.expr import Axis, AxisVar, Expr, add, mul
 from ..loops.ir import (
     Buffer,
-    Constant,
     IndexValue,
     Load,
     LoopProgram,
@@ -33,7 +30,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..loops.values import compute, constant, where
+from ..loops.values import compute, constant, identity, where
 from ..target import Target
 from .deps import storages, store_values
 from .rebuild import Rebuilder, free_axes, fresh_axis, value_axes
@@ -47,7 +44,6 @@ COLUMN = 1024  # the same where rows lie across memory
 ACROSS = 32  # columns one program then takes
 ROUNDS = 4  # programs wanted per multiprocessor
 PIECE = 512  # a piece is not shorter than this
-_IDENTITY: Mapping[str, float] = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
 def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
@@ -297,20 +293,7 @@ class _Piece:
             return Load(load.buffer, load.index, load.dtype, mask, load.fill)
 
         value = Rebuilder(on_load=guarded).value(Rebuilder(bindings).value(self.node.value))
-        return where(inside, value, _worst(op, value.dtype))
-
-
-def _worst(op: str, dtype: torch.dtype) -> Constant:
-    """What changes no result of the reduction."""
-    if op in _IDENTITY:
-        return constant(_IDENTITY[op], dtype)
-    low = op in ("max", "argmax")
-    if dtype.is_floating_point:
-        return constant(-inf if low else inf, dtype)
-    if dtype == torch.bool:
-        return constant(not low, dtype)
-    facts = torch.iinfo(dtype)
-    return constant(facts.min if low else facts.max, dtype)
+        return where(inside, value, constant(identity(op, value.dtype), value.dtype))
 
 
 def _first_of_best(node: Reduction, best: Value, place: Value, cut: _Cut) -> Value:

@@ -23,6 +23,8 @@ from tests.loops.recording import clone, record
 from tests.processes import run_python
 from tests.schedule.programs import PROGRAMS, made_inputs
 
+from .accuracy import compare
+
 pytest.importorskip("numba")
 
 CANONICAL = [
@@ -70,20 +72,6 @@ def check(fn, *inputs) -> None:
         compare(a, b, c)
     for a, b in zip(ours, mutated):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
-
-
-def compare(got, eager, exact) -> None:
-    assert (got.dtype, got.shape, got.stride()) == (eager.dtype, eager.shape, eager.stride())
-    if not eager.dtype.is_floating_point:
-        assert torch.equal(got, eager)
-        return
-    finite = torch.isfinite(eager)
-    special = [t.masked_fill(finite, 0) for t in (got, eager)]
-    torch.testing.assert_close(*special, rtol=0, atol=0, equal_nan=True)
-    a, b, c = (t[finite].double() for t in (got, eager, exact))
-    if a.numel():
-        scale = c.abs().max()
-        assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 1e-6 * scale
 
 
 @pytest.mark.parametrize("name", CANONICAL)

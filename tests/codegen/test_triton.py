@@ -26,6 +26,7 @@ from jitmagic.target import Target
 from tests.loops.recording import clone, record
 from tests.schedule.programs import PROGRAMS, made_inputs
 
+from .accuracy import compare, steps
 from .interpreted import run_interpreted
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
@@ -49,28 +50,8 @@ def check(fn, *inputs, **options) -> str:
     with torch.no_grad():
         fn(*mutated)
     for a, b, c in zip([*got, *ours], [*expected, *mutated], [*exact, *wide]):
-        compare(a, b, c)
+        compare(a, b, c, strides=steps)
     return source.text if source else ""
-
-
-def steps(tensor: torch.Tensor) -> list[int]:
-    """The strides that matter."""
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    return [stride for size, stride in sizes if size != 1 and tensor.numel()]
-
-
-def compare(got, eager, exact) -> None:
-    assert (got.dtype, got.shape, steps(got)) == (eager.dtype, eager.shape, steps(eager))
-    if not eager.dtype.is_floating_point:
-        assert torch.equal(got, eager)
-        return
-    finite = torch.isfinite(eager)
-    special = [t.masked_fill(finite, 0) for t in (got, eager)]
-    torch.testing.assert_close(*special, rtol=0, atol=0, equal_nan=True)
-    a, b, c = (t[finite].double() for t in (got, eager, exact))
-    if a.numel():
-        scale = c.abs().max()
-        assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 1e-6 * scale
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -15,6 +15,7 @@ from jitmagic.options import make_options
 from jitmagic.runtime.load import Loaded, load
 from jitmagic.schedule import schedule
 from jitmagic.target import find_target
+from tests.codegen import accuracy
 from tests.loops.recording import record
 
 __all__ = ["check", "clone", "compare", "executable", "lowered"]
@@ -56,22 +57,6 @@ def check(fn: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> Load
     return loaded
 
 
-def steps(tensor: torch.Tensor) -> list[int]:
-    """The strides that matter."""
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    return [stride for size, stride in sizes if size != 1 and tensor.numel()]
-
-
 def compare(got: Sequence[Any], eager: Sequence[Any], exact: Sequence[Any]) -> None:
     for number, (a, b, c) in enumerate(zip(got, eager, exact, strict=True)):
-        assert (a.dtype, a.shape, steps(a)) == (b.dtype, b.shape, steps(b)), number
-        if not b.dtype.is_floating_point:
-            assert torch.equal(a, b), f"result {number}"
-            continue
-        finite = torch.isfinite(b)
-        special = [t.masked_fill(finite, 0) for t in (a, b)]
-        torch.testing.assert_close(*special, rtol=0, atol=0, equal_nan=True)
-        x, y, z = (t[finite].double() for t in (a, b, c))
-        if x.numel():
-            error, theirs = (x - z).abs().max(), (y - z).abs().max()
-            assert error <= 2 * theirs + 1e-6 * z.abs().max(), f"result {number}: {error} {theirs}"
+        accuracy.compare(a, b, c, f"result {number}", strides=accuracy.steps)
