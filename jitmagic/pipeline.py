@@ -38,13 +38,14 @@ from .loops.verify import verify as verify_loops
 from .options import Options
 from .records import CompileRecord
 from .runtime.load import load
+from .runtime.native import with_numbers
 from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
 from .target import Target, find_target
 from .trace.emit import CannotRestore, Home, emit
 from .trace.machine import trace
-from .trace.result import Break, Trace
+from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
 from .trace.template import template_of
 
@@ -59,7 +60,10 @@ def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord
     """Compile one call's frame for every later call that passes the same guards."""
     options = handle.options
     with record.stage("trace") as stage:
-        traced = stage.keep(trace(snapshot, options))
+        traced = stage.keep(trace(snapshot, options, varying=handle.varying(snapshot)))
+    if isinstance(traced.exit, Break) and handle.library is not None:
+        reason = traced.exit.reason
+        return Skip(f"library code is compiled whole or not at all: {reason.message}")
     if isinstance(traced.exit, Break) and options.fullgraph:
         reason = traced.exit.reason
         raise Unsupported(reason.message, reason.hint, traced.exit.where)
@@ -117,10 +121,22 @@ def compile_graph(
 ) -> Graph:
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
     specs = tuple(entry.spec for entry in traced.inputs)
+    numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_number)
+    made = _compile_by(traced, snapshot, specs, options, record)
+    return with_numbers(made, numbers) if numbers else made
+
+
+def _compile_by(
+    traced: Trace,
+    snapshot: FrameSnapshot,
+    specs: tuple[TensorSpec, ...],
+    options: Options,
+    record: CompileRecord,
+) -> Graph:
     if options.backend == "eager":
         return traced.graph.forward
     if callable(options.backend):
-        inputs = [read_source(entry.source, snapshot) for entry in traced.inputs]
+        inputs = [_example(entry, snapshot) for entry in traced.inputs]
         with record.stage("backend"):
             made = options.backend(traced.graph, inputs)
         if not callable(made):
@@ -128,9 +144,14 @@ def compile_graph(
         return _as_tuple(made)
 
     def given() -> list[torch.Tensor]:
-        return [read_source(entry.source, snapshot) for entry in traced.inputs]
+        return [_example(entry, snapshot) for entry in traced.inputs]
 
     return _compile_ahead(traced.graph, specs, options, record, given)
+
+
+def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
+    value = read_source(entry.source, snapshot)
+    return torch.tensor(value, dtype=torch.float64) if entry.is_number else value
 
 
 def _as_tuple(run: Callable[..., Any]) -> Graph:

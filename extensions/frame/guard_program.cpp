@@ -47,6 +47,7 @@ constexpr OpName kOps[] = {
     {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
+    {"IN_RANGE", Op::InRange, 4},               // source, low, high
     {"SAME", Op::Same, 3},                      // source, source
     {"DIFFERENT", Op::Different, 3},            // source, source
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
@@ -208,6 +209,7 @@ class StepReader {
       case Op::DictKeys: return keys(next, step.object);
       case Op::EntriesEmpty: return keys(next, step.object) && keys(next + 1, step.space);
       case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
+      case Op::InRange: return (step.torch = make_range_check(tuple_)) != nullptr;
       case Op::Same: case Op::Different: return source(next, step.other);
       default: return refuse("no such step");
     }
@@ -353,7 +355,8 @@ static std::nullptr_t torch_is_missing() {
 }
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missing(); }
-bool tensors_overlap(PyObject*, PyObject*) { return true; }
+std::unique_ptr<TorchCheck> make_range_check(PyObject*) { return torch_is_missing(); }
+bool tensors_overlap(PyObject* const*, size_t) { return true; }
 bool register_tensor_guards(PyObject*) { return true; }
 #endif
 

@@ -174,13 +174,14 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
 }
 
 bool no_overlap(const Step& step, Registers& registers) {
-  for (size_t i = 0; i < step.registers.size(); i++) {
-    for (size_t j = i + 1; j < step.registers.size(); j++) {
-      PyObject* left = registers[step.registers[i]];
-      if (tensors_overlap(left, registers[step.registers[j]])) return false;
-    }
-  }
-  return true;
+  constexpr size_t kInline = 64;
+  PyObject* inline_[kInline];
+  std::vector<PyObject*> many;
+  const size_t count = step.registers.size();
+  if (count > kInline) many.resize(count);
+  PyObject** objects = count > kInline ? many.data() : inline_;
+  for (size_t i = 0; i < count; i++) objects[i] = registers[step.registers[i]];
+  return !tensors_overlap(objects, count);
 }
 
 PyObject* referent(PyObject* weak) {
@@ -202,7 +203,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::InstanceAbsent: return !jm_instance_get(value, step.object);
     case Op::NamespaceAbsent: return !jm_dict_get(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
-    case Op::Tensor: return step.torch->passes(value);
+    case Op::Tensor: case Op::InRange: return step.torch->passes(value);
     case Op::Same: return value == registers[step.other];
     case Op::Different: return value != registers[step.other];
     case Op::NoOverlap: return no_overlap(step, registers);

@@ -20,7 +20,9 @@ struct TorchCheck {
 };
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step);  // raises: nullptr
 std::unique_ptr<TorchCheck> make_state_check(PyObject* step);
-bool tensors_overlap(PyObject* left, PyObject* right);  // true as well when it cannot be known
+std::unique_ptr<TorchCheck> make_range_check(PyObject* step);
+// Whether two of them have memory in common; true as well when it cannot be known.
+bool tensors_overlap(PyObject* const* objects, size_t count);
 bool register_tensor_guards(PyObject* module);
 
 enum class Op : unsigned char {
@@ -29,7 +31,7 @@ enum class Op : unsigned char {
   FunctionPart, ModuleItem, Gradient,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, NamespaceAbsent,
-  CellEmpty, Tensor, Same, Different, NoOverlap, State,
+  CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State,
 };
 
 // What Op::FunctionPart reads, in Step::number.

@@ -154,6 +154,40 @@ bool fill(StateCheck& check, PyObject* step) {
   return !PyErr_Occurred();
 }
 
+bool is_tensor(PyObject* object);
+
+// ("IN_RANGE", source, low, high): a Python float, or the value of a 0-dim floating CPU tensor
+struct RangeCheck final : TorchCheck {
+  double low = 0, high = 0;
+
+  static std::optional<double> value_of(PyObject* object) {
+    if (PyFloat_CheckExact(object)) return PyFloat_AS_DOUBLE(object);
+    if (!is_tensor(object)) return std::nullopt;
+    const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
+    if (!impl->has_storage() || impl->layout() != at::kStrided || !impl->device().is_cpu() || impl->dim()) {
+      return std::nullopt;
+    }
+    const void* data = impl->data();
+    if (!data || impl->is_conj() || impl->is_neg()) return std::nullopt;
+    switch (c10::typeMetaToScalarType(impl->dtype())) {
+      case at::kDouble: return *static_cast<const double*>(data);
+      case at::kFloat: return *static_cast<const float*>(data);
+      default: return std::nullopt;
+    }
+  }
+
+  bool passes(PyObject* object) const override {
+    const auto value = value_of(object);
+    return value && low <= *value && *value <= high;
+  }
+};
+
+bool fill(RangeCheck& check, PyObject* step) {
+  check.low = PyFloat_AsDouble(PyTuple_GET_ITEM(step, 2));
+  check.high = PyFloat_AsDouble(PyTuple_GET_ITEM(step, 3));
+  return !PyErr_Occurred();
+}
+
 template <class Check>
 std::unique_ptr<TorchCheck> make(PyObject* step) {
   auto check = std::make_unique<Check>();
@@ -217,12 +251,21 @@ bool find_tensor_place() {
 
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) { return make<TensorCheck>(step); }
 std::unique_ptr<TorchCheck> make_state_check(PyObject* step) { return make<StateCheck>(step); }
+std::unique_ptr<TorchCheck> make_range_check(PyObject* step) { return make<RangeCheck>(step); }
 
-bool tensors_overlap(PyObject* left, PyObject* right) {
-  if (!is_tensor(left) || !is_tensor(right)) return true;
-  const auto a = range_of(tensor_of(left).unsafeGetTensorImpl());
-  const auto b = range_of(tensor_of(right).unsafeGetTensorImpl());
-  return !a || !b || (a->begin < b->end && b->begin < a->end);
+bool tensors_overlap(PyObject* const* objects, size_t count) {
+  c10::SmallVector<Range, 64> ranges;
+  for (size_t i = 0; i < count; i++) {
+    if (!is_tensor(objects[i])) return true;
+    const auto range = range_of(tensor_of(objects[i]).unsafeGetTensorImpl());
+    if (!range) return true;
+    if (range->begin != range->end) ranges.push_back(*range);
+  }
+  std::ranges::sort(ranges, {}, &Range::begin);
+  for (size_t i = 1; i < ranges.size(); i++) {
+    if (ranges[i].begin < ranges[i - 1].end) return true;
+  }
+  return false;
 }
 
 bool register_tensor_guards(PyObject* module) {

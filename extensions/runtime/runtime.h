@@ -6,6 +6,7 @@
 // cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
 // errors.cpp    Python errors thrown from C++
 // autograd.cpp  the native autograd Node around a compiled forward and backward
+// numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 #pragma once
 
 #include <Python.h>
@@ -56,5 +57,6 @@ void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::D
 // Each adds its types and functions to the module; returns false with a Python error set.
 bool register_plan(PyObject* module);
 bool register_autograd(PyObject* module);
+bool register_numbers(PyObject* module);
 
 }  // namespace jitmagic

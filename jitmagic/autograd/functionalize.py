@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import CompileFailed, UserLine
 from ..spec import TensorSpec
 from .decompose import TABLE
-from .mutate import MUTATORS, functional_twin
+from .mutate import MUTATORS, functional_twin, twin_without_out
 from .recorder import Recorder, Sym
 from .views import ViewStep, split_steps
 
@@ -352,6 +352,19 @@ def _mutate_list(
     return None
 
 
+def _mutate_out(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
+    target = mode.traced(kwargs["out"])
+    given = {name: value for name, value in kwargs.items() if name != "out"}
+    new = mode.emit(twin_without_out(func), args, given)
+    if new.shape != tuple(target.shape):
+        raise CompileFailed(f"{func} resizes its result")
+    target.write(new)
+    return target
+
+
 def _composite(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
@@ -437,6 +450,8 @@ def _handler(func: Any) -> Handler:
 
 def _handler_of_mutation(schema: Any) -> Handler:
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if len(written) == 1 and written[0].name == "out" and written[0].kwarg_only:
+        return _refuse if isinstance(written[0].type, torch.ListType) else _mutate_out
     if len(written) != 1 or written[0].name != schema.arguments[0].name:
         return _refuse
     return _mutate_list if isinstance(written[0].type, torch.ListType) else _mutate

@@ -15,7 +15,7 @@ import torch
 from ..errors import CompileFailed
 from .recorder import Recorder, Sym
 
-__all__ = ["MUTATORS", "functional_twin"]
+__all__ = ["MUTATORS", "functional_twin", "twin_without_out"]
 
 aten = torch.ops.aten
 
@@ -57,6 +57,18 @@ def _takes_the_same(twin: Any, func: Any) -> bool:
     """Overloads need not be called alike: pow_.Scalar is pow.Tensor_Scalar, pow.Scalar is not."""
     given, taken = func._schema.arguments, twin._schema.arguments
     return [str(one.type) for one in given] == [str(one.type) for one in taken]
+
+
+@lru_cache(maxsize=4096)
+def twin_without_out(func: Any) -> Any:
+    """The overload that takes the same arguments and returns what `func` writes to `out`."""
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name != "out"]
+    for name in func.overloadpacket.overloads():
+        twin = getattr(func.overloadpacket, name)
+        given = [(a.name, str(a.type)) for a in twin._schema.arguments]
+        if given == wanted and not twin._schema.is_mutable:
+            return twin
+    raise CompileFailed(f"{func} has no functional counterpart")
 
 
 def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False) -> Sym:

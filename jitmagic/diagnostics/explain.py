@@ -77,7 +77,7 @@ class Explanation:
     externs: tuple[tuple[str, str], ...]  # ATen calls left whole, and why
     decisions: tuple[str, ...]  # fusions made and refused, in words
     cache_hits: int
-    outcomes: tuple[str, ...] = field(default=())  # "eager: why" of frames that were not compiled
+    outcomes: tuple[str, ...] = field(default=())  # "f ran as eager: why" of frames left alone
     waiting: int = 0  # backwards that are compiled when they are first used
     trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
     untuned: tuple[str, ...] = ()  # what it did not try, and why
@@ -148,7 +148,8 @@ def describe_journal(
 ) -> Explanation:
     """Collect one explanation from all records of a handle."""
     records = list(journal)
-    traces = [t for r in records if isinstance(t := r.result("trace"), Trace)]
+    used = [r for r in records if not r.outcome.startswith("eager")]  # of the others nothing runs
+    traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
     return Explanation(
@@ -163,11 +164,15 @@ def describe_journal(
         ),
         guards=tuple(dict.fromkeys(show_guard(g) for t in traces for g in t.guards)),
         compile_times=_times(records),
-        kernels=tuple(kernel for record in records for kernel in _kernels(record)),
-        externs=tuple(extern for record in records for extern in _externs(record)),
-        decisions=tuple(line for record in records for line in _decisions(record)),
+        kernels=tuple(kernel for record in used for kernel in _kernels(record)),
+        externs=tuple(extern for record in used for extern in _externs(record)),
+        decisions=tuple(line for record in used for line in _decisions(record)),
         cache_hits=sum(record.cache_hits for record in records),
-        outcomes=tuple(r.outcome for r in records if r.outcome not in ("compiled", "running")),
+        outcomes=tuple(
+            f"{r.name} ran as {r.outcome}"
+            for r in records
+            if r.outcome not in ("compiled", "running")
+        ),
         waiting=sum(len(record.waiting()) for record in records),
         trials=tuple(trial for record in records for trial in _trials(record)),
         untuned=tuple(

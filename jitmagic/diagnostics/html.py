@@ -32,7 +32,7 @@ def html_report(found: Explanation) -> str:
         f"<style>{_STYLE}</style>",
         f"<div class='jitmagic'><b>jitmagic explain: {escape(found.name)}</b>",
         f"<div>{escape(headline(found))}</div>",
-        *(f"<div class='why'>ran as {escape(outcome)}</div>" for outcome in found.outcomes),
+        *(f"<div class='why'>{escape(outcome)}</div>" for outcome in found.outcomes),
         _source(found),
         *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(found)),
         *(f"<div class='why'>{escape(note)}</div>" for note in notes(found)),

@@ -96,7 +96,7 @@ def _distinct(found: Explanation) -> list[BreakReport]:
 def rich_report(found: Explanation) -> RenderableType:
     """The report as rich renderables."""
     parts: list[RenderableType] = [Text(headline(found), style="bold")]
-    parts.extend(Text(f"ran as {outcome}", style="yellow") for outcome in found.outcomes)
+    parts.extend(Text(outcome, style="yellow") for outcome in found.outcomes)
     parts.append(_source_text(found))
     parts.extend(Text(str(b), style="yellow") for b in elsewhere(found))
     parts.extend(Text(note, style="yellow") for note in notes(found))

@@ -25,9 +25,11 @@ from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..errors import FallbackWarning, RecompileWarning, Unsupported
 from ..guards.check import check, why
-from ..guards.guard import Guard
+from ..guards.guard import Guard, ValueEquals
+from ..guards.source import Argument
 from ..options import Options
 from ..records import CompileRecord, Journal
+from .library import LibraryFunction
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 
@@ -80,7 +82,7 @@ class _Variant:
     """What an entry remembers: the compile it came from, and whose variant it counts as."""
 
     record: CompileRecord
-    instance: int | None  # id of the module a method was called on
+    instance: int | None  # id of what has a budget of its own, see Handle._instance_of
 
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -95,9 +97,15 @@ class Handle:
     """One dispatcher's Python side: compiles on a miss, keeps the ledger, explains its state."""
 
     def __init__(
-        self, original: Original, family: Family, *, flat: Any = None, root: bool = False
+        self,
+        original: Original,
+        family: Family,
+        *,
+        flat: Any = None,
+        root: bool = False,
+        library: LibraryFunction | None = None,
     ) -> None:
-        self.original, self.family = original, family
+        self.original, self.family, self.library = original, family, library
         self.name = original.name
         self._flat, self._root = flat, root
         self._reason: str | None = None  # why calls without an entry run as eager
@@ -117,10 +125,16 @@ class Handle:
         return cls(Original.of_function(function), family, root=True)
 
     @classmethod
-    def of_callee(cls, code: CodeType, namespace: dict[str, Any], family: Family) -> Handle:
+    def of_callee(
+        cls,
+        code: CodeType,
+        namespace: dict[str, Any],
+        family: Family,
+        library: LibraryFunction | None = None,
+    ) -> Handle:
         """The handle of code that the hook found; the code holds the handle, not the other way."""
         family.drop_dead()
-        return cls(Original(code, namespace, weak=True), family)
+        return cls(Original(code, namespace, weak=True), family, library=library)
 
     def for_resume(self, flat: Any) -> Handle:
         """The handle of a resume function of this one; its values are all plain arguments."""
@@ -163,6 +177,23 @@ class Handle:
     def run_plainly(self) -> Original:
         """The original, called with the dispatcher's values."""
         return self.original
+
+    def varying(self, snapshot: FrameSnapshot) -> frozenset[str] | None:
+        """Of a library function: float arguments that are data, because they are declared to change
+        or differ from what an entry was compiled for. None for the user's own code.
+        """
+        if self.library is None:
+            return None
+        changed = {
+            guard.source.name
+            for entry in self.dispatcher.entries
+            for guard in _guards_of(entry.notes.record)
+            if isinstance(guard, ValueEquals)
+            and isinstance(guard.source, Argument)
+            and type(guard.value) is type(snapshot.args[guard.source.index]) is float
+            and guard.value != snapshot.args[guard.source.index]
+        }
+        return self.library.varying | changed
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
@@ -215,7 +246,7 @@ class Handle:
             self._give_up(record.outcome)
             return False
         record.outcome = "compiled"
-        made.notes = _Variant(record, _instance_of(values))
+        made.notes = _Variant(record, self._instance_of(values))
         self.dispatcher.add(made)
         return True
 
@@ -263,10 +294,19 @@ class Handle:
     def _is_at_limit(self, values: tuple[Any, ...]) -> bool:
         limit = self.options.recompile_limit
         entries = self.dispatcher.entries
-        instance = _instance_of(values)
+        instance = self._instance_of(values)
         alike = sum(entry.notes.instance == instance for entry in entries)
         wasted = self._wasted >= _WASTED_LIMIT * limit
         return alike >= limit or wasted or len(entries) >= _TOTAL_LIMIT * limit
+
+    def _instance_of(self, values: tuple[Any, ...]) -> int | None:
+        """Each module instance has its own budget of variants: layers share their class's code.
+        So has each group of parameters of an optimizer, known by its first tensor.
+        """
+        first = values[0] if values else None
+        if self.library is not None and type(first) is list and first:
+            return id(first[0])
+        return id(first) if isinstance(first, torch.nn.Module) else None
 
     def _reach_limit(self, values: tuple[Any, ...]) -> None:
         self._give_up("limit reached")
@@ -334,11 +374,6 @@ def source_lines(code: CodeType) -> tuple[str, int, tuple[str, ...]]:
     last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
     return code.co_filename, code.co_firstlineno, tuple(line.rstrip("\n") for line in lines)
-
-
-def _instance_of(values: tuple[Any, ...]) -> int | None:
-    """Each module instance has its own budget of variants: layers share their class's code."""
-    return id(values[0]) if values and isinstance(values[0], torch.nn.Module) else None
 
 
 def _guards_of(record: CompileRecord) -> tuple[Guard, ...]:

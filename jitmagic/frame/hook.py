@@ -13,6 +13,7 @@ from typing import Any
 from .. import _frame
 from ..bytecode import call_stub
 from .handle import Family, Handle
+from .library import library_function
 from .skip import reason_to_skip
 
 __all__ = ["Suspended", "stub_for"]
@@ -23,7 +24,8 @@ def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | None:
     family = _frame.current_family()
     if not isinstance(family, Family) or reason_to_skip(code, namespace) is not None:
         return None
-    return call_stub(code, Handle.of_callee(code, namespace, family).dispatcher)
+    handle = Handle.of_callee(code, namespace, family, library_function(code, namespace))
+    return call_stub(code, handle.dispatcher)
 
 
 _frame.set_callback(stub_for)

@@ -27,6 +27,7 @@ from ..guards.guard import (
     GlobalState,
     Guard,
     IdentityIs,
+    InRange,
     KeyAbsent,
     LengthIs,
     NoOverlap,
@@ -98,6 +99,7 @@ _RANK: dict[type[Guard], int] = {
     ValueEquals: 1,
     LengthIs: 1,
     TensorMatch: 2,
+    InRange: 2,
     CellEmpty: 2,
     GlobalState: 3,
     KeyAbsent: 4,
@@ -232,6 +234,8 @@ def _check(guard: Guard, register: int) -> Step:
             return ("EQUALS", register, value)
         case IdentityIs(value=value) | ValueEquals(value=value):
             return ("IS_WEAK" if _can_be_weak(value) else "IS", register, value)
+        case InRange(low=low, high=high):
+            return ("IN_RANGE", register, low, high)
         case LengthIs(length=length):
             return ("LENGTH", register, length)
         case DictKeysAre(keys=keys):

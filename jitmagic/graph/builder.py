@@ -47,6 +47,7 @@ class GraphBuilder:
     def __init__(self, grad_enabled: bool | None = None) -> None:
         self.graph = Graph()
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
+        self.differentiates = self.grad_enabled  # whether grad mode was ever on
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
         self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
@@ -134,6 +135,7 @@ class GraphBuilder:
     def set_grad_enabled(self, mode: bool) -> None:
         """The traced program changes the grad mode; a node appears when the next call needs it."""
         self.grad_enabled = mode
+        self.differentiates |= mode
 
     def _record(
         self,

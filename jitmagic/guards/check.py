@@ -25,6 +25,7 @@ from .guard import (
     GlobalState,
     Guard,
     IdentityIs,
+    InRange,
     KeyAbsent,
     LengthIs,
     NoOverlap,
@@ -110,6 +111,8 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
             now, before = short(value), short(wanted)
             before = before if now != before else f"another {type(wanted).__name__}"
             return _is_was(name, now, before, value is wanted)
+        case InRange(low=low, high=high):
+            return _outside(name, value, low, high)
         case LengthIs(length=length):
             if not isinstance(value, tuple | list | dict | set | frozenset):
                 return f"{name} is a {type(value).__name__}, which has no plain length"
@@ -142,6 +145,18 @@ def _is_empty_dict(value: object) -> bool:
 
 def _is_was(what: str, now: object, before: object, same: bool) -> str | None:
     return None if same else f"{what} is {now}, was {before}"
+
+
+def _outside(name: str, value: Any, low: float, high: float) -> str | None:
+    number = value
+    if isinstance(value, torch.Tensor):
+        plain = value.layout is torch.strided and value.device.type == "cpu" and not value.dim()
+        if not plain or value.dtype not in (torch.float32, torch.float64):
+            return f"{name} is no floating-point number on the CPU"
+        number = value.item()
+    if type(number) is not float:
+        return f"{name} is a {type(number).__name__}, was a float"
+    return None if low <= number <= high else f"{name} is {number}, not in [{low:g}, {high:g}]"
 
 
 def _cell_differs(name: str, cell: Any) -> str | None:

@@ -10,6 +10,7 @@ wants.
           | TypeIs(source, type)                 exact type
           | ValueEquals(source, value)           same exact type, equal constant (nan and -0.0 too)
           | IdentityIs(source, value)            that very object: a function, class, module, ...
+          | InRange(source, low, high)           a float, or the value of a 0-dim CPU tensor
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
@@ -39,6 +40,7 @@ __all__ = [
     "GlobalState",
     "Guard",
     "IdentityIs",
+    "InRange",
     "KeyAbsent",
     "LengthIs",
     "NoOverlap",
@@ -82,6 +84,15 @@ class IdentityIs(Guard):
 
     source: Source
     value: object = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InRange(Guard):
+    """Of a Python float, or a 0-dim float32 or float64 tensor on the CPU: low <= value <= high."""
+
+    source: Source
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)

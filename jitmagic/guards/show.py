@@ -19,6 +19,7 @@ from .guard import (
     GlobalState,
     Guard,
     IdentityIs,
+    InRange,
     KeyAbsent,
     LengthIs,
     NoOverlap,
@@ -58,6 +59,8 @@ def show_guard(guard: Guard) -> str:
             return f"{describe(source)} == {short(value)}"
         case IdentityIs(source=source, value=value):
             return f"{describe(source)} is {short(value)}"
+        case InRange(source=source, low=low, high=high):
+            return f"{low:g} <= {describe(source)} <= {high:g}"
         case LengthIs(source=source, length=length):
             return f"len({describe(source)}) == {length}"
         case SameObject(source=left, other=right):

@@ -36,6 +36,7 @@ __all__ = [
     "make_executable",
     "runtime_module",
     "slot_count",
+    "with_numbers",
 ]
 
 
@@ -89,6 +90,13 @@ def make_executable(
     program = lower_plan(plan, kernels)
     made = runtime_module().Executable(program, plan.constants, owners, aligned, otherwise)
     return made  # type: ignore[no-any-return]
+
+
+def with_numbers(
+    run: Callable[..., tuple[Any, ...]], positions: tuple[int, ...]
+) -> Callable[..., tuple[Any, ...]]:
+    """`run` with the Python floats at these positions handed on as 0-dim float64 tensors."""
+    return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
     """
     for node in graph.mutated_inputs:
         meta, spec = node.meta["val"], node.meta["spec"]
-        if meta.requires_grad:
+        if meta.requires_grad and graph.differentiates:
             raise GraphBreak(MutatedInput.of(why="the tensor takes part in autograd"))
         if (tuple(meta.shape), tuple(meta.stride())) != (spec.shape, spec.stride):
             raise GraphBreak(MutatedInput.of(why="its shape changes in place"))
@@ -36,7 +36,7 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
         live = graph.owners[node].live
         if live.is_inference() and not torch.is_inference_mode_enabled():
             raise GraphBreak(MutatedInput.of(why="it is an inference tensor"))
-        for other in graph.inputs:
+        for other in _tensors(graph):
             if other is not node and _overlap(live, graph.owners[other].live):
                 why = "another tensor that is used shares its memory"
                 raise GraphBreak(MutatedInput.of(why=why))
@@ -49,7 +49,7 @@ def _guard_separate(machine: Machine, graph: GraphBuilder, builder: Builder) -> 
     """Guard that nothing shares memory with what is written; the others may do so."""
     written = list(graph.mutated_inputs)
     groups: list[list[Node]] = [[]]
-    for node in graph.inputs:
+    for node in _tensors(graph):
         if node in graph.mutated_inputs:
             continue
         group = next((g for g in groups if not _meets(graph, node, g)), None)
@@ -60,6 +60,11 @@ def _guard_separate(machine: Machine, graph: GraphBuilder, builder: Builder) -> 
         members = [*written, *group]
         if len(members) > 1:
             machine.guard(NoOverlap(tuple(graph.inputs[node].source for node in members)))
+
+
+def _tensors(graph: GraphBuilder) -> Iterable[Node]:
+    """The inputs that are memory of the caller's: numbers are not."""
+    return (node for node, entry in graph.inputs.items() if not entry.is_number)
 
 
 def _meets(graph: GraphBuilder, node: Node, group: Iterable[Node]) -> bool:

@@ -34,6 +34,7 @@ from .values import instances as _instances
 from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
+from .values import numbers as _data_numbers
 from .values import tensor_inputs as _tensor_inputs
 from .values import torch_function as _torch_function
 
@@ -44,5 +45,5 @@ MODULES = (
     _outside, _texts, _torch_calls, _attributes, _calls, _comparisons, _container_opcodes,
     _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _stack,
     _with, _contexts, _exceptions, _functions, _instances, _namedtuples, _namespaces, _nn_module,
-    _tensor_inputs, _torch_function,
+    _data_numbers, _tensor_inputs, _torch_function,
 )  # fmt: skip

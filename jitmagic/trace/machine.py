@@ -83,14 +83,21 @@ class _Reached(Exception):
     """The instruction the attempt has to stop before."""
 
 
-def trace(snapshot: FrameSnapshot, options: Options, stop: Stop | None = None) -> Trace:
+def trace(
+    snapshot: FrameSnapshot,
+    options: Options,
+    stop: Stop | None = None,
+    varying: frozenset[str] | None = None,
+) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
-    `stop` is where the trace has to end at the latest (tests break everywhere with it).
+    `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
+    float arguments that are inputs of the graph; if it is not None, numbers read from tensors may be
+    part of the graph too (values/numbers.py).
     """
     programs: dict[CodeType, Program] = {}
     while True:
-        machine = Machine(snapshot, options, stop, programs)
+        machine = Machine(snapshot, options, stop, programs, varying)
         try:
             return machine.run()
         except _Restart as restart:
@@ -112,8 +119,10 @@ class Machine:
         options: Options,
         stop: Stop | None,
         programs: dict[CodeType, Program],
+        varying: frozenset[str] | None = None,
     ) -> None:
         self.options = options
+        self.varying = varying
         self.snapshot = snapshot
         self.effects = EffectLog()
         self.entry_state = read_state()

@@ -228,6 +228,7 @@ class GraphInput:
     name: str
     source: Source
     spec: TensorSpec
+    is_number: bool = False  # a Python float, handed to the graph as a 0-dim float64 tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ __all__ = [
     "REFUSED_FUNCTIONS",
     "REFUSED_METHODS",
     "REFUSED_MODULES",
-    "is_inlined_module",
+    "is_inlined",
     "is_leaf_function",
     "module_refusal",
 ]
@@ -165,6 +165,9 @@ _LEAF_C_MODULES = frozenset(
 )
 _LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
 # Python code of torch that is inlined like the user's own.
+_INLINED_FUNCTIONS = frozenset(
+    {f"torch.optim.optimizer.{name}" for name in ("_get_value", "_to_scalar", "_stack_if_compiling")}
+)
 _INLINED = (
     "torch.nn.modules",
     "torch.utils._contextlib",
@@ -183,9 +186,10 @@ def is_leaf_function(obj: types.FunctionType | types.BuiltinFunctionType) -> boo
     return module in _LEAF_C_MODULES and obj.__self__ is not torch._C
 
 
-def is_inlined_module(module: str) -> bool:
-    """Whether Python functions of this torch module are inlined."""
-    return module.startswith(_INLINED)
+def is_inlined(function: types.FunctionType) -> bool:
+    """Whether a Python function of torch is inlined as the user's own are."""
+    module = function.__module__
+    return module.startswith(_INLINED) or f"{module}.{function.__qualname__}" in _INLINED_FUNCTIONS
 
 
 def module_refusal(module: str) -> str:

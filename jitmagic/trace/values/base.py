@@ -125,6 +125,7 @@ class Machine(Protocol):
 
     options: Options
     graph: Any  # a GraphBuilder and whatever the tensors need of it
+    varying: frozenset[str] | None  # float arguments that are data; None: no number is (numbers.py)
 
     @property
     def effects(self) -> Effects:

@@ -38,6 +38,8 @@ from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .mappings import DictValue
+from .numbers import FloatValue, read_number
+from .scaled import call_with_numbers
 from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
 
 __all__ = ["StructuredTuple", "TensorMethodValue", "TensorValue", "lift", "lower", "record"]
@@ -294,6 +296,8 @@ class TensorMethodValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner, name = self.owner, self.name
+        if name == "item" and not args and (number := read_number(machine, owner)) is not None:
+            return number
         _refuse_method(machine, owner, name, args)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
             known = _described(machine, owner, name, args)
@@ -342,7 +346,7 @@ def _structure_fields(kind: Any, names: Sequence[str]) -> list[str]:
 
 
 def _is_operand(machine: Machine, other: Value) -> bool:
-    if isinstance(other, TensorValue):
+    if isinstance(other, TensorValue | FloatValue):
         return True
     return other.is_constant(machine) and issubclass(
         other.python_type(machine), bool | int | float | complex
@@ -397,13 +401,19 @@ def record(
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise GraphBreak(RefusedTorchCall.of(name=name, why="autocast is on"))
-    given = [lower(machine, arg, name) for arg in args]
-    named = {key: lower(machine, arg, name) for key, arg in (kwargs or {}).items()}
+    given = [_lower_outer(machine, arg, name) for arg in args]
+    named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     if named.get("requires_grad") is True and not isinstance(target, str):
         why = "it makes a leaf of the autograd graph"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     try:
-        result = graph.call(target, given, named, machine.lines())
+        if any(isinstance(arg, FloatValue) for arg in (*given, *named.values())):
+            result = call_with_numbers(machine, target, given, named)
+            if result is None:
+                what = "a number that is known only when the kernels have run"
+                raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
+        else:
+            result = graph.call(target, given, named, machine.lines())
     except DataDependent:
         raise GraphBreak(TensorItem.of(what=f"{name}()")) from None
     except MixedDevices as error:
@@ -423,6 +433,12 @@ def _name(target: Target) -> str:
     return (
         f"operator {name}" if getattr(target, "__module__", "") == "_operator" else f"torch {name}"
     )
+
+
+def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
+    """As `lower`; numbers that are data stay what they are."""
+    value = value.realize(machine)
+    return value if isinstance(value, FloatValue) else lower(machine, value, name)
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:

@@ -21,7 +21,7 @@ from ..breaks import GraphBreak, RefusedTorchCall
 from ..builtins.registry import handler_of
 from ..builtins.torch_rules import (
     REFUSED_FUNCTIONS,
-    is_inlined_module,
+    is_inlined,
     is_leaf_function,
     module_refusal,
 )
@@ -103,7 +103,7 @@ def torch_function(obj: Any, source: Source | None = None) -> Value | None:
     if isinstance(obj, types.FunctionType | types.BuiltinFunctionType):
         if handler_of(obj) is not None:
             return TorchFunctionValue(obj, None, source)
-        if isinstance(obj, types.FunctionType) and is_inlined_module(module):
+        if isinstance(obj, types.FunctionType) and is_inlined(obj):
             return None
         if module == "torch._tensor":
             return TensorTypeMethod(obj, source)

@@ -1,0 +1,42 @@
+"""library: the functions of installed packages that the hook compiles all the same.
+
+Everything else that is not the user's own runs as it is (skip.py). These are the inner loops of
+optimizers: pure arithmetic on lists of tensors, called with all they need as arguments. A frame of
+theirs is compiled whole or runs as eager; it is never cut in two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+__all__ = ["LibraryFunction", "library_function"]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFunction:
+    """`varying`: float arguments that are data from the start, because schedulers change them.
+
+    Other floats become data once they were seen to change.
+    """
+
+    varying: frozenset[str] = frozenset()
+
+
+_STEP = LibraryFunction(frozenset({"lr"}))
+_OPTIMIZERS = (
+    "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop",
+    "sgd",
+)  # fmt: skip
+_FUNCTIONS: Mapping[tuple[str, str], LibraryFunction] = {
+    (f"torch.optim.{name}", f"{kind}_{name}"): _STEP
+    for name in _OPTIMIZERS
+    for kind in ("_single_tensor", "_multi_tensor")
+}
+
+
+def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:
+    """What is declared about a function of a library; None: it runs as it is."""
+    return _FUNCTIONS.get((str(namespace.get("__name__")), code.co_qualname))

@@ -1,0 +1,206 @@
+"""Python floats whose value is data: read from a 0-dim tensor, or an argument that varies.
+
+Comes in: `tensor.item()` of a graph input, float arguments named in `Machine.varying`, arithmetic on
+them. Goes out: 0-dim float64 nodes of the graph. Python's float arithmetic is IEEE double
+arithmetic, except that division by zero, powers that overflow and complex roots raise or change the
+type: each number has bounds, guarded where it enters the graph, and an operation is followed only if
+the bounds exclude all that. Comparisons are followed where the bounds decide them. Whatever else is
+done with such a number breaks.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from ...graph.builder import GraphBuilder
+from ...graph.node_meta import device_of
+from ...guards.guard import InRange, TypeIs
+from ...guards.source import Argument, Source, describe
+from ...spec import TensorSpec
+from ..result import GraphInput, Recipe
+from ..wrap import intercepts
+from .base import Builder, Machine, Value
+from .constants import COMPARE, ConstantValue
+
+if TYPE_CHECKING:
+    from .tensor import TensorValue
+
+__all__ = ["FloatValue", "read_number"]
+
+Bounds = tuple[float, float]
+
+_CPU = torch.device("cpu")
+_SCALAR = TensorSpec((), (), torch.float64, _CPU)
+_LARGEST = 2.0**40  # of what is counted in tensors
+_EXACT = 2**53  # integers up to it are floats
+# An argument's bounds: which of these its value lies in. Zero stays a constant: programs branch on it.
+_ARGUMENT_BOUNDS: tuple[Bounds, ...] = ((1e-30, 1 - 1e-6), (1 - 1e-6, 1e6), (-1e6, -1e-30))
+_POW_ERROR = 1e-12  # relative; libm and the kernels are far better
+
+
+class FloatValue(Value):
+    """A float between `low` and `high`; `node` is its value in the graph, 0-dim float64."""
+
+    __slots__ = ("high", "low", "node")
+
+    def __init__(self, node: Node, bounds: Bounds, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.node = node
+        self.low, self.high = bounds
+
+    def python_type(self, machine: Machine) -> type:
+        return float
+
+    def truth(self, machine: Machine) -> bool:
+        if self.low <= 0 <= self.high:
+            self.refuse(machine, "bool()")
+        return True
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        bounds = _bounds_of(machine, other)
+        if bounds is None:
+            return None
+        left, right = (other, self) if reflected else (self, other)
+        own = self.low, self.high
+        made = _result(op, *((bounds, own) if reflected else (own, bounds)))
+        if made is None:
+            self.refuse(machine, f"{op} that might raise")
+        target, full = _NODES[op], op == "/"  # a number by a tensor is reciprocal() * number
+        args = [_as_argument(machine, left, full), _as_argument(machine, right, False)]
+        return FloatValue(machine.graph.call(target, args, {}, machine.lines()), made)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        bounds = _bounds_of(machine, other)
+        if bounds is None:
+            return None
+        low, high = bounds
+        if self.high < low:
+            return machine.constant(COMPARE[op](0, 1))
+        if self.low > high:
+            return machine.constant(COMPARE[op](1, 0))
+        self.refuse(machine, f"comparison {op}")
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        if op != "-":
+            self.refuse(machine, f"unary {op}")
+        node = machine.graph.call(operator.neg, [self.node], {}, machine.lines())
+        return FloatValue(node, (-self.high, -self.low))
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(torch.Tensor.item, (builder.output(self, self.node),))
+
+    def describe(self) -> str:
+        return "number from a tensor" if self.source is None else "float that varies"
+
+
+def _bounds_of(machine: Machine, value: Value) -> Bounds | None:
+    """What a float operation may be told about its other operand; None: not a number."""
+    if isinstance(value, FloatValue):
+        return value.low, value.high
+    if isinstance(value, ConstantValue) and isinstance(value.value, bool | int | float):
+        number = value.as_constant(machine)
+        if isinstance(number, int) and abs(number) > _EXACT:
+            value.refuse(machine, "arithmetic with a float")
+        return float(number), float(number)
+    return None
+
+
+def _as_argument(machine: Machine, value: Value, full: bool) -> Any:
+    if isinstance(value, FloatValue):
+        return value.node
+    number = float(value.as_constant(machine))
+    if not full:
+        return number
+    args, kwargs = [(), number], {"dtype": torch.float64}
+    return machine.graph.call(torch.full, args, kwargs, machine.lines())
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+# Rounding is monotonic: the rounded results at the ends bound the rounded results between them.
+
+
+def _result(op: str, left: Bounds, right: Bounds) -> Bounds | None:
+    """Bounds of `left op right`; None where it might raise, be no float or overflow."""
+    if op not in _NODES or (op == "/" and right[0] <= 0 <= right[1]):
+        return None
+    if op == "**" and (left[0] < 0 or (left[0] == 0 and right[0] <= 0)):
+        return None
+    try:
+        found = [_ENDS[op](a, b) for a in left for b in right]
+    except OverflowError:
+        return None
+    if not all(map(math.isfinite, found)):
+        return None
+    low, high = min(found), max(found)
+    return (low * (1 - _POW_ERROR), high * (1 + _POW_ERROR)) if op == "**" else (low, high)
+
+
+_NODES: Mapping[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "**": operator.pow,
+}
+_ENDS: Mapping[str, Callable[[float, float], float]] = _NODES
+
+
+# -- where they come from --------------------------------------------------------------------------
+
+
+@intercepts(float)
+def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
+    """A float argument that differs from call to call becomes an input of the graph."""
+    if not isinstance(source, Argument) or source.name not in (machine.varying or ()):
+        return None
+    bounds = next((b for b in _ARGUMENT_BOUNDS if b[0] <= obj <= b[1]), None)
+    if bounds is None:
+        return None
+    machine.guard(TypeIs(source, float), InRange(source, *bounds))
+    graph: GraphBuilder = machine.graph
+    node = graph.placeholder(describe(source), _SCALAR)
+    graph.inputs[node] = GraphInput(node.name, source, _SCALAR, is_number=True)
+    return FloatValue(node, bounds, source)
+
+
+def read_number(machine: Machine, tensor: TensorValue) -> Value | None:
+    """`tensor.item()` of a counter: a 0-dim CPU input that was only added to so far; None: break."""
+    graph: GraphBuilder = machine.graph
+    live, source, node = tensor.live, tensor.source, tensor.node
+    if machine.varying is None or live is None or source is None or live.dim():
+        return None
+    if device_of(node) != _CPU or live.dtype not in (torch.float32, torch.float64):
+        return None
+    added = _added(graph, node)
+    if added is None or not 0 <= live.item() <= _LARGEST:
+        return None
+    machine.guard(InRange(source, 0.0, _LARGEST))
+    value = graph.call("to", [node, torch.float64], {"copy": True}, machine.lines())
+    return FloatValue(value, (float(added), 2 * _LARGEST))
+
+
+def _added(graph: GraphBuilder, node: Node) -> int | None:
+    """The sum of small natural numbers that the trace added to an input; None: it did more."""
+    storage = node.meta["val"].untyped_storage()._cdata
+    total = 0
+    for each in graph.graph.nodes:
+        written = each.meta.get("mutates", ())
+        if not any(one.meta["val"].untyped_storage()._cdata == storage for one in written):
+            continue
+        if each.target is not operator.iadd or each.args[0] is not node:
+            return None
+        amount = each.args[1]
+        if not isinstance(amount, int | float) or amount not in range(1 << 16):
+            return None
+        total += int(amount)
+    return total
