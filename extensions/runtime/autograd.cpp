@@ -218,11 +218,28 @@ bool share_storage(const at::Tensor& a, const at::Tensor& b) {
          b.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
+// The bytes of its storage that a tensor spans: from its first element to behind its last.
+std::pair<int64_t, int64_t> bytes_of(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); d++) last += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto size = int64_t(tensor.element_size());
+  const int64_t begin = tensor.storage_offset() * size;
+  return {begin, tensor.numel() ? begin + (last + 1) * size : begin};
+}
+
+// Parameters that are pieces of one flat buffer share its storage, but no memory.
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  if (!share_storage(a, b)) return false;
+  const auto [begin, end] = bytes_of(a);
+  const auto [start, stop] = bytes_of(b);
+  return begin < stop && start < end;
+}
+
 void refuse_overlap(const Signature& s, PyObject* const* args) {
   for (size_t m : s.mutated) {
     const at::Tensor& written = THPVariable_Unpack(args[m]);
     for (size_t i = 0; i < s.inputs; i++) {
-      if (i != m && share_storage(written, THPVariable_Unpack(args[i]))) {
+      if (i != m && share_memory(written, THPVariable_Unpack(args[i]))) {
         raise_as(s.compile_failed, "an input that the graph writes to shares memory with another input");
       }
     }

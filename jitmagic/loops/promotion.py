@@ -88,9 +88,11 @@ def _arith_wide(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 def _widen_scalar(operands: Sequence[Operand], common: torch.dtype) -> Casts:
     last = operands[-1]
+    first = operands[0]
     wide = last.device.type == "cpu" and not last.shape if isinstance(last, TensorView) else True
     casts = _through(common, len(operands))
-    if wide and isinstance(operands[0], TensorView) and operands[0].shape:
+    is_number = not isinstance(last, TensorView)
+    if wide and isinstance(first, TensorView) and (first.shape or is_number):
         return (*casts[:-1], (opmath(common),))
     return casts
 

@@ -92,8 +92,8 @@ def trace(
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
-    float arguments that are inputs of the graph; if it is not None, numbers read from tensors may be
-    part of the graph too (values/numbers.py).
+    float arguments that are inputs of the graph; if it is not None, numbers read from tensors may
+    be part of the graph too (values/numbers.py).
     """
     programs: dict[CodeType, Program] = {}
     while True:

@@ -96,14 +96,6 @@ CASES = [
     (aten.baddbmm.default, (data(2, 3, 3), data(2, 3, 4), data(2, 4, 3)), {"beta": 0, "alpha": 2}),
     (aten.addmv.default, (data(3), x, data(4)), {"beta": 0.5}),
     (aten.addr.default, (x, data(3), data(4)), {"alpha": 2}),
-    (aten.add.Tensor, (x.bfloat16(), g.bfloat16()), {"alpha": 0.3}),
-    (aten.add.Tensor, (torch.arange(4), torch.arange(4)), {"alpha": 3}),
-    (aten.rsub.Scalar, (x, 2, 3), {}),
-    (aten.addcmul.default, (x.half(), g.half(), x.half()), {"value": 0.7}),
-    (aten.addcdiv.default, (x, g, x.exp()), {"value": 2}),
-    (aten.lerp.Scalar, (x, g, 0.3), {}),
-    (aten.lerp.Scalar, (x, g, 0.8), {}),
-    (aten.lerp.Tensor, (x, g, x.sigmoid()), {}),
     (aten.masked_fill.Tensor, (x, g > 0, torch.tensor(2.0)), {}),
     (
         aten.nan_to_num.default,
@@ -141,8 +133,7 @@ def test_transposed_arguments_give_the_same_strides(case):
 
 def compare(op, args, kwargs):
     ours, targets = through(op, args, kwargs)
-    if op is not aten.add.Tensor:
-        assert op not in targets, "the operation was not decomposed"
+    assert op not in targets, "the operation was not decomposed"
     eager = op(*args, **kwargs)
     eager = eager if isinstance(eager, (tuple, list)) else (eager,)
     for a, e in zip(ours, eager, strict=True):

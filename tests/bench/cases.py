@@ -118,7 +118,9 @@ def _inference(model: nn.Module, *inputs: torch.Tensor) -> Contestants:
 def _training(
     model: nn.Module, loss: Callable[..., torch.Tensor], *batch: torch.Tensor
 ) -> Contestants:
-    def call(target: nn.Module) -> Callable[[], object]:
+    """The whole step is tagged: forward, loss, backward and the optimizer's update."""
+
+    def step(target: nn.Module) -> Callable[[], object]:
         optimizer = torch.optim.Adam(target.parameters())
 
         def run() -> None:
@@ -128,7 +130,12 @@ def _training(
 
         return run
 
-    return {name: call(target) for name, target in _models(model.train()).items()}
+    model.train()
+    return {
+        "eager": step(copy.deepcopy(model)),
+        "jitmagic": jitmagic.jit(step(copy.deepcopy(model))),
+        "torch.compile": torch.compile(step(copy.deepcopy(model))),
+    }
 
 
 def _classifier_loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import math
 import random
 import types
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ def make_world() -> World:
     cfg = {
         "n": 3,
         "rate": 0.5,
+        "count": torch.tensor(3.0),
         "on": True,
         "none": None,
         "dims": (1, 2),
@@ -113,7 +115,8 @@ SOURCES: tuple[s.Source, ...] = (
     X, CFG, THING, REST, FN, CELL, WEIGHT, s.CellContents(CELL), s.Global("FACTOR"),
     s.Global("helper"), s.Builtin("len"), s.ImportedModule("math"),
     s.ModuleAttr(s.Global("torch"), "float32"),
-    *(entry(key) for key in ("n", "rate", "on", "none", "dims", "point", "layers", "ordered", 5)),
+    *(entry(key) for key in ("n", "rate", "count", "on", "none", "dims", "point", "layers")),
+    entry("ordered"), entry(5),
     s.Item(entry("layers"), 1), s.Item(s.Item(entry("layers"), 1), 0), s.Item(entry("dims"), -1),
     s.Item(entry("ordered"), "b"), s.DictKeyAt(entry("ordered"), 1), s.DictKeyAt(CFG, 0),
     attr(THING, "size"), attr(THING, "name"), s.InstanceDict(THING), s.TypeOf(THING),
@@ -131,8 +134,10 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     if isinstance(value, torch.Tensor):
         keys = torch._C._dispatch_keys(value).raw_repr()
         made.append(g.TensorMatch(source, spec_of(value), keys))
+        made.append(g.InRange(source, 0.0, 10.0))
     elif isinstance(value, int | float | str | tuple | type(None)):
         made.append(g.ValueEquals(source, value))
+        made += [g.InRange(source, 0.5, 1.0), g.InRange(source, 0.6, 1.0)]
     if isinstance(value, tuple | list | dict):
         made.append(g.LengthIs(source, len(value)))
     if isinstance(value, dict):
@@ -243,6 +248,17 @@ PERTURBATIONS = {
     "other function": set_world("fn", lambda: all_guards),
     "defaults": lambda w: setattr(w.fn, "__defaults__", (6,)),
     "no function": set_world("fn", 5),
+    "rate above": set_entry("rate", 1.5),
+    "rate is no number": set_entry("rate", math.nan),
+    "rate in a tensor": set_entry("rate", torch.tensor(0.75)),
+    "count below": lambda w: w.cfg["count"].fill_(-1),
+    "count is no number": lambda w: w.cfg["count"].fill_(math.nan),
+    "count in float64": set_entry("count", torch.tensor(3.0, dtype=torch.float64)),
+    "count in float16": set_entry("count", torch.tensor(3.0, dtype=torch.float16)),
+    "count of integers": set_entry("count", torch.tensor(3)),
+    "count with a dimension": set_entry("count", torch.ones(1)),
+    "count elsewhere": set_entry("count", torch.empty((), device="meta")),
+    "count that is sparse": set_entry("count", torch.tensor(3.0).to_sparse()),
     "hook": rehook,
     "own forward": own_forward,
     "weight": lambda w: setattr(

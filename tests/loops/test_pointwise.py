@@ -391,3 +391,10 @@ def test_lowering_keeps_one_nest_per_op():
         "add_tensor",
         "relu_default",
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_meet_scalars_of_16_bits_in_float32(dtype):
+    for number in values(torch.float64, special=False)[0]:
+        x = number.to(dtype)
+        check(lambda x: (x * 0.99, x / 0.97, 0.99 * x), x)

@@ -38,7 +38,7 @@ class Replay:
         self.made: dict[r.Recipe, Any] = {}
 
     def run(self) -> Any:
-        inputs = [read_source(each.source, self.snapshot) for each in self.trace.inputs]
+        inputs = [self._input(each) for each in self.trace.inputs]
         before = torch.is_grad_enabled()
         self.outputs = self.trace.graph(*inputs)
         assert torch.is_grad_enabled() == before
@@ -47,6 +47,10 @@ class Replay:
             self._effect(effect)
         exit_ = self.trace.exit
         return self.make(exit_.value) if isinstance(exit_, r.Return) else exit_
+
+    def _input(self, entry: r.GraphInput) -> torch.Tensor:
+        value = read_source(entry.source, self.snapshot)
+        return torch.tensor(value, dtype=torch.float64) if entry.is_number else value
 
     def _read_sources(self) -> None:
         def visit(value: Any) -> None:

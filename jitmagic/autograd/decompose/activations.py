@@ -267,59 +267,6 @@ def _hardshrink(r: Recorder, x: Sym, lambd: float = 0.5) -> Sym:
     return r.where((x >= -lambd).both(x <= lambd), 0.0, x)
 
 
-@rule(aten.addcmul.default, opmath=True)
-def _addcmul(r: Recorder, x: Sym, a: Sym, b: Sym, *, value: float = 1) -> Sym | None:
-    if isinstance(value, float) and not _inexact(x):  # eager rounds the factor to an integer
-        return None
-    return x + (a * b if value == 1 else a * value * b)
-
-
-@rule(aten.addcdiv.default, opmath=True)
-def _addcdiv(r: Recorder, x: Sym, a: Sym, b: Sym, *, value: float = 1) -> Sym:
-    return x + (a / b if value == 1 else a * value / b)
-
-
-@rule(aten.lerp.Scalar, opmath=True)
-def _lerp_scalar(r: Recorder, start: Sym, end: Sym, weight: float) -> Sym:
-    gap = end - start
-    return start + gap * weight if abs(weight) < 0.5 else end - gap * (1 - weight)
-
-
-@rule(aten.lerp.Tensor, opmath=True)
-def _lerp_tensor(r: Recorder, start: Sym, end: Sym, weight: Sym) -> Sym:
-    gap = end - start
-    return r.where(weight.abs() < 0.5, start + gap * weight, end - gap * (1 - weight))
-
-
-@rule(aten.add.Tensor, opmath=True)
-def _add_scaled(r: Recorder, x: Sym, y: Any, *, alpha: float = 1) -> Sym | None:
-    return None if alpha == 1 else _scaled(x, y, alpha, 1)
-
-
-@rule(aten.sub.Tensor, opmath=True)
-def _sub_scaled(r: Recorder, x: Sym, y: Any, *, alpha: float = 1) -> Sym | None:
-    return None if alpha == 1 else _scaled(x, y, alpha, -1)
-
-
-def _inexact(x: Sym) -> bool:
-    return x.dtype.is_floating_point or x.dtype.is_complex
-
-
-def _scaled(x: Sym, y: Any, alpha: float, sign: int) -> Sym | None:
-    """x + sign * alpha * y; None where the product has another dtype than eager's."""
-    if isinstance(y, bool) or (isinstance(y, Sym) and y.dtype is torch.bool):
-        return None
-    term: Sym = y * alpha
-    return x + term if sign > 0 else x - term
-
-
-@rule(aten.rsub.Tensor, aten.rsub.Scalar, opmath=True)
-def _rsub(r: Recorder, x: Sym, other: Any, alpha: float = 1) -> Sym:
-    scaled = x if alpha == 1 else x * alpha
-    made: Sym = other - scaled
-    return made
-
-
 @rule(aten.masked_fill.Scalar)
 def _masked_fill(r: Recorder, x: Sym, mask: Sym, value: float) -> Sym:
     return r.where(mask, value, x)

@@ -1,11 +1,11 @@
 """Python floats whose value is data: read from a 0-dim tensor, or an argument that varies.
 
-Comes in: `tensor.item()` of a graph input, float arguments named in `Machine.varying`, arithmetic on
-them. Goes out: 0-dim float64 nodes of the graph. Python's float arithmetic is IEEE double
-arithmetic, except that division by zero, powers that overflow and complex roots raise or change the
-type: each number has bounds, guarded where it enters the graph, and an operation is followed only if
-the bounds exclude all that. Comparisons are followed where the bounds decide them. Whatever else is
-done with such a number breaks.
+Comes in: `tensor.item()` of a graph input, float arguments named in `Machine.varying`, arithmetic
+on them. Goes out: 0-dim float64 nodes of the graph. Python's float arithmetic is IEEE double
+arithmetic, except that division by zero, powers that overflow and complex roots raise or change
+the type: each number has bounds, guarded where it enters the graph, and an operation is followed
+only if the bounds exclude all that. Comparisons are followed where the bounds decide them. Whatever
+else is done with such a number breaks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CPU = torch.device("cpu")
 _SCALAR = TensorSpec((), (), torch.float64, _CPU)
 _LARGEST = 2.0**40  # of what is counted in tensors
 _EXACT = 2**53  # integers up to it are floats
-# An argument's bounds: which of these its value lies in. Zero stays a constant: programs branch on it.
+# An argument's bounds: those that hold its value. Zero stays a constant: programs branch on it.
 _ARGUMENT_BOUNDS: tuple[Bounds, ...] = ((1e-30, 1 - 1e-6), (1 - 1e-6, 1e6), (-1e6, -1e-30))
 _POW_ERROR = 1e-12  # relative; libm and the kernels are far better
 
@@ -174,7 +174,7 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
 
 
 def read_number(machine: Machine, tensor: TensorValue) -> Value | None:
-    """`tensor.item()` of a counter: a 0-dim CPU input that was only added to so far; None: break."""
+    """`tensor.item()` of a counter, a 0-dim CPU input that was only added to; None: break."""
     graph: GraphBuilder = machine.graph
     live, source, node = tensor.live, tensor.source, tensor.node
     if machine.varying is None or live is None or source is None or live.dim():

@@ -1,9 +1,9 @@
 """Tensor operations that take a number which is data: `x.mul_(s)`, `x.addcdiv_(a, b, value=s)`, ...
 
 Comes in: a call whose arguments hold nodes and, at the top level, FloatValues. Goes out: the same
-result by calls that take 0-dim tensors. ATen casts a number to the dtype it computes in (float32 for
-the 16-bit floats, whose results are rounded once, at the end), so the casts are spelled out here.
-None: no rule says how such a number enters this call.
+result by calls that take 0-dim tensors. ATen casts a number to the dtype it computes in (float32
+for the 16-bit floats, whose results are rounded once, at the end), so the casts are spelled out
+here. None: no rule says how such a number enters this call.
 """
 
 from __future__ import annotations

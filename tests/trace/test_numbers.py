@@ -1,0 +1,146 @@
+"""Floats that are data: what arithmetic on them gives is what Python gives, or the trace breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from jitmagic.bytecode.snapshot import FrameSnapshot
+from jitmagic.graph.verify import verify
+from jitmagic.guards.check import holds
+from jitmagic.guards.guard import InRange
+from jitmagic.options import Options
+from jitmagic.trace import result as r
+from jitmagic.trace.machine import trace
+
+from .replaying import Replay
+
+Program = Callable[[Tensor, float], Any]
+
+
+def traced(
+    program: Program, count: Tensor, rate: float, varying: frozenset[str] | None
+) -> tuple[r.Trace, FrameSnapshot]:
+    snapshot = FrameSnapshot.of_call(program, (count, rate))  # type: ignore[arg-type]
+    with torch.no_grad():
+        made = trace(snapshot, Options(), varying=varying)
+    verify(made.graph)
+    return made, snapshot
+
+
+def chain(count: Tensor, rate: float) -> float:
+    count += 1
+    n = count.item()
+    return rate / (1 - 0.9**n) * 2 - (1 - 0.999**n) ** 0.5
+
+
+def two_counts(count: Tensor, rate: float) -> tuple[float, float]:
+    count += 1
+    first = count.item()
+    count += 2
+    return -first, first / (count.item() * 3)
+
+
+def decided(count: Tensor, rate: float) -> float:
+    if rate != 0 and rate > 0 and not rate < 0 and rate:
+        return rate * count.item()
+    return 0.0
+
+
+def both_sides(count: Tensor, rate: float) -> list[float]:
+    n = count.item() + 1
+    return [2 - n, n - 2, 2 / n, n / 2, 0.5**n, n**2, n * n, n**-0.5, rate**n, 3 + n, True + n]
+
+
+PROGRAMS = [chain, two_counts, decided, both_sides]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [0, 1, 5, 7000])
+def test_arithmetic_is_that_of_python(program: Program, dtype: torch.dtype, count: int) -> None:
+    made, snapshot = traced(program, torch.tensor(float(count), dtype=dtype), 0.3, {"rate"})
+    assert isinstance(made.exit, r.Return), made.exit
+    with torch.no_grad():
+        got = Replay(made, snapshot).run()
+    wanted = program(torch.tensor(float(count), dtype=dtype), 0.3)
+    assert torch.tensor(got, dtype=torch.float64).allclose(
+        torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=0
+    )
+    assert type(got) is type(wanted)
+
+
+def test_one_graph_for_all_rates_and_counts_within_bounds() -> None:
+    made, snapshot = traced(chain, torch.tensor(3.0), 0.3, {"rate"})
+    ranges = [guard for guard in made.guards if isinstance(guard, InRange)]
+    assert len(ranges) == 2
+    for count, rate, held in [(5.0, 0.01, 2), (-1.0, 0.3, 1), (3.0, 0.0, 1), (3.0, -0.3, 1)]:
+        other = FrameSnapshot.of_call(chain, (torch.tensor(count), rate))
+        assert sum(holds(guard, other) for guard in ranges) == held
+
+
+BREAKS: dict[str, Program] = {
+    "division by what may be zero": lambda count, rate: 1 / count.item(),
+    "zero to the power of nothing": lambda count, rate: 0.0 ** count.item(),
+    "a power that overflows": lambda count, rate: 10.0 ** count.item(),
+    "a root of a negative number": lambda count, rate: (rate - 1) ** 0.5,
+    "a negative power of zero": lambda count, rate: count.item() ** -1,
+    "floor division": lambda count, rate: count.item() // 2,
+    "a branch": lambda count, rate: 1 if count.item() > 5 else 2,
+    "truth": lambda count, rate: not count.item(),
+    "equality": lambda count, rate: rate == 0.3,
+    "an index": lambda count, rate: [1, 2][int(rate)],
+    "text": lambda count, rate: f"{rate}",
+    "rounding": lambda count, rate: round(count.item()),
+    "a key": lambda count, rate: {rate: 1},
+    "a method": lambda count, rate: rate.is_integer(),
+    "an integer that is no float": lambda count, rate: count.item() + (2**53 + 1),
+    "a counter that was multiplied": lambda count, rate: count.mul_(2).item(),
+    "a result": lambda count, rate: (count + 1).item(),
+    "an integer tensor": lambda count, rate: torch.ones(3, dtype=torch.int64) * rate,
+    "half a number": lambda count, rate: torch.ones((), dtype=torch.float16).pow(rate),
+    "an exponent": lambda count, rate: torch.ones(3) ** rate,
+    "a size": lambda count, rate: torch.full((2,), rate),
+    "a list of numbers": lambda count, rate: torch.tensor([rate, 1.0]),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_whatever_might_differ_from_python_breaks(name: str) -> None:
+    made, _ = traced(BREAKS[name], torch.tensor(3.0), 0.3, {"rate"})
+    assert isinstance(made.exit, r.Break)
+
+
+def test_without_leave_numbers_are_constants_and_items_break() -> None:
+    made, _ = traced(lambda count, rate: rate * 2, torch.tensor(3.0), 0.3, None)
+    assert isinstance(made.exit, r.Return) and made.inputs == ()
+    made, _ = traced(lambda count, rate: count.item(), torch.tensor(3.0), 0.3, None)
+    assert isinstance(made.exit, r.Break)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(40,), ()])
+def test_tensor_operations_with_numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """The graph alone, run by torch, agrees to a rounding or two of the dtype."""
+    a, b = torch.rand(shape).to(dtype) + 1, torch.rand(shape).to(dtype) + 1
+
+    def program(x: Tensor, rate: float) -> tuple[Tensor, ...]:
+        y = x.clone()
+        y.mul_(rate).add_(a, alpha=rate).addcmul_(a, b, value=-rate)
+        y.addcdiv_(a, b, value=rate).lerp_(b, rate).div_(rate).sub_(b, alpha=rate)
+        return y, x * rate, rate * x, x / rate, x + rate, x - rate, x.lerp(a, weight=rate)
+
+    x = torch.rand(shape).to(dtype)
+    made, snapshot = traced(program, x, 0.3, {"rate"})
+    assert isinstance(made.exit, r.Return), made.exit
+    with torch.no_grad():
+        got = Replay(made, snapshot).run()
+        wanted = program(x, 0.3)
+    bound = 8 * torch.finfo(dtype).eps
+    for ours, eager in zip(got, wanted, strict=True):
+        assert ours.dtype is dtype
+        torch.testing.assert_close(ours, eager, rtol=bound, atol=bound)
