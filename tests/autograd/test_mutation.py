@@ -303,3 +303,34 @@ def test_writes_under_inference_mode():
     with torch.inference_mode():
         inside = torch.zeros(3)
         assert torch.equal(call(inside, x)[0], x * 2)
+
+
+def test_results_written_where_the_program_says():
+    def program(state, x):
+        torch.maximum(state, x, out=state)
+        torch.add(x, state, alpha=2, out=state)
+        return state * 2
+
+    check(program, t(3, grad=False), t(3, grad=False))
+
+
+def test_a_result_that_resizes_is_refused():
+    def program(state, x):
+        torch.mul(x, x, out=state)
+        return state * 2
+
+    with pytest.raises(CompileFailed, match="resizes"):
+        compile_like(program, (t(0, grad=False), t(3, grad=False)))
+
+
+def test_pieces_of_one_buffer_are_written_apart():
+    def program(state, x):
+        state.add_(x)
+        return x + 1
+
+    call, _, _ = compile_like(program, (t(3, grad=False), t(3, grad=False)))
+    flat = torch.arange(6.0)
+    call(flat[:3], flat[3:])
+    assert torch.equal(flat, torch.tensor([3.0, 5.0, 7.0, 3.0, 4.0, 5.0]))
+    with pytest.raises(CompileFailed, match="shares memory"):
+        call(flat[:3], flat[2:5])

@@ -387,3 +387,28 @@ def _load(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _update(**options: Any) -> Explanation:
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    optimizer = torch.optim.Adam([weight], **options)
+
+    def update() -> None:
+        optimizer.step()
+
+    return jitmagic.explain(update)()
+
+
+def test_the_update_of_an_optimizer_is_a_graph() -> None:
+    found = _update()
+    assert (found.graph_count, found.graph_break_count) == (1, 1)
+    assert "addcdiv_" in found.graphs[0].code and "optimizer.step()" in str(found)
+
+
+def test_what_runs_as_eager_is_named() -> None:
+    found = _update(foreach=True)
+    (outcome,) = found.outcomes
+    assert outcome.startswith("_multi_tensor_adam ran as eager: library code is compiled whole")
+    assert (found.graph_count, found.graph_break_count) == (0, 1)
+    assert "_multi_tensor_adam ran as eager" in " ".join(str(found).split())

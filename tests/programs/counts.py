@@ -14,7 +14,8 @@ from jitmagic.trace.result import Break, Trace
 class Counts:
     """Graphs that compute something, graph breaks, and kernels, resume functions included.
 
-    A backward is counted when it has been compiled, which happens at its first use.
+    A backward is counted when it has been compiled, which happens at its first use; frames that run
+    as eager are not.
     """
 
     graphs: int
@@ -26,13 +27,20 @@ def counts_of(tagged: Callable[..., Any]) -> Counts:
     """Everything compiled for a tagged function or module so far."""
     handle = handle_of(tagged)
     assert handle is not None, f"{tagged!r} is not tagged"
-    records = list(handle.journal)
+    records = [record for record in handle.journal if record.outcome == "compiled"]
     traces = [found for r in records if isinstance(found := r.result("trace"), Trace)]
     return Counts(
         graphs=sum(_computes(trace) for trace in traces),
         breaks=sum(isinstance(trace.exit, Break) for trace in traces),
         kernels=sum(record.kernels for record in records),
     )
+
+
+def eager_of(tagged: Callable[..., Any]) -> list[tuple[str, str]]:
+    """Names of frames that run as eager, and why."""
+    handle = handle_of(tagged)
+    assert handle is not None, f"{tagged!r} is not tagged"
+    return [(r.name, r.outcome) for r in handle.journal if r.outcome.startswith("eager")]
 
 
 def _computes(trace: Trace) -> bool:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from jitmagic.guards.check import check
 from jitmagic.guards.guard import NoOverlap, SameObject, TensorMatch
+from jitmagic.trace.result import Break, Return
 
 from .replaying import snapshot_of, trace_of
 from .test_torch_modules import MLP, Stateful
@@ -236,3 +237,20 @@ def test_a_function_of_torch_imported_by_name():
     assert check(trace.guards, snapshot_of(program, (torch.ones(3),))) is None
     relu = F.gelu
     assert check(trace.guards, snapshot_of(program, (torch.ones(3),))) is not None
+
+
+def test_leaves_may_be_written_where_nothing_is_differentiated() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def update(weight: torch.Tensor) -> None:
+        weight.sub_(0.5)
+
+    def update_after_use(weight: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            used = weight * 2
+        weight.sub_(0.5)
+        return used
+
+    with torch.no_grad():
+        assert isinstance(trace_of(update, weight).exit, Return)
+        assert isinstance(trace_of(update_after_use, weight).exit, Break)
