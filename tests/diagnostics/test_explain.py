@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import jitmagic
 from jitmagic.api import handle_of
 from jitmagic.diagnostics.dump import dump
-from jitmagic.diagnostics.explain import explanation_of
+from jitmagic.diagnostics.explain import Explanation, explanation_of
 from jitmagic.errors import FallbackWarning
 from jitmagic.runtime.toolchain import header_folder
 
