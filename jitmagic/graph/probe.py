@@ -87,10 +87,10 @@ def _refusal(
     kwargs: tuple[tuple[str, Described], ...],
 ) -> Exception | None:
     """The error of the call on one element, without the frames that it came through."""
-    given = [_made(arg) for arg in args]
-    named = {key: _made(value) for key, value in kwargs}
     try:
         with torch.inference_mode(False), torch.no_grad():
+            given = [_made(arg) for arg in args]
+            named = {key: _made(value) for key, value in kwargs}
             if isinstance(target, str):
                 getattr(given[0], target)(*given[1:], **named)
             else:

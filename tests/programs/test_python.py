@@ -424,7 +424,7 @@ def global_writes(x):
 # -- random numbers ------------------------------------------------------------------------------
 
 
-@program(lambda: (r(6, 5, grad=True),), graphs=2, breaks=2, kernels=6)
+@program(lambda: (r(6, 5, grad=True),), graphs=2, breaks=2, kernels=5)
 def random_numbers(x):
     a = torch.rand(6, 5) + torch.randn_like(x)
     b = F.dropout(x, 0.3)
@@ -436,7 +436,7 @@ def random_numbers(x):
     return a.detach(), b, c, d, e, p, x[p], torch.normal(0.0, 1.0, (2,))
 
 
-@program(lambda: (r(4, 8),), train=True, graphs=2, breaks=1, kernels=4)
+@program(lambda: (r(4, 8),), train=True, graphs=2, breaks=1, kernels=2)
 class DropoutAndBreaks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
