@@ -20,7 +20,9 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace jitmagic {
@@ -235,11 +237,21 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
   return begin < stop && start < end;
 }
 
+// Sorted by storage, so that the hundreds of tensors of an optimizer meet only those of their own buffer.
 void refuse_overlap(const Signature& s, PyObject* const* args) {
-  for (size_t m : s.mutated) {
-    const at::Tensor& written = THPVariable_Unpack(args[m]);
-    for (size_t i = 0; i < s.inputs; i++) {
-      if (i != m && share_memory(written, THPVariable_Unpack(args[i]))) {
+  if (s.mutated.empty()) return;
+  c10::SmallVector<std::pair<const c10::StorageImpl*, size_t>, 32> inputs;
+  std::vector<bool> written(s.inputs);
+  for (size_t m : s.mutated) written[m] = true;
+  for (size_t i = 0; i < s.inputs; i++) {
+    const c10::TensorImpl* impl = THPVariable_Unpack(args[i]).unsafeGetTensorImpl();
+    inputs.emplace_back(impl->unsafe_storage().unsafeGetStorageImpl(), i);
+  }
+  std::ranges::sort(inputs);
+  for (size_t i = 0; i < inputs.size(); i++) {
+    for (size_t j = i + 1; j < inputs.size() && inputs[j].first == inputs[i].first; j++) {
+      const size_t a = inputs[i].second, b = inputs[j].second;
+      if ((written[a] || written[b]) && share_memory(THPVariable_Unpack(args[a]), THPVariable_Unpack(args[b]))) {
         raise_as(s.compile_failed, "an input that the graph writes to shares memory with another input");
       }
     }

@@ -51,6 +51,8 @@ class GraphBuilder:
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
         self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
+        self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
+        self.compared = (0, 0)  # inputs and written ones known to be separate memory
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_mode = self._emitted_mode = self.grad_enabled
@@ -212,7 +214,7 @@ class GraphBuilder:
         storages = {node.meta["val"].untyped_storage()._cdata for node in written}
         for node in self.inputs:
             if node.meta["val"].untyped_storage()._cdata in storages:
-                self.mutated_inputs[node] = None
+                self.mutated_inputs[node] = self.latest_writes[node] = None
 
 
 def _storage_of(node: Node) -> int | None:

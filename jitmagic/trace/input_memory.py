@@ -23,26 +23,43 @@ __all__ = ["check_written_inputs"]
 
 def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
     """Break if a write so far, or an input read since, is not a plain change of one tensor's
-    values.
+    values. Looks at what is new since it was last asked: optimizers write to hundreds of inputs.
     """
-    for node in graph.mutated_inputs:
-        meta, spec = node.meta["val"], node.meta["spec"]
-        if meta.requires_grad and graph.differentiates:
-            raise GraphBreak(MutatedInput.of(why="the tensor takes part in autograd"))
-        if (tuple(meta.shape), tuple(meta.stride())) != (spec.shape, spec.stride):
-            raise GraphBreak(MutatedInput.of(why="its shape changes in place"))
-        if meets_itself(meta):  # a part was written: writing back the whole would undo it
-            raise GraphBreak(MutatedInput.of(why="its elements share memory"))
-        live = graph.owners[node].live
-        if live.is_inference() and not torch.is_inference_mode_enabled():
-            raise GraphBreak(MutatedInput.of(why="it is an inference tensor"))
-        for other in _tensors(graph):
-            if other is not node and _overlap(live, graph.owners[other].live):
-                why = "another tensor that is used shares its memory"
-                raise GraphBreak(MutatedInput.of(why=why))
+    if graph.differentiates and any(n.meta["val"].requires_grad for n in graph.mutated_inputs):
+        raise GraphBreak(MutatedInput.of(why="the tensor takes part in autograd"))
+    for node in graph.latest_writes:
+        _check_change(graph, node)
+    graph.latest_writes.clear()
+    _check_apart(graph)
     if "no overlap" not in graph.noted:
         graph.noted.add("no overlap")
         machine.at_exit(lambda builder: _guard_separate(machine, graph, builder))
+
+
+def _check_change(graph: GraphBuilder, node: Node) -> None:
+    meta, spec = node.meta["val"], node.meta["spec"]
+    if (tuple(meta.shape), tuple(meta.stride())) != (spec.shape, spec.stride):
+        raise GraphBreak(MutatedInput.of(why="its shape changes in place"))
+    if meets_itself(meta):  # a part was written: writing back the whole would undo it
+        raise GraphBreak(MutatedInput.of(why="its elements share memory"))
+    if graph.owners[node].live.is_inference() and not torch.is_inference_mode_enabled():
+        raise GraphBreak(MutatedInput.of(why="it is an inference tensor"))
+
+
+def _check_apart(graph: GraphBuilder) -> None:
+    """Every written input against every other; `graph.compared`: with how many it was already."""
+    if graph.compared == (counts := (len(graph.inputs), len(graph.mutated_inputs))):
+        return
+    inputs, written = graph.compared
+    tensors = list(graph.inputs)
+    for number, node in enumerate(graph.mutated_inputs):
+        for other in tensors[inputs if number < written else 0 :]:
+            if graph.inputs[other].is_number or other is node:
+                continue
+            if _overlap(graph, node, other):
+                why = "another tensor that is used shares its memory"
+                raise GraphBreak(MutatedInput.of(why=why))
+    graph.compared = counts
 
 
 def _guard_separate(machine: Machine, graph: GraphBuilder, builder: Builder) -> None:
@@ -68,19 +85,23 @@ def _tensors(graph: GraphBuilder) -> Iterable[Node]:
 
 
 def _meets(graph: GraphBuilder, node: Node, group: Iterable[Node]) -> bool:
-    live = graph.owners[node].live
-    return any(_overlap(live, graph.owners[other].live) for other in group)
+    return any(_overlap(graph, node, other) for other in group)
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the byte ranges that two tensors span have a byte in common."""
-    if one.device != other.device or not one.numel() or not other.numel():
-        return False
-    (start, end), (begin, stop) = _span(one), _span(other)
-    return start < stop and begin < end
+def _overlap(graph: GraphBuilder, one: Node, other: Node) -> bool:
+    """Whether the byte ranges that two inputs span have a byte in common."""
+    device, start, end = _span(graph, one)
+    elsewhere, begin, stop = _span(graph, other)
+    return start < stop and begin < end and device == elsewhere
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.data_ptr()
-    return start, start + (reach + 1) * tensor.element_size()
+def _span(graph: GraphBuilder, node: Node) -> tuple[torch.device, int, int]:
+    """Where a live input begins and ends, read once; nowhere if it is empty."""
+    span: tuple[torch.device, int, int] | None = node.meta.get("span")
+    if span is None:
+        live: torch.Tensor = graph.owners[node].live
+        reach = sum((size - 1) * step for size, step in zip(live.shape, live.stride(), strict=True))
+        start = live.data_ptr() if live.numel() else 0
+        end = start + (reach + 1) * live.element_size() if live.numel() else 0
+        span = node.meta["span"] = live.device, start, end
+    return span

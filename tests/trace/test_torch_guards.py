@@ -254,3 +254,24 @@ def test_leaves_may_be_written_where_nothing_is_differentiated() -> None:
     with torch.no_grad():
         assert isinstance(trace_of(update, weight).exit, Return)
         assert isinstance(trace_of(update_after_use, weight).exit, Break)
+
+
+def test_shared_memory_is_found_whatever_comes_first() -> None:
+    flat = torch.zeros(8)
+    a, b, c, none = flat[:4], flat[4:], flat[3:5], flat[4:4]
+
+    def write_then_read(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        b.add_(1)
+        return c + 1
+
+    def read_then_write(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        d = c + 1
+        b.add_(1)
+        a.add_(1)
+        return d
+
+    for program in (write_then_read, read_then_write):
+        assert isinstance(trace_of(program, a, b, c).exit, Break)
+        assert isinstance(trace_of(program, a, b, none).exit, Return)
+        assert isinstance(trace_of(program, a, b, torch.zeros(2)).exit, Return)
