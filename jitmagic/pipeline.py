@@ -60,7 +60,7 @@ def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord
     """Compile one call's frame for every later call that passes the same guards."""
     options = handle.options
     with record.stage("trace") as stage:
-        traced = stage.keep(trace(snapshot, options, varying=handle.varying(snapshot)))
+        traced = stage.keep(_trace(handle, snapshot))
     if isinstance(traced.exit, Break) and handle.library is not None:
         reason = traced.exit.reason
         return Skip(f"library code is compiled whole or not at all: {reason.message}")
@@ -114,6 +114,19 @@ def _no_graph() -> tuple[Any, ...]:
 
 
 # ------------------------------------------------------------------------------------- one graph
+
+
+def _trace(handle: Handle, snapshot: FrameSnapshot) -> Trace:
+    """The user's own code is not cut in two for the sake of a float that varies: where one is used
+    in a way that only a constant allows, it is a constant.
+    """
+    varying = handle.varying(snapshot)
+    traced = trace(snapshot, handle.options, varying=varying)
+    if handle.library is not None or not varying or not isinstance(traced.exit, Break):
+        return traced
+    plain = trace(snapshot, handle.options)
+    same = isinstance(plain.exit, Break) and plain.exit.where == traced.exit.where
+    return traced if same else plain
 
 
 def compile_graph(

@@ -179,12 +179,10 @@ class Handle:
         return self.original
 
     def varying(self, snapshot: FrameSnapshot) -> frozenset[str] | None:
-        """Of a library function: float arguments that are data, because they are declared to change
-        or differ from what an entry was compiled for. None for the user's own code.
+        """Float arguments that are data: those that differ from what an entry was compiled for, and
+        of a library function those that are declared to change. None where there are none.
         """
-        if self.library is None:
-            return None
-        changed = {
+        changed = frozenset(
             guard.source.name
             for entry in self.dispatcher.entries
             for guard in _guards_of(entry.notes.record)
@@ -192,8 +190,8 @@ class Handle:
             and isinstance(guard.source, Argument)
             and type(guard.value) is type(snapshot.args[guard.source.index]) is float
             and guard.value != snapshot.args[guard.source.index]
-        }
-        return self.library.varying | changed
+        )
+        return (changed or None) if self.library is None else self.library.varying | changed
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import jitmagic
 
+from .counts import counts_of
 from .harness import Program, check
 
 
@@ -228,3 +229,34 @@ def test_a_bound_method_on_the_stack_is_no_reason_to_compile_again() -> None:
         for seed in range(12):
             x = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed))
             torch.testing.assert_close(compiled(x), masked(x))
+
+
+def test_a_float_that_changes_from_call_to_call_is_data() -> None:
+    def scaled(x: Tensor, rate: float) -> tuple[Tensor, float]:
+        return torch.tanh(x * rate - rate) + (1 - rate), rate
+
+    def stepped(x: Tensor, rate: float) -> Tensor:
+        return x * rate if rate > 0.25 else x
+
+    for fn in (scaled, stepped):
+        compiled = jitmagic.jit(fn)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", jitmagic.RecompileWarning)
+            for i in range(20):
+                x, y = r(3, 4, grad=True), r(3, 4, grad=True)
+                eager, ours = fn(x, 0.31 + i / 50), compiled(y, 0.31 + i / 50)
+                torch.testing.assert_close(ours, eager)
+                sum(torch.utils._pytree.tree_leaves(eager)).sum().backward()
+                sum(torch.utils._pytree.tree_leaves(ours)).sum().backward()
+                torch.testing.assert_close(y.grad, x.grad)
+
+
+def test_a_float_that_must_be_a_constant_stays_one() -> None:
+    def labelled(x: Tensor, rate: float) -> tuple[Tensor, str]:
+        return x * rate, f"rate {rate}"
+
+    compiled = jitmagic.jit(labelled)
+    for rate in (0.5, 0.25, 0.125):
+        torch.testing.assert_close(compiled(r(4), rate)[0], r(4) * rate)
+        assert compiled(r(4), rate)[1] == f"rate {rate}"
+    assert counts_of(compiled).breaks == 0

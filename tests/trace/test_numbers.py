@@ -83,6 +83,25 @@ def test_one_graph_for_all_rates_and_counts_within_bounds() -> None:
         assert sum(holds(guard, other) for guard in ranges) == held
 
 
+@pytest.mark.parametrize(
+    ("program", "others"),
+    [
+        (lambda count, rate: rate > 0.25, {0.2500001: True, 0.9: True, 0.25: False, 0.1: False}),
+        (lambda count, rate: rate <= 0.3, {0.3: True, 0.300001: False}),
+        (lambda count, rate: rate == 0.4, {0.29: True, 0.4: False, 0.41: False}),
+    ],
+)
+def test_comparing_an_argument_with_a_constant_narrows_its_bounds(
+    program: Program, others: dict[float, bool]
+) -> None:
+    made, _ = traced(program, torch.tensor(1.0), 0.3, {"rate"})
+    assert isinstance(made.exit, r.Return)
+    for rate, held in others.items():
+        other = FrameSnapshot.of_call(program, (torch.tensor(1.0), rate))
+        ranges = [guard for guard in made.guards if isinstance(guard, InRange)]
+        assert all(holds(guard, other) for guard in ranges) == held, rate
+
+
 BREAKS: dict[str, Program] = {
     "division by what may be zero": lambda count, rate: 1 / count.item(),
     "zero to the power of nothing": lambda count, rate: 0.0 ** count.item(),
@@ -92,7 +111,7 @@ BREAKS: dict[str, Program] = {
     "floor division": lambda count, rate: count.item() // 2,
     "a branch": lambda count, rate: 1 if count.item() > 5 else 2,
     "truth": lambda count, rate: not count.item(),
-    "equality": lambda count, rate: rate == 0.3,
+    "a comparison of two": lambda count, rate: rate < count.item(),
     "an index": lambda count, rate: [1, 2][int(rate)],
     "text": lambda count, rate: f"{rate}",
     "rounding": lambda count, rate: round(count.item()),

@@ -4,8 +4,8 @@ Comes in: `tensor.item()` of a graph input, float arguments named in `Machine.va
 on them. Goes out: 0-dim float64 nodes of the graph. Python's float arithmetic is IEEE double
 arithmetic, except that division by zero, powers that overflow and complex roots raise or change
 the type: each number has bounds, guarded where it enters the graph, and an operation is followed
-only if the bounds exclude all that. Comparisons are followed where the bounds decide them. Whatever
-else is done with such a number breaks.
+only if the bounds exclude all that. Comparisons are followed where the bounds decide them; those of
+an argument with a constant narrow its bounds. Whatever else is done with such a number breaks.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ _POW_ERROR = 1e-12  # relative; libm and the kernels are far better
 class FloatValue(Value):
     """A float between `low` and `high`; `node` is its value in the graph, 0-dim float64."""
 
-    __slots__ = ("high", "low", "node")
+    __slots__ = ("high", "live", "low", "node")
 
-    def __init__(self, node: Node, bounds: Bounds, source: Source | None = None) -> None:
+    def __init__(
+        self, node: Node, bounds: Bounds, source: Source | None = None, live: float | None = None
+    ) -> None:
         super().__init__(source)
-        self.node = node
+        self.node, self.live = node, live
         self.low, self.high = bounds
 
     def python_type(self, machine: Machine) -> type:
@@ -88,7 +90,20 @@ class FloatValue(Value):
             return machine.constant(COMPARE[op](0, 1))
         if self.low > high:
             return machine.constant(COMPARE[op](1, 0))
-        self.refuse(machine, f"comparison {op}")
+        if self.live is None or low != high:
+            self.refuse(machine, f"comparison {op}")
+        self._narrow(machine, low)
+        return machine.constant(COMPARE[op](self.live, low))
+
+    def _narrow(self, machine: Machine, limit: float) -> None:
+        """An argument is guarded to lie on the side of the limit where it lies now."""
+        assert self.live is not None
+        assert self.source is not None
+        if self.live <= limit:
+            self.high = limit if self.live == limit else math.nextafter(limit, -math.inf)
+        if self.live >= limit:
+            self.low = limit if self.live == limit else math.nextafter(limit, math.inf)
+        machine.guard(InRange(self.source, self.low, self.high))
 
     def unary(self, machine: Machine, op: str) -> Value:
         if op != "-":
@@ -170,7 +185,7 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
     graph: GraphBuilder = machine.graph
     node = graph.placeholder(describe(source), _SCALAR)
     graph.inputs[node] = GraphInput(node.name, source, _SCALAR, is_number=True)
-    return FloatValue(node, bounds, source)
+    return FloatValue(node, bounds, source, obj)
 
 
 def read_number(machine: Machine, tensor: TensorValue) -> Value | None:
