@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..graph.raising import may_raise_on_data
+
 __all__ = [
     "AtenModule",
     "alias_root",
@@ -60,13 +62,12 @@ def alias_root(node: Node) -> Node:
 
 
 def erase_dead(graph: Graph) -> None:
-    """Drop nodes without users; placeholders, writes to inputs and random draws stay."""
+    """Drop nodes without users; placeholders and nodes that do something by running stay."""
     for node in reversed(graph.nodes):
         if node.users or node.op in ("placeholder", "output"):
             continue
-        if node.target is aten.copy_.default or is_random(node):
-            continue
-        graph.erase_node(node)
+        if not (node.target is aten.copy_.default or is_random(node) or may_raise_on_data(node)):
+            graph.erase_node(node)
 
 
 class AtenModule(GraphModule):

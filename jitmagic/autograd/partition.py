@@ -19,6 +19,7 @@ from torch.fx import Graph, Node
 
 from ..errors import CompileFailed
 from ..graph.pointwise import is_pointwise, is_transcendental
+from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, is_random, is_view, module_of
@@ -94,6 +95,7 @@ class _Parts:
         # of the forward.
         effects = [node for node in nodes if is_random(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
+        effects += [n for n in nodes if not n.users and n not in backward and may_raise_on_data(n)]
         forward = _ancestors((*results, *effects))
         reached = _ancestors(gradients)
         needed = [n for n in nodes if n in reached and n not in backward]

@@ -1,6 +1,6 @@
 """Passes over a torch-level graph, each in place and each keeping what the program does.
 
-drop_dead_code   pure nodes without users go; random, mutating and mode-changing nodes stay
+drop_dead_code   pure nodes without users go; what draws, writes, changes modes or may raise stays
 merge_equal      equal pure calls become one (cse), where nobody can tell two tensors from one
 run_passes       user passes: callables that get the GraphModule and may return another one
 """
@@ -14,6 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from .node_meta import is_effectful, tensors_in
+from .raising import may_raise_on_data
 
 __all__ = ["drop_dead_code", "merge_equal", "run_passes"]
 
@@ -24,7 +25,7 @@ def drop_dead_code(graph: Graph) -> int:
     """Erase pure nodes nobody uses, and changes of grad mode that nothing runs under."""
     erased = 0
     for node in reversed(list(graph.nodes)):
-        if not node.users and not is_effectful(node):
+        if not node.users and not is_effectful(node) and not may_raise_on_data(node):
             graph.erase_node(node)
             erased += 1
     return erased + _drop_idle_modes(graph)

@@ -48,6 +48,7 @@ _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsor
 _FULL_REDUCTIONS = frozenset(
     ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
 )
+_STRIDES_KEPT = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "index_fill"))
 _FILLED_AT_RANDOM = frozenset(
     (
         "normal_ uniform_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ dropout_ "
@@ -73,6 +74,8 @@ def check_as_kernels_do(
         _check_dim(tensors[0], kwargs.get("dim", args[1] if len(args) > 1 else None))
     if name == "slice_scatter":
         _check_slice(*args, **kwargs)
+    if name in _STRIDES_KEPT and tensors[0].stride() != torch.empty_like(tensors[0]).stride():
+        _reject("the layout of its result follows the gaps and overlaps of its input")
     if name in _FULL_REDUCTIONS and tensors[0].numel() == 0:
         _reject("a reduction of no elements")
     if name in ("cross_entropy", "nll_loss") and len(tensors) > 1:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..spec import TensorSpec
-from .expr import Axis, AxisVar, Expr, Integer
+from .expr import Axis, AxisVar, Expr, Integer, ValueIndex, leaves
 from .ir import (
     Alias,
     Buffer,
@@ -66,6 +66,10 @@ class Out:
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides, as torch computes them (sizes of 0 count as 1)."""
     return tuple(prod(max(size, 1) for size in shape[d + 1 :]) for d in range(len(shape)))
+
+
+def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
+    return {leaf for part in point for leaf in leaves(part) if isinstance(leaf, ValueIndex)}
 
 
 class Builder:
@@ -153,7 +157,10 @@ class Builder:
             raise Decline(f"{view.dtype} has no loops")
         if self.device is not None and view.device != self.device:
             raise Decline(f"operands on {view.device} and {self.device}")
-        return Load(view.buffer, view.at(broadcast_point(view.shape, point)), view.dtype)
+        index = view.at(broadcast_point(view.shape, point))
+        if _run_time_indexes(point) - _run_time_indexes(index):
+            raise Decline("memory that does not depend on a run-time index, which nobody checks")
+        return Load(view.buffer, index, view.dtype)
 
     def reduce(
         self, op: str, sizes: Sequence[int], value: ValueAt, identity: Value | None = None

@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import VerifyError
+from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import Builder, Decline, Out
@@ -90,6 +91,9 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         return _write(builder, node, args[0], args[1])
     out = Out(node.name, _result_specs(node))
     lowering = LOWERINGS.get(str(op))
+    if not node.users and may_raise_on_data(node):
+        reason = "nobody reads it, but it may raise as in eager"
+        return send_whole(builder, out, op, args, kwargs, reason)
     if lowering is None:
         reason = WHOLE.get(str(op), "no lowering for this op")
         return send_whole(builder, out, op, args, kwargs, reason)

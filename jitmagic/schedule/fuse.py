@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
 from ..target import Target
+from .checks import lost_check
 from .deps import Graph, loads_of
 from .groups import Group, Groups
 from .legality import Alignment, align, inline_load, overwrites_reads, solve
@@ -123,6 +124,10 @@ def _inline_readers(fusion: Fusion, key: int, group: Group) -> tuple[int, ...]:
         if any(solve(store, load, group.outer) is None for load in links):
             fusion.say(group, target, False, "it is read through an index that loops cannot follow")
             return ()
+        lost = lost_check(store, group.outer, links, target.stores)
+        if lost is not None:
+            fusion.say(group, target, False, lost)
+            return ()
         if reads_operands(target.stores, target.outer, links):
             fusion.say(group, target, False, PLAIN_OPERANDS)
             return ()
@@ -203,6 +208,7 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
         refusal = "one of them adds into memory in an order of its own"
     elif groups.cyclic(producer, consumer):
         refusal = "another step has to run between them"
+    refusal = refusal or _lost_check(producer, consumer, stores)
     plan = refusal or align(producer.shape, consumer.shape, links)
     if isinstance(plan, str):
         fusion.say(producer, consumer, False, plan)
@@ -222,6 +228,16 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     groups.merge(first, second)
     groups.alive[second].rewrite(plan.outer, joined)
     return True
+
+
+def _lost_check(producer: Group, consumer: Group, stores: Mapping[str, Store]) -> str | None:
+    """The run-time index that nobody would check any more in the joined nest."""
+    for name, store in stores.items():
+        links = [load for load in consumer.shape.loads if load.buffer == name]
+        lost = lost_check(store, producer.outer, links, consumer.stores) if links else None
+        if lost is not None:
+            return lost
+    return None
 
 
 def _joined_stores(

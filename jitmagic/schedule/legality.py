@@ -19,7 +19,7 @@ from ..loops.expr import Axis, AxisVar, Expr, FloorDiv, Integer, Mod, add, linea
 from ..loops.ir import Compute, Constant, Load, Store, Value
 from .rebuild import Rebuilder, fresh_axis
 
-__all__ = ["Alignment", "Shape", "align", "inline_load", "overwrites_reads", "solve"]
+__all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from .check import examine_under
 from .program import Program
@@ -97,6 +98,14 @@ def tensor_twice_in_a_foreach(x):
     return x
 
 
+@find("tensor((3,))")
+def detached_inference_tensor_is_written(x):
+    with torch.inference_mode():
+        made = x + 1
+    made.detach().add_(1)
+    return made
+
+
 # -- random numbers --------------------------------------------------------------------------------
 
 
@@ -123,6 +132,11 @@ def random_like_a_power_of_a_number(x):
 @find("tensor((5, 4), layout='transposed')", "tensor((5, 4), torch.int64, layout='transposed')")
 def power_of_a_number_is_row_major(x):
     return 2**x
+
+
+@find("tensor((3, 3), layout='overlapping')", "tensor((3, 3), layout='strided')", falls_back=True)
+def scatter_keeps_the_strides_of_gaps_and_overlaps(x):
+    return torch.slice_scatter(x, x[:1] * 2, 0, 1, 2), x.select_scatter(x[0], 0, 1)
 
 
 # -- gradients -------------------------------------------------------------------------------------
@@ -176,6 +190,49 @@ def bitwise_and_of_floats(x):
 def greatest_common_divisor_of_floats(x):
     unused = torch.gcd(x, x)
     return x + 1
+
+
+# -- what raises although nobody reads it ----------------------------------------------------------
+
+
+@find("(tensor((4,), torch.int64), torch.tensor([1, 2, 0, 3]))")
+def unused_division_by_zero(pair):
+    unused = pair[0] // pair[1]
+    return pair[0] + 1
+
+
+@find("(tensor((4,)), torch.tensor([0, 1, 2, 9]))", "(tensor((4,)), torch.tensor([0, 1]))")
+def unused_index_out_of_range(pair):
+    unused = pair[0][pair[1]] * 2
+    return pair[0] + 1
+
+
+@find("(tensor((4, 3), grad=True), torch.tensor([0, 1, 2, 9]))")
+def unused_loss_of_a_bad_label(pair):
+    unused = F.cross_entropy(pair[0], pair[1])
+    return pair[0] + 1
+
+
+@find("torch.tensor([0, 1, 2, 9])", tier="cpp")
+@find("torch.tensor([0, 1, 2, 9])", tier="numba")
+def rows_of_a_constant(x):
+    return torch.ones(4, 3)[x].sum()
+
+
+@find("(tensor((4,)), torch.tensor([0, 1, 2, 9]))")
+def bad_index_in_a_part_cut_off(pair):
+    taken = pair[0][pair[1]]
+    return taken[:2] * 2, torch.cat([pair[0], taken])[:4] + 1
+
+
+@find("(tensor((4,)), torch.tensor([0, 1, 2, 9]))")
+def only_the_shape_of_what_was_taken(pair):
+    return torch.zeros_like(pair[0][pair[1]]) + pair[0]
+
+
+@find("(tensor((4,)), torch.tensor([0, 1, 9]))")
+def index_into_an_expanded_dimension(pair):
+    return pair[0].expand(3, 4)[pair[1]]
 
 
 # -- needless fallbacks ----------------------------------------------------------------------------

@@ -406,6 +406,7 @@ def record(
     if named.get("requires_grad") is True and not isinstance(target, str):
         why = "it makes a leaf of the autograd graph"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    _refuse_detached_inference(graph, name, given)
     try:
         if any(isinstance(arg, FloatValue) for arg in (*given, *named.values())):
             result = call_with_numbers(machine, target, given, named)
@@ -424,6 +425,14 @@ def record(
     if graph.mutated_inputs:
         check_written_inputs(machine, graph)
     return lift(machine, result)
+
+
+def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[Any]) -> None:
+    """What eager detaches from an inference tensor may be written to, a view of it may not."""
+    for node in given if name in ("Tensor.detach", "torch detach", "Tensor.data") else ():
+        live = getattr(graph.owners.get(node), "live", None)
+        if live is not None and live.is_inference() and not torch.is_inference_mode_enabled():
+            raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
 
 
 def _name(target: Target) -> str:

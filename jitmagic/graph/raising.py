@@ -1,0 +1,88 @@
+"""Which operations may raise because of what their tensors hold: they run also when nobody reads
+the result.
+
+Comes in: the bare name of a torch function, a tensor method or an ATen operator, with its arguments
+as the graph has them. Goes out: whether eager's kernel looks at the data and may refuse it. What
+dtypes and shapes forbid was found when the call was recorded and is of no concern here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..spec import TensorSpec
+from .propagate import target_name
+
+__all__ = ["may_raise_on_data"]
+
+_LOOKS_AT_DATA = frozenset(
+    """
+    gather take take_along_dim index index_select _unsafe_index embedding embedding_bag
+    _embedding_bag _embedding_bag_forward_only scatter scatter_add scatter_reduce index_add
+    index_copy index_fill index_put _unsafe_index_put index_reduce put masked_scatter
+    cross_entropy nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward
+    cross_entropy_loss multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward
+    ctc_loss _ctc_loss binary_cross_entropy gaussian_nll_loss one_hot multinomial bernoulli
+    histc histogram bincount quantile nanquantile max_unpool1d max_unpool2d max_unpool3d
+    repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse inverse
+    logdet slogdet svd lu lu_solve triangular_solve _assert_async segment_reduce
+    """.split()
+)
+_DIVISIONS = frozenset(
+    """
+    floor_divide remainder fmod div divide floordiv mod __floordiv__ __rfloordiv__ __mod__ __rmod__
+    """.split()
+)
+
+
+def may_raise_on_data(node: Node) -> bool:
+    """Whether running the node on real data can raise although recording it went well."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = target_name(node.target)  # type: ignore[arg-type]
+    if name == "getitem":
+        return node.target is operator.getitem and _holds_tensor(node.args[1:])
+    if name in _DIVISIONS:
+        return _divides_integers(node)
+    return name in _LOOKS_AT_DATA or name.startswith(("linalg_", "_linalg_"))
+
+
+def _divides_integers(node: Node) -> bool:
+    """Integers divided by a tensor of integers. (A number as divisor is known already.)"""
+    spec = node.meta.get("spec")
+    integers = isinstance(spec, TensorSpec) and not (
+        spec.dtype.is_floating_point or spec.dtype.is_complex or spec.dtype is torch.bool
+    )
+    return integers and not _is_number(_divisor(node))
+
+
+def _divisor(node: Node) -> Any:
+    if "other" in node.kwargs:
+        return node.kwargs["other"]
+    reversed_ = target_name(node.target).startswith("__r")  # type: ignore[arg-type]
+    return node.args[0] if reversed_ else node.args[1]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | complex)
+
+
+def _holds_tensor(value: Any) -> bool:
+    return any(True for _ in _nodes(value))
+
+
+def _nodes(value: Any) -> Iterator[Node]:
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, slice):
+        yield from _nodes((value.start, value.stop, value.step))
+    elif isinstance(value, Mapping):
+        yield from _nodes(tuple(value.values()))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for part in value:
+            yield from _nodes(part)

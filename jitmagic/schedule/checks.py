@@ -1,0 +1,80 @@
+"""Fusion keeps every check of a run-time index: eager raises for an index that nobody uses too.
+
+In: a store, the loads that read it, the axes around it. Out: the sentence that says which check
+would be lost if the store's value were written into its readers, or None. Two ways to lose one: the
+value has checks and is read at some places only, or the place where it is read is itself a checked
+index and the value does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..loops.expr import Axis, Expr, ValueIndex, leaves
+from ..loops.ir import IndexValue, Load, Store, Value, walk
+from .legality import mixed_radix, solve
+from .rebuild import free_axes
+
+__all__ = ["lost_check"]
+
+_PARTLY_READ = "an index that raises is checked where it is read, and not all of it is"
+_UNREAD_INDEX = "its value does not depend on the index that it is read at, which may raise"
+
+
+def lost_check(
+    store: Store, outer: Sequence[Axis], links: Sequence[Load], readers: Sequence[Store]
+) -> str | None:
+    """What writing the value of `store` into `links`, which are loads of `readers`, would lose."""
+    found = [solve(store, load, (*outer, *store.inner)) for load in links]
+    bindings = [binding for binding in found if binding is not None]
+    if any(_forgets_index(store.value, binding) for binding in bindings):
+        return _UNREAD_INDEX
+    if not _has_checks(store.value):
+        return None
+    if _masks_checks(readers):
+        return _PARTLY_READ
+    whole = any(
+        load.mask is None and binding is not None and _runs_over_all(binding)
+        for load, binding in zip(links, found, strict=True)
+    )
+    return None if whole else _PARTLY_READ
+
+
+def _has_checks(value: Value) -> bool:
+    """Whether computing the value looks at a run-time index."""
+    return any(_checked(_places(node)) for node in walk((value,)))
+
+
+def _masks_checks(stores: Sequence[Store]) -> bool:
+    """Whether some checked index is computed under a mask only."""
+    nodes = walk(tuple(store.value for store in stores))
+    return any(isinstance(n, Load) and n.mask is not None and _checked(n.index) for n in nodes)
+
+
+def _places(node: Value) -> Sequence[Expr]:
+    match node:
+        case Load(index=index):
+            return index
+        case IndexValue(expr=expr):
+            return (expr,)
+    return ()
+
+
+def _checked(exprs: Sequence[Expr]) -> bool:
+    return any(isinstance(leaf, ValueIndex) for expr in exprs for leaf in leaves(expr))
+
+
+def _forgets_index(value: Value, bindings: Mapping[Axis, Expr]) -> bool:
+    checked = {axis for axis, expr in bindings.items() if _checked((expr,))}
+    return bool(checked) and not checked <= free_axes(value)
+
+
+def _runs_over_all(bindings: Mapping[Axis, Expr]) -> bool:
+    """Whether the reader's loops go over every point of the store's loops."""
+    used: list[Axis] = []
+    for axis, expr in bindings.items():
+        digits = mixed_radix(expr, axis.extent)
+        if digits is None:
+            return False
+        used.extend(digits)
+    return len(set(used)) == len(used)
