@@ -1,7 +1,8 @@
 """What is measured: each case makes its contestants on a device, eager first.
 
 Sizes are part of the case's title. torch.compile, JAX and numba appear where they are installed and
-have an equivalent program; each contestant computes the same thing on the same data.
+have an equivalent program; each contestant computes the same thing on the same data. "graphs" is
+mode="reduce-overhead": CUDA graphs.
 """
 
 from __future__ import annotations
@@ -100,8 +101,16 @@ def _small_fused_grad(device: torch.device) -> Contestants:
 
 
 def _models(model: nn.Module) -> dict[str, nn.Module]:
-    ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
-    return {"eager": model, "jitmagic": jitmagic.jit(ours), "torch.compile": torch.compile(theirs)}
+    made = {
+        "eager": model,
+        "jitmagic": jitmagic.jit(copy.deepcopy(model)),
+        "torch.compile": torch.compile(copy.deepcopy(model)),
+    }
+    if next(model.parameters()).is_cuda:
+        graphs = "reduce-overhead"
+        made["jitmagic, graphs"] = jitmagic.jit(copy.deepcopy(model), mode=graphs)
+        made["torch.compile, graphs"] = torch.compile(copy.deepcopy(model), mode=graphs)
+    return made
 
 
 def _inference(model: nn.Module, *inputs: torch.Tensor) -> Contestants:
