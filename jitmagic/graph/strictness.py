@@ -90,6 +90,8 @@ def _check_first(name: str, first: torch.Tensor) -> None:
         _reject(f"it is not implemented for {first.dtype}")
     if name in _BITWISE and (first.is_floating_point() or first.is_complex()):
         _reject(f"it is not implemented for {first.dtype}")
+    if name in ("argmax", "argmin") and first.is_complex():
+        _reject(f"it is not implemented for {first.dtype}")
     if name in _NO_BOOL and first.dtype is torch.bool:
         _reject("it is not implemented for torch.bool")
 

@@ -106,6 +106,26 @@ def detached_inference_tensor_is_written(x):
     return made
 
 
+@find("tensor((2, 2))", "tensor((4, 4), torch.float64)")
+def diagonal_filled_in_pooled_memory(x):
+    loss = F.kl_div(F.log_softmax(x, -1), F.softmax(x, -1), reduction="batchmean")
+    filled = torch.neg(x)
+    filled.fill_diagonal_(7)
+    made = F.softmax(filled, -2).flip(-2)
+    loss.neg_()
+    return made, loss
+
+
+@find("tensor((2, 2))", "tensor((4, 4), torch.float64)")
+def strided_part_written_in_pooled_memory(x):
+    loss = F.kl_div(F.log_softmax(x, -1), F.softmax(x, -1), reduction="batchmean")
+    filled = torch.neg(x)
+    filled.as_strided((2,), (1,), 1).mul_(7)
+    made = F.softmax(filled, -2).flip(-2)
+    loss.neg_()
+    return made, loss
+
+
 # -- random numbers --------------------------------------------------------------------------------
 
 
@@ -189,6 +209,12 @@ def bitwise_and_of_floats(x):
 @find("tensor((3,))")
 def greatest_common_divisor_of_floats(x):
     unused = torch.gcd(x, x)
+    return x + 1
+
+
+@find("tensor((2, 2), torch.complex64)")
+def smallest_of_complex_numbers(x):
+    unused = x.argmin(-2)
     return x + 1
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from ...errors import VerifyError
+from ...spec import TensorSpec
 from ..builder import Builder, Out
 from ..expr import Expr, Integer, add, mul
 from ..registry import lowers
@@ -193,3 +196,32 @@ def as_strided(
     root = builder.root(here)
     name = builder.alias(root, tuple(size), tuple(stride), offset - builder.offset(root))
     return whole(name, tuple(size), x.dtype, x.device)
+
+
+@lowers("as_strided_scatter.default")
+def as_strided_scatter(
+    builder: Builder,
+    out: Out,
+    x: TensorView,
+    source: TensorView,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> TensorView:
+    """Left to ATen, whose offset counts from the storage: a buffer may lie anywhere in a pool."""
+    here = builder.memory(x)
+    if builder.root(here) != here:
+        raise VerifyError(f"as_strided_scatter of {out.name}'s argument, which is part of another")
+    op, reason = torch.ops.aten.as_strided_scatter.default, "it writes memory as it lies"
+    start = 0 if storage_offset is None else storage_offset - builder.offset(here)
+    args: tuple[Any, ...] = (x, source, size, stride)
+    if start:
+        spec = TensorSpec(x.shape, builder.stride(x), x.dtype, x.device)
+        if spec.stride != builder.buffers[here].stride:
+            raise VerifyError(f"as_strided_scatter of {out.name}'s argument, which has gaps")
+        copied = Out(f"{out.name}_own", (spec,))
+        own = builder.extern(copied, torch.ops.aten.clone.default, (x,), {}, reason)[0]
+        args = (own, source, size, stride, start)
+    made = builder.extern(out, op, args, {}, reason)[0]
+    assert made is not None
+    return made
