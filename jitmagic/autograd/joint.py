@@ -135,6 +135,10 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
             raise CompileFailed(f"{node.op} is no part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
         raise _failed(node, error) from error
+    spec = node.meta.get("spec")
+    if isinstance(made, Traced) and isinstance(spec, TensorSpec) and made.dtype is not spec.dtype:
+        wrong = TypeError(f"its result is {made.dtype}, the trace has {spec.dtype}")
+        raise _failed(node, wrong)
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
         if isinstance(tensor, Traced) and tensor.requires_grad:
             mark_lines(tensor, node.meta.get("lines", ()))
@@ -260,7 +264,8 @@ def _differentiate(
         mode.fresh(recorder.placeholder(f"tangent_{i}", _plain_spec(results[i]))) for i in tangents
     ]
     try:
-        with mode:
+        # Backward runs outside of autocast regions: what it computes is not cast.
+        with mode, torch._C._DisableAutocast():
             mode.in_backward = True
             # torch.autograd.grad with tangents imports sympy first (0.3 s); this is what it calls.
             made = torch.autograd.Variable._execution_engine.run_backward(

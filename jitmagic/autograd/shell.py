@@ -2,7 +2,8 @@
 
 In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and a factory for the
 backward one ((*saved, *tangents) -> gradients). Out: a callable (*inputs) -> tuple of the user's
-outputs. Nothing to add: the forward itself comes back. Otherwise a native `AutogradFunction`
+outputs. Nothing to add: the forward itself comes back, except under autocast, which has been
+applied in the trace and is off while the forward runs. Otherwise a native `AutogradFunction`
 (extensions/runtime/autograd.cpp) makes views, bumps version counters and, where something needs
 grad, hangs one autograd Node on the results. The backward is made at the first backward, once,
 whatever the thread.
@@ -32,7 +33,8 @@ def make_callable(
     backward: Callable[[], Executable] | None = None,
 ) -> Executable:
     """`backward` makes the backward executable; None: the graph is interpreted by torch."""
-    if _is_plain(partition):
+    casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    if _is_plain(partition) and not casting:  # else the call would cast what the graph did not
         return forward
     if backward is None:
         backward = lambda: interpreted(partition.backward)  # noqa: E731 - a default, not a name

@@ -24,6 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import UserLine
 from ..spec import TensorSpec
+from .autocast import cast_result, read_autocast
 from .devices import place
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
@@ -47,6 +48,7 @@ class GraphBuilder:
     def __init__(self, grad_enabled: bool | None = None) -> None:
         self.graph = Graph()
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
+        self.autocast = read_autocast()
         self.differentiates = self.grad_enabled  # whether grad mode was ever on
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
@@ -114,7 +116,12 @@ class GraphBuilder:
         before = [node.meta["val"]._version for node in given]
         run = placement.method or target
         storages: set[int] = set()
-        value = run_on_meta(run, placement.args, placement.kwargs, self.grad_enabled, storages)
+        where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
+        cast = cast_result(self.autocast, target, values, named, where, self.grad_enabled)
+        if cast is not None:
+            value = cast
+        else:
+            value = run_on_meta(run, placement.args, placement.kwargs, self.grad_enabled, storages)
         if placement.moves and isinstance(value, torch.Tensor) and id(value) in devices:
             value = run_on_meta("clone", (value,), {}, self.grad_enabled)
         written = tuple(
@@ -123,7 +130,8 @@ class GraphBuilder:
             if node.meta["val"]._version != version or _storage_of(node) in storages
         )
         changed = [node.meta["val"] for node in written]
-        check_as_kernels_do(name, placement.args, placement.kwargs, changed)
+        if cast is None:  # else the calls inside it were checked
+            check_as_kernels_do(name, placement.args, placement.kwargs, changed)
         if placement.device.type == "cpu":
             check_dtypes(run, name, placement.args, placement.kwargs)
         written += statistics_written(target, args, kwargs, written)

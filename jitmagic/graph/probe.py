@@ -88,7 +88,7 @@ def _refusal(
 ) -> Exception | None:
     """The error of the call on one element, without the frames that it came through."""
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), torch._C._DisableAutocast():
             given = [_made(arg) for arg in args]
             named = {key: _made(value) for key, value in kwargs}
             if isinstance(target, str):

@@ -12,6 +12,7 @@ generators, the grad mode and the inference mode of the thread are as before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -24,7 +25,10 @@ __all__ = [
     "DataDependent",
     "EagerRaises",
     "Target",
+    "call_on_meta",
+    "fresh_result",
     "input_meta",
+    "is_view_in_place",
     "run_on_meta",
     "strides_are_certain",
     "target_name",
@@ -79,12 +83,27 @@ def run_on_meta(
 
     `written` receives the storages (by `_cdata`) that some operator of the call writes to.
     """
-    _SHAPES.written = set() if written is None else written
-    with torch.inference_mode(False), torch.set_grad_enabled(grad), _SHAPES:
+    with torch.inference_mode(False):
+        return call_on_meta(target, args, kwargs, grad, set() if written is None else written)
+
+
+def call_on_meta(
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    grad: bool,
+    written: set[int],
+    above: TorchDispatchMode | None = None,
+) -> Any:
+    """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first."""
+    _SHAPES.written = written
+    with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
         try:
             if isinstance(target, str):
                 return getattr(args[0], target)(*args[1:], **kwargs)
             return _with_kernel_strides(target, args, target(*args, **kwargs))
+        except (DataDependent, EagerRaises):
+            raise
         except NotImplementedError as error:
             raise DataDependent(_first_line(error)) from None
         except Exception as error:  # whatever a torch function may raise is the program's to see
@@ -193,6 +212,14 @@ _OTHER_DTYPES: Mapping[Any, tuple[int, torch.dtype]] = {  # position among the t
 }
 
 
+_VIEWS_IN_PLACE = frozenset("squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_".split())
+
+
+def is_view_in_place(target: Target) -> bool:
+    """Whether the call changes only what its tensor is a view of."""
+    return target_name(target) in _VIEWS_IN_PLACE
+
+
 def strides_are_certain(target: Target) -> bool:
     """Whether the meta run gives the strides that the real kernels give."""
     name = target_name(target)
@@ -245,6 +272,13 @@ def input_meta(spec: TensorSpec) -> torch.Tensor:
         if spec.is_leaf:
             return made.requires_grad_()
         return _as_non_leaf(made)
+
+
+def fresh_result(like: torch.Tensor) -> torch.Tensor:
+    """A new meta tensor laid out as `like`; where that requires grad, so does it, as no leaf."""
+    with torch.inference_mode(False), torch.enable_grad():
+        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+        return _as_non_leaf(made) if like.requires_grad else made
 
 
 def _as_non_leaf(made: torch.Tensor) -> torch.Tensor:

@@ -399,8 +399,6 @@ def record(
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         why = "a torch function or dispatch mode is active"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise GraphBreak(RefusedTorchCall.of(name=name, why="autocast is on"))
     given = [_lower_outer(machine, arg, name) for arg in args]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     if named.get("requires_grad") is True and not isinstance(target, str):

@@ -1,0 +1,304 @@
+"""Autocast in a graph under construction: what a call gives where torch.autocast is on.
+
+Comes in: a call, its meta tensors with their real devices, and an `Autocast` (the dtype that each
+device is cast to). Goes out: None where the casts change nothing, else the call's results as fresh
+meta tensors. Which operations are cast is torch's own affair, for composites too: the call runs
+twice, with autocast on and off, on tensors that report their real device and hold meta tensors, and
+the ATen calls that arrive are compared. `set_autocast` is the call that a graph holds where the
+program changes the mode; a thread's mode stays as it was whatever happens here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .node_meta import tensors_in
+from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
+from .strictness import check_as_kernels_do
+
+__all__ = ["OFF", "Autocast", "cast_result", "read_autocast", "set_autocast"]
+
+META = torch.device("meta")
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """The dtype that products are computed in, by device; None where autocast is off."""
+
+    cpu: torch.dtype | None = None
+    cuda: torch.dtype | None = None
+
+    def dtype_on(self, device: str) -> torch.dtype | None:
+        """What `device` casts to; None for devices that jitmagic does not follow, too."""
+        made: torch.dtype | None = getattr(self, device) if device in DEVICES else None
+        return made
+
+    def changed(self, device: str, dtype: torch.dtype | None) -> Autocast:
+        """The mode with another dtype for one device."""
+        return replace(self, **{device: dtype})
+
+
+OFF = Autocast()
+
+
+def read_autocast() -> Autocast:
+    """The mode of this thread."""
+    return Autocast(
+        *(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in DEVICES)
+    )
+
+
+def set_autocast(cpu: torch.dtype | None, cuda: torch.dtype | None) -> None:
+    """Bring the thread to the mode `Autocast(cpu, cuda)`; a node's target."""
+    for device, dtype in zip(DEVICES, (cpu, cuda), strict=True):
+        torch.set_autocast_enabled(device, dtype is not None)
+        if dtype is not None:
+            torch.set_autocast_dtype(device, dtype)
+
+
+@contextmanager
+def _under(mode: Autocast) -> Iterator[None]:
+    """Autocast as `mode` says, without its cache: it would keep tensors of the trace."""
+    enabled = [torch.is_autocast_enabled(device) for device in DEVICES]
+    dtypes = [torch.get_autocast_dtype(device) for device in DEVICES]
+    cached = torch.is_autocast_cache_enabled()
+    try:
+        torch.set_autocast_cache_enabled(False)
+        set_autocast(mode.cpu, mode.cuda)
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
+        for device, on, dtype in zip(DEVICES, enabled, dtypes, strict=True):
+            torch.set_autocast_enabled(device, on)
+            torch.set_autocast_dtype(device, dtype)
+
+
+# -- tensors that report a real device and hold a meta tensor --------------------------------------
+
+
+class _Shown(torch.Tensor):
+    """A meta tensor as C++ sees the real one: its device, dtype, layout and requires_grad."""
+
+    held: torch.Tensor
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _Shown:
+        made: _Shown = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            _Shown,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=device,
+            requires_grad=requires_grad,
+        )
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        raise EagerRaises(RuntimeError(f"{func} met a tensor of the trace outside of it"))
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One run: the ATen calls that arrived below autocast, and how it ended."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    written: set[int] = field(default_factory=set)
+    result: Any = None
+    error: Exception | None = None
+
+
+class _Silent(TorchDispatchMode):
+    """Answers writes without doing them: autograd notes them all the same."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return args[0]
+
+
+def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
+    """A tensor on `device` that is a leaf of the autograd graph where `value` is one."""
+    if value.is_leaf:
+        return _Shown.make(value.data, device, value.requires_grad)
+    made = _Shown.make(value.data, device, False)
+    leaf = torch.empty((), device=META, requires_grad=True)
+    with torch.enable_grad(), _Silent():
+        made.add_(leaf)
+    return made
+
+
+class _Watch(TorchDispatchMode):
+    """Runs every ATen call on the held meta tensors and notes it."""
+
+    def __init__(self, seen: _Seen) -> None:
+        super().__init__()
+        self.seen = seen
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # The default wraps __torch_dispatch__ in a function that imports torch._dynamo (1.8 s).
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        shown = [t for t in tensors_in((args, named)) if isinstance(t, _Shown)]
+        asked = named.get("device")
+        device = torch.device(asked) if asked is not None else _device_of(shown)
+        makes = not shown and any(a.name == "device" for a in func._schema.arguments)
+        if asked is not None or makes:
+            named["device"] = META
+        given, named = _held(args), _held(named)
+        self.seen.calls.append((func, _described(given), _described(named)))
+        check_as_kernels_do(func._opname, given, named, ())
+        owners = {id(t.held): t for t in shown}
+        return _show(func(*given, **named), device, owners)
+
+
+def _device_of(shown: list[_Shown]) -> torch.device:
+    sized = [t for t in shown if t.dim()] or shown
+    return sized[0].device if sized else torch.device("cpu")
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, _Shown):
+        return value.held
+    if isinstance(value, torch.Tensor):  # numbers in tensors stay: they promote as numbers
+        return value.to(META) if value.dim() and not value.is_meta else value
+    if isinstance(value, list | tuple):
+        return type(value)(_held(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _held(item) for key, item in value.items()}
+    return value
+
+
+def _show(value: Any, device: torch.device, owners: Mapping[int, _Shown]) -> Any:
+    if isinstance(value, torch.Tensor):
+        known = owners.get(id(value))
+        return _Shown.make(value, device, False) if known is None else known
+    if isinstance(value, list | tuple):
+        return type(value)(_show(item, device, owners) for item in value)
+    return value
+
+
+def _described(value: Any) -> Any:
+    """What of an argument tells two runs apart."""
+    if isinstance(value, torch.Tensor):
+        return "tensor", value.dtype, tuple(value.shape)
+    if isinstance(value, list | tuple):
+        return tuple(_described(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _described(item)) for key, item in sorted(value.items()))
+    return type(value), repr(value)
+
+
+# -- the result of a call --------------------------------------------------------------------------
+
+
+def cast_result(
+    mode: Autocast,
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device_of: Callable[[torch.Tensor], torch.device],
+    grad: bool,
+) -> Any:
+    """What the call gives under `mode`, as new meta tensors; None: what it gives without.
+
+    Raises what the call raises, and EagerRaises where results of cast calls share memory.
+    """
+    tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
+    if not any(mode.dtype_on(device_of(t).type) for t in tensors) or is_view_in_place(target):
+        return None
+    on = _watch(mode, target, args, kwargs, device_of, grad)
+    if on.error is not None:
+        raise on.error
+    off = _watch(OFF, target, args, kwargs, device_of, grad)
+    if off.error is None and on.calls == off.calls:
+        return None
+    if on.written:
+        raise EagerRaises(RuntimeError("it writes in place under autocast"))
+    taken = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
+    return _fresh(on.result, taken)
+
+
+def _watch(
+    mode: Autocast,
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device_of: Callable[[torch.Tensor], torch.device],
+    grad: bool,
+) -> _Seen:
+    """Run the call under `mode` on tensors of their own."""
+    seen = _Seen()
+    made: dict[int, _Shown] = {}
+
+    def show(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in made:
+                made[id(value)] = _shown_like(value, device_of(value))
+            return made[id(value)]
+        if isinstance(value, list | tuple):
+            return type(value)(show(item) for item in value)
+        if isinstance(value, dict):
+            return {key: show(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(show(value.start), show(value.stop), show(value.step))
+        return value
+
+    try:
+        with torch.inference_mode(False), _under(mode):
+            given, named = show(args), show(kwargs)
+            seen.result = call_on_meta(target, given, named, grad, seen.written, _Watch(seen))
+    except Exception as error:  # the caller decides: eager may raise the same
+        seen.error = error
+    return seen
+
+
+def _fresh(result: Any, taken: set[int]) -> Any:
+    if isinstance(result, _Shown):
+        storage = result.held.untyped_storage()._cdata
+        if storage in taken or result.storage_offset():
+            raise EagerRaises(RuntimeError("its results share memory under autocast"))
+        taken.add(storage)
+        return fresh_result(result)
+    if isinstance(result, list | tuple):
+        items = [_fresh(item, taken) for item in result]
+        if type(result) in (list, tuple):
+            return type(result)(items)
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    if isinstance(result, torch.Tensor):
+        raise EagerRaises(RuntimeError("it makes a tensor of data under autocast"))
+    return result
