@@ -4,15 +4,16 @@ Comes in: a call, its meta tensors with their real devices, and an `Autocast` (t
 device is cast to). Goes out: None where the casts change nothing, else the call's results as fresh
 meta tensors. Which operations are cast is torch's own affair, for composites too: the call runs
 twice, with autocast on and off, on tensors that report their real device and hold meta tensors, and
-the ATen calls that arrive are compared. `set_autocast` is the call that a graph holds where the
-program changes the mode; a thread's mode stays as it was whatever happens here.
+the ATen calls that arrive are compared. A thread's mode stays as it was whatever happens here.
+Eager's cache of casts is not followed: a leaf is cast anew by each call, to the dtype of the mode
+in force (eager reuses a cast of the same leaf from a region of another dtype or grad mode).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from .node_meta import tensors_in
 from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
 from .strictness import check_as_kernels_do
 
-__all__ = ["OFF", "Autocast", "cast_result", "read_autocast", "set_autocast"]
+__all__ = ["OFF", "Autocast", "cast_result", "read_autocast"]
 
 META = torch.device("meta")
 DEVICES = ("cpu", "cuda")
@@ -40,10 +41,6 @@ class Autocast:
         made: torch.dtype | None = getattr(self, device) if device in DEVICES else None
         return made
 
-    def changed(self, device: str, dtype: torch.dtype | None) -> Autocast:
-        """The mode with another dtype for one device."""
-        return replace(self, **{device: dtype})
-
 
 OFF = Autocast()
 
@@ -55,9 +52,8 @@ def read_autocast() -> Autocast:
     )
 
 
-def set_autocast(cpu: torch.dtype | None, cuda: torch.dtype | None) -> None:
-    """Bring the thread to the mode `Autocast(cpu, cuda)`; a node's target."""
-    for device, dtype in zip(DEVICES, (cpu, cuda), strict=True):
+def _set(mode: Autocast) -> None:
+    for device, dtype in zip(DEVICES, (mode.cpu, mode.cuda), strict=True):
         torch.set_autocast_enabled(device, dtype is not None)
         if dtype is not None:
             torch.set_autocast_dtype(device, dtype)
@@ -71,7 +67,7 @@ def _under(mode: Autocast) -> Iterator[None]:
     cached = torch.is_autocast_cache_enabled()
     try:
         torch.set_autocast_cache_enabled(False)
-        set_autocast(mode.cpu, mode.cuda)
+        _set(mode)
         yield
     finally:
         torch.set_autocast_cache_enabled(cached)

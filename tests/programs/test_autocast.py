@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 import jitmagic
 
+from .counts import counts_of
+
 _W = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
 
 
@@ -121,3 +123,121 @@ def test_each_mode_has_an_entry_of_its_own() -> None:
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
             made.append(run(x).dtype)
     assert made == [torch.float32, torch.bfloat16, torch.float16, torch.float32]
+
+
+# -- regions inside: entered and left as plain Python, their bodies are graphs ---------------------
+
+
+def _region(x: Tensor) -> tuple[Any, ...]:
+    z = x * 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = z @ x
+        b = F.softmax(a, -1) + 1
+        inside = torch.is_autocast_enabled("cpu")
+    return a, b, a.float() @ x, inside, torch.is_autocast_enabled("cpu")
+
+
+def _nested(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+        with torch.autocast("cpu", enabled=False):
+            b = a.float() @ x
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+            c = x @ x
+        d = (a @ x).sum()
+    return a, b, c, d
+
+
+@torch.autocast("cpu", dtype=torch.bfloat16)
+def _decorated(x: Tensor) -> Tensor:
+    return (x @ x).relu()
+
+
+def _calls_decorated(x: Tensor) -> tuple[Any, ...]:
+    y = _decorated(x * 2)
+    return y, y.float() @ x, torch.is_autocast_enabled("cpu")
+
+
+def _broken_inside(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+        print(end="")
+        b = a @ x
+    return a, b, x @ x
+
+
+def _left_by_an_exception(x: Tensor) -> tuple[Any, ...]:
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            a = x @ x
+            raise KeyError("out")
+    except KeyError:
+        pass
+    return a, x @ x, torch.is_autocast_enabled("cpu")
+
+
+REGIONS = [_region, _nested, _calls_decorated, _broken_inside, _left_by_an_exception]
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["off outside", "on outside"])
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
+@pytest.mark.parametrize("program", REGIONS, ids=lambda program: program.__name__)
+def test_regions_inside(program: Callable[..., Any], backend: str, outside: bool) -> None:
+    # No leaf: eager's cache would hand a leaf's cast of one region to a region of another dtype.
+    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3)).requires_grad_() * 1
+    run = jitmagic.jit(program, backend=backend)
+    cached = torch.is_autocast_cache_enabled()
+    with warnings.catch_warnings(), torch.autocast("cpu", torch.float16, enabled=outside):
+        warnings.simplefilter("error", jitmagic.FallbackWarning)
+        eager = program(x)
+        ours = [run(x) for _ in range(2)][-1]
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.is_autocast_cache_enabled() is cached
+    assert torch.autocast_increment_nesting() == 1
+    torch.autocast_decrement_nesting()
+    for got, want in zip(ours, eager, strict=True):
+        assert type(got) is type(want)
+        if isinstance(want, Tensor):
+            assert (got.dtype, got.requires_grad) == (want.dtype, want.requires_grad)
+            torch.testing.assert_close(got, want, rtol=0.02, atol=0.05)
+        else:
+            assert got == want
+
+
+def test_the_body_of_a_region_is_a_graph() -> None:
+    run = jitmagic.jit(_region)
+    run(torch.randn(6, 6))
+    found = counts_of(run)
+    assert (found.graphs, found.breaks) == (3, 3)  # made, entered, left
+
+
+def test_numbers_that_vary_under_autocast() -> None:
+    def scaled(x: Tensor, s: float) -> tuple[Tensor, ...]:
+        y = x @ x
+        return y * s, y**s, torch.add(y, x, alpha=s), F.softmax(y / s, -1)
+
+    run = jitmagic.jit(scaled)
+    x = torch.rand(6, 6)
+    with warnings.catch_warnings(), torch.autocast("cpu", torch.bfloat16):
+        warnings.simplefilter("error", jitmagic.FallbackWarning)
+        for s in (2.0, 0.5, 3.25):
+            for got, want in zip(run(x, s), scaled(x, s), strict=True):
+                assert got.dtype is want.dtype
+                torch.testing.assert_close(got, want, rtol=0.02, atol=0.02)
+
+
+def test_statistics_are_written_once() -> None:
+    """The call is tried on tensors without data: what it writes, it writes when it runs."""
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    plain = copy.deepcopy(layer)
+    run = jitmagic.jit(layer)
+    x = torch.randn(2, 3, 8, 8)
+    with warnings.catch_warnings(), torch.autocast("cpu", torch.bfloat16):
+        warnings.simplefilter("error", jitmagic.FallbackWarning)
+        for _ in range(2):
+            ours, eager = run(x), plain(x)
+            assert ours.dtype is eager.dtype
+            torch.testing.assert_close(ours, eager, rtol=0.02, atol=0.05)
+    for name, buffer in plain.named_buffers():
+        torch.testing.assert_close(dict(layer.named_buffers())[name], buffer, rtol=0.01, atol=0.01)
