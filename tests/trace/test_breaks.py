@@ -228,6 +228,21 @@ def test_range_and_map_iterators_are_rebuilt() -> None:
     assert list(state(exit_, replay)[1][0]) == [2, 4, 6]
 
 
+@pytest.mark.parametrize("what", ["keys", "values", "items"])
+def test_iterators_over_an_unchanged_dict_are_walked_again(what: str) -> None:
+    def loop(d, what):
+        for item in getattr(d, what)():
+            print(item)
+
+    d = {"a": 1, "b": 2, "c": 3}
+    del d["a"]
+    d["e"] = 4
+    _, exit_, replay = broken(loop, d, what)
+    assert opcode_at(loop, exit_.offset) == "CALL"
+    iterator = state(exit_, replay)[1][0]
+    assert list(iterator) == list(getattr(d, what)())[1:]
+
+
 def test_changed_list_under_its_iterator() -> None:
     def loop(xs):
         for x in xs:

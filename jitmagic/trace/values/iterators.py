@@ -1,8 +1,9 @@
 """Iterators as state of the machine.
 
 Comes in: containers and other iterators.  Goes out: the next item, or None at the end.
-At an exit in mid-loop an iterator over a sequence is rebuilt (`iter(...)` and `__setstate__`),
-those over other iterators likewise (zip, enumerate, map); what cannot be rebuilt is Unrestorable
+At an exit in mid-loop an iterator over a sequence is rebuilt (`iter(...)` and `__setstate__`), one
+over an unchanged dictionary walked again, those over other iterators likewise (zip, enumerate,
+map); what cannot be rebuilt is Unrestorable
 and the break moves to where the iterator was made. Iterators made before the trace are opaque: only
 Python advances them (LoopIterator).
 """
@@ -20,6 +21,7 @@ from ..wrap import wraps
 from .base import Builder, Machine, Unrestorable, Value
 
 __all__ = [
+    "DictIterator",
     "EnumerateIterator",
     "FilterIterator",
     "IteratorValue",
@@ -128,6 +130,44 @@ class StepIterator(IteratorValue):
 
     def recipe(self, builder: Builder) -> Recipe:
         raise Unrestorable(self.kind.__name__, self.born)
+
+
+class DictIterator(StepIterator):
+    """Over a dictionary or one of its views. One that existed before and is as it was can be
+    walked again up to the position; a changed one may hold its entries elsewhere by then."""
+
+    __slots__ = ("count", "machine", "owner", "what")
+
+    def __init__(self, machine: Machine, owner: Any, what: str, steps: Iterator[Value]) -> None:
+        super().__init__(machine, type(iter(getattr({}, what)())), steps)
+        self.machine = machine
+        self.owner = owner
+        self.what = what
+        self.count = 0
+
+    def next(self, machine: Machine) -> Value | None:
+        item = super().next(machine)
+        self.count += item is not None
+        return item
+
+    def recipe(self, builder: Builder) -> Recipe:
+        owner = self.owner
+        changed = id(owner) in self.machine.effects.mutated
+        if owner.source is None or owner.kind is not dict or changed:
+            return super().recipe(builder)
+        view = builder.constant(self.what), builder.constant(self.count)
+        return builder.invoke(_walked, (builder(owner), *view))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.owner,)
+
+
+def _walked(table: dict[Any, Any], what: str, count: int) -> Iterator[Any]:
+    """An iterator over a view of `table` that has given `count` items."""
+    iterator = iter(getattr(table, what)())
+    for _ in range(count):
+        next(iterator)
+    return iterator
 
 
 class _Combined(IteratorValue):

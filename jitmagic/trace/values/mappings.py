@@ -22,7 +22,7 @@ from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
 from .constants import ATOMS, ConstantValue
-from .iterators import StepIterator
+from .iterators import DictIterator
 from .operators import equal
 from .sequences import TupleValue
 from .sets import SetValue
@@ -116,7 +116,7 @@ class DictValue(Value):
         return bool(self.pairs)
 
     def iterate(self, machine: Machine) -> Value:
-        return StepIterator(machine, type(iter({})), self.walk(machine, 0))
+        return DictIterator(machine, self, "keys", self.walk(machine, 0))
 
     def walk(self, machine: Machine, part: int | None) -> Iterator[Value]:
         """Keys (0), values (1) or items (None) in order; the size must not change meanwhile."""
@@ -246,8 +246,7 @@ class ViewValue(Value):
 
     def iterate(self, machine: Machine) -> Value:
         part = {"keys": 0, "values": 1, "items": None}[self.what]
-        kind = type(iter(getattr({}, self.what)()))
-        return StepIterator(machine, kind, self.owner.walk(machine, part))
+        return DictIterator(machine, self.owner, self.what, self.owner.walk(machine, part))
 
     def length(self, machine: Machine) -> int:
         return self.owner.length(machine)
