@@ -164,7 +164,7 @@ class DictIterator(StepIterator):
 
 def _walked(table: dict[Any, Any], what: str, count: int) -> Iterator[Any]:
     """An iterator over a view of `table` that has given `count` items."""
-    iterator = iter(getattr(table, what)())
+    iterator: Iterator[Any] = iter(getattr(table, what)())
     for _ in range(count):
         next(iterator)
     return iterator
