@@ -56,6 +56,8 @@ class Replay:
         def visit(value: Any) -> None:
             if isinstance(value, r.FromSource):
                 self.make(value)
+            elif isinstance(value, r.Constant):
+                pass  # a live object: a namespace of a module, say
             elif isinstance(value, r.Recipe | r.Effect | r.Exit):
                 for cls in type(value).__mro__:
                     for name in getattr(cls, "__slots__", ()):
