@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CompileFailed, UserLine
+from ..graph.dispatch_mode import DispatchMode
 from ..spec import TensorSpec
 from .decompose import TABLE
 from .mutate import MUTATORS, functional_twin, twin_without_out
@@ -138,7 +138,7 @@ class Traced(torch.Tensor):
         raise CompileFailed(f"{func} met a traced tensor outside of the trace")
 
 
-class Functionalizer(TorchDispatchMode):
+class Functionalizer(DispatchMode):
     """Sees every ATen call of the trace, below autograd, and records it through `recorder`."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -147,11 +147,6 @@ class Functionalizer(TorchDispatchMode):
         self.in_backward = False
         # The tensors are held: an id is a name only while its object lives.
         self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # The default wraps __torch_dispatch__ in a function that imports torch._dynamo (1.8 s).
-        return False
 
     def input(self, index: int, name: str, spec: TensorSpec) -> Traced:
         """A traced graph input: a leaf of the autograd graph of the trace."""

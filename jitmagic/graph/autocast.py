@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .dispatch_mode import DispatchMode
 from .node_meta import tensors_in
 from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
 from .strictness import check_as_kernels_do
@@ -121,12 +121,8 @@ class _Seen:
     error: Exception | None = None
 
 
-class _Silent(TorchDispatchMode):
+class _Silent(DispatchMode):
     """Answers writes without doing them: autograd notes them all the same."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self,
@@ -149,17 +145,12 @@ def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
     return made
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(DispatchMode):
     """Runs every ATen call on the held meta tensors and notes it."""
 
     def __init__(self, seen: _Seen) -> None:
         super().__init__()
         self.seen = seen
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # The default wraps __torch_dispatch__ in a function that imports torch._dynamo (1.8 s).
-        return False
 
     def __torch_dispatch__(
         self,

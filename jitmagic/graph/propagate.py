@@ -16,9 +16,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..spec import TensorSpec
+from .dispatch_mode import DispatchMode
 from .shapes import infer, infer_in_place
 
 __all__ = [
@@ -93,7 +93,7 @@ def call_on_meta(
     kwargs: dict[str, Any],
     grad: bool,
     written: set[int],
-    above: TorchDispatchMode | None = None,
+    above: DispatchMode | None = None,
 ) -> Any:
     """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first."""
     _SHAPES.written = written
@@ -113,7 +113,7 @@ def call_on_meta(
             raise EagerRaises(error) from None
 
 
-class _Shapes(TorchDispatchMode):
+class _Shapes(DispatchMode):
     """Floating-point calls that eager accepts for sure are answered by rules of our own: torch's
     meta kernels for them are Python functions that take 150 µs, and the first one imports
     torch._dynamo.
@@ -122,11 +122,6 @@ class _Shapes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.written: set[int] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # The default wraps __torch_dispatch__ in a function that imports torch._dynamo (1.8 s).
-        return False
 
     def __torch_dispatch__(
         self,

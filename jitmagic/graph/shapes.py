@@ -210,6 +210,19 @@ def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) 
     return rule
 
 
+def _gradient(values_first: bool) -> Rule:
+    """Of an activation, of (grad, values, numbers); which strides win differs between kernels."""
+
+    def rule(
+        grad: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> torch.Tensor | None:
+        if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
+            return None
+        return _elementwise([values, grad] if values_first else [grad, values], grad.dtype)
+
+    return rule
+
+
 def _floating(values: Sequence[Any]) -> torch.dtype:
     dtype = promoted(values)
     return dtype if dtype.is_floating_point else torch.get_default_dtype()
@@ -396,6 +409,10 @@ def _count(end: Any, **kwargs: Any) -> torch.Tensor | None:
     return _arange(0, end, **kwargs)
 
 
+_GRADIENTS = (
+    "gelu", "silu", "mish", "hardtanh", "hardswish", "hardsigmoid", "softplus", "sigmoid", "tanh",
+)  # fmt: skip
+
 _RULES: Mapping[Any, Rule] = {
     **{op: _same_layout for op in (aten.gelu.default, aten.silu.default, aten.elu.default)},
     **{op: _same_layout for op in (aten.leaky_relu.default, aten.softplus.default)},
@@ -404,6 +421,9 @@ _RULES: Mapping[Any, Rule] = {
     **{op: _same_layout for op in (aten.celu.default, aten._prelu_kernel.default)},
     **{op: _contiguous for op in (aten._softmax.default, aten._log_softmax.default)},
     aten._safe_softmax.default: _contiguous,
+    **{getattr(aten, f"{name}_backward").default: _gradient(False) for name in _GRADIENTS},
+    aten.threshold_backward.default: _gradient(True),
+    aten.leaky_relu_backward.default: _gradient(True),
     aten.tril.default: _triangle,
     aten.triu.default: _triangle,
     aten.native_layer_norm.default: _layer_norm,

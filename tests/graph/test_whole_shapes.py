@@ -14,7 +14,18 @@ rows = torch.tensor([0, 2, 2])
 columns = torch.randint(4, (3, 5))
 q = torch.randn(2, 5, 4, 8).transpose(1, 2)
 pooled = aten.max_pool2d_with_indices.default(x, [2], [2])
+GRADIENTS = {
+    "threshold": (0,), "gelu": (), "silu": (), "mish": (), "leaky_relu": (0.1, False),
+    "hardtanh": (-1, 1), "hardswish": (), "hardsigmoid": (), "softplus": (1, 20), "sigmoid": (),
+    "tanh": (),
+}  # fmt: skip
 CASES = [
+    *(
+        (getattr(aten, f"{name}_backward").default, (grad, values, *numbers))
+        for name, numbers in GRADIENTS.items()
+        for grad in (flat, flat.t().contiguous().t(), torch.ones(()).expand(4, 5))
+        for values in (flat, flat.t().contiguous().t())
+    ),
     (aten.cumsum.default, (x, 1)),
     (aten.cumsum.default, (columns, -1)),
     (aten.cumprod.default, (flat, 0)),
