@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, UserLine
+from ..graph.autocast import OFF, read_autocast
 from ..spec import TensorSpec
 from .checked import spelled_out
 from .decompose import TABLE
@@ -124,6 +125,14 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
     return value
 
 
+def _check_cast(node: Node, made: Any) -> None:
+    """What is cast was found out on other tensors than these: it must have come out the same."""
+    spec = node.meta.get("spec")
+    if isinstance(made, Traced) and isinstance(spec, TensorSpec) and made.dtype is not spec.dtype:
+        wrong = TypeError(f"its result is {made.dtype}, the trace has {spec.dtype}")
+        raise _failed(node, wrong)
+
+
 def _call(node: Node, env: dict[Node, Any]) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     try:
@@ -135,10 +144,8 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
             raise CompileFailed(f"{node.op} is no part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
         raise _failed(node, error) from error
-    spec = node.meta.get("spec")
-    if isinstance(made, Traced) and isinstance(spec, TensorSpec) and made.dtype is not spec.dtype:
-        wrong = TypeError(f"its result is {made.dtype}, the trace has {spec.dtype}")
-        raise _failed(node, wrong)
+    if read_autocast() != OFF:
+        _check_cast(node, made)
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
         if isinstance(tensor, Traced) and tensor.requires_grad:
             mark_lines(tensor, node.meta.get("lines", ()))

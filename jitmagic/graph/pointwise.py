@@ -26,12 +26,12 @@ aten = torch.ops.aten
 # name -> number of operands that take part in broadcasting and promotion
 PROMOTING: Mapping[str, int] = {
     **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "fmax", "fmin"), 2),
-    **dict.fromkeys(("remainder", "fmod", "floor_divide", "pow", "hypot", "copysign"), 2),
+    **dict.fromkeys(("remainder", "fmod", "floor_divide", "pow", "hypot"), 2),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), 2),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), 3),
 }
 FLOATING: Mapping[str, int] = {
-    **dict.fromkeys(("div", "atan2"), 2),
+    **dict.fromkeys(("div", "atan2", "copysign"), 2),
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"), 1),
     **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"), 1),
     **dict.fromkeys(("asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "sigmoid"), 1),
