@@ -3,6 +3,7 @@
 //   layout.c           the interpreter's own data layouts (dictionaries, instances), per version
 //   hook.c             the PEP 523 hook and the state of the thread it acts on
 //   constants.cpp      equality that runs no user code
+//   memo.cpp           lookups remembered while a dictionary does not change
 //   guards.cpp         running guard programs      guard_program.cpp  making them
 //   guards_tensor.cpp  the only file that knows torch
 //   template.cpp       result templates            entry.cpp          guards, run and template
@@ -11,6 +12,7 @@
 
 #include <Python.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,6 +23,13 @@ extern "C" {
 // Value of `name` (exact str) in the instance's dictionary without making one: borrowed, or NULL
 // (absent, or no dictionary at all). Never raises and runs no user code.
 PyObject* jm_instance_get(PyObject* object, PyObject* name);
+
+// The instance's dictionary where it has one already: borrowed, or NULL.
+PyObject* jm_instance_dict(PyObject* object);
+
+// What changes with every change of a dictionary and is the same for no two of them (PEP 509); 0: this
+// Python does not say.
+uint64_t jm_dict_version(PyObject* dict);
 
 // Whether every key of the dictionary is an exact str, from the kind of its key table: then a lookup
 // compares strings only. May say false although it is so.

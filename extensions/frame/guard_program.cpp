@@ -189,7 +189,9 @@ class StepReader {
         return integer(at(next), step.number) && (step.number >= 0 || refuse("bad argument index"));
       case Op::NamespaceItem: return space(next, step.space) && name(next + 1, step.object);
       case Op::NamespaceAbsent: return space(next, step.space) && name(next + 1, step.object);
-      case Op::NoOverlap: return many(next, step.registers);
+      case Op::NoOverlap:
+        step.registers = std::make_unique<std::vector<int>>();
+        return many(next, *step.registers);
       case Op::State: return (step.torch = make_state_check(tuple_)) != nullptr;
       default: break;
     }
@@ -207,7 +209,9 @@ class StepReader {
       case Op::IsWeak: return weakly(next, step.object);
       case Op::Is: case Op::Equals: case Op::KeyAbsent: return keep(at(next), step.object);
       case Op::DictKeys: return keys(next, step.object);
-      case Op::EntriesEmpty: return keys(next, step.object) && keys(next + 1, step.space);
+      case Op::EntriesEmpty:
+        step.tables = std::make_unique<EmptyTables>();
+        return keys(next, step.object) && keys(next + 1, step.space);
       case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
       case Op::InRange: return (step.torch = make_range_check(tuple_)) != nullptr;
       case Op::Same: case Op::Different: return source(next, step.other);

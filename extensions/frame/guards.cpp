@@ -21,7 +21,7 @@ PyObject* sequence_item(PyObject* base, Py_ssize_t index) {
 
 // base[key] of a list, tuple or dict, as stored. `number` is the key where it is an integer.
 PyObject* item(PyObject* base, const Step& step) {
-  if (PyDict_Check(base)) return jm_dict_get(base, step.object);
+  if (PyDict_Check(base)) return step.lookup.in(base, step.object);
   return PyLong_CheckExact(step.object) ? sequence_item(base, step.number) : nullptr;
 }
 
@@ -140,26 +140,13 @@ bool has_length(PyObject* object, Py_ssize_t length) {
   return PyAnySet_Check(object) && PySet_GET_SIZE(object) == length;
 }
 
-// Hooks of a module: what is there under `keys` is an empty dictionary, and none of `absent` is.
-bool entries_empty(PyObject* dict, PyObject* keys, PyObject* absent) {
-  if (!PyDict_Check(dict)) return false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
-    PyObject* table = jm_dict_get(dict, PyTuple_GET_ITEM(keys, i));
-    if (table && (!PyDict_Check(table) || PyDict_GET_SIZE(table))) return false;
-  }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(absent); i++) {
-    if (jm_dict_get(dict, PyTuple_GET_ITEM(absent, i))) return false;
-  }
-  return true;
-}
-
 PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Registers& registers) {
   switch (step.op) {
     case Op::Argument: return args[step.number];
-    case Op::NamespaceItem: return jm_dict_get(step.space, step.object);
+    case Op::NamespaceItem: return step.lookup.in(step.space, step.object);
     case Op::Cell: return PyCell_Check(base) ? PyCell_GET(base) : nullptr;
     case Op::InstanceDict: return instance_dict(base);
-    case Op::InstanceItem: return jm_instance_get(base, step.object);
+    case Op::InstanceItem: return step.lookup.in_instance(base, step.object);
     case Op::Item: return item(base, step);
     case Op::DictKey: return key_at(base, step.number);
     case Op::Type: return reinterpret_cast<PyObject*>(Py_TYPE(base));
@@ -167,7 +154,7 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
     case Op::Slot: return slot(base, step.object, registers);
     case Op::FunctionPart: return function_part(base, step.number);
     case Op::ModuleItem:
-      return PyModule_Check(base) ? jm_dict_get(PyModule_GetDict(base), step.object) : nullptr;
+      return PyModule_Check(base) ? step.lookup.in(PyModule_GetDict(base), step.object) : nullptr;
     case Op::Gradient: return gradient(base, step, registers);
     default: return nullptr;
   }
@@ -177,10 +164,10 @@ bool no_overlap(const Step& step, Registers& registers) {
   constexpr size_t kInline = 64;
   PyObject* inline_[kInline];
   std::vector<PyObject*> many;
-  const size_t count = step.registers.size();
+  const size_t count = step.registers->size();
   if (count > kInline) many.resize(count);
   PyObject** objects = count > kInline ? many.data() : inline_;
-  for (size_t i = 0; i < count; i++) objects[i] = registers[step.registers[i]];
+  for (size_t i = 0; i < count; i++) objects[i] = registers[(*step.registers)[i]];
   return !tensors_overlap(objects, count);
 }
 
@@ -198,10 +185,10 @@ bool passes(const Step& step, Registers& registers) {
     case Op::Equals: return same_constant(value, step.object);
     case Op::Length: return has_length(value, step.number);
     case Op::DictKeys: return same_keys(value, step.object);
-    case Op::KeyAbsent: return PyDict_Check(value) && !jm_dict_get(value, step.object);
-    case Op::EntriesEmpty: return entries_empty(value, step.object, step.space);
-    case Op::InstanceAbsent: return !jm_instance_get(value, step.object);
-    case Op::NamespaceAbsent: return !jm_dict_get(step.space, step.object);
+    case Op::KeyAbsent: return PyDict_Check(value) && !step.lookup.in(value, step.object);
+    case Op::EntriesEmpty: return step.tables->hold(value, step.object, step.space, false);
+    case Op::InstanceAbsent: return !step.lookup.in_instance(value, step.object);
+    case Op::NamespaceAbsent: return !step.lookup.in(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);
     case Op::Same: return value == registers[step.other];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "frame.h"
+#include "memo.h"
 
 #include <memory>
 #include <vector>
@@ -45,8 +46,10 @@ struct Step {
   Py_ssize_t number = 0;       // index or length
   PyObject* object = nullptr;  // strong: constant, name, weak reference, ...
   PyObject* space = nullptr;   // strong: namespace dictionary, or a second constant
-  std::vector<int> registers;  // NoOverlap
+  mutable Lookup lookup;       // what `object` was when it was last looked up in a dictionary
   std::unique_ptr<TorchCheck> torch;
+  std::unique_ptr<EmptyTables> tables;          // EntriesEmpty
+  std::unique_ptr<std::vector<int>> registers;  // NoOverlap
 };
 
 struct Program {

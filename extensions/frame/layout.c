@@ -24,23 +24,30 @@ static Py_ssize_t shared_key_index(PyDictKeysObject* keys, PyObject* name) {
   return -1;
 }
 
+uint64_t jm_dict_version(PyObject* dict) { return jm_version_tag((PyDictObject*)dict); }
+
 // For instances without managed dictionaries the pointer is computed, nothing is made.
 static PyObject* plain_dict_of(PyObject* object) {
   PyObject** place = _PyObject_GetDictPtr(object);
   return place ? *place : NULL;
 }
 
-PyObject* jm_instance_get(PyObject* object, PyObject* name) {
+PyObject* jm_instance_dict(PyObject* object) {
   PyObject* dict = NULL;
   if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
-    PyDictValues* values = jm_inline_values(object, &dict);
-    if (values) {
-      PyDictKeysObject* keys = ((PyHeapTypeObject*)Py_TYPE(object))->ht_cached_keys;
-      Py_ssize_t index = keys ? shared_key_index(keys, name) : -1;
-      return index < 0 ? NULL : values->values[index];
-    }
+    if (jm_inline_values(object, &dict)) return NULL;
   } else {
     dict = plain_dict_of(object);
   }
-  return dict && PyDict_Check(dict) ? jm_dict_get(dict, name) : NULL;
+  return dict && PyDict_Check(dict) ? dict : NULL;
+}
+
+PyObject* jm_instance_get(PyObject* object, PyObject* name) {
+  PyObject* dict = jm_instance_dict(object);
+  if (dict) return jm_dict_get(dict, name);
+  if (!PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) return NULL;
+  PyDictValues* values = jm_inline_values(object, &dict);
+  PyDictKeysObject* keys = ((PyHeapTypeObject*)Py_TYPE(object))->ht_cached_keys;
+  Py_ssize_t index = values && keys ? shared_key_index(keys, name) : -1;
+  return index < 0 ? NULL : values->values[index];
 }

@@ -7,6 +7,7 @@
 // no cycle, so `del model` frees its memory at once.
 
 #include "dispatch.h"
+#include "memo.h"
 
 #include <structmember.h>
 
@@ -27,20 +28,19 @@ struct ModuleCall {
   PyObject* tables;  // names of instance dictionaries that must be empty
   PyObject* shared;  // dictionaries that must be empty
   PyObject* owner;   // the Handle
+  EmptyTables* own;  // the instance's dictionaries, as found
 };
 
 constexpr Py_ssize_t kFew = 16;  // arguments that need no memory of their own
 PyObject* forward_name = nullptr;
+PyObject* forward_names = nullptr;  // a tuple of it
 
-bool all_empty(const ModuleCall* self, PyObject* module) {
+bool without_hooks(const ModuleCall* self, PyObject* module) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->shared); i++) {
     if (PyDict_GET_SIZE(PyTuple_GET_ITEM(self->shared, i))) return false;
   }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->tables); i++) {
-    PyObject* table = jm_instance_get(module, PyTuple_GET_ITEM(self->tables, i));
-    if (!table || !PyDict_Check(table) || PyDict_GET_SIZE(table)) return false;
-  }
-  return !jm_instance_get(module, forward_name);
+  PyObject* dict = jm_instance_dict(module);
+  return dict && self->own->hold(dict, self->tables, forward_names, true);
 }
 
 bool is_current(const ModuleCall* self, PyObject* module) {
@@ -63,7 +63,7 @@ PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyO
   PyObject** values = many.empty() ? few : many.data();
   values[0] = Py_NewRef(module);
   std::copy(args, args + count + named, values + 1);
-  PyObject* callee = Py_NewRef(is_current(self, module) && all_empty(self, module) ? self->stub
+  PyObject* callee = Py_NewRef(is_current(self, module) && without_hooks(self, module) ? self->stub
                                                                                    : self->eager);
   PyObject* result = PyObject_Vectorcall(callee, values, count + 1, keywords);
   Py_DECREF(callee);
@@ -101,6 +101,7 @@ PyObject* module_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
   self->tables = Py_NewRef(tables);
   self->shared = Py_NewRef(shared);
   self->owner = Py_NewRef(owner);
+  self->own = new EmptyTables();
   self->module = PyWeakref_NewRef(module, nullptr);
   if (!self->module) Py_CLEAR(self);
   return reinterpret_cast<PyObject*>(self);
@@ -135,6 +136,7 @@ int module_call_clear(PyObject* object) {
 void module_call_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
   module_call_clear(object);
+  delete reinterpret_cast<ModuleCall*>(object)->own;
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -163,7 +165,8 @@ PyTypeObject ModuleCallType = {
 
 bool register_module_call(PyObject* module) {
   forward_name = PyUnicode_InternFromString("forward");
-  return forward_name && PyModule_AddType(module, &ModuleCallType) == 0;
+  if (!forward_name || !(forward_names = PyTuple_Pack(1, forward_name))) return false;
+  return PyModule_AddType(module, &ModuleCallType) == 0;
 }
 
 }  // namespace jitmagic

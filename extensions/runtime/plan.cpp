@@ -40,7 +40,7 @@ namespace {
 
 using Kernel = int (*)(void* const*);
 
-enum class Kind : uint8_t { Alloc, Pool, Launch, LaunchCuda, Call, View, Free };
+enum class Kind : uint8_t { Alloc, Pool, Launch, LaunchCuda, Call, View, Address, Free };
 
 // One argument of an ATen call: a constant, a slot, or a list whose entries are slots or None.
 struct CallArgument {
@@ -68,7 +68,7 @@ struct Step {
   Kind kind;
   int slot = -1;
   int base = -1;
-  int64_t offset = 0;  // Pool: bytes; View: elements from the base's first element
+  int64_t offset = 0;  // Pool, Address: bytes; View: elements from the base's first element
   bool as_tensor = false;  // Pool: some ATen call or view needs a tensor, not only a pointer
   TensorLayout layout;
   Kernel kernel = nullptr;
@@ -229,6 +229,9 @@ void run_steps(const Program& program, Frame& frame) {
         break;
       case Kind::View:
         run_view(step, frame);
+        break;
+      case Kind::Address:
+        frame.slots[step.slot].pointer = static_cast<char*>(frame.slots[step.base].pointer) + step.offset;
         break;
       case Kind::Free:
         frame.slots[step.slot].hold(at::Tensor());
@@ -478,6 +481,11 @@ Step read_step(PyObject* tuple, int limit) {
     step.base = slot_number(item(tuple, 2), limit);
     step.layout = read_sizes(item(tuple, 3));
     step.offset = integer(item(tuple, 4));
+  } else if (tag == "address") {
+    step.kind = Kind::Address;
+    step.slot = slot_number(item(tuple, 1), limit);
+    step.base = slot_number(item(tuple, 2), limit);
+    step.offset = integer(item(tuple, 3));
   } else if (tag == "free") {
     step.kind = Kind::Free;
     step.slot = slot_number(item(tuple, 1), limit);

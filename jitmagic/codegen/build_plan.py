@@ -75,8 +75,8 @@ class _Builder:
             case Alias(name, base, offset):
                 self.ensure_memory(base)
                 buffer = self.schedule.program.buffers[name]
-                view = View(self.slot(name), self.slots[base], buffer.shape, buffer.stride, offset)
-                self.steps.append(view)
+                slot, memory = self.slot(name), (buffer.shape, buffer.stride, offset, buffer.dtype)
+                self.steps.append(View(slot, self.slots[base], *memory))
 
     def call(self, step: Extern) -> None:
         """With `out=` where the result's memory is ours to choose, else as ATen likes."""

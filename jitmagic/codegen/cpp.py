@@ -21,7 +21,7 @@ from ..target import Target
 from .config import CppConfig
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
-from .cpp_product import product_in
+from .cpp_product import products_in
 from .cpp_text import argument_names
 from .cpp_values import Body
 from .lanes import choose_lanes
@@ -41,7 +41,7 @@ class CppRenderer:
     ) -> tuple[Config, ...]:
         """One thread or all, where the work leaves it open; one, two or four registers a step."""
         one = structure(nest, buffers)
-        if product_in(one) is not None:
+        if products_in(one):
             return ()  # gemm.h chooses by itself
         costs = (extent_product(s.inner) * value_cost(s.value) for s in nest.stores)
         threads = _thread_wishes(extent_product(nest.outer) * sum(costs), target)
@@ -90,8 +90,9 @@ def _head(text: str) -> str:
     """The includes, and one alias per number of lanes that the text uses."""
     widths = sorted({int(found) for found in re.findall(r"\bV(\d+)<", text)})
     lines = ["#include <jitmagic/loop.h>"]
-    if "jm::gemm<" in text:
-        lines += ["#include <jitmagic/gemm.h>", "", "constexpr int L = jm::lanes<float>;"]
+    header = "chain" if "jm::chain(" in text else "gemm" if "jm::gemm<" in text else None
+    if header is not None:
+        lines += [f"#include <jitmagic/{header}.h>", "", "constexpr int L = jm::lanes<float>;"]
         lines.append("template <class T> using VL = jm::Vec<T, L>;")
     else:
         lines.append("")

@@ -23,7 +23,7 @@ from ..schedule.deps import run_time_values
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product
 from ..target import Target
 from .cpp_passes import PARTIAL_SUMS, PassWriter
-from .cpp_product import product_in, write_product
+from .cpp_product import products_in, write_products
 from .cpp_text import CTYPES, comment_line
 from .cpp_values import Body
 from .lanes import Lanes, lane_step
@@ -81,9 +81,9 @@ class KernelWriter:
     # -----------------------------------------------------------------------------
 
     def _loops(self) -> None:
-        product = product_in(self.one)
-        if product is not None:
-            write_product(self.one, product, self.body, self.names)
+        products = products_in(self.one)
+        if products:
+            write_products(self.one, products, self.body, self.names)
             return
         if self.lanes.outer is not None:
             self._outer_lanes(self.lanes.outer, self.lanes.width)

@@ -54,10 +54,10 @@ _TAKEN = frozenset(
     long mutable namespace new not not_eq operator or or_eq private protected public register
     return short signed sizeof static struct switch template this throw true try typedef typeid
     typename union unsigned using virtual void volatile while xor xor_eq main args bad begin end n
-    sum jm part L first rows
+    sum jm part L first rows finish
     """.split()
 )
-_LOCAL = re.compile(r"[vijrp]\d|row|part|acc|tile")
+_LOCAL = re.compile(r"[vijrp]\d|row|part|acc|tile|after\d+")
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:

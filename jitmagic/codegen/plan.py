@@ -11,7 +11,7 @@ in elements, pool offsets in bytes.
           | Launch(kernel, args)                          a generated kernel on the slots' pointers
           | Call(op, args, kwargs, results, out, layouts) one ATen call on Slot refs and constants;
                                                           a result laid out otherwise is copied
-          | View(slot, base, shape, stride, offset)       as_strided over base's memory; the offset
+          | View(slot, base, shape, stride, offset, dtype)  as_strided over base's memory; the offset
                                                           counts from base's first element
           | Free(slot)                                    drop the reference
 A kernel that can meet a bad run-time index returns non-zero; the executor raises IndexError and the
@@ -113,6 +113,7 @@ class View(PlanStep):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    dtype: torch.dtype  # base's own
 
 
 @dataclass(frozen=True, slots=True)

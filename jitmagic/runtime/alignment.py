@@ -38,8 +38,8 @@ def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
                 slots[slot] = True
             case Pool(slot=slot, offset=offset):
                 slots[slot] = offset % BOUNDARY == 0
-            case View(slot=slot, base=base, offset=offset):
-                slots[slot] = slots[base] and offset % BOUNDARY == 0  # whatever the element's size
+            case View(slot=slot, base=base, offset=offset, dtype=dtype):
+                slots[slot] = slots[base] and offset * dtype.itemsize % BOUNDARY == 0
             case Call(results=results, out=False):
                 fresh = step.op._schema.name in _FRESH
                 slots.update((slot, fresh) for slot in results if slot is not None)

@@ -136,14 +136,22 @@ def _bytes_touched(plan: Plan) -> int:
 
 
 def _slots_needing_tensors(plan: Plan) -> frozenset[int]:
+    """Slots of which more than the address is asked for."""
     needed = {slot for slot in plan.outputs if slot is not None}
+    lasting = set(range(plan.inputs + len(plan.constants)))  # memory that outlives the call
     for step in plan.steps:
-        if isinstance(step, View):
-            needed.add(step.base)
-        elif isinstance(step, Call):
+        if isinstance(step, Call):
             needed.update(s.index for s in slots_in((step.args, tuple(step.kwargs.values()))))
             if step.out:
                 needed.update(slot for slot in step.results if slot is not None)
+        elif isinstance(step, View) and step.base in lasting:
+            lasting.add(step.slot)
+    for step in reversed(plan.steps):
+        if isinstance(step, View):
+            if step.base not in lasting:  # it is the view that keeps the memory
+                needed.add(step.slot)
+            if step.slot in needed:
+                needed.add(step.base)
     return frozenset(needed)
 
 
@@ -174,7 +182,9 @@ def _lower_step(
         case Launch():
             return _lower_launch(step, kernels[step.kernel], device)
         case View():
-            return ("view", step.slot, step.base, (step.shape, step.stride), step.offset)
+            if step.slot in as_tensor:
+                return ("view", step.slot, step.base, (step.shape, step.stride), step.offset)
+            return ("address", step.slot, step.base, step.offset * step.dtype.itemsize)
         case Free():
             return ("free", step.slot)
         case Call():

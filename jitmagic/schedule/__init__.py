@@ -14,12 +14,13 @@ from types import MappingProxyType
 from ..loops.ir import LoopProgram, Nest
 from ..options import Options
 from ..target import Target
+from .chains import join_chains
 from .deps import analyse
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
 from .memory import plan_memory
-from .order import ordered_program
+from .order import drop_dead_stores, ordered_program
 from .products import open_products, with_small_products
 from .result import Decision, Schedule
 from .split import split_reductions
@@ -45,6 +46,9 @@ def schedule(
     fusion = Fusion(program, graph, target, Groups(program, graph), products)
     if options.fuse:
         fuse(fusion)
+    drop_dead_stores(fusion)
+    if options.fuse:
+        join_chains(fusion)
     exact = options.precision != "fast"
     fused = split_reductions(ordered_program(fusion, exact), target)
     memory = plan_memory(fused)

@@ -1,8 +1,7 @@
 """The order of the fused steps, and the program they make.
 
-In: the groups. Out: a LoopProgram: dead stores and dead nests dropped, every group turned into its
-final step, sorted so that each comes after what it waits for and otherwise as early as the user
-wrote it.
+In: the groups. Out: a LoopProgram: every group turned into its final step, sorted so that each
+comes after what it waits for and otherwise as early as the user wrote it.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..loops.ir import Alias, Extern, LoopProgram, Nest, Step
-from .deps import Graph, loads_of, reads_of
+from .deps import loads_of, reads_of
 from .fuse import Fusion
 from .groups import Group
 from .tile import final_nest, without_roundings
 
-__all__ = ["ordered_program"]
+__all__ = ["drop_dead_stores", "ordered_program"]
 
 
 def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
@@ -26,7 +25,6 @@ def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
     `exact`: keep the roundings of eager's intermediate 16-bit tensors that are no memory any more.
     """
     program, alive = fusion.program, fusion.groups.alive
-    _drop_dead_stores(program, fusion.graph, alive)
     names: dict[str, int] = {}
     fixed = (group.step for group in alive.values())
     taken = {step.name for step in fixed if isinstance(step, Extern | Alias)}
@@ -44,15 +42,9 @@ def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
     return replace(program, buffers=buffers, steps=tuple(steps))
 
 
-def _mentioned(step: Step) -> tuple[str, ...]:
-    if isinstance(step, Nest):
-        return (*(s.buffer for s in step.stores), *(load.buffer for load in loads_of(step.stores)))
-    named = (getattr(step, "name", None), *(getattr(step, "results", None) or ()))
-    return (*reads_of(step), *(name for name in named if name is not None))
-
-
-def _drop_dead_stores(program: LoopProgram, graph: Graph, alive: dict[int, Group]) -> None:
+def drop_dead_stores(fusion: Fusion) -> None:
     """Stores that nobody outside their nest reads go; emptied nests go with them, users first."""
+    graph, alive = fusion.graph, fusion.groups.alive
     readers: dict[str, int] = {}
     for group in alive.values():
         for name in _read_by(group):
@@ -75,6 +67,13 @@ def _drop_dead_stores(program: LoopProgram, graph: Graph, alive: dict[int, Group
             group.rewrite(group.outer, kept)
             for name in own.difference(load.buffer for load in group.shape.loads):
                 readers[name] -= 1
+
+
+def _mentioned(step: Step) -> tuple[str, ...]:
+    if isinstance(step, Nest):
+        return (*(s.buffer for s in step.stores), *(load.buffer for load in loads_of(step.stores)))
+    named = (getattr(step, "name", None), *(getattr(step, "results", None) or ()))
+    return (*reads_of(step), *(name for name in named if name is not None))
 
 
 def _read_by(group: Group) -> set[str]:

@@ -9,11 +9,13 @@ its result makes a round trip through memory. Measured on AVX-512 (Zen 4): gemm.
 MKL's time up to SMALL multiply-adds; above it the library's blocking wins.
 `product_of` recognises such a nest, before and after pointwise readers have joined it: its
 operands must stay plain loads, its loops stay (m, n) with n contiguous in memory, or no renderer
-would know it again.
+would know it again. `products_of` recognises a chain of them too (chains.py), where `a` is what
+the product before gives.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -26,6 +28,7 @@ from ..loops.ir import (
     BufferRef,
     Compute,
     Extern,
+    IndexValue,
     Load,
     LoopProgram,
     Nest,
@@ -34,7 +37,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from .rebuild import expr_axes
+from .rebuild import value_axes
 from .result import Decision
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
     "contiguous_stores",
     "open_products",
     "product_of",
+    "products_of",
     "reads_operands",
     "with_small_products",
 ]
@@ -59,7 +63,7 @@ class Product:
     m: Axis
     n: Axis
     k: Axis
-    a: Load
+    a: Value
     b: Load
     total: Reduction
 
@@ -68,26 +72,63 @@ def product_of(outer: Sequence[Axis], values: Iterable[Value]) -> Product | None
     """The matrix product that the values of a nest over `outer` = (m, n) are made of, if it is
     one.
     """
-    totals = [node for node in walk(tuple(values)) if isinstance(node, Reduction)]
-    if len(totals) != 1 or len(outer) != 2:
-        return None
-    total = totals[0]
+    found = products_of(outer, values)
+    return found[0] if len(found) == 1 else None
+
+
+def products_of(outer: Sequence[Axis], values: Iterable[Value]) -> tuple[Product, ...]:
+    """The products that the values are made of, each an operand of the next; () if they are made
+    of anything else.
+
+    The `a` of the first is a plain load. Between two of them there is arithmetic that depends on
+    the row m through the sum alone, so that a column of sums needs nothing but numbers.
+    """
+    nodes = walk(tuple(values))
+    totals = [node for node in nodes if isinstance(node, Reduction)]
+    if not totals or len(outer) != 2 or any(total.op != "sum" for total in totals):
+        return ()
+    free = value_axes(nodes)
+    m, n = outer
+    found: list[Product] = []
+    for total in reversed(totals):
+        product = _product(m, n, total, free)
+        if product is None:
+            return ()
+        found.insert(0, product)
+        n = product.k
+    first = found[0].a
+    if not isinstance(first, Load) or first.mask is not None:
+        return ()
+    pairs = itertools.pairwise(found)
+    return tuple(found) if all(_follows(b, a.total, free) for a, b in pairs) else ()
+
+
+def _product(
+    m: Axis, n: Axis, total: Reduction, free: Mapping[Value, frozenset[Axis]]
+) -> Product | None:
     match total:
         case Reduction(
-            op="sum", axes=(k,), value=Compute(op="mul", args=(Load() as a, Load() as b))
+            op="sum", axes=(k,), value=Compute(op="mul", args=(a, b)), dtype=torch.float32
         ):
-            m, n = outer
+            pass
         case _:
             return None
-    if a.mask is not None or b.mask is not None or total.dtype != torch.float32:
-        return None
-    if _axes(a) == {n, k}:
+    if free[a] == {n, k}:
         a, b = b, a
-    return Product(m, n, k, a, b, total) if _axes(a) == {m, k} and _axes(b) == {k, n} else None
+    if not isinstance(b, Load) or b.mask is not None or (free[a], free[b]) != ({m, k}, {k, n}):
+        return None
+    return Product(m, n, k, a, b, total)
 
 
-def _axes(load: Load) -> set[Axis]:
-    return {axis for part in load.index for axis in expr_axes(part)}
+def _follows(product: Product, before: Reduction, free: Mapping[Value, frozenset[Axis]]) -> bool:
+    """Whether the row of `product.a` is known from the sums before it."""
+    known = {*walk((before.value,)), before}
+    nodes = walk((product.a,))
+    own = [node for node in nodes if node not in known]
+    plain = all(
+        product.m not in free[node] for node in own if isinstance(node, (Load, IndexValue))
+    )
+    return before in nodes and plain
 
 
 def contiguous_stores(

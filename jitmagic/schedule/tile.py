@@ -108,7 +108,7 @@ def _in_memory_order(
 
 class _Shared:
     """Hands out inner axes by extents; a second set where the first is taken by an enclosing
-    loop.
+    loop or by one inside.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,9 @@ def _share_inner(stores: tuple[Store, ...]) -> tuple[Store, ...]:
 
 def _share_reductions(stores: Sequence[Store], shared: _Shared) -> list[Store]:
     def renamed(node: Reduction) -> Value:
-        axes = shared.axes(node.axes, free_axes(node))
+        inside = (part for part in walk((node.value,)) if isinstance(part, Reduction))
+        taken = free_axes(node).union(*(part.axes for part in inside))
+        axes = shared.axes(node.axes, taken)
         bind = {a: AxisVar(b) for a, b in zip(node.axes, axes, strict=True)}
         return Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
 

@@ -138,7 +138,7 @@ def test_a_written_input_stays_where_it_is():
 
 
 def test_results_in_the_memory_of_inputs_are_the_callers():
-    steps = (MADE, View(3, 0, (2,), (1,), 1))
+    steps = (MADE, View(3, 0, (2,), (1,), 1, torch.float32))
     replayer = Replayer(lambda x, w: (x, x[1:3], x + w), plan_of(steps=steps, outputs=(0, 3, 2)))
     w = torch.randn(4)
     kept = [torch.randn(4) for _ in range(5)]

@@ -100,7 +100,7 @@ def test_aten_calls_see_pool_and_views(both):
     steps = (
         Pool(2, 0, (2, 3), (3, 1), F32, CPU),
         Launch("twice", (0, 2)),
-        View(3, 2, (3, 2), (1, 3), 0),
+        View(3, 2, (3, 2), (1, 3), 0, F32),
         alloc(4, (2, 2)),
         Call(aten.mm.out, (Slot(2), Slot(3)), {}, (4,), out=True),
         Call(aten.cat.default, ([Slot(4), Slot(1)], 1), {}, (5,)),
@@ -130,7 +130,7 @@ def test_results_laid_out_otherwise_are_copied_into_the_expected_strides(both):
     expected = Layout((2, 3), (1, 2), F32, CPU, required=True)
     steps = (
         Call(aten.neg.default, (Slot(0),), {}, (1,), layouts=(expected,)),
-        View(2, 1, (6,), (1,), 0),
+        View(2, 1, (6,), (1,), 0, F32),
     )
     x = torch.arange(6.0).reshape(2, 3)
     result, memory = both(Plan("p", 1, (), steps, (1, 2)), x)
@@ -153,7 +153,7 @@ def test_results_of_another_shape_are_an_error_where_kernels_read_them(both, req
 
 
 def test_view_starts_where_its_base_starts(both):
-    plan = Plan("p", 1, (), (View(1, 0, (2,), (2,), 1),), (1,))
+    plan = Plan("p", 1, (), (View(1, 0, (2,), (2,), 1, F32),), (1,))
     base = torch.arange(10.0)
     made = make_executable(plan, {})(base[2:8])
     assert made[0].tolist() == [3.0, 5.0]

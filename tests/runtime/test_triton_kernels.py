@@ -113,9 +113,9 @@ def test_alignment_follows_the_plan():
     steps = (
         Alloc(2, (8,), (1,), torch.float32, CPU),
         Pool(3, 64, (8,), (1,), torch.float32, CPU),
-        View(4, 2, (4,), (1,), 16),
-        View(5, 2, (4,), (1,), 3),
-        View(6, 0, (4,), (1,), 0),
+        View(4, 2, (4,), (1,), 16, torch.float32),
+        View(5, 2, (4,), (1,), 3, torch.float32),
+        View(6, 0, (4,), (1,), 0, torch.float32),
         Call(aten.mm.default, (), {}, (7,)),
         Call(aten.sort.default, (), {}, (8, None)),
         Launch("k", (0, 1, 2, 3, 4, 5, 6, 7, 8)),
@@ -132,12 +132,12 @@ def test_alignment_follows_the_plan():
 
 
 def test_only_inputs_that_kernels_read_matter():
-    plan = Plan("p", 2, (), (View(2, 1, (4,), (1,), 1), Launch("k", (2,))), (2,))
+    plan = Plan("p", 2, (), (View(2, 1, (4,), (1,), 1, torch.float32), Launch("k", (2,))), (2,))
     assert inputs_of_kernels(plan) == (1,)
 
 
 def test_the_native_executor_looks_at_its_inputs_first():
-    steps = (View(1, 0, (4,), (1,), 0),)
+    steps = (View(1, 0, (4,), (1,), 0, torch.float32),)
     plan = Plan("p", 1, (), steps, (1,))
     seen = []
 

@@ -38,3 +38,8 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   *dict = *_PyObject_ManagedDictPointer(object);
   return *_PyObject_ValuesPointer(object);
 }
+
+// PEP 509.
+static inline uint64_t jm_version_tag(PyDictObject* dict) {
+  return dict->ma_version_tag;
+}

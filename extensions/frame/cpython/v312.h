@@ -41,3 +41,8 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   *dict = _PyDictOrValues_GetDict(held);
   return NULL;
 }
+
+// PEP 509.
+static inline uint64_t jm_version_tag(PyDictObject* dict) {
+  return dict->ma_version_tag;
+}

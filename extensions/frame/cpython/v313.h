@@ -45,3 +45,9 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   PyDictValues* values = _PyObject_InlineValues(object);
   return values->valid ? values : NULL;
 }
+
+// Gone from this version on.
+static inline uint64_t jm_version_tag(PyDictObject* dict) {
+  (void)dict;
+  return 0;
+}

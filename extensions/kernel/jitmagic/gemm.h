@@ -154,14 +154,15 @@ template <int D = 1> JM_INLINE void exchange_all(Lanes (&t)[L]) {
         exchange_all<2 * D>(t);
     }
 }
-// L rows of L floats, in place, `stride` apart.
-__attribute__((noinline)) inline void transpose(float* block, int64_t stride = L) {
+// L rows of L floats, `from_step` apart, turned into L rows that lie `to_step` apart.
+__attribute__((noinline)) inline void transpose(float* to, int64_t to_step, const float* from,
+                                                int64_t from_step) {
     Lanes t[L];
 #pragma GCC unroll 16
-    for (int i = 0; i < L; ++i) t[i] = Lanes::load(block + i * stride);
+    for (int i = 0; i < L; ++i) t[i] = Lanes::load(from + i * from_step);
     exchange_all(t);
 #pragma GCC unroll 16
-    for (int i = 0; i < L; ++i) t[i].store(block + i * stride);
+    for (int i = 0; i < L; ++i) t[i].store(to + i * to_step);
 }
 
 template <class E> struct Output {
@@ -184,7 +185,7 @@ struct Area {
 template <bool Swapped, class E>
 JM_INLINE void put_block(float* sums, int64_t stride, Area at, const Output<E>& out) {
     if constexpr (Swapped) {
-        transpose(sums);
+        transpose(sums, L, sums, L);
         at = {at.lane, at.lanes, at.row, at.rows};
     }
 #pragma GCC unroll 1
@@ -259,16 +260,19 @@ constexpr int64_t pack_from = 4;   // tiles per panel from which a plain copy of
 __attribute__((noinline)) inline void pack_transposed(float* panel, int64_t width, const float* x,
                                                       int64_t stride, int64_t count, int64_t K) {
     for (int64_t first = 0; first < width; first += L) {
-        for (int64_t k = 0; k < K; k += L) {
-            float* to = panel + k * width + first;
+        const float* from = x + first * stride;
+        float* to = panel + first;
+        for (int64_t k = 0; k < K; k += L, from += L, to += L * width) {
+            if (K - k >= L && count - first >= L) {
+                transpose(to, width, from, stride);
+                continue;
+            }
             for (int64_t l = 0; l < L; ++l) {
-                const float* from = x + (first + l) * stride + k;
                 Lanes row = first + l >= count ? Lanes(0.0f)
-                            : K - k >= L       ? Lanes::load(from)
-                                               : Lanes::load(from, K - k);
+                                               : Lanes::load(from + l * stride, K - k);
                 row.store(to + l * width);
             }
-            transpose(to, width);
+            transpose(to, width, to, width);
         }
     }
 }
