@@ -87,7 +87,9 @@ def _write_chain(
     final = products[-1]
     stores, main = _stores(one, final)
     _write_epilogue(stores, main, final, body, "const auto finish = ", ";")
-    body.line(f"jm::chain({final.m.extent}, {_operand(products[0].a, _a_steps(products[0]), names)},")
+    body.line(
+        f"jm::chain({final.m.extent}, {_operand(products[0].a, _a_steps(products[0]), names)},"
+    )
     for text in links:
         body.line(f"    {text},")
     body.line(f"    jm::last({_link(final, names)}, {_target(main, final.m, names)}, finish));")

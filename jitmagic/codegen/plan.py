@@ -11,8 +11,8 @@ in elements, pool offsets in bytes.
           | Launch(kernel, args)                          a generated kernel on the slots' pointers
           | Call(op, args, kwargs, results, out, layouts) one ATen call on Slot refs and constants;
                                                           a result laid out otherwise is copied
-          | View(slot, base, shape, stride, offset, dtype)  as_strided over base's memory; the offset
-                                                          counts from base's first element
+          | View(slot, base, shape, stride, offset, dtype)    as_strided over base's memory; the
+                                                          offset counts from base's first element
           | Free(slot)                                    drop the reference
 A kernel that can meet a bad run-time index returns non-zero; the executor raises IndexError and the
 frame falls back to eager, which raises the user's own exception.

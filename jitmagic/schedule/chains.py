@@ -71,7 +71,8 @@ def _refusal(
     readers = graph.readers.get(load.buffer, ())
     if graph.storage[load.buffer] in fixed or len(before.stores) > 1:
         return "its result is needed in memory"
-    if any(not group.members >> reader & 1 for reader in readers):
+    links = [node for node in group.shape.loads if node.buffer == load.buffer]
+    if len(links) > 1 or any(not group.members >> reader & 1 for reader in readers):
         return "its result has other readers"
     if any(graph.storage[node.buffer] in graph.mutated for node in before.shape.loads):
         return "what it reads is overwritten later"

@@ -34,7 +34,7 @@ from .score import (
     walk_cost,
 )
 
-__all__ = ["Fusion", "fuse"]
+__all__ = ["MAX_BUFFERS", "Fusion", "fuse"]
 
 MAX_BUFFERS = 48  # arguments of one kernel: more than registers for addresses
 PLAIN_OPERANDS = "a matrix product keeps its own loops and reads its operands from memory"

@@ -115,7 +115,9 @@ def _product(
             return None
     if free[a] == {n, k}:
         a, b = b, a
-    if not isinstance(b, Load) or b.mask is not None or (free[a], free[b]) != ({m, k}, {k, n}):
+    if not isinstance(b, Load) or b.mask is not None:
+        return None
+    if free[a] != {m, k} or free[b] != {k, n}:
         return None
     return Product(m, n, k, a, b, total)
 
@@ -125,9 +127,7 @@ def _follows(product: Product, before: Reduction, free: Mapping[Value, frozenset
     known = {*walk((before.value,)), before}
     nodes = walk((product.a,))
     own = [node for node in nodes if node not in known]
-    plain = all(
-        product.m not in free[node] for node in own if isinstance(node, (Load, IndexValue))
-    )
+    plain = all(product.m not in free[node] for node in own if isinstance(node, (Load, IndexValue)))
     return before in nodes and plain
 
 

@@ -17,7 +17,7 @@ import torch
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, linear, mul, substitute
 from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, walk
 from .deps import store_values
-from .rebuild import Rebuilder, free_axes
+from .rebuild import Rebuilder, free_axes, value_axes
 
 __all__ = ["drop_unit_axes", "final_nest", "without_roundings"]
 
@@ -108,7 +108,7 @@ def _in_memory_order(
 
 class _Shared:
     """Hands out inner axes by extents; a second set where the first is taken by an enclosing
-    loop or by one inside.
+    loop or by one inside that needs this one's axes.
     """
 
     def __init__(self) -> None:
@@ -141,9 +141,10 @@ def _share_inner(stores: tuple[Store, ...]) -> tuple[Store, ...]:
 
 def _share_reductions(stores: Sequence[Store], shared: _Shared) -> list[Store]:
     def renamed(node: Reduction) -> Value:
-        inside = (part for part in walk((node.value,)) if isinstance(part, Reduction))
-        taken = free_axes(node).union(*(part.axes for part in inside))
-        axes = shared.axes(node.axes, taken)
+        free = value_axes(walk((node.value,)))
+        varying = (n for n, axes in free.items() if not axes.isdisjoint(node.axes))
+        inside = (n.axes for n in varying if isinstance(n, Reduction))
+        axes = shared.axes(node.axes, free_axes(node).union(*inside))
         bind = {a: AxisVar(b) for a, b in zip(node.axes, axes, strict=True)}
         return Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
 

@@ -89,7 +89,8 @@ def main() -> None:
         if arguments.only not in case.title:
             continue
         console.print(f"measuring {case.title}", style="dim")
-        results[case.title] = interleave(case.make(device), rounds=arguments.rounds)
+        with torch.set_grad_enabled(case.grad):
+            results[case.title] = interleave(case.make(device), rounds=arguments.rounds)
         torch._dynamo.reset()
     cold = {} if arguments.no_cold else measure()
     _show(console, results)

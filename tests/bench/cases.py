@@ -25,12 +25,15 @@ Contestants = dict[str, Callable[[], object]]
 
 @dataclass(frozen=True)
 class Case:
-    """A title with sizes, and device -> contestants. `limit`: the promised ratio to eager."""
+    """A title with sizes, and device -> contestants. `limit`: the promised ratio to eager. `grad`:
+    whether autograd is on; it is switched once, around all calls, as an inference loop does.
+    """
 
     title: str
     make: Callable[[torch.device], Contestants]
     limit: float | None = None
     versus: str = "eager"  # whom the promise is made against
+    grad: bool = True
 
 
 def _functions(fn: Callable[..., Any], args: tuple[Any, ...]) -> Contestants:
@@ -115,11 +118,7 @@ def _models(model: nn.Module) -> dict[str, nn.Module]:
 
 def _inference(model: nn.Module, *inputs: torch.Tensor) -> Contestants:
     def call(target: nn.Module) -> Callable[[], object]:
-        def run() -> object:
-            with torch.no_grad():
-                return target(*inputs)
-
-        return run
+        return lambda: target(*inputs)
 
     return {name: call(target) for name, target in _models(model.eval()).items()}
 
@@ -213,11 +212,11 @@ def _layer_norm(device: torch.device) -> Contestants:
 CASES = [
     Case("relu(x*y+2).sum(-1), 8x64", _small_fused, 0.2),
     Case("the same, forward and backward", _small_fused_grad, 0.6),
-    Case("MLP 784-256-128-10 inference, batch 32", _mlp_inference, 0.5),
+    Case("MLP 784-256-128-10 inference, batch 32", _mlp_inference, 0.5, grad=False),
     Case("MLP training step with Adam, batch 32", _mlp_training, 0.7),
     Case("gelu(sin(x)*cos(y)+exp(-x*x))*y+x, n x n", _pointwise, 1.0, "torch.compile"),
     Case("softmax over rows, n x n", _softmax, 0.8, "torch.compile"),
     Case("layer norm over rows, n x n", _layer_norm, 0.8, "torch.compile"),
-    Case("character GPT inference, 4 layers, batch 16x64", _gpt_inference),
+    Case("character GPT inference, 4 layers, batch 16x64", _gpt_inference, grad=False),
     Case("character GPT training step, 4 layers, batch 16x64", _gpt_training),
 ]

@@ -19,7 +19,7 @@ GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
 NAMES = [
     "chain_large", "relu_sum", "softmax_large", "layer_norm_saved", "layer_norm_backward",
     "everything_sum_large", "transposed_large", "embedding", "arg_reductions", "half_chain", "mlp",
-    "mlp_backward",
+    "mlp_backward", "mlp_inference",
 ]  # fmt: skip
 
 

@@ -190,6 +190,28 @@ def test_graphs_breaks_and_kernels(case: Case) -> None:
     assert counts_of(run) == Counts(graphs=1, breaks=0, kernels=case.kernels)
 
 
+def test_a_stack_of_layers_is_one_kernel() -> None:
+    """Two threads, so that 32 rows fill both."""
+    torch.manual_seed(0)
+    model = Classifier().eval()
+    x = images(32, 784)[0]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        compiled = jitmagic.jit(copy.deepcopy(model))
+        with torch.no_grad():
+            ours, eager = compiled(x), model(x)
+            exact = copy.deepcopy(model).double()(x.double())
+            assert_near(ours, eager, exact, "scores")
+            assert counts_of(compiled) == Counts(graphs=1, breaks=0, kernels=1)
+            compiled.fc2.weight.data = torch.zeros(128, 256)  # another tensor, the same guards
+            model.fc2.weight.data = torch.zeros(128, 256)
+            torch.testing.assert_close(compiled(x), model(x))
+            assert counts_of(compiled) == Counts(graphs=1, breaks=0, kernels=1)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def train(
     model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], compile_: bool, rate: float
 ) -> tuple[list[float], Tensor]:

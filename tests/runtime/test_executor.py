@@ -111,6 +111,31 @@ def test_aten_calls_see_pool_and_views(both):
     assert torch.allclose(out, torch.cat([4 * x @ x.T, y], 1))
 
 
+def test_views_that_kernels_read(both):
+    """Of inputs and constants an address is enough; what may be freed is kept by its view."""
+    whole, half = ((2, 3), (3, 1)), ((1, 3), (3, 1))
+    steps = (
+        View(2, 0, *whole, 6, F32),
+        View(3, 2, *half, 3, F32),
+        View(4, 1, *half, 3, F32),
+        alloc(5, (2, 3)),
+        Launch("twice", (2, 5)),
+        View(6, 5, *half, 3, F32),
+        Free(5),
+        alloc(7, (1, 3)),
+        Launch("twice", (3, 7)),
+        alloc(8, (1, 3)),
+        Launch("twice", (4, 8)),
+        alloc(9, (1, 3)),
+        Launch("twice", (6, 9)),
+    )
+    x, constant = torch.randn(4, 3), torch.randn(2, 3)
+    a, b, c = both(Plan("p", 1, (constant,), steps, (7, 8, 9)), x)
+    assert torch.equal(a, 2 * x[3:])
+    assert torch.equal(b, 2 * constant[1:])
+    assert torch.equal(c, 4 * x[3:])
+
+
 def test_constants_defaults_and_lists_of_optional_tensors(both):
     steps = (
         Call(aten.index.Tensor, (Slot(0), [None, Slot(1)]), {}, (2,)),

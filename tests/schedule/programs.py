@@ -108,6 +108,45 @@ def mlp(x, w1, b1, w2, b2):
     return torch.addmm(b2, h, w2.t()), h > 0
 
 
+def mlp_inference(x, w1, b1, w2, b2, w3, b3):
+    h = torch.addmm(b1, x, w1.t()).relu()
+    h = torch.addmm(b2, h, w2.t()).relu()
+    return torch.addmm(b3, h, w3.t())
+
+
+def chain_of_columns(x, w1, s, w2, y):
+    """Other layouts, other arithmetic: columns of x are contiguous, a residual after the last."""
+    h = F.gelu(torch.mm(x.t(), w1) * s)
+    return torch.mm(h, w2) + y
+
+
+def chain_scaled_by_row(x, w1, r, w2):
+    return torch.mm(torch.mm(x, w1) * r, w2)
+
+
+def chain_with_readers(x, w1, w2, w3):
+    h = torch.mm(x, w1)
+    return torch.mm(h, w2), torch.mm(h, w3)
+
+
+def chain_kept(x, w1, w2):
+    h = torch.mm(x, w1).relu()
+    return torch.mm(h, w2), h
+
+
+def chain_into_right(x, w1, y):
+    return torch.mm(y, torch.mm(x, w1))
+
+
+def chain_with_residual(x, w1, w2):
+    h = torch.mm(x, w1)
+    return torch.mm(h, w2) + h
+
+
+def chain_turned(x, w1, w2):
+    return torch.mm(torch.mm(x, w1).t(), w2)
+
+
 def mlp_backward(dy, h, w2, x):
     dh = torch.mm(dy, w2) * (h > 0)
     return torch.mm(dy.t(), h), dy.sum(0), torch.mm(dh.t(), x), dh.sum(0)
@@ -250,6 +289,40 @@ PROGRAMS = {
     "mlp": Program(
         mlp, (((32, 20), f32), ((30, 20), f32), ((30,), f32), ((10, 30), f32), ((10,), f32)), 2
     ),
+    "mlp_inference": Program(
+        mlp_inference,
+        (
+            ((32, 20), f32),
+            ((30, 20), f32),
+            ((30,), f32),
+            ((30, 30), f32),
+            ((30,), f32),
+            ((10, 30), f32),
+            ((10,), f32),
+        ),
+        1,
+    ),
+    "chain_of_columns": Program(
+        chain_of_columns,
+        (((24, 19), f32), ((24, 40), f32), ((40,), f32), ((40, 18), f32), ((19, 18), f32)),
+        1,
+    ),
+    "chain_scaled_by_row": Program(
+        chain_scaled_by_row,
+        (((20, 12), f32), ((12, 24), f32), ((20, 1), f32), ((24, 20), f32)),
+        2,
+    ),
+    "chain_with_readers": Program(
+        chain_with_readers, (((20, 12), f32), ((12, 24), f32), ((24, 20), f32), ((24, 9), f32)), 3
+    ),
+    "chain_kept": Program(chain_kept, (((20, 12), f32), ((12, 24), f32), ((24, 20), f32)), 2),
+    "chain_into_right": Program(
+        chain_into_right, (((20, 12), f32), ((12, 24), f32), ((16, 20), f32)), 2
+    ),
+    "chain_with_residual": Program(
+        chain_with_residual, (((20, 12), f32), ((12, 24), f32), ((24, 24), f32)), 2
+    ),
+    "chain_turned": Program(chain_turned, (((20, 12), f32), ((12, 24), f32), ((20, 9), f32)), 2),
     "mlp_backward": Program(
         mlp_backward, (((32, 10), f32), ((32, 30), f32), ((10, 30), f32), ((32, 20), f32)), 5
     ),

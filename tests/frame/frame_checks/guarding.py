@@ -236,6 +236,99 @@ def empty_tables():
 
 
 @check
+def what_was_looked_up_is_forgotten_with_any_change():
+    """One program over the same dictionary, before and after; each change is undone by its twin."""
+    changes = {
+        "set": (lambda d: d.__setitem__("a", 2), lambda d: d.__setitem__("a", 1)),
+        "del": (lambda d: d.__delitem__("a"), lambda d: d.setdefault("a", 1)),
+        "pop": (lambda d: d.pop("a"), lambda d: d.update(a=1)),
+        "clear": (lambda d: d.clear(), lambda d: d.update(a=1)),
+        "popitem": (lambda d: d.popitem(), lambda d: d.__ior__({"a": 1})),
+    }
+    for kind in (dict, collections.OrderedDict, functools.partial(collections.defaultdict, int)):
+        table = kind(a=1)
+        item = GuardProgram((("ARGUMENT", 0, 0), ("ITEM", 1, 0, "a"), ("EQUALS", 1, 1)))
+        absent = GuardProgram((("ARGUMENT", 0, 0), ("KEY_ABSENT", 0, "a")))
+        empty = GuardProgram((("ARGUMENT", 0, 0), ("ENTRIES_EMPTY", 0, (), ("a",))))
+        for name, (do, undo) in changes.items():
+            for _ in range(2):
+                assert item.check((table,)) and not absent.check((table,)), name
+                assert not empty.check((table,)), name
+                do(table)
+                assert not item.check((table,)), name
+                assert absent.check((table,)) is empty.check((table,)) is ("a" not in table), name
+                undo(table)
+        assert item.check((kind(a=1),)) and not item.check((kind(a=2),))
+
+
+@check
+def attributes_and_globals_are_looked_up_again():
+    class Plain:
+        pass
+
+    thing = Plain()
+    thing.a = 1
+    attribute = GuardProgram((("ARGUMENT", 0, 0), ("INSTANCE_ITEM", 1, 0, "a"), ("EQUALS", 1, 1)))
+    missing = GuardProgram((("ARGUMENT", 0, 0), ("INSTANCE_ABSENT", 0, "b")))
+    for touch in (lambda: None, lambda: thing.__dict__):  # without a dictionary, and with one
+        touch()
+        for _ in range(2):
+            assert attribute.check((thing,)) and missing.check((thing,))
+            thing.a, thing.b = 2, 3
+            assert not attribute.check((thing,)) and not missing.check((thing,))
+            thing.a = 1
+            del thing.b
+    thing.__dict__ = {"a": 2}
+    assert not attribute.check((thing,))
+    thing.__dict__ = {"a": 1}
+    assert attribute.check((thing,))
+
+    space: dict[str, object] = {}
+    exec("def bump():\n    global a\n    a = 2", space)
+    space["a"] = 1
+    known = GuardProgram((("NAMESPACE_ITEM", 0, space, "a"), ("EQUALS", 0, 1)))
+    assert known.check(()) and known.check(())
+    for _ in range(20):  # often enough for the interpreter to specialise the store
+        space["a"] = 1
+        assert known.check(())
+        space["bump"]()
+        assert not known.check(())
+
+
+@check
+def specialised_stores_are_seen():
+    class Plain:
+        pass
+
+    def store(target, value):
+        target.a = value
+
+    thing = Plain()
+    thing.__dict__["a"] = 0  # a dictionary of its own
+    attribute = GuardProgram((("ARGUMENT", 0, 0), ("INSTANCE_ITEM", 1, 0, "a"), ("EQUALS", 1, 1)))
+    for _ in range(100):
+        store(thing, 1)
+        assert attribute.check((thing,))
+        store(thing, 2)
+        assert not attribute.check((thing,))
+
+
+@check
+def tables_are_measured_at_every_check():
+    table = {"hooks": {}, "pre": {}}
+    program = GuardProgram((("ARGUMENT", 0, 0), ("ENTRIES_EMPTY", 0, ("hooks", "pre"), ("f",))))
+    for name in table:
+        assert program.check((table,))
+        table[name][1] = 2
+        assert not program.check((table,))
+        table[name].clear()
+        assert program.check((table,))
+        table[name] = {1: 2}
+        assert not program.check((table,))
+        table[name] = {}
+
+
+@check
 def cells_functions_methods_modules_types():
     hidden = 4
 
