@@ -18,7 +18,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 namespace jitmagic {
 namespace {
@@ -40,7 +39,7 @@ std::optional<at::ScalarType> dtype_of(PyObject* object) {
   return reinterpret_cast<THPDtype*>(object)->scalar_type;
 }
 
-bool integers(PyObject* tuple, std::vector<int64_t>& values) {
+bool integers(PyObject* tuple, c10::SmallVector<int64_t, 4>& values) {
   if (!PyTuple_Check(tuple)) return refuse("guard step: sizes and strides are tuples");
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
     const int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
@@ -56,10 +55,19 @@ struct TensorCheck final : TorchCheck {
   uint64_t keys = 0;
   at::ScalarType dtype = at::ScalarType::Undefined;
   at::Device device = at::kCPU;
-  std::vector<int64_t> sizes, strides;
+  c10::SmallVector<int64_t, 4> sizes, strides;
   bool requires_grad = false, is_leaf = true;
 
   ~TensorCheck() override { Py_XDECREF(cls); }
+
+  // A loop: for the few numbers of a shape a call of memcmp costs more.
+  static bool same(at::IntArrayRef found, const c10::SmallVector<int64_t, 4>& wanted) {
+    if (found.size() != wanted.size()) return false;
+    for (size_t i = 0; i < wanted.size(); i++) {
+      if (found[i] != wanted[i]) return false;
+    }
+    return true;
+  }
 
   bool passes(PyObject* object) const override {
     if ((PyObject*)Py_TYPE(object) != reinterpret_cast<PyWeakReference*>(cls)->wr_object) return false;
@@ -68,8 +76,7 @@ struct TensorCheck final : TorchCheck {
     if (impl->key_set().raw_repr() != keys || impl->dtype() != at::scalarTypeToTypeMeta(dtype)) {
       return false;
     }
-    if (impl->device() != device || !std::ranges::equal(impl->sizes(), sizes) ||
-        !std::ranges::equal(impl->strides(), strides)) {
+    if (impl->device() != device || !same(impl->sizes(), sizes) || !same(impl->strides(), strides)) {
       return false;
     }
     if (impl->requires_grad() != requires_grad) return false;

@@ -110,7 +110,11 @@ __attribute__((noinline)) void multiply(RowSide rows, LaneSide cols, int64_t K, 
     const char *p = (const char*)rows.p, *p8 = opaque(p + rows.row * 32);
     const float* q = cols.p;
     int64_t step = rows.k * 4, next = Packed ? C * L : cols.k;
-    for (int64_t k = 0; k < K; ++k, p += step, p8 += step, q += next) {
+    // Rows that follow each other in memory: the next tile's are on their way while this one is done.
+    const char* ahead = (const char*)(rows.p + R * rows.row);
+    int64_t hop = rows.k == 1 && rows.row == K ? R * 4 : 0;
+    for (int64_t k = 0; k < K; ++k, p += step, p8 += step, q += next, ahead += hop) {
+        __builtin_prefetch(ahead);
         Lanes b0 = Lanes::load(q), b1 = C > 1 ? Lanes::load(q + L) : b0;
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
