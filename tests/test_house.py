@@ -62,7 +62,6 @@ LATE = {  # files with an import inside a function: optional packages, native pa
 RIVALS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.compile", "functorch")
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 LONG_FILES = {
-    "extensions/runtime/plan.cpp",
     # Collections of small programs, in one piece so that they are read as a list.
     "tests/bytecode/bytecode_checks/building.py",
     "tests/bytecode/bytecode_checks/corpus.py",

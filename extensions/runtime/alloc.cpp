@@ -9,7 +9,9 @@
 #include <mutex>
 #include <vector>
 
+#include <ATen/ops/copy.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/to_dense.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -135,6 +137,19 @@ at::Tensor make_tensor(const TensorLayout& layout) {
         layout.sizes, layout.strides, at::TensorOptions().dtype(layout.dtype).device(layout.device));
   }
   return tensor_over(make_storage(layout.nbytes, layout.device), layout, layout.dtype, 0);
+}
+
+at::Tensor laid_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  const bool strided = tensor.layout() == at::kStrided;
+  bool same = strided && tensor.sizes() == sizes;
+  for (size_t d = 0; same && d < sizes.size() && tensor.numel(); ++d) {
+    same = sizes[d] == 1 || tensor.stride(int64_t(d)) == strides[d];
+  }
+  if (same) return tensor;
+  const at::Tensor dense = strided ? tensor : tensor.to_dense();
+  at::Tensor made = at::empty_strided(sizes, strides, dense.options());
+  made.copy_(dense);
+  return made;
 }
 
 }  // namespace jitmagic

@@ -6,7 +6,7 @@
 // The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
 // mode and in-place checks behave as with any other operation.
 
-#include "runtime.h"
+#include "reading.h"
 
 #include <structmember.h>
 
@@ -114,17 +114,6 @@ struct AutocastOff {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
 
-at::Tensor as_laid_out(const at::Tensor& tensor, const Geometry& layout) {
-  if (tensor.layout() == at::kStrided && tensor.sizes() == layout.sizes &&
-      tensor.strides() == layout.strides) {
-    return tensor;
-  }
-  const at::Tensor dense = tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
-  at::Tensor made = at::empty_strided(layout.sizes, layout.strides, dense.options());
-  made.copy_(dense);
-  return made;
-}
-
 struct CompiledBackward : public Node {
   std::shared_ptr<Signature> signature;
   std::vector<SavedVariable> saved;
@@ -156,7 +145,7 @@ struct CompiledBackward : public Node {
       const Geometry& layout = s.tangents[i].layout;
       arguments.push_back(
           grads[i].defined()
-              ? as_laid_out(grads[i], layout)
+              ? laid_out(grads[i], layout.sizes, layout.strides)
               : at::empty_strided(layout.sizes, layout.strides, tangent_options[i]).zero_());
     }
     GilGuard gil;
@@ -370,60 +359,47 @@ PyObject* entry(PyObject* dict, const char* key) {
   return value;
 }
 
-int64_t to_int(PyObject* value) {
-  const int64_t made = PyLong_AsLongLong(value);
-  if (made == -1 && PyErr_Occurred()) raise_python_error();
-  return made;
-}
-
-template <class T>
-std::vector<T> to_ints(PyObject* tuple) {
-  std::vector<T> made;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); i++) made.push_back(T(to_int(PyTuple_GET_ITEM(tuple, i))));
-  return made;
-}
-
 Geometry to_geometry(PyObject* tuple, Py_ssize_t first) {
   Geometry made;
-  made.sizes = to_ints<int64_t>(PyTuple_GetItem(tuple, first));
-  made.strides = to_ints<int64_t>(PyTuple_GetItem(tuple, first + 1));
+  made.sizes = integers(item(tuple, first));
+  made.strides = integers(item(tuple, first + 1));
   return made;
 }
 
 // (kind, index) | (kView, base, of_input, requires_grad, sizes, strides, offset)
 Output to_output(PyObject* tuple) {
   Output made;
-  made.kind = Output::Kind(to_int(PyTuple_GetItem(tuple, 0)));
-  made.index = size_t(to_int(PyTuple_GetItem(tuple, 1)));
+  made.kind = Output::Kind(integer(item(tuple, 0)));
+  made.index = size_t(integer(item(tuple, 1)));
   if (made.kind == Output::kView) {
-    made.of_input = to_int(PyTuple_GetItem(tuple, 2)) != 0;
-    made.requires_grad = to_int(PyTuple_GetItem(tuple, 3)) != 0;
+    made.of_input = integer(item(tuple, 2)) != 0;
+    made.requires_grad = integer(item(tuple, 3)) != 0;
     made.view = to_geometry(tuple, 4);
-    made.view.offset = to_int(PyTuple_GetItem(tuple, 6));
+    made.view.offset = integer(item(tuple, 6));
   }
   return made;
 }
 
 void read_signature(PyObject* dict, Signature& s) {
-  s.inputs = size_t(to_int(entry(dict, "inputs")));
-  s.results = size_t(to_int(entry(dict, "results")));
-  s.intermediates = size_t(to_int(entry(dict, "intermediates")));
-  s.saved_inputs = to_ints<size_t>(entry(dict, "saved_inputs"));
-  s.saved_results = to_ints<size_t>(entry(dict, "saved_results"));
-  s.grad_inputs = to_ints<size_t>(entry(dict, "grad_inputs"));
-  s.mutated = to_ints<size_t>(entry(dict, "mutated"));
+  s.inputs = size_t(integer(entry(dict, "inputs")));
+  s.results = size_t(integer(entry(dict, "results")));
+  s.intermediates = size_t(integer(entry(dict, "intermediates")));
+  s.saved_inputs = integers<size_t>(entry(dict, "saved_inputs"));
+  s.saved_results = integers<size_t>(entry(dict, "saved_results"));
+  s.grad_inputs = integers<size_t>(entry(dict, "grad_inputs"));
+  s.mutated = integers<size_t>(entry(dict, "mutated"));
   PyObject* outputs = entry(dict, "outputs");
   for (Py_ssize_t i = 0; i < PyTuple_Size(outputs); i++) {
     s.outputs.push_back(to_output(PyTuple_GET_ITEM(outputs, i)));
   }
   PyObject* tangents = entry(dict, "tangents");  // (result, sizes, strides)
   for (Py_ssize_t i = 0; i < PyTuple_Size(tangents); i++) {
-    PyObject* item = PyTuple_GET_ITEM(tangents, i);
-    s.tangents.push_back({size_t(to_int(PyTuple_GetItem(item, 0))), to_geometry(item, 1)});
+    PyObject* tangent = PyTuple_GET_ITEM(tangents, i);
+    s.tangents.push_back({size_t(integer(item(tangent, 0))), to_geometry(tangent, 1)});
   }
   PyObject* reach = entry(dict, "reach");
   for (Py_ssize_t i = 0; i < PyTuple_Size(reach); i++) {
-    s.reach.push_back(to_ints<size_t>(PyTuple_GET_ITEM(reach, i)));
+    s.reach.push_back(integers<size_t>(PyTuple_GET_ITEM(reach, i)));
   }
 }
 

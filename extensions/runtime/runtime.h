@@ -1,6 +1,7 @@
 // Shared declarations of jitmagic._runtime: the native half of runtime/ and autograd/.
 //
 // plan.cpp      Executable: runs a Plan (allocations, kernel launches, ATen calls, views, frees)
+// plan_read.cpp reads the tuple that describes one
 // alloc.cpp     tensors for results; small ones out of our own free list
 // large.cpp     memory of large results: huge pages, a bounded number of them kept
 // cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
@@ -31,6 +32,8 @@ struct TensorLayout {
 at::Tensor make_tensor(const TensorLayout& layout);
 at::Tensor tensor_over(
     const c10::Storage& storage, const TensorLayout& layout, at::ScalarType dtype, int64_t offset);
+// The tensor itself, or a strided copy where its strides are others; those of extents of 1 do not count.
+at::Tensor laid_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 c10::Storage make_storage(size_t nbytes, c10::Device device);
 size_t kept_bytes();      // free memory that waits for its next use
 size_t release_memory();  // gives it back to the system; how much it was

@@ -75,8 +75,15 @@ class Traced(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def make(sym: Sym, cell: Cell, path: tuple[ViewStep, ...], requires_grad: bool) -> Traced:
-        meta = sym.meta
+    def make(
+        sym: Sym,
+        cell: Cell,
+        path: tuple[ViewStep, ...],
+        requires_grad: bool,
+        place: torch.Tensor | None = None,
+    ) -> Traced:
+        """`place`: how the tensor lies in its storage, where its value is laid out otherwise."""
+        meta = sym.meta if place is None else place
         made: Traced = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             Traced,
             meta.shape,
@@ -96,6 +103,17 @@ class Traced(torch.Tensor):
             self._sym = self._replay()[-1]
             self._version_read = self.cell.version
         return self._sym
+
+    def place(self) -> torch.Tensor | None:
+        """How this tensor lies in its storage, if its value does not tell: what was written to an
+        input with gaps between its elements is a dense value, its memory has the gaps still.
+        """
+        if self.stride() == self.sym.meta.stride() or not self.numel():
+            return None
+        shape, stride, offset = tuple(self.shape), self.stride(), int(self.storage_offset())
+        last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        memory = torch.empty(last + 1, dtype=self.dtype, device="meta")
+        return memory.as_strided(shape, stride, offset)
 
     def _replay(self) -> list[Sym]:
         values = [self.cell.value]
@@ -232,7 +250,7 @@ def _plain(
 def _same(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """detach, alias: another tensor for the same memory."""
     source = mode.traced(args[0])
-    return Traced.make(source.sym, source.cell, source.path, False)
+    return Traced.make(source.sym, source.cell, source.path, False, source.place())
 
 
 def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -245,7 +263,11 @@ def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mappin
 
 
 def _through(source: Traced, step: ViewStep) -> Traced:
-    return Traced.make(step.apply(source.sym), source.cell, (*source.path, step), False)
+    place = source.place()
+    if place is not None:
+        place = step.op(place, *step.args)
+    sym = step.apply(source.sym)
+    return Traced.make(sym, source.cell, (*source.path, step), False, place)
 
 
 def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

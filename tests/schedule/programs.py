@@ -126,7 +126,7 @@ def chain_scaled_by_row(x, w1, r, w2):
 
 def chain_with_readers(x, w1, w2, w3):
     h = torch.mm(x, w1)
-    return torch.mm(h, w2), torch.mm(h, w3)
+    return torch.mm(h, w2).relu(), torch.mm(h, w3)
 
 
 def chain_kept(x, w1, w2):
@@ -135,7 +135,7 @@ def chain_kept(x, w1, w2):
 
 
 def chain_into_right(x, w1, y):
-    return torch.mm(y, torch.mm(x, w1))
+    return torch.mm(y, torch.mm(x, w1)).relu()
 
 
 def chain_with_residual(x, w1, w2):
@@ -144,7 +144,7 @@ def chain_with_residual(x, w1, w2):
 
 
 def chain_turned(x, w1, w2):
-    return torch.mm(torch.mm(x, w1).t(), w2)
+    return torch.mm(torch.mm(x, w1).t(), w2).relu()
 
 
 def mlp_backward(dy, h, w2, x):

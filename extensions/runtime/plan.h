@@ -1,0 +1,68 @@
+// A Plan as the executor holds it: the steps of one call, on numbered slots.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "runtime.h"
+
+namespace jitmagic {
+
+using Kernel = int (*)(void* const*);
+
+enum class Kind : uint8_t { Alloc, Pool, Launch, LaunchCuda, Call, View, Address, Free };
+
+// One argument of an ATen call: a constant, a slot, or a list whose entries are slots or None.
+struct CallArgument {
+  enum class From : uint8_t { Constant, Slot, List, OptionalList } from = From::Constant;
+  c10::IValue constant;
+  std::vector<int> slots;  // -1: None
+};
+
+// What later steps take a result of an ATen call to be.
+struct Expected {
+  bool known = false;
+  bool required = false;  // a kernel or a view reads it: another shape or dtype is an error
+  TensorLayout layout;
+};
+
+struct Call {
+  c10::OperatorHandle op;
+  std::vector<CallArgument> arguments;
+  std::vector<int> results;  // -1: dropped
+  bool out = false;
+  std::vector<Expected> expected;  // of the results; empty: whatever comes is right
+};
+
+struct Step {
+  Kind kind;
+  int slot = -1;
+  int base = -1;
+  int64_t offset = 0;  // Pool, Address: bytes; View: elements from the base's first element
+  bool as_tensor = false;  // Pool: some ATen call or view needs a tensor, not only a pointer
+  TensorLayout layout;
+  Kernel kernel = nullptr;
+  std::vector<int> args;
+  CudaLaunch cuda;
+  std::shared_ptr<Call> call;
+};
+
+struct Program {
+  int inputs = 0;
+  int slots = 0;
+  size_t pool_bytes = 0;
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  bool heavy = false;
+  std::vector<at::Tensor> constants;
+  std::vector<Step> steps;
+  std::vector<int> outputs;  // -1: None
+  std::vector<int> aligned;  // inputs that kernels take to be on 16-byte boundaries
+};
+
+// plan_read.cpp: from the tuple that runtime/native.py lowers a Plan to, its constants, and the inputs that
+// have to be aligned (may be null).
+std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyObject* aligned);
+
+}  // namespace jitmagic

@@ -1,0 +1,204 @@
+// Reading a Program: the tuple that runtime/native.py writes, checked where a mistake would be memory's.
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "plan.h"
+#include "reading.h"
+
+namespace torch::jit {
+// Exported by libtorch_python; its own header (pybind_utils.h) costs half a minute of compile time.
+TORCH_PYTHON_API c10::IValue toIValue(
+    pybind11::handle object, const c10::TypePtr& type, std::optional<int32_t> N);
+
+// Numbers given for tensors become wrapped numbers: 0-d tensors that promote as Python numbers do.
+class TORCH_PYTHON_API ToIValueAllowNumbersAsTensors {
+  bool old_;
+
+ public:
+  ToIValueAllowNumbersAsTensors(bool enable);
+  ~ToIValueAllowNumbersAsTensors();
+};
+}  // namespace torch::jit
+
+namespace jitmagic {
+namespace {
+
+std::vector<int> slot_numbers(PyObject* tuple, int limit) {
+  std::vector<int> slots;
+  for (int64_t value : integers(tuple)) {
+    check(PyExc_ValueError, value >= -1 && value < limit, "malformed program: slot %lld", (long long)value);
+    slots.push_back(int(value));
+  }
+  return slots;
+}
+
+// (sizes, strides)
+TensorLayout read_sizes(PyObject* tuple) {
+  TensorLayout layout;
+  for (int64_t n : integers(item(tuple, 0))) layout.sizes.push_back(n);
+  for (int64_t n : integers(item(tuple, 1))) layout.strides.push_back(n);
+  return layout;
+}
+
+// (sizes, strides, dtype, device)
+TensorLayout read_layout(PyObject* tuple) {
+  TensorLayout layout = read_sizes(tuple);
+  layout.dtype = torch::jit::toIValue(item(tuple, 2), c10::IntType::get(), std::nullopt).toScalarType();
+  layout.device =
+      torch::jit::toIValue(item(tuple, 3), c10::DeviceObjType::get(), std::nullopt).toDevice();
+  int64_t last = 0;
+  bool empty = false;
+  for (size_t d = 0; d < layout.sizes.size(); ++d) {
+    empty |= layout.sizes[d] == 0;
+    last += (layout.sizes[d] - 1) * layout.strides[d];
+  }
+  layout.nbytes = empty ? 0 : size_t(last + 1) * c10::elementSize(layout.dtype);
+  return layout;
+}
+
+CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int limit) {
+  const std::string_view tag = PyUnicode_AsUTF8(item(entry, 0));
+  CallArgument argument;
+  if (tag == "slot") {
+    argument.from = CallArgument::From::Slot;
+    argument.slots = {int(integer(item(entry, 1)))};
+  } else if (tag == "list") {
+    const auto elements = declared.type()->cast<c10::ListType>();
+    const bool optional =
+        elements && elements->getElementType()->kind() == c10::TypeKind::OptionalType;
+    argument.from = optional ? CallArgument::From::OptionalList : CallArgument::From::List;
+    argument.slots = slot_numbers(item(entry, 1), limit);
+  } else if (tag == "default") {
+    check(PyExc_ValueError, declared.default_value().has_value(), "argument %s has no default", declared.name().c_str());
+    argument.constant = *declared.default_value();
+  } else {
+    const torch::jit::ToIValueAllowNumbersAsTensors wrap(true);
+    argument.constant = torch::jit::toIValue(item(entry, 1), declared.type(), declared.N());
+  }
+  return argument;
+}
+
+// (sizes, strides, dtype, device, required) | None
+Expected read_expected(PyObject* entry) {
+  Expected expected;
+  if (entry == Py_None) return expected;
+  expected.known = true;
+  expected.layout = read_layout(entry);
+  expected.required = PyObject_IsTrue(item(entry, 4));
+  return expected;
+}
+
+// ("call", name, overload, arguments, results, out, layouts)
+std::shared_ptr<Call> read_call(PyObject* step, int limit) {
+  const char* name = PyUnicode_AsUTF8(item(step, 1));
+  const char* overload = PyUnicode_AsUTF8(item(step, 2));
+  if (!name || !overload) throw python_error();
+  Call call{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}, {}, false, {}};
+  const auto& declared = call.op.schema().arguments();
+  PyObject* given = item(step, 3);
+  check(PyExc_ValueError, size_t(PyTuple_Size(given)) == declared.size(), "wrong arguments for %s", name);
+  for (size_t i = 0; i < declared.size(); ++i) {
+    call.arguments.push_back(read_argument(PyTuple_GET_ITEM(given, i), declared[i], limit));
+  }
+  call.results = slot_numbers(item(step, 4), limit);
+  call.out = PyObject_IsTrue(item(step, 5));
+  PyObject* layouts = item(step, 6);
+  for (Py_ssize_t i = 0; i < PyTuple_Size(layouts); ++i) {
+    call.expected.push_back(read_expected(item(layouts, i)));
+  }
+  return std::make_shared<Call>(std::move(call));
+}
+
+int slot_number(PyObject* object, int limit) {
+  const int64_t value = integer(object);
+  check(PyExc_ValueError, value >= 0 && value < limit, "malformed program: slot %lld", (long long)value);
+  return int(value);
+}
+
+void read_cuda_launch(PyObject* tuple, Step& step, int limit) {
+  step.kind = Kind::LaunchCuda;
+  step.cuda.function = PyLong_AsUnsignedLongLong(item(tuple, 1));
+  const auto grid = integers(item(tuple, 2));
+  for (size_t i = 0; i < 3; ++i) step.cuda.grid[i] = unsigned(grid.at(i));
+  step.cuda.block = unsigned(integer(item(tuple, 3)));
+  step.cuda.shared = unsigned(integer(item(tuple, 4)));
+  step.cuda.scratch = int(integer(item(tuple, 5)));
+  step.layout.device = c10::Device(c10::DeviceType::CUDA, c10::DeviceIndex(integer(item(tuple, 6))));
+  step.args = slot_numbers(item(tuple, 7), limit);
+}
+
+Step read_step(PyObject* tuple, int limit) {
+  const char* text = PyUnicode_AsUTF8(item(tuple, 0));
+  if (!text) throw python_error();
+  const std::string_view tag = text;
+  Step step{};
+  if (tag == "alloc") {
+    step.kind = Kind::Alloc;
+    step.slot = slot_number(item(tuple, 1), limit);
+    step.layout = read_layout(item(tuple, 2));
+  } else if (tag == "pool") {
+    step.kind = Kind::Pool;
+    step.slot = slot_number(item(tuple, 1), limit);
+    step.layout = read_layout(item(tuple, 2));
+    step.offset = integer(item(tuple, 3));
+    step.as_tensor = PyObject_IsTrue(item(tuple, 4));
+  } else if (tag == "launch") {
+    step.kind = Kind::Launch;
+    step.kernel = reinterpret_cast<Kernel>(PyLong_AsVoidPtr(item(tuple, 1)));
+    check(PyExc_ValueError, step.kernel != nullptr, "malformed program: null kernel");
+    step.args = slot_numbers(item(tuple, 2), limit);
+  } else if (tag == "launch_cuda") {
+    read_cuda_launch(tuple, step, limit);
+  } else if (tag == "call") {
+    step.kind = Kind::Call;
+    step.call = read_call(tuple, limit);
+  } else if (tag == "view") {
+    step.kind = Kind::View;
+    step.slot = slot_number(item(tuple, 1), limit);
+    step.base = slot_number(item(tuple, 2), limit);
+    step.layout = read_sizes(item(tuple, 3));
+    step.offset = integer(item(tuple, 4));
+  } else if (tag == "address") {
+    step.kind = Kind::Address;
+    step.slot = slot_number(item(tuple, 1), limit);
+    step.base = slot_number(item(tuple, 2), limit);
+    step.offset = integer(item(tuple, 3));
+  } else if (tag == "free") {
+    step.kind = Kind::Free;
+    step.slot = slot_number(item(tuple, 1), limit);
+  } else {
+    check(PyExc_ValueError, false, "malformed program: unknown step %s", text);
+  }
+  return step;
+}
+
+}  // namespace
+
+// (inputs, slots, pool_bytes, device, heavy, steps, outputs)
+std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyObject* aligned) {
+  auto program = std::make_unique<Program>();
+  program->inputs = int(integer(item(tuple, 0)));
+  program->slots = int(integer(item(tuple, 1)));
+  program->pool_bytes = size_t(integer(item(tuple, 2)));
+  program->device =
+      torch::jit::toIValue(item(tuple, 3), c10::DeviceObjType::get(), std::nullopt).toDevice();
+  program->heavy = PyObject_IsTrue(item(tuple, 4));
+  PyObject* steps = item(tuple, 5);
+  for (Py_ssize_t i = 0; i < PyTuple_Size(steps); ++i) {
+    program->steps.push_back(read_step(item(steps, i), program->slots));
+  }
+  program->outputs = slot_numbers(item(tuple, 6), program->slots);
+  for (Py_ssize_t i = 0; i < PyTuple_Size(constants); ++i) {
+    PyObject* constant = item(constants, i);
+    check(PyExc_TypeError, THPVariable_Check(constant), "constants must be tensors");
+    program->constants.push_back(THPVariable_Unpack(constant));
+  }
+  check(
+      PyExc_ValueError,
+      program->inputs + int(program->constants.size()) <= program->slots, "malformed program: slots");
+  if (aligned) program->aligned = slot_numbers(aligned, program->inputs);
+  return program;
+}
+
+}  // namespace jitmagic
