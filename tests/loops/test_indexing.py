@@ -125,6 +125,15 @@ def test_diagonals_replaced():
     check(lambda y: y.diagonal_scatter(y.diagonal(1, 2, 0) + 1, 1, 2, 0), y)
 
 
+@pytest.mark.parametrize("source", [torch.bool, torch.int64, torch.float32])
+@pytest.mark.parametrize("target", [torch.bool, torch.int32, torch.float32, torch.float16])
+def test_parts_replaced_by_another_dtype(target, source):
+    x, r = (torch.randn(4, 4) * 3).to(target), (torch.randn(4) * 3).to(source)
+    check(lambda x, r: x.diagonal_scatter(r), x, r)
+    check(lambda x, r: x.select_scatter(r, 1, 2), x, r)
+    check(lambda x, r: x.slice_scatter(r[None], 0, 1, 2), x, r)
+
+
 def test_triangles():
     x = torch.randn(2, 5, 4)
     check(lambda x: (x.tril(), x.triu(), x.tril(-1), x.triu(2)), x)

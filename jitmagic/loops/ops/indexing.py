@@ -396,14 +396,16 @@ def on_diagonal(
     rank = len(out.spec.shape)
     dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
 
+    dtype = out.spec.dtype
+
     def value(point: Point) -> Value:
-        rest = constant(0, out.spec.dtype) if x is None else builder.load(x, point)
+        rest = constant(0, dtype) if x is None else cast(builder.load(x, point), dtype)
         if not source.numel:
             return rest
         on = compute("eq", IndexValue(point[dim2]), IndexValue(add(point[dim1], Integer(offset))))
         along = add(point[dim1], Integer(min(offset, 0)))
         others = [part for d, part in enumerate(point) if d not in (dim1, dim2)]
-        found = _masked(builder, source, _kept(source, (*others, along)), on)
+        found = cast(_masked(builder, source, _kept(source, (*others, along)), on), dtype)
         return where(on, found, rest) if x is not None else found
 
     return builder.pointwise(out, value)
