@@ -79,6 +79,10 @@ def _refusal(
     last = _products(group)[0]
     if load.index != (AxisVar(last.m), AxisVar(last.k)):
         return "its rows are not the next product's rows"
+    left = _products(before)[0].a
+    assert isinstance(left, Load)
+    if 1 not in fusion.buffers[left.buffer].stride:
+        return "its left operand has gaps between its elements"
     if not products_of(group.outer, store_values(joined)):
         return "what is between the products differs from row to row"
     if len({node.buffer for node in (*before.shape.loads, *group.shape.loads)}) > MAX_BUFFERS:

@@ -190,8 +190,8 @@ def _as_nest(step: Extern, buffers: Mapping[str, Buffer], limit: int) -> Nest | 
     out = buffers[step.results[0]]
     named = [buffers[name] for name in (a, b, bias) if name is not None]
     (m, k), n = buffers[a].shape, buffers[b].shape[1]
-    if not _fits(m, n, k, [*named, out], limit):
-        return None
+    if 1 not in buffers[b].stride or not _fits(m, n, k, [*named, out], limit):
+        return None  # gemm.h reads the right operand in whole vectors
     return _nest(step.name, buffers[a], buffers[b], None if bias is None else buffers[bias], out)
 
 

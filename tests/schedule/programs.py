@@ -134,6 +134,11 @@ def chain_kept(x, w1, w2):
     return torch.mm(h, w2), h
 
 
+def chain_of_gaps(x, w1, w2):
+    h = torch.mm(x[:, ::2], w1[:, 1:])
+    return torch.mm(h, w2).relu()
+
+
 def chain_into_right(x, w1, y):
     return torch.mm(y, torch.mm(x, w1)).relu()
 
@@ -316,6 +321,12 @@ PROGRAMS = {
         chain_with_readers, (((20, 12), f32), ((12, 24), f32), ((24, 20), f32), ((24, 9), f32)), 3
     ),
     "chain_kept": Program(chain_kept, (((20, 12), f32), ((12, 24), f32), ((24, 20), f32)), 2),
+    "chain_of_gaps": Program(chain_of_gaps, (((20, 24), f32), ((12, 25), f32), ((24, 20), f32)), 2),
+    "product_of_gaps": Program(
+        lambda x, y: torch.mm(x[:, ::2], y[::3, ::2].t()).relu(),
+        (((20, 24), f32), ((30, 24), f32)),
+        1,
+    ),
     "chain_into_right": Program(
         chain_into_right, (((20, 12), f32), ((12, 24), f32), ((16, 20), f32)), 2
     ),
