@@ -363,10 +363,23 @@ def _mutate_list(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """_foreach_add_ and its like: one functional operation per element of the lists."""
+    _refuse_sharing(mode, func, args)
     made = mode.emit(functional_twin(func), args, kwargs)
     for target, new in zip(args[0], made, strict=True):
         mode.traced(target).write(new)
     return None
+
+
+def _refuse_sharing(mode: Functionalizer, func: Any, args: tuple[Any, ...]) -> None:
+    """The elements of the lists are done one after the other: what one reads, no other writes."""
+    written = {id(mode.traced(target).cell): n for n, target in enumerate(args[0])}
+    if len(written) < len(args[0]):
+        raise CompileFailed(f"{func} writes to the same memory more than once")
+    for given in args[1:]:
+        many = enumerate(given) if isinstance(given, (list, tuple)) else ((-1, given),)
+        for place, value in many:
+            if isinstance(value, Traced) and written.get(id(value.cell), place) != place:
+                raise CompileFailed(f"{func} reads what it has written")
 
 
 def _mutate_out(

@@ -353,7 +353,7 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     if not kept or not _real(kept) or not all(t.is_contiguous() for t in kept):
         return None
     shape = list(kept[0].shape)
-    dim %= len(shape)
+    dim = _wrapped(dim, len(shape))
     for t in kept[1:]:
         if t.dim() != len(shape) or any(
             a != b for i, (a, b) in enumerate(zip(t.shape, shape, strict=True)) if i != dim

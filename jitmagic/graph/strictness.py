@@ -32,7 +32,8 @@ _FLOATING_ONLY = frozenset(
         "softmax log_softmax softmin gelu silu mish elu celu selu leaky_relu hardswish hardsigmoid "
         "softplus logsigmoid glu layer_norm group_norm batch_norm instance_norm rms_norm hardtanh_ "
         "dropout alpha_dropout normalize mse_loss smooth_l1_loss huber_loss bernoulli "
-        "binary_cross_entropy kl_div hardshrink softshrink prelu rrelu logcumsumexp"
+        "binary_cross_entropy kl_div hardshrink softshrink prelu rrelu logcumsumexp std var "
+        "std_mean var_mean"
     ).split()
 )
 _BITWISE = frozenset(
@@ -42,6 +43,10 @@ _BITWISE = frozenset(
         "__invert__ __rand__ __ror__ __rxor__ __iand__ __ior__ __ixor__ bitwise_and_ bitwise_or_ "
         "bitwise_xor_ bitwise_not_"
     ).split()
+)
+_ORDERED_ONLY = frozenset(
+    "max min amax amin aminmax argmax argmin median nanmedian sort argsort msort topk kthvalue "
+    "mode cummax cummin".split()
 )
 _NO_BOOL = frozenset(("relu", "relu_", "relu6", "sub", "isub", "neg", "__sub__", "__rsub__"))
 _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
@@ -90,10 +95,20 @@ def _check_first(name: str, first: torch.Tensor) -> None:
         _reject(f"it is not implemented for {first.dtype}")
     if name in _BITWISE and (first.is_floating_point() or first.is_complex()):
         _reject(f"it is not implemented for {first.dtype}")
-    if name in ("argmax", "argmin") and first.is_complex():
+    if name in _ORDERED_ONLY and first.is_complex():
         _reject(f"it is not implemented for {first.dtype}")
     if name in _NO_BOOL and first.dtype is torch.bool:
         _reject("it is not implemented for torch.bool")
+    if name in ("batch_norm", "instance_norm"):
+        _check_channels(first)
+
+
+def _check_channels(first: torch.Tensor) -> None:
+    if first.dim() < 2:
+        _reject("there is no dimension of channels", IndexError)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(first.dim())
+    if not first.is_contiguous() and not (last and first.is_contiguous(memory_format=last)):
+        _reject("the layout of its result is for the kernel of the device to choose")
 
 
 def _check_dim(first: torch.Tensor, dim: Any) -> None:

@@ -279,3 +279,66 @@ def product_divided_by_a_scalar_tensor(pair):
 @find("tensor((3,), torch.complex64)")
 def complex_arithmetic_with_numbers(x):
     return x * 2 + 1 - (2 - x), x / 2, x == 1, x**2, 2.5 * x
+
+
+# -- November's second hunt ------------------------------------------------------------------------
+
+
+@find("tensor((2, 2, 2), layout='padded')")
+@find("tensor((2, 3, 4), layout='strided')")
+def view_of_a_written_input_with_gaps(x):
+    x.remainder_(2)
+    return x.unflatten(-1, (-1, 1)), x[:1], x.mT
+
+
+@find("tensor((2, 2, 2), layout='strided')")
+def product_of_operands_with_gaps(x):
+    return torch.inner(x, x)
+
+
+@find("(torch.arange(16).reshape(4, 4) > 7, tensor((4,)))")
+def diagonal_of_another_dtype(pair):
+    return torch.diagonal_scatter(pair[0] & pair[0], pair[1] * 2)
+
+
+@find("tensor((2,))", falls_back=True)
+def list_that_writes_the_same_memory_twice(x):
+    y = x.t()
+    torch._foreach_mul_([x, y], 2)
+    return y.atan()
+
+
+@find("tensor((2,))", falls_back=True)
+def list_that_reads_what_it_has_written(x):
+    y = x * 1
+    torch._foreach_add_([y, x], [x, y])
+    return y
+
+
+@find("tensor((2,))")
+def batch_norm_without_channels(x):
+    y = F.batch_norm(x, None, None, training=True)
+    return x + 1
+
+
+@find("tensor((2, 3), layout='transposed')")
+def batch_norm_of_a_transposed_tensor(x):
+    return F.batch_norm(x, None, None, training=True)
+
+
+@find("tensor((1,))")
+def vectors_joined_along_no_dimension(x):
+    y = torch.cat([x, x.flip(0)], 1)
+    return x + 1
+
+
+@find("torch.ones(2, 2, dtype=torch.uint8)")
+def deviation_of_integers(x):
+    y = torch.std(x, -2, correction=0)
+    return x + 1
+
+
+@find("tensor((2, 2), torch.complex64)")
+def greatest_of_complex_numbers(x):
+    y = x.max(-2).indices
+    return x + 1
