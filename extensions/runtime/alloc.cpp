@@ -140,8 +140,9 @@ at::Tensor make_tensor(const TensorLayout& layout) {
 }
 
 at::Tensor laid_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  if (tensor._is_zerotensor()) return at::empty_strided(sizes, strides, tensor.options()).zero_();
   const bool strided = tensor.layout() == at::kStrided;
-  bool same = strided && tensor.sizes() == sizes;
+  bool same = strided && tensor.sizes() == sizes && !tensor.is_neg() && !tensor.is_conj();
   for (size_t d = 0; same && d < sizes.size() && tensor.numel(); ++d) {
     same = sizes[d] == 1 || tensor.stride(int64_t(d)) == strides[d];
   }

@@ -401,6 +401,7 @@ void read_signature(PyObject* dict, Signature& s) {
   for (Py_ssize_t i = 0; i < PyTuple_Size(reach); i++) {
     s.reach.push_back(integers<size_t>(PyTuple_GET_ITEM(reach, i)));
   }
+  check(PyExc_ValueError, s.reach.size() == s.grad_inputs.size(), "malformed signature: reach");
 }
 
 PyObject* function_new(PyTypeObject* type, PyObject* args, PyObject*) {

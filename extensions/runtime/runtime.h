@@ -32,7 +32,8 @@ struct TensorLayout {
 at::Tensor make_tensor(const TensorLayout& layout);
 at::Tensor tensor_over(
     const c10::Storage& storage, const TensorLayout& layout, at::ScalarType dtype, int64_t offset);
-// The tensor itself, or a strided copy where its strides are others; those of extents of 1 do not count.
+// The tensor itself, or a strided copy where its strides are others (those of extents of 1 do not count) or
+// its memory does not hold its elements: zeros without memory, numbers to be negated or conjugated.
 at::Tensor laid_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides);
 c10::Storage make_storage(size_t nbytes, c10::Device device);
 size_t kept_bytes();      // free memory that waits for its next use

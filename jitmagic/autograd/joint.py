@@ -255,6 +255,7 @@ class _Gradients:
     tangents: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()
     values: tuple[Sym, ...] = ()
+    reach: tuple[tuple[int, ...], ...] = ()
 
 
 def _differentiate(
@@ -267,6 +268,7 @@ def _differentiate(
         return _Gradients()
     recorder = mode.recorder
     recorder.lines = ()
+    reach = _reach([results[i] for i in tangents], [inputs[i] for i in wanted])
     seeds = [
         mode.fresh(recorder.placeholder(f"tangent_{i}", _plain_spec(results[i]))) for i in tangents
     ]
@@ -288,10 +290,39 @@ def _differentiate(
         raise CompileFailed(f"autograd: the backward cannot be recorded: {error}") from error
     finally:
         mode.in_backward = False
-    found = [(i, g) for i, g in zip(wanted, made, strict=True) if g is not None]
+    found = [
+        (i, mode.read(g), behind)
+        for i, g, behind in zip(wanted, made, reach, strict=True)
+        if g is not None
+    ]
     if not found:
         raise CompileFailed("the results require grad but no input gets one")
-    return _Gradients(tangents, tuple(i for i, _ in found), tuple(mode.read(g) for _, g in found))
+    return _Gradients(tangents, *zip(*found, strict=True))
+
+
+def _reach(results: Sequence[Traced], inputs: Sequence[Traced]) -> list[tuple[int, ...]]:
+    """For each input, the positions of the results whose history leads to it: with a tangent for
+    one of them it has a gradient, be it of zeros.
+    """
+    histories = []
+    for result in results:
+        edges: set[tuple[Any, int]] = set()
+        stack = [(result.grad_fn, result.output_nr)]
+        while stack:
+            edge = stack.pop()
+            if edge[0] is not None and edge not in edges:
+                edges.add(edge)
+                stack.extend(edge[0].next_functions)
+        leaves = {id(node.variable) for node, _ in edges if hasattr(node, "variable")}
+        histories.append((edges, leaves))
+    return [
+        tuple(
+            place
+            for place, (edges, leaves) in enumerate(histories)
+            if id(tensor) in leaves or (tensor.grad_fn, tensor.output_nr) in edges
+        )
+        for tensor in inputs
+    ]
 
 
 def _plain_spec(tensor: Traced) -> TensorSpec:
@@ -335,6 +366,7 @@ def _finish(
         tuple(mutated),
         gradients.tangents,
         gradients.inputs,
+        gradients.reach,
     )
 
 

@@ -256,10 +256,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         joint.grad_inputs,
         joint.mutated_inputs,
         tuple(node.name for node in parts.needed if node in recomputed and _is_work(node, used)),
-        reach=tuple(
-            tuple(i for i in range(len(parts.tangents)) if parts.backward.get(g, 0) >> i & 1)
-            for g in parts.gradients
-        ),
+        reach=joint.reach,
     )
 
 

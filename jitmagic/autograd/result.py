@@ -67,6 +67,8 @@ class Joint:
     mutated_inputs: tuple[int, ...]
     tangents: tuple[int, ...]  # which results receive a tangent, in tangent order
     grad_inputs: tuple[int, ...]  # which inputs receive a gradient, in order; () = forward only
+    # per gradient: positions of the tangents whose results have this input in their history
+    reach: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +86,5 @@ class Partition:
     grad_inputs: tuple[int, ...]
     mutated_inputs: tuple[int, ...]
     recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
-    reach: tuple[tuple[int, ...], ...] = ()  # per gradient: positions of the tangents it depends on
+    reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
     notes: Mapping[str, Any] = field(default_factory=dict)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import jitmagic
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
 from jitmagic.autograd.shell import interpreted, make_callable
@@ -181,6 +182,26 @@ def test_strided_and_expanded_tangents():
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("kind", ["zero", "negative", "strided"])
+def test_tangents_whose_memory_does_not_hold_their_elements(kind):
+    """Kernels read memory: it must hold the numbers, and there must be some."""
+    x = torch.randn(4, 4, requires_grad=True)
+    tangent = {
+        "zero": lambda: torch._efficientzerotensor([4, 4]),
+        "negative": lambda: torch._neg_view(torch.randn(4, 4)),
+        "strided": lambda: torch.randn(4, 4, dtype=torch.complex64).conj().imag,
+    }[kind]()
+    compiled, plain = jitmagic.jit(lambda x: (x * 2).sin()), (x * 2).sin()
+    got = torch.autograd.grad(compiled(x), x, tangent)[0]
+    torch.testing.assert_close(got, torch.autograd.grad(plain, x, tangent)[0])
+
+
+def test_a_loss_whose_gradient_has_no_memory():
+    x = torch.randn(4, requires_grad=True)
+    torch.sgn(jitmagic.jit(lambda x: x.exp() * 2)(x)).sum().backward()
+    assert torch.equal(x.grad, torch.zeros(4))
+
+
 def test_anomaly_mode():
     call, x, w = compiled()
     with torch.autograd.detect_anomaly(check_nan=False):

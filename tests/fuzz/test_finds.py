@@ -342,3 +342,24 @@ def deviation_of_integers(x):
 def greatest_of_complex_numbers(x):
     y = x.max(-2).indices
     return x + 1
+
+
+@find("tensor((2,), grad=True)")
+def gradient_of_zeros_beside_another_result(x):
+    y = x.scatter(-1, torch.zeros_like(x, dtype=torch.int64), x)
+    z = torch.stack([x, x + 2], -1)
+    z.zero_()
+    print(y.sum().item())
+    return z
+
+
+@find("tensor((1,), grad=True)")
+def gradient_that_is_zero_without_memory(x):
+    y = x.softmax(-1) * 2
+    return torch.sgn((y * y.log()).sum())
+
+
+@find("tensor((3,))", falls_back=True)
+def tensor_without_memory(x):
+    zero = torch._efficientzerotensor([3])
+    return zero * 2 + x, torch._neg_view(x * 1).sin()

@@ -25,7 +25,7 @@ def _number_dtype(value: Any) -> torch.dtype:
     return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
 
 
-@rule(aten.zeros.default)
+@rule(aten.zeros.default, aten._efficientzerotensor.default)
 def _zeros(r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Sym:
     return r.full(tuple(size), 0, dtype or torch.get_default_dtype(), _device(device))
 

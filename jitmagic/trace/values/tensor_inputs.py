@@ -40,6 +40,8 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
         return f"it is on device {tensor.device}"
     if tensor.is_conj() or tensor.is_neg():
         return "it is a conjugate or negative view"
+    if tensor._is_zerotensor():
+        return "it has no memory: torch knows that it is zero"
     if any(name is not None for name in getattr(tensor, "names", ())):  # gone since torch 2.13
         return "it has named dimensions"
     return None
