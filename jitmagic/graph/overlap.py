@@ -16,6 +16,11 @@ from .node_meta import tensors_in
 
 __all__ = ["meets_itself", "why_order_matters"]
 
+# Writes that do not go where they read, element by element: not even the same view may be both.
+_SCATTERS = frozenset(
+    "index_add_ index_copy_ index_reduce_ index_put_ scatter_ scatter_add_ scatter_reduce_ put_ "
+    "masked_scatter_".split()
+)
 _MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
 
 
@@ -32,7 +37,7 @@ def why_order_matters(
     for n, one in enumerate(involved):
         if meets_itself(one):
             return "several elements of the written tensor share one place in memory"
-        if any(_meet(one, other) for other in involved[:n]):
+        if any(_meet(one, other, name in _SCATTERS) for other in involved[:n]):
             return "it writes to memory that it reads through another view"
     return None
 
@@ -83,14 +88,14 @@ def _repeats(tensor: torch.Tensor) -> bool:
     return bool(_places(tensor).unique().numel() < tensor.numel())
 
 
-def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two different views of a storage have a place in common."""
+def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> bool:
+    """Whether two views of a storage, the same one too if `same_counts`, have a place in common."""
     if _storage(one) != _storage(other) or not one.numel() or not other.numel():
         return False
     # Eager compares strides as they are, of dimensions with one element too.
     same = (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
     if same and one.storage_offset() == other.storage_offset():
-        return False
+        return same_counts
     if one.element_size() != other.element_size():
         return True
     start, begin = one.storage_offset(), other.storage_offset()

@@ -16,6 +16,7 @@ import torch
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
+from .target_traits import draws
 
 __all__ = ["check_as_kernels_do"]
 
@@ -57,9 +58,11 @@ _STRIDES_KEPT = frozenset(("slice_scatter", "select_scatter", "as_strided_scatte
 _FILLED_AT_RANDOM = frozenset(
     (
         "normal_ uniform_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ dropout_ "
-        "trunc_normal_ rrelu_ feature_dropout_ alpha_dropout_"
+        "trunc_normal_ rrelu_ feature_dropout_ alpha_dropout_ rand_like randn_like randint_like "
+        "bernoulli"
     ).split()
 )
+_DROPS = frozenset("dropout alpha_dropout feature_dropout feature_alpha_dropout rrelu".split())
 
 
 def check_as_kernels_do(
@@ -133,7 +136,8 @@ def _check_slice(
 def _check_draws(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> None:
-    if name in _FILLED_AT_RANDOM and not tensors[0].is_contiguous():
+    drops = name in _DROPS and draws(name, tuple(args), kwargs)
+    if (drops or name in _FILLED_AT_RANDOM) and not tensors[0].is_contiguous():
         _reject("the order in which strided memory is filled decides which number goes where")
     if name == "bernoulli_":
         chance = kwargs.get("p", args[1] if len(args) > 1 else 0.5)

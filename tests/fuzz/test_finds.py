@@ -363,3 +363,14 @@ def gradient_that_is_zero_without_memory(x):
 def tensor_without_memory(x):
     zero = torch._efficientzerotensor([3])
     return zero * 2 + x, torch._neg_view(x * 1).sin()
+
+
+@find("tensor((2, 2, 2))")
+def added_to_itself_by_index(x):
+    x.index_add_(0, torch.tensor([0, 1]), x[:2])
+    return x
+
+
+@find("tensor((3, 3), layout='transposed')")
+def dropout_of_a_transposed_tensor(x):
+    return F.dropout(x, 0.5, True), torch.rand_like(x), F.dropout(x, 0.5, False)
