@@ -270,7 +270,8 @@ def _differentiate(
     recorder.lines = ()
     reach = _reach([results[i] for i in tangents], [inputs[i] for i in wanted])
     seeds = [
-        mode.fresh(recorder.placeholder(f"tangent_{i}", _plain_spec(results[i]))) for i in tangents
+        mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
+        for i in tangents
     ]
     try:
         # Backward runs outside of autocast regions: what it computes is not cast.
@@ -325,8 +326,12 @@ def _reach(results: Sequence[Traced], inputs: Sequence[Traced]) -> list[tuple[in
     ]
 
 
-def _plain_spec(tensor: Traced) -> TensorSpec:
-    return TensorSpec(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+def _tangent_spec(result: Traced) -> TensorSpec:
+    """Laid out as the result; where elements of that share a place, their gradients cannot."""
+    shape, stride = tuple(result.shape), result.stride()
+    if may_overlap(shape, stride):
+        stride = torch.empty(shape, device="meta").stride()
+    return TensorSpec(shape, stride, result.dtype, result.device)
 
 
 # -- putting it together ---------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward, NativeMissing
+from ..spec import TensorSpec
 from .result import FromInput, Output, Partition, Result, ViewOf
 
 __all__ = ["Once", "interpreted", "make_callable"]
@@ -89,8 +90,7 @@ def _signature(partition: Partition) -> dict[str, Any]:
     """The Partition as tuples of integers."""
     nodes = partition.forward.graph.nodes
     inputs = sum(node.op == "placeholder" for node in nodes)
-    flat = next(node for node in reversed(nodes) if node.op == "output").args[0]
-    layouts = [flat[i].meta["spec"] for i in partition.tangents]
+    layouts = _tangent_layouts(partition)
     return {
         "inputs": inputs,
         "results": partition.results,
@@ -106,6 +106,13 @@ def _signature(partition: Partition) -> dict[str, Any]:
         ),
         "reach": partition.reach,
     }
+
+
+def _tangent_layouts(partition: Partition) -> list[TensorSpec]:
+    if partition.backward is None:
+        return []
+    holders = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
+    return [node.meta["spec"] for node in holders[len(holders) - len(partition.tangents) :]]
 
 
 def _output(output: Output) -> tuple[Any, ...]:

@@ -374,3 +374,10 @@ def added_to_itself_by_index(x):
 @find("tensor((3, 3), layout='transposed')")
 def dropout_of_a_transposed_tensor(x):
     return F.dropout(x, 0.5, True), torch.rand_like(x), F.dropout(x, 0.5, False)
+
+
+@find("tensor((2,), grad=True)", tier="cpp")
+@find("tensor((2,), grad=True)", tier="aten")
+def gradient_of_an_expanded_result(x):
+    y = (x * 2).unsqueeze(1)
+    return y.expand(2, 3)
