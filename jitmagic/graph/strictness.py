@@ -82,6 +82,8 @@ def check_as_kernels_do(
         _check_dim(tensors[0], kwargs.get("dim", args[1] if len(args) > 1 else None))
     if name == "slice_scatter":
         _check_slice(*args, **kwargs)
+    if name in ("as_strided", "as_strided_"):
+        _check_storage(*args, **kwargs)
     if name in _STRIDES_KEPT and tensors[0].stride() != torch.empty_like(tensors[0]).stride():
         _reject("the layout of its result follows the gaps and overlaps of its input")
     if name in _FULL_REDUCTIONS and tensors[0].numel() == 0:
@@ -131,6 +133,18 @@ def _check_slice(
     whole = torch.empty(input.shape, device="meta")
     if torch.ops.aten.slice.Tensor(whole, dim, start, end, step).shape != src.shape:
         _reject("what is scattered is no slice")
+
+
+def _check_storage(
+    input: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> None:
+    start = input.storage_offset() if storage_offset is None else storage_offset
+    last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if 0 not in size and (last + 1) * input.element_size() > input.untyped_storage().nbytes():
+        _reject("it reaches beyond the memory that is known of")
 
 
 def _check_draws(

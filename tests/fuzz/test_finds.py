@@ -381,3 +381,9 @@ def dropout_of_a_transposed_tensor(x):
 def gradient_of_an_expanded_result(x):
     y = (x * 2).unsqueeze(1)
     return y.expand(2, 3)
+
+
+@find("torch.tensor(3, dtype=torch.uint8)")
+def strides_beyond_the_memory(x):
+    y = (x + 2).as_strided((2,), (2,), 1)
+    return x + 1
