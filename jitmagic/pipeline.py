@@ -192,8 +192,7 @@ def _compile_ahead(
     forward = build(parts.forward, "forward", options, record, given)
     backward: Once | None = None
     if parts.backward is not None:
-        module = parts.backward
-        backward = Once(lambda: _build_backward(build, module, options, record))
+        backward = Once(lambda gm: _build_backward(build, gm, options, record), parts)
         record.later.append(weakref.ref(backward))
     return make_callable(parts, forward, backward)
 

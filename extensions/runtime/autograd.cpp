@@ -1,8 +1,8 @@
 // AutogradFunction: a compiled forward and backward as one differentiable call (jitmagic/autograd/shell.py).
 //
 // AutogradFunction(forward, resolve, signature): called with the graph's input tensors, returns the tuple of
-// user outputs. `forward` returns (*results, *saved intermediates); `resolve()` gives the backward, asked for
-// at the first backward, called with (*saved, *tangents). Each call that needs gradients makes one Node.
+// user outputs. `forward` returns (*results, *saved intermediates); `resolve(missing)` gives the backward for
+// the case that these tangents are not given, asked for at its first use, called with (*saved, *tangents). Each call that needs gradients makes one Node.
 // The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
 // mode and in-place checks behave as with any other operation.
 
@@ -21,6 +21,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -78,8 +79,8 @@ struct Tangent {
 // What is known when the function is made; shared by all its nodes.
 struct Signature {
   PyObject* forward = nullptr;
-  PyObject* resolve = nullptr;   // () -> backward
-  PyObject* backward = nullptr;  // set by the first backward
+  PyObject* resolve = nullptr;  // (missing tangents) -> backward
+  std::map<std::vector<char>, PyObject*> backwards;  // by which tangents are given; set by the first use
   PyObject* compile_failed = nullptr;
   PyObject* double_backward = nullptr;
   size_t inputs = 0, results = 0, intermediates = 0;
@@ -91,21 +92,25 @@ struct Signature {
   ~Signature() {
     if (!Py_IsInitialized()) return;
     GilGuard gil;
-    for (PyObject* held : {forward, resolve, backward, compile_failed, double_backward}) Py_XDECREF(held);
+    for (PyObject* held : {forward, resolve, compile_failed, double_backward}) Py_XDECREF(held);
+    for (auto& [given, backward] : backwards) Py_XDECREF(backward);
   }
 
-  // The backward executable, a borrowed reference; nullptr with a Python error set.
-  PyObject* get_backward() {
-    if (!backward) {
-      PyObject* made = PyObject_CallNoArgs(resolve);
-      if (!made) return nullptr;
-      if (backward) {
-        Py_DECREF(made);  // another thread was quicker while the GIL was released
-      } else {
-        backward = made;
-      }
+  // The backward executable for these tangents, a borrowed reference; nullptr with a Python error set.
+  PyObject* get_backward(const std::vector<char>& given) {
+    const auto known = backwards.find(given);
+    if (known != backwards.end()) return known->second;
+    Ref missing(PyTuple_New(std::count(given.begin(), given.end(), 0)));
+    if (!missing.object) return nullptr;
+    Py_ssize_t filled = 0;
+    for (size_t i = 0; i < given.size(); i++) {
+      if (!given[i]) PyTuple_SET_ITEM(missing.object, filled++, PyLong_FromSize_t(i));
     }
-    return backward;
+    PyObject* made = PyObject_CallOneArg(resolve, missing.object);
+    if (!made) return nullptr;
+    const auto [place, is_new] = backwards.emplace(given, made);
+    if (!is_new) Py_DECREF(made);  // another thread was quicker while the GIL was released
+    return place->second;
   }
 };
 
@@ -154,7 +159,7 @@ struct CompiledBackward : public Node {
       if (error.object) PyErr_SetObject(s.double_backward, error.object);
       raise_python_error();
     }
-    call_backward(std::move(arguments), gradients);
+    call_backward(std::move(arguments), given, gradients);
     for (size_t i = 0; !all && i < gradients.size(); i++) {
       bool reached = false;
       for (size_t tangent : s.reach[i]) reached |= given[tangent] != 0;
@@ -173,8 +178,9 @@ struct CompiledBackward : public Node {
     return values;
   }
 
-  void call_backward(std::vector<at::Tensor>&& arguments, variable_list& gradients) {
-    PyObject* backward = signature->get_backward();
+  void call_backward(
+      std::vector<at::Tensor>&& arguments, const std::vector<char>& given, variable_list& gradients) {
+    PyObject* backward = signature->get_backward(given);
     if (!backward) raise_python_error();
     const size_t count = arguments.size();
     std::vector<Ref> held;

@@ -103,8 +103,12 @@ def _index_put(
 
 
 def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
-    made: Sym = recorder.emit(aten.bernoulli.p, old, p)
-    return made
+    """Drawn in the order of memory, which is how the kernels of the CPU fill it."""
+    strides = old.meta.stride()
+    order = sorted(range(len(strides)), key=lambda d: (-strides[d], d))
+    turned = old.device.type == "cpu" and order != list(range(len(order)))
+    made: Sym = recorder.emit(aten.bernoulli.p, old.permute(*order) if turned else old, p)
+    return made.permute(*(order.index(d) for d in range(len(order)))) if turned else made
 
 
 def _polygamma(recorder: Recorder, old: Sym, n: int) -> Sym:

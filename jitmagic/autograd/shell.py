@@ -1,12 +1,12 @@
 """make_callable: the forward and backward executables as one function of the graph's inputs.
 
-In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and a factory for the
-backward one ((*saved, *tangents) -> gradients). Out: a callable (*inputs) -> tuple of the user's
-outputs. Nothing to add: the forward itself comes back, except under autocast, which has been
-applied in the trace and is off while the forward runs. Otherwise a native `AutogradFunction`
-(extensions/runtime/autograd.cpp) makes views, bumps version counters and, where something needs
-grad, hangs one autograd Node on the results. The backward is made at the first backward, once,
-whatever the thread.
+In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and what makes the
+executable ((*saved, *tangents) -> gradients) of a backward graph. Out: a callable (*inputs) ->
+tuple of the user's outputs. Nothing to add: the forward itself comes back, except under autocast,
+which has been applied in the trace and is off while the forward runs. Otherwise a native
+`AutogradFunction` (extensions/runtime/autograd.cpp) makes views, bumps version counters and, where
+something needs grad, hangs one autograd Node on the results. The backward is made at the first
+backward, once for each set of results that get no gradient, whatever the thread.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward, NativeMissing
 from ..spec import TensorSpec
+from .partial import backward_without
 from .result import FromInput, Output, Partition, Result, ViewOf
 
 __all__ = ["Once", "interpreted", "make_callable"]
@@ -31,17 +32,15 @@ _RESULT, _INPUT, _VIEW = 0, 1, 2  # enum Output::Kind
 def make_callable(
     partition: Partition,
     forward: Executable,
-    backward: Callable[[], Executable] | None = None,
+    backward: Once | Callable[[GraphModule], Executable] | None = None,
 ) -> Executable:
-    """`backward` makes the backward executable; None: the graph is interpreted by torch."""
+    """`backward` makes the executable of a backward graph; None: torch interprets it."""
     casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     if _is_plain(partition) and not casting:  # else the call would cast what the graph did not
         return forward
-    if backward is None:
-        backward = lambda: interpreted(partition.backward)  # noqa: E731 - a default, not a name
     return _native()(
         forward,
-        backward if isinstance(backward, Once) else Once(backward),
+        backward if isinstance(backward, Once) else Once(backward or interpreted, partition),
         _signature(partition),
         CompileFailed,
         DoubleBackward,
@@ -66,24 +65,31 @@ def _is_plain(partition: Partition) -> bool:
 
 
 class Once:
-    """Calls the factory once, also when threads run their first backward at the same time."""
+    """Calls the factory once per set of missing tangents, also when threads run their first
+    backward at the same time.
+    """
 
-    __slots__ = ("__weakref__", "_factory", "_lock", "_made")
+    __slots__ = ("__weakref__", "_factory", "_lock", "_made", "_partition")
 
-    def __init__(self, factory: Callable[[], Executable]) -> None:
-        self._factory, self._lock = factory, Lock()
-        self._made: Executable | None = None
+    def __init__(self, factory: Callable[[GraphModule], Executable], partition: Partition) -> None:
+        self._factory, self._partition, self._lock = factory, partition, Lock()
+        self._made: dict[tuple[int, ...], Executable] = {}
 
     @property
     def is_made(self) -> bool:
         """Whether the factory has been called."""
-        return self._made is not None
+        return bool(self._made)
 
-    def __call__(self) -> Executable:
+    def __call__(self, missing: tuple[int, ...] = ()) -> Executable:
+        """`missing`: positions of the tangents that are not given (zeros stand for them)."""
         with self._lock:
-            if self._made is None:
-                self._made = self._factory()
-            return self._made
+            if missing not in self._made:
+                whole = self._partition.backward
+                if whole is None:
+                    raise CompileFailed("there is no backward")
+                graph = backward_without(whole, len(self._partition.tangents), missing)
+                self._made[missing] = self._factory(graph)
+            return self._made[missing]
 
 
 def _signature(partition: Partition) -> dict[str, Any]:
@@ -134,10 +140,8 @@ def _output(output: Output) -> tuple[Any, ...]:
     raise TypeError(f"not an output: {output!r}")
 
 
-def interpreted(module: GraphModule | None) -> Executable:
+def interpreted(module: GraphModule) -> Executable:
     """Run an ATen graph with torch's own kernels; results are laid out as their specs say."""
-    if module is None:
-        raise CompileFailed("there is no graph to interpret")
     flat = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
     strides = [None if node is None else node.meta["spec"].stride for node in flat]
 

@@ -16,7 +16,6 @@ import torch
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
-from .target_traits import draws
 
 __all__ = ["check_as_kernels_do"]
 
@@ -62,7 +61,6 @@ _FILLED_AT_RANDOM = frozenset(
         "bernoulli"
     ).split()
 )
-_DROPS = frozenset("dropout alpha_dropout feature_dropout feature_alpha_dropout rrelu".split())
 
 
 def check_as_kernels_do(
@@ -150,8 +148,7 @@ def _check_storage(
 def _check_draws(
     name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
 ) -> None:
-    drops = name in _DROPS and draws(name, tuple(args), kwargs)
-    if (drops or name in _FILLED_AT_RANDOM) and not tensors[0].is_contiguous():
+    if name in _FILLED_AT_RANDOM and not tensors[0].is_contiguous():
         _reject("the order in which strided memory is filled decides which number goes where")
     if name == "bernoulli_":
         chance = kwargs.get("p", args[1] if len(args) > 1 else 0.5)

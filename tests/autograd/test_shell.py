@@ -247,9 +247,9 @@ def test_the_backward_is_made_once_and_late():
     parts = partition(trace_joint(graph, [spec_of(x), spec_of(w)]))
     made = []
 
-    def factory():
+    def factory(backward):
         made.append(threading.get_ident())
-        return interpreted(parts.backward)
+        return interpreted(backward)
 
     call = make_callable(parts, interpreted(parts.forward), factory)
     call(x, w)
@@ -269,7 +269,7 @@ def test_an_error_in_backward_reaches_the_caller():
     graph, _ = lift(program, (x, w))
     parts = partition(trace_joint(graph, [spec_of(x), spec_of(w)]))
 
-    def factory():
+    def factory(backward):
         raise CompileFailed("no compiler today")
 
     call = make_callable(parts, interpreted(parts.forward), factory)
@@ -320,3 +320,34 @@ def test_parameters_train_through_it():
         losses.append(loss.item())
     assert losses[-1] < losses[0] * 0.8
     assert parts.grad_inputs == (1, 2, 3, 4)
+
+
+SLOPES = torch.tensor([0.0, 4.0])
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+def test_results_without_a_tangent_add_nothing(backend):
+    """Not even zero times the infinite slope of sqrt at 0."""
+
+    def run(x):
+        y = x * 3
+        return y, y.sqrt(), (y.sqrt() + y).sum(), x.detach()
+
+    compiled = jitmagic.jit(run, backend=backend)
+    for wanted in ([0], [1], [2], [0, 1], [0, 2], [0, 1, 2], [0]):
+
+        def gradient(f, chosen=tuple(wanted)):
+            x = SLOPES.clone().requires_grad_()
+            results = f(x)
+            sum(results[i].sum() * (i + 1) for i in chosen).backward()
+            return x.grad
+
+        assert torch.equal(gradient(compiled), gradient(run)), wanted
+
+
+def test_a_gradient_that_only_missing_tangents_reach_is_none():
+    compiled = jitmagic.jit(lambda a, b: (a * 2, b.sqrt()))
+    a, b = torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    compiled(a, b)[0].sum().backward()
+    assert torch.equal(a.grad, torch.full((2,), 2.0))
+    assert b.grad is None

@@ -387,3 +387,12 @@ def gradient_of_an_expanded_result(x):
 def strides_beyond_the_memory(x):
     y = (x + 2).as_strided((2,), (2,), 1)
     return x + 1
+
+
+@find("torch.tensor([[2.0, 3.0]], requires_grad=True)", tier="cpp")
+@find("torch.tensor([[2.0, 3.0]], requires_grad=True)", tier="aten")
+def infinite_slope_of_what_is_not_used(x):
+    y = x * 2
+    z = torch.acos(y)
+    print("between")
+    return y @ y.t()
