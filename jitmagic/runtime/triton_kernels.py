@@ -147,8 +147,26 @@ def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]
     if len(requests) == 1:
         return {requests[0].symbol: _compile(requests[0], store)}
     with ThreadPoolExecutor(min(len(requests), _THREADS)) as pool:
-        made = list(pool.map(lambda request: _compile(request, store), requests))
-    return {request.symbol: cubin for request, cubin in zip(requests, made, strict=True)}
+        made = list(pool.map(lambda request: _compile_beside(request, store), requests))
+    return {
+        request.symbol: cubin or _compile(request, store)
+        for request, cubin in zip(requests, made, strict=True)
+    }
+
+
+def _compile_beside(request: _Request, store: Store) -> Cubin | None:
+    """None where the threads were in each other's way: ast.parse counts its depth for all of them
+    at once in CPython 3.11 and 3.12, and raises SystemError when one is interrupted by another.
+    """
+    try:
+        return _compile(request, store)
+    except ToolchainError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, SystemError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        return None
 
 
 def _import_triton() -> Any:

@@ -16,6 +16,7 @@ from jitmagic.codegen.plan import Alloc, Call, KernelSource, Launch, Plan, Pool,
 from jitmagic.errors import ToolchainError
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
+from jitmagic.runtime import triton_kernels
 from jitmagic.runtime.alignment import aligned_arguments, inputs_of_kernels
 from jitmagic.runtime.native import make_executable
 from jitmagic.runtime.store import Store
@@ -167,3 +168,28 @@ def test_random_chains_compile(seed, store, monkeypatch, tmp_path):
     plan, source = render(schedule(lower(graph, "test"), H200, Options()), H200)
     if source is not None:
         build_cubins(source, aligned_arguments(plan, True), H200, store)
+
+
+@needs_triton
+def test_a_parser_that_threads_interrupt_is_asked_again(monkeypatch, tmp_path):
+    """ "AST constructor recursion depth mismatch": seen about once in a thousand compiles."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    plan, source = made("product_of_products")
+    assert len(source.symbols) > 1
+    compile_one, seen = triton_kernels._compile, []
+
+    def interrupted(request, to):
+        seen.append(request.symbol)
+        if seen.count(request.symbol) == 1:
+            try:
+                raise SystemError(
+                    "AST constructor recursion depth mismatch (before=150, after=148)"
+                )
+            except SystemError as error:
+                raise ToolchainError("triton", "triton.compile", "") from error
+        return compile_one(request, to)
+
+    monkeypatch.setattr(triton_kernels, "_compile", interrupted)
+    cubins, _ = build_cubins(source, aligned_arguments(plan, True), H200, Store(tmp_path))
+    assert set(cubins) == set(source.symbols)
+    assert sorted(seen) == sorted(list(source.symbols) * 2)
