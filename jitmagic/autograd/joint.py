@@ -387,7 +387,7 @@ def _own_memory(values: list[Sym]) -> list[Sym]:
     for sym in values:
         root = alias_root(sym.node)
         shared = root.op in ("placeholder", "get_attr") or root in taken
-        own = sym.one(aten.clone.default) if shared else sym
+        own = sym.recorder.copied(sym) if shared else sym
         taken.add(alias_root(own.node))
         made.append(own)
     return made

@@ -279,6 +279,12 @@ class Recorder:
             self._known[key] = made
         return made
 
+    def copied(self, sym: Sym) -> Sym:
+        """A copy of its own: asked for twice, there are two."""
+        op = aten.clone.default
+        made: Sym = self._record(op, (sym,), {}, self._outcome(op, (sym,), {}), sym.device)
+        return made
+
     def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """What the operation gives, as meta tensors."""
         metas = _to_meta(args)
@@ -399,7 +405,12 @@ class Recorder:
 
 
 def _all_contiguous(args: Any) -> bool:
-    return all(a.meta.is_contiguous() if isinstance(a, Sym) else True for a in args)
+    return all(
+        _all_contiguous(a)
+        if isinstance(a, (list, tuple))
+        else not isinstance(a, Sym) or a.meta.is_contiguous()
+        for a in args
+    )
 
 
 @lru_cache(maxsize=4096)

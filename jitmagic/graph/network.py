@@ -180,7 +180,10 @@ def _masked(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
 def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     first = tensors[0]
     rank = first.dim() + 1
-    if not _usual(*tensors) or any(t.shape != first.shape for t in tensors):
+    kind = first.dtype
+    if not kind.is_floating_point or any(t.dtype is not kind for t in tensors):
+        return None
+    if any(t.shape != first.shape for t in tensors):
         return None
     if not -rank <= dim < rank:
         return None

@@ -396,3 +396,17 @@ def infinite_slope_of_what_is_not_used(x):
     z = torch.acos(y)
     print("between")
     return y @ y.t()
+
+
+@find("torch.arange(4, dtype=torch.int32).reshape(2, 2)", tier="cpp")
+@find("torch.arange(4, dtype=torch.int32).reshape(2, 2)", tier="aten")
+def equal_results_are_tensors_of_their_own(x):
+    a, b, c, d = x + 1, x + 1, x + 1, x + 1
+    e = a[a > 3]
+    return a, b, c, d
+
+
+@find("torch.tensor([[1.0, 2.0, 5.0], [3.0, 4.0, 6.0]])")
+def stack_of_turned_tensors(x):
+    y = (x * 2).unfold(0, 2, 2)
+    return torch.stack([y, y - 1], 2), torch.stack([x.t(), x.t()], 0)
