@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..errors import CompileFailed, UserLine
-from ..graph.dispatch_mode import DispatchMode
+from ..graph.dispatch_mode import DispatchMode, dataless
 from ..spec import TensorSpec
 from .decompose import TABLE
 from .mutate import MUTATORS, functional_twin, twin_without_out
@@ -84,15 +84,8 @@ class Traced(torch.Tensor):
     ) -> Traced:
         """`place`: how the tensor lies in its storage, where its value is laid out otherwise."""
         meta = sym.meta if place is None else place
-        made: Traced = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            Traced,
-            meta.shape,
-            strides=meta.stride(),
-            storage_offset=meta.storage_offset() if path else 0,
-            dtype=meta.dtype,
-            device=sym.device,
-            requires_grad=requires_grad,
-        )
+        offset = int(meta.storage_offset()) if path else 0
+        made = dataless(Traced, meta, sym.device, offset, requires_grad)
         made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
         return made
 

@@ -27,7 +27,7 @@ from .checked import spelled_out
 from .decompose import TABLE
 from .functionalize import Functionalizer, Traced, mark_lines
 from .nodes import alias_root, erase_dead, module_of
-from .recorder import Recorder, Sym
+from .recorder import Recorder, Sym, contiguous_strides
 from .result import FromInput, Joint, Output, Result, ViewOf
 from .views import may_overlap
 
@@ -330,7 +330,7 @@ def _tangent_spec(result: Traced) -> TensorSpec:
     """Laid out as the result; where elements of that share a place, their gradients cannot."""
     shape, stride = tuple(result.shape), result.stride()
     if may_overlap(shape, stride):
-        stride = torch.empty(shape, device="meta").stride()
+        stride = contiguous_strides(shape)
     return TensorSpec(shape, stride, result.dtype, result.device)
 
 

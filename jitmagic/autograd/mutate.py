@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import CompileFailed
-from .recorder import Recorder, Sym
+from .recorder import Recorder, Sym, memory_order
 
 __all__ = ["MUTATORS", "functional_twin", "twin_without_out"]
 
@@ -104,11 +104,10 @@ def _index_put(
 
 def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
     """Drawn in the order of memory, which is how the kernels of the CPU fill it."""
-    strides = old.meta.stride()
-    order = sorted(range(len(strides)), key=lambda d: (-strides[d], d))
-    turned = old.device.type == "cpu" and order != list(range(len(order)))
+    order, inverse = memory_order(old.meta.stride())
+    turned = old.device.type == "cpu" and order != sorted(order)
     made: Sym = recorder.emit(aten.bernoulli.p, old.permute(*order) if turned else old, p)
-    return made.permute(*(order.index(d) for d in range(len(order)))) if turned else made
+    return made.permute(*inverse) if turned else made
 
 
 def _polygamma(recorder: Recorder, old: Sym, n: int) -> Sym:

@@ -1,8 +1,8 @@
 """The backward for the case that some results got no gradient.
 
-In: a backward graph and the positions of the tangents that are missing. Out: the graph without what
-hangs on those alone. A backward is linear in its tangents, so what only missing ones flow into is
-zero; computed from zeros it would be NaN wherever a local derivative is infinite.
+In: a Partition and the positions of the tangents that are missing. Out: its backward graph without
+what hangs on those alone. A backward is linear in its tangents, so what only missing ones flow into
+is zero; computed from zeros it would be NaN wherever a local derivative is infinite.
 """
 
 from __future__ import annotations
@@ -13,21 +13,34 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .nodes import erase_dead, module_of
+from .recorder import contiguous_strides
+from .result import Partition
 
-__all__ = ["backward_without"]
+__all__ = ["backward_without", "tangent_nodes"]
 
 aten = torch.ops.aten
 
 
-def backward_without(backward: GraphModule, tangents: int, missing: Collection[int]) -> GraphModule:
-    """`tangents`: how many of the last placeholders are tangents. All placeholders stay."""
+def tangent_nodes(partition: Partition) -> list[Node]:
+    """The placeholders of the backward graph that take the tangents: its last ones."""
+    if partition.backward is None:
+        return []
+    holders = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
+    return holders[len(holders) - len(partition.tangents) :]
+
+
+def backward_without(partition: Partition, missing: Collection[int]) -> GraphModule:
+    """All placeholders stay."""
+    backward = partition.backward
+    if backward is None:
+        raise CompileFailed("there is no backward")
     if not missing:
         return backward
     nodes = list(backward.graph.nodes)
-    holders = [node for node in nodes if node.op == "placeholder"]
-    gone = _fed_by_missing(nodes, holders[len(holders) - tangents :], missing)
+    gone = _fed_by_missing(nodes, tangent_nodes(partition), missing)
     graph = Graph()
     made: dict[Node, Node] = {}
 
@@ -65,7 +78,6 @@ def _zeros(graph: Graph, node: Node) -> Node:
     spec: TensorSpec = node.meta["spec"]
     facts: dict[str, Any] = {"dtype": spec.dtype, "device": spec.device, "pin_memory": False}
     zeros = graph.call_function(aten.full.default, (list(spec.shape), 0), facts)
-    stride = torch.empty(spec.shape, device="meta").stride()
-    made = TensorSpec(spec.shape, stride, spec.dtype, spec.device)
+    made = TensorSpec(spec.shape, contiguous_strides(spec.shape), spec.dtype, spec.device)
     zeros.meta.update(spec=made, lines=node.meta.get("lines", ()))
     return zeros

@@ -79,7 +79,7 @@ class _Parts:
     results: list[Node]
     gradients: list[Node]
     mutated: set[Node]  # inputs that forward writes to: they have lost their value by then
-    backward: dict[Node, int]  # nodes that depend on tangents -> bit mask of which
+    backward: set[Node]  # nodes that depend on tangents
     forward: set[Node]  # needed for results, writes to inputs and random draws
     needed: list[Node]  # of the others, what backward needs, in order
 
@@ -90,7 +90,7 @@ class _Parts:
         inputs, tangents = holders[: len(joint.inputs)], holders[len(joint.inputs) :]
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
-        backward = _tangents_reaching(nodes, tangents)
+        backward = _fed_by(nodes, tangents)
         # Attention's CUDA backward counts as random too (it replays dropout), which is no effect
         # of the forward.
         effects = [node for node in nodes if is_random(node) and node not in backward]
@@ -112,15 +112,12 @@ class _Parts:
         )
 
 
-def _tangents_reaching(nodes: list[Node], tangents: list[Node]) -> dict[Node, int]:
-    masks = {node: 1 << i for i, node in enumerate(tangents)}
+def _fed_by(nodes: list[Node], tangents: list[Node]) -> set[Node]:
+    found = set(tangents)
     for node in nodes:
-        mask = 0
-        for argument in node.all_input_nodes:
-            mask |= masks.get(argument, 0)
-        if mask and node.op != "output":
-            masks[node] = mask
-    return masks
+        if node.op != "output" and not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _ancestors(roots: Iterable[Node]) -> set[Node]:

@@ -9,7 +9,7 @@ deterministic operations are recorded once (the earlier node is handed out again
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,14 @@ from ..graph.shapes import infer
 from ..spec import TensorSpec
 from .nodes import alias_root, is_view_op
 
-__all__ = ["Decomposition", "Recorder", "Sym", "contiguous_strides", "spec_from_meta"]
+__all__ = [
+    "Decomposition",
+    "Recorder",
+    "Sym",
+    "contiguous_strides",
+    "memory_order",
+    "spec_from_meta",
+]
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -378,12 +385,10 @@ class Recorder:
 
     def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym:
         """The same values laid out with the given strides (dense, no overlap)."""
-        shape = sym.shape
         if sym.meta.stride() == strides or not sym.meta.numel():
             return sym
-        order = sorted(range(len(shape)), key=lambda d: (-strides[d], d))
-        inverse = [order.index(d) for d in range(len(shape))]
-        if order == inverse == list(range(len(shape))):
+        order, inverse = memory_order(strides)
+        if order == sorted(order):
             return sym.one(aten.clone.default, memory_format=torch.contiguous_format)
         dense = sym.permute(*order).one(aten.clone.default, memory_format=torch.contiguous_format)
         return dense.permute(*inverse)
@@ -402,6 +407,12 @@ class Recorder:
         if sym.shape != tuple(wanted.shape):
             return sym
         return self.restride(sym, wanted.stride())
+
+
+def memory_order(strides: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The dimensions from the widest stride to the narrowest, and the permutation back."""
+    order = sorted(range(len(strides)), key=lambda d: (-strides[d], d))
+    return order, [order.index(d) for d in range(len(order))]
 
 
 def _all_contiguous(args: Any) -> bool:

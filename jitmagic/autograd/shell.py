@@ -19,8 +19,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward, NativeMissing
-from ..spec import TensorSpec
-from .partial import backward_without
+from .partial import backward_without, tangent_nodes
 from .result import FromInput, Output, Partition, Result, ViewOf
 
 __all__ = ["Once", "interpreted", "make_callable"]
@@ -84,11 +83,7 @@ class Once:
         """`missing`: positions of the tangents that are not given (zeros stand for them)."""
         with self._lock:
             if missing not in self._made:
-                whole = self._partition.backward
-                if whole is None:
-                    raise CompileFailed("there is no backward")
-                graph = backward_without(whole, len(self._partition.tangents), missing)
-                self._made[missing] = self._factory(graph)
+                self._made[missing] = self._factory(backward_without(self._partition, missing))
             return self._made[missing]
 
 
@@ -96,7 +91,7 @@ def _signature(partition: Partition) -> dict[str, Any]:
     """The Partition as tuples of integers."""
     nodes = partition.forward.graph.nodes
     inputs = sum(node.op == "placeholder" for node in nodes)
-    layouts = _tangent_layouts(partition)
+    layouts = [node.meta["spec"] for node in tangent_nodes(partition)]
     return {
         "inputs": inputs,
         "results": partition.results,
@@ -112,13 +107,6 @@ def _signature(partition: Partition) -> dict[str, Any]:
         ),
         "reach": partition.reach,
     }
-
-
-def _tangent_layouts(partition: Partition) -> list[TensorSpec]:
-    if partition.backward is None:
-        return []
-    holders = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
-    return [node.meta["spec"] for node in holders[len(holders) - len(partition.tangents) :]]
 
 
 def _output(output: Output) -> tuple[Any, ...]:

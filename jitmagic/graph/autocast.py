@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from .dispatch_mode import DispatchMode
+from .dispatch_mode import DispatchMode, dataless
 from .node_meta import tensors_in
 from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
 from .strictness import check_as_kernels_do
@@ -88,15 +88,7 @@ class _Shown(torch.Tensor):
 
     @staticmethod
     def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _Shown:
-        made: _Shown = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            _Shown,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
-            device=device,
-            requires_grad=requires_grad,
-        )
+        made = dataless(_Shown, held, device, int(held.storage_offset()), requires_grad)
         made.held = held
         return made
 

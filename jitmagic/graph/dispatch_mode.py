@@ -1,14 +1,38 @@
-"""DispatchMode: the base of our torch dispatch modes; making one imports nothing.
+"""What our traces are made of: DispatchMode, the base of our torch dispatch modes, and tensors
+without data that such a mode sees.
 
-torch's own base class wraps `__torch_dispatch__` in a function that imports torch._dynamo (1.8 s)
-unless the class says that there is no need.
+Making a mode imports nothing: torch's own base class wraps `__torch_dispatch__` in a function that
+imports torch._dynamo (1.8 s) unless the class says that there is no need.
 """
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["DispatchMode"]
+__all__ = ["DispatchMode", "dataless"]
+
+T = TypeVar("T", bound=torch.Tensor)
+
+
+def dataless(
+    cls: type[T], like: torch.Tensor, device: torch.device, offset: int, requires_grad: bool
+) -> T:
+    """A tensor of class `cls` that lies as the meta tensor `like`, `offset` elements into its
+    storage, and reports another device.
+    """
+    made: T = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        cls,
+        like.shape,
+        strides=like.stride(),
+        storage_offset=offset,
+        dtype=like.dtype,
+        device=device,
+        requires_grad=requires_grad,
+    )
+    return made
 
 
 class DispatchMode(TorchDispatchMode):
