@@ -38,7 +38,7 @@ from .loops.verify import verify as verify_loops
 from .options import Options
 from .records import CompileRecord
 from .runtime.load import load
-from .runtime.native import with_numbers
+from .runtime.native import redrawing, with_numbers
 from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
@@ -136,7 +136,11 @@ def compile_graph(
     specs = tuple(entry.spec for entry in traced.inputs)
     numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_number)
     made = _compile_by(traced, snapshot, specs, options, record)
-    return with_numbers(made, numbers) if numbers else made
+    if numbers:
+        made = with_numbers(made, numbers)
+    # A graph that raises is followed by eager from the frame's start, unless it mutates.
+    redraws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
+    return redrawing(made) if redraws and not traced.mutates else made
 
 
 def _compile_by(

@@ -8,6 +8,7 @@
 // errors.cpp    Python errors thrown from C++
 // autograd.cpp  the native autograd Node around a compiled forward and backward
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
+// redraws.cpp   generators of graphs that raise go back to where they were
 #pragma once
 
 #include <Python.h>
@@ -62,5 +63,6 @@ void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::D
 bool register_plan(PyObject* module);
 bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
+bool register_redraws(PyObject* module);
 
 }  // namespace jitmagic

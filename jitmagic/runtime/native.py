@@ -34,6 +34,7 @@ __all__ = [
     "KernelEntry",
     "lower_plan",
     "make_executable",
+    "redrawing",
     "runtime_module",
     "slot_count",
     "with_numbers",
@@ -97,6 +98,11 @@ def with_numbers(
 ) -> Callable[..., tuple[Any, ...]]:
     """`run` with the Python floats at these positions handed on as 0-dim float64 tensors."""
     return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
+
+
+def redrawing(run: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """`run`, which draws on the CPU: torch's default generator is put back when it raises."""
+    return runtime_module().Redraws(run)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:
