@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import types
 import warnings
 from contextlib import redirect_stdout
 from io import StringIO
@@ -16,14 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import construct_tables, network_tables, python_tables, tensor_tables
 from .inputs import LAYOUTS
-from .program import HEAD, KINDS, Program
-from .python_tables import BLOCKS, SELF_BLOCKS
-from .tensor_tables import EXPRESSIONS
+from .program import HEAD, KINDS, Program, load
+from .stacks import stack
 from .write_tables import STATEMENTS
 
 __all__ = ["generate"]
 
+BLOCKS = python_tables.BLOCKS + construct_tables.BLOCKS
+SELF_BLOCKS = python_tables.SELF_BLOCKS | {
+    "module": python_tables.SELF_BLOCKS["module"] + construct_tables.MODULE_BLOCKS
+}
+EXPRESSIONS = tensor_tables.EXPRESSIONS | network_tables.EXPRESSIONS
 FLOATS = ("float32", "float32", "float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int8", "uint8", "int16")
 MOST = 40_000  # elements a tensor of a program may have
@@ -61,8 +67,12 @@ class _Writer:
     def program(self) -> Program:
         arguments, calls = self._calls()
         self._enter(arguments, calls[0])
-        wanted = self.rng.randrange(1, 10)
-        for _ in range(60):
+        self.made = len(self.stacked)  # the names v1, v2, ... that it takes
+        for text in self.stacked:
+            if self._try(text):
+                break
+        wanted = len(self.statements) + self._length()
+        for _ in range(150):
             if len(self.statements) >= wanted:
                 break
             if self._step():
@@ -73,6 +83,12 @@ class _Writer:
             results = results[:1]
         return Program(arguments, tuple(self.statements), results, calls, self.kind, shape)
 
+    def _length(self) -> int:
+        """Statements to add: a few, seldom enough of them to fill several kernels."""
+        if self.stacked:
+            return self.rng.choice([0, 0, 1, 2, 4])
+        return self.rng.randrange(20, 40) if self.rng.random() < 0.05 else self.rng.randrange(1, 10)
+
     def _results(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
         made = [n for n in self.space if re.fullmatch(r"v\d+", n)]
         chosen = made[-1:] + self.rng.sample(made, min(len(made), self.rng.randrange(3)))
@@ -82,10 +98,10 @@ class _Writer:
 
     def _enter(self, arguments: tuple[str, ...], call: tuple[str, ...]) -> None:
         exec(HEAD, self.space)
-        self.space["jitmagic"] = None
+        self.space["jitmagic"] = types.SimpleNamespace(graph_break=lambda: None)
         values = eval(f"({', '.join(call)},)", self.space)
         self.space.update(zip(arguments, values, strict=True))
-        self.space.update(self=_Anything(), torch=torch)
+        self.space.update(self=_stand_in(), torch=torch)
         self.names = [n for n in arguments if isinstance(self.space[n], Tensor)]
         torch.manual_seed(0)
 
@@ -95,16 +111,22 @@ class _Writer:
         rng = self.rng
         count = rng.choice([1, 1, 2, 2, 3])
         self.grad = rng.random() < 0.3
+        self.trained = {n for n in range(1, 12) if rng.random() < 0.4}
         self.values = rng.choices(["normal", "special", "positive"], (7, 1, 1))[0]
         shapes, dtypes = self._shapes(count), [self._input_dtype() for _ in range(count)]
         layouts = [rng.choice(LAYOUTS) if rng.random() < 0.35 else "plain" for _ in range(count)]
         alias = count > 1 and rng.random() < 0.1
+        self.stacked: tuple[str, ...] = ()
+        if rng.random() < 0.15:
+            layers = stack(rng)
+            shapes, dtypes, layouts = map(list, (layers.shapes, layers.dtypes, layers.layouts))
+            self.stacked, alias, count = layers.statements, False, len(shapes)
         names = tuple(f"x{n}" for n in range(count))
         first = self._call(shapes, dtypes, layouts, alias, rng.randrange(100))
         calls = [first, first] if rng.random() < 0.5 else [first]
         for _ in range(rng.choice([0, 0, 1, 2])):
             change = rng.choice(["values", "shape", "dtype", "layout", "number"])
-            new_shapes = self._shapes(count) if change == "shape" else shapes
+            new_shapes = self._other_shapes(shapes) if change == "shape" else shapes
             new_dtypes = [self._input_dtype() for _ in dtypes] if change == "dtype" else dtypes
             new_layouts = [rng.choice(LAYOUTS) for _ in layouts] if change == "layout" else layouts
             k = "5" if change == "number" else "2"
@@ -129,7 +151,14 @@ class _Writer:
         if rng.random() < 0.03:
             r, c = 130, 200
         options = [(r, c), (r, c), (r, c), (c,), (r, 1), (1, c), (), (2, r, c), (c, r), (1,)]
+        if rng.random() < 0.3:
+            options = [(2, r, c), (3, c, r), (2, 3, r, c), (1, c, 4, r), (r, c), (c,)]
         return [rng.choice(options) for _ in range(count)]
+
+    def _other_shapes(self, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        if not self.stacked:
+            return self._shapes(len(shapes))
+        return [(self.rng.choice([1, 5, 40]), shapes[0][1]), *shapes[1:]]
 
     def _call(
         self, shapes: Any, dtypes: Any, layouts: Any, alias: bool, seed: int, k: str = "2"
@@ -140,7 +169,8 @@ class _Writer:
             text += f', layout="{layout}"' if layout != "plain" else ""
             text += f', values="{self.values}"' if self.values != "normal" else ""
             floating = dtype.startswith(("float", "bfloat"))
-            text += ", grad=True)" if self.grad and floating and n == 0 else ")"
+            needs_grad = self.grad and floating and (n == 0 or n in self.trained)
+            text += ", grad=True)" if needs_grad else ")"
             made.append(text)
         if alias:
             made[0] = f"(base := {made[0]})"
@@ -174,7 +204,7 @@ class _Writer:
             return False
 
     def _try(self, text: str) -> bool:
-        probe = re.sub(r"^(\s*)(return .*|global .*)$", r"\1pass", text, flags=re.M)
+        probe = text if "def " in text else re.sub(r"(?m)^(\s*)return .*$", r"\1pass", text)
         before = dict(self.space)
         try:
             with redirect_stdout(StringIO()), warnings.catch_warnings():
@@ -277,20 +307,17 @@ _KINDS_OF: dict[str, Any] = {
     "b": lambda t: t.dtype == torch.bool,
     "c": lambda t: t.is_complex(),
     "m": lambda t: t.dim() == 2,
+    "q": lambda t: t.dim() == 3,
+    "r": lambda t: t.dim() == 4,
 }
 
 
-class _Anything:
+def _stand_in() -> Any:
     """`self` while a module's or method's statements are tried."""
-
-    def __init__(self) -> None:
-        self.count, self.items, self.training = 0, [], True
-        self.linear = torch.nn.Linear(4, 4)
-        self.weight = torch.nn.Parameter(torch.linspace(-1, 2, 4))
-        self.seen = torch.zeros(4)
-
-    def parameters(self) -> Any:
-        return self.linear.parameters()
+    space = load(Program((), (), ("None",), (), "module").source())
+    net = space["build"]()
+    net.items = []
+    return net
 
 
 def _restore(space: dict[str, Any], before: dict[str, Any]) -> None:

@@ -93,7 +93,9 @@ def _is_ours(warning: Any) -> bool:
 def _state_of(space: dict[str, Any], target: Any) -> dict[str, Any]:
     state = {name: space[name] for name in ("STATE", "COUNT")} | {"BOX": vars(space["BOX"])}
     if isinstance(target, nn.Module):
-        keep = {n: v for n, v in vars(target).items() if n in ("count", "flag", "last", "_buffers")}
+        keep = {n: v for n, v in vars(target).items() if n in ("count", "flag", "last")}
+        gradients = {n: p.grad for n, p in target.named_parameters()}
+        keep |= {"buffers": dict(target.named_buffers()), "gradients": gradients}
         return state | keep | {"params": dict(target.named_parameters())}
     owner = getattr(target, "__self__", None)
     if owner is not None:
@@ -298,12 +300,16 @@ class _Judges:
         judge = self._wide.parts[n][1] if n < len(self._wide.parts) else None
         if not isinstance(judge, Tensor) or judge.shape != wanted.shape:
             return False
-        if judge.dtype != torch.float64 or not bool(torch.isfinite(judge).all()):
+        if judge.dtype != torch.float64:
             return False
-        error = (wanted.double() - judge).abs().amax()
+        # oneDNN's gelu of infinity is nan, beside numbers that are 1e-4 off: an element that is not
+        # finite must be what float64 or eager makes of it, and says nothing of the others
+        exact = _close(wanted, have) | _close(judge.to(have.dtype), have)
+        finite = judge.isfinite() & wanted.isfinite() & have.isfinite()
+        error = torch.where(finite, (wanted.double() - judge).abs(), 0.0).amax()
         floor = 4 * torch.finfo(wanted.dtype).eps * judge.abs()
         ours = (have.double() - judge).abs()
-        return bool((ours <= 2 * error + floor).all())
+        return bool((exact | finite & (ours <= 2 * error + floor)).all())
 
     def _by_noise(self, n: int, wanted: Tensor, have: Tensor) -> bool:
         spread = torch.zeros(wanted.shape, dtype=torch.float64)

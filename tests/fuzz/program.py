@@ -18,8 +18,10 @@ __all__ = ["HEAD", "KINDS", "Program", "load"]
 KINDS = ("function", "closure", "module", "method")
 
 HEAD = """\
-import collections, dataclasses, functools, itertools, math, types
+import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator
+import types, typing
 import torch
+import torch.utils.checkpoint
 import torch.nn.functional as F
 from torch import nn
 import jitmagic
@@ -39,6 +41,10 @@ def helper(x, *rest, scale=2, **named):
     for other in rest:
         x = x + other
     return x * scale + len(named)
+
+
+def weight(like, *shape):
+    return torch.linspace(-1.0, 1.0, math.prod(shape)).view(shape).to(like.dtype)
 """
 
 _MODULE = """
@@ -50,6 +56,15 @@ class Net(nn.Module):
         self.weight = nn.Parameter(torch.linspace(-1, 2, 4))
         self.register_buffer("seen", torch.zeros(4))
         self.count = 0
+        self.mlp = nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 3), nn.Tanh())
+        self.norm, self.bn = nn.LayerNorm(4), nn.BatchNorm1d(4)
+        self.conv = nn.Conv2d(1, 2, 3, padding=1)
+        self.emb = nn.Embedding(5, 4, padding_idx=0)
+        self.drop = nn.Dropout(0.4)
+        self.layers = nn.ModuleList([nn.Linear(4, 5), nn.GELU(), nn.Identity()])
+        self.table = nn.ModuleDict({{"a": nn.Linear(4, 2, bias=False)}})
+        self.lstm = nn.LSTM(4, 3)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
 
     def forward(self, {arguments}):
 {body}

@@ -269,8 +269,8 @@ EXPRESSIONS: dict[str, list[str]] = {
         torch.diff($x)
         torch.trace($m)
         $x.sort($d)[0]
-        $x.sort($d, stable=True)[1]
-        $x.argsort($d, descending=True, stable=True)
+        $x.sort(stable=True, dim=$d)[1]
+        $x.argsort(dim=$d, descending=True, stable=True)
         $x.topk(2, $d)[0]
         $x.kthvalue(1, $d)[0]
         torch.unique($x)
