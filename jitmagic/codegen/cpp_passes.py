@@ -304,8 +304,7 @@ class PassWriter:
                 text = f"jm::convert<{CTYPES[accumulator.dtype]}>({text})"
             across = body.lane in accumulator.node.axes
             body.line(accumulator.update(text, self._position(accumulator), across))
-        texts = [body.store(store) for store in one.stores]
-        for text in texts:
+        for text in body.stores(one.stores):
             body.line(text)
 
     def _nested(self, one: Pass) -> None:

@@ -106,7 +106,9 @@ def _write_epilogue(
     arguments = f"auto sum, int64_t {m.name}, int64_t {n.name}, int64_t n"
     body.open(f"{before}[&]({arguments}) JM_BODY {{", (m, n), footer=f"}}{after}")
     body.define(product.total, "sum", vector=True)
-    texts = [body.store(store) for store in stores if store is not main]
+    others = [store for store in stores if store is not main]
+    body.settle([*others, main])
+    texts = [body.store(store) for store in others]
     result = body.use(main.value, as_vector=True)
     for text in texts:
         body.line(text)

@@ -9,7 +9,7 @@ value has no name of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +26,7 @@ from ..loops.ir import (
     Store,
     Value,
     operands,
+    walk,
 )
 from ..schedule.rebuild import expr_axes
 from .cpp_text import CTYPES, INFIX, call_text, closed, index_text, literal
@@ -238,6 +239,25 @@ class Body:
     def _pointer(self, pointer: str, offset: Expr, depth: int, used: str = "") -> str:
         text = self._index(offset, depth, used)
         return pointer if text == "0" else f"{pointer} + {text}"
+
+    def stores(self, stores: Sequence[Store]) -> list[str]:
+        """The statements that write one point of all of them, once `settle` has been called."""
+        self.settle(stores)
+        return [self.store(store) for store in stores]
+
+    def settle(self, stores: Sequence[Store]) -> None:
+        """Load what the later stores need before the first one writes: it may write over that, be
+        it a mutated input or an operand that dies here and whose memory is used again (memory.py).
+        """
+        for store in stores[1:]:
+            for value in (store.value, *operands(IndexValue(store.index[0]))):
+                text = self._reach(value, self.depth)
+                if not text.named and self._reads_what_changes(value):
+                    self._give_name(text)
+
+    def _reads_what_changes(self, value: Value) -> bool:
+        loads = (node.buffer for node in walk((value,)) if isinstance(node, Load))
+        return any(n in self.one.written or self.buffers[n].role == "temp" for n in loads)
 
     def store(self, store: Store) -> str:
         """The statement that writes one point (or block) of a store whose value is known."""

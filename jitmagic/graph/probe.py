@@ -28,7 +28,8 @@ _FUNCTIONS = (
     "trunc fix frac exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos "
     "tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma "
     "sigmoid logit relu signbit isposinf isneginf angle real deg2rad rad2deg sinc i0 positive "
-    "float_power"
+    "float_power gelu elu celu selu mish hardswish hardtanh hardsigmoid leaky_relu softplus "
+    "logsigmoid hardshrink softshrink relu6 silu"
 )
 _OPERATORS = (
     "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift iadd isub imul itruediv "

@@ -13,42 +13,14 @@ from typing import Any
 
 import torch
 
+from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
 
 __all__ = ["check_as_kernels_do"]
 
-_PRODUCTS = frozenset(
-    (
-        "matmul imatmul mm bmm mv dot vdot linear addmm addmm_ addbmm baddbmm baddbmm_ addmv addr "
-        "ger outer bilinear einsum tensordot chain_matmul conv1d conv2d conv3d conv_transpose1d "
-        "conv_transpose2d conv_transpose3d convolution scaled_dot_product_attention __matmul__ "
-        "inner linalg_multi_dot multi_head_attention_forward linalg_vecdot"
-    ).split()
-)
-_FLOATING_ONLY = frozenset(
-    (
-        "softmax log_softmax softmin gelu silu mish elu celu selu leaky_relu hardswish hardsigmoid "
-        "softplus logsigmoid glu layer_norm group_norm batch_norm instance_norm rms_norm hardtanh_ "
-        "dropout alpha_dropout normalize mse_loss smooth_l1_loss huber_loss bernoulli "
-        "binary_cross_entropy kl_div hardshrink softshrink prelu rrelu logcumsumexp std var "
-        "std_mean var_mean"
-    ).split()
-)
-_BITWISE = frozenset(
-    (
-        "and_ or_ xor invert iand ior ixor lshift rshift ilshift irshift bitwise_and bitwise_or "
-        "bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ "
-        "__invert__ __rand__ __ror__ __rxor__ __iand__ __ior__ __ixor__ bitwise_and_ bitwise_or_ "
-        "bitwise_xor_ bitwise_not_"
-    ).split()
-)
-_ORDERED_ONLY = frozenset(
-    "max min amax amin aminmax argmax argmin median nanmedian sort argsort msort topk kthvalue "
-    "mode cummax cummin".split()
-)
-_NO_BOOL = frozenset(("relu", "relu_", "relu6", "sub", "isub", "neg", "__sub__", "__rsub__"))
+_EMPTY_DIMS_UNCLEAR = frozenset("any all nansum nanmean logsumexp roll".split())
 _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
 _FULL_REDUCTIONS = frozenset(
     ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
@@ -73,11 +45,15 @@ def check_as_kernels_do(
         _reject(collision)
     if not tensors:
         return
-    if name in _PRODUCTS and len({t.dtype for t in tensors if t.dtype is not torch.bool}) > 1:
-        _reject("operands of different dtypes")
-    _check_first(name, tensors[0])
+    refused = why_dtypes_are_refused(name, args, kwargs, tensors)
+    if refused is not None:
+        _reject(refused)
+    if name in ("batch_norm", "instance_norm"):
+        _check_channels(tensors[0])
     if name in _DIM_UNCHECKED:
-        _check_dim(tensors[0], kwargs.get("dim", args[1] if len(args) > 1 else None))
+        _check_dim(tensors[0], _argument(args, kwargs, 1, "dim"))
+    if name in _EMPTY_DIMS_UNCLEAR and _argument(args, kwargs, 1, "dim") in ((), []):
+        _reject("whether no dimension means all is for the kernel of the device to say")
     if name == "slice_scatter":
         _check_slice(*args, **kwargs)
     if name in ("as_strided", "as_strided_"):
@@ -86,24 +62,7 @@ def check_as_kernels_do(
         _reject("the layout of its result follows the gaps and overlaps of its input")
     if name in _FULL_REDUCTIONS and tensors[0].numel() == 0:
         _reject("a reduction of no elements")
-    if name in ("cross_entropy", "nll_loss") and len(tensors) > 1:
-        target = tensors[1]
-        if not target.is_floating_point() and target.dtype not in (torch.int64, torch.uint8):
-            _reject(f"a target of {target.dtype}")
     _check_draws(name, args, kwargs, tensors)
-
-
-def _check_first(name: str, first: torch.Tensor) -> None:
-    if name in _FLOATING_ONLY and not (first.is_floating_point() or first.is_complex()):
-        _reject(f"it is not implemented for {first.dtype}")
-    if name in _BITWISE and (first.is_floating_point() or first.is_complex()):
-        _reject(f"it is not implemented for {first.dtype}")
-    if name in _ORDERED_ONLY and first.is_complex():
-        _reject(f"it is not implemented for {first.dtype}")
-    if name in _NO_BOOL and first.dtype is torch.bool:
-        _reject("it is not implemented for torch.bool")
-    if name in ("batch_norm", "instance_norm"):
-        _check_channels(first)
 
 
 def _check_channels(first: torch.Tensor) -> None:
@@ -151,23 +110,29 @@ def _check_draws(
     if name in _FILLED_AT_RANDOM and not tensors[0].is_contiguous():
         _reject("the order in which strided memory is filled decides which number goes where")
     if name == "bernoulli_":
-        chance = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        chance = _argument(args, kwargs, 1, "p", 0.5)
         if isinstance(chance, int | float) and not 0 <= chance <= 1:
             _reject("the probability is outside [0, 1]")
     elif name == "uniform_":
-        low = kwargs.get("from", args[1] if len(args) > 1 else 0)
-        high = kwargs.get("to", args[2] if len(args) > 2 else 1)
+        low = _argument(args, kwargs, 1, "from", 0)
+        high = _argument(args, kwargs, 2, "to", 1)
         if low > high:
             _reject("the range is empty")
     elif name == "multinomial":
-        count = kwargs.get("num_samples", args[1] if len(args) > 1 else 1)
-        again = kwargs.get("replacement", args[2] if len(args) > 2 else False)
+        count = _argument(args, kwargs, 1, "num_samples", 1)
+        again = _argument(args, kwargs, 2, "replacement", False)
         if not again and count > tensors[0].shape[-1]:
             _reject("more samples than categories")
     elif name in ("bucketize", "searchsorted") and len(tensors) > 1:
         boundaries = tensors[1] if name == "bucketize" else tensors[0]
         if name == "bucketize" and boundaries.dim() != 1:
             _reject("the boundaries are no vector")
+
+
+def _argument(
+    args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str, default: Any = None
+) -> Any:
+    return args[position] if len(args) > position else kwargs.get(name, default)
 
 
 def _reject(why: str, kind: type[Exception] = RuntimeError) -> None:

@@ -187,8 +187,10 @@ def _portray_tensor(
     if t.numel():
         significant = tuple(s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1)
         parts.append((f"{where}: stride", significant))
-    parts.append((f"{where}: requires_grad", t.requires_grad))
-    parts.append((f"{where}: is_leaf", t.is_leaf))
+    try:
+        parts.append((f"{where}: requires_grad", (t.requires_grad, t.is_leaf)))
+    except RuntimeError as error:  # a view whose base was written in a way that autograd forbids
+        parts.append((f"{where}: requires_grad", f"raised {str(error)[:30]}"))
     parts.append((f"{where}: class", (type(t), t.is_inference(), t.is_conj(), t.is_neg())))
     same = identities.setdefault(("tensor", id(t)), len(identities))
     storage = t.untyped_storage()._cdata

@@ -410,3 +410,60 @@ def equal_results_are_tensors_of_their_own(x):
 def stack_of_turned_tensors(x):
     y = (x * 2).unfold(0, 2, 2)
     return torch.stack([y, y - 1], 2), torch.stack([x.t(), x.t()], 0)
+
+
+@find(
+    "tensor((40, 48), seed=82, grad=True), tensor((10, 48), seed=83), "
+    "tensor((7, 10), seed=85, layout='strided', grad=True), tensor((7,), seed=86, grad=True)"
+)
+def operand_overwritten_before_the_second_store_reads_it(x, w, v, b):
+    y = x @ w.t()
+    z = (v @ F.gelu(y, approximate="tanh").t() + b[:, None]).t()
+    return z.tanh(), y
+
+
+@find("torch.ones(2, 2)", "torch.zeros(2, 2, 2).transpose(0, 2)")
+def all_over_no_dimension(x):
+    y = torch.diag_embed(x.logsumexp([1]))
+    return y.all((), keepdim=True), x.any([]), x.float().nansum(())
+
+
+@find("torch.ones(2, 2, dtype=torch.bool)")
+def position_of_the_greatest_of_bools(x):
+    y = x.sign().argmax()
+    return x
+
+
+@find("torch.ones(2, 2)")
+def mask_of_floats(x):
+    y = x > 3
+    y.masked_fill_(x, 7)
+    return x
+
+
+@find("torch.ones(3, 3)")
+def index_of_another_dtype(x):
+    y = x.index_fill(0, torch.tensor([0], dtype=torch.int32), 1)
+    return x
+
+
+@find("torch.ones(3, 3)")
+def scale_of_integers(x):
+    return F.layer_norm(x, (3,), torch.ones(3, dtype=torch.int64))
+
+
+@find("torch.ones(1, 4, 4, dtype=torch.int32)")
+def average_of_integers(x):
+    y = F.avg_pool1d(x, 2)
+    return x
+
+
+@find("tensor((2, 2), torch.float64), tensor((2, 2), torch.bfloat16, seed=3, values='positive')")
+def loss_against_a_target_of_another_dtype(x, y):
+    return F.binary_cross_entropy_with_logits(x, y, reduction="none")
+
+
+@find("torch.ones(2, 2)")
+def product_with_bools(x):
+    y = x.bool() @ x.bool()
+    return x

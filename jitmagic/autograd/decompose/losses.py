@@ -109,7 +109,10 @@ def _bce_with_logits(
     weight: Sym | None = None,
     pos_weight: Sym | None = None,
     reduction: int = MEAN,
-) -> Sym:
+) -> Sym | None:
+    given = (one for one in (x, target, weight, pos_weight) if one is not None)
+    if len({one.dtype for one in given}) > 1:
+        return None  # eager writes into (1 - target), whose dtype the result therefore has
     log_sigmoid: Sym = r.emit(aten.log_sigmoid_forward.default, x)[0]
     if pos_weight is not None:
         log_sigmoid = log_sigmoid * ((pos_weight - 1) * target + 1)

@@ -251,6 +251,8 @@ def min_dim(
 def _truth(
     builder: Builder, out: Out, x: TensorView, op: str, dims: Dims, keepdim: bool
 ) -> TensorView:
+    if dims is not None and not isinstance(dims, int) and not dims:
+        raise Decline("over no dimension, which here means none, unlike elsewhere")
     reduced = Reduced.over(builder, x, dims, keepdim)
     identity = constant(op == "all", torch.bool)
     return builder.pointwise(
