@@ -6,7 +6,7 @@
 // The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
 // mode and in-place checks behave as with any other operation.
 
-#include "reading.h"
+#include "signature.h"
 
 #include <structmember.h>
 
@@ -21,7 +21,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -44,76 +43,6 @@ auto make_node() {
   }
 }
 
-struct GilGuard {
-  PyGILState_STATE state = PyGILState_Ensure();
-  ~GilGuard() { PyGILState_Release(state); }
-};
-
-// An owned reference, dropped with the GIL held (its holder always is).
-struct Ref {
-  PyObject* object = nullptr;
-  explicit Ref(PyObject* owned = nullptr) : object(owned) {}
-  Ref(Ref&& other) noexcept : object(std::exchange(other.object, nullptr)) {}
-  Ref(const Ref&) = delete;
-  ~Ref() { Py_XDECREF(object); }
-};
-
-struct Geometry {
-  std::vector<int64_t> sizes, strides;
-  int64_t offset = 0;
-};
-
-struct Output {
-  enum Kind { kResult, kInput, kView } kind = kResult;
-  size_t index = 0;  // of the result or input; of a view: its base
-  bool of_input = false;
-  bool requires_grad = false;
-  Geometry view;
-};
-
-struct Tangent {
-  size_t result = 0;
-  Geometry layout;
-};
-
-// What is known when the function is made; shared by all its nodes.
-struct Signature {
-  PyObject* forward = nullptr;
-  PyObject* resolve = nullptr;  // (missing tangents) -> backward
-  std::map<std::vector<char>, PyObject*> backwards;  // by which tangents are given; set by the first use
-  PyObject* compile_failed = nullptr;
-  PyObject* double_backward = nullptr;
-  size_t inputs = 0, results = 0, intermediates = 0;
-  std::vector<Output> outputs;
-  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
-  std::vector<Tangent> tangents;
-  std::vector<std::vector<size_t>> reach;
-
-  ~Signature() {
-    if (!Py_IsInitialized()) return;
-    GilGuard gil;
-    for (PyObject* held : {forward, resolve, compile_failed, double_backward}) Py_XDECREF(held);
-    for (auto& [given, backward] : backwards) Py_XDECREF(backward);
-  }
-
-  // The backward executable for these tangents, a borrowed reference; nullptr with a Python error set.
-  PyObject* get_backward(const std::vector<char>& given) {
-    const auto known = backwards.find(given);
-    if (known != backwards.end()) return known->second;
-    Ref missing(PyTuple_New(std::count(given.begin(), given.end(), 0)));
-    if (!missing.object) return nullptr;
-    Py_ssize_t filled = 0;
-    for (size_t i = 0; i < given.size(); i++) {
-      if (!given[i]) PyTuple_SET_ITEM(missing.object, filled++, PyLong_FromSize_t(i));
-    }
-    PyObject* made = PyObject_CallOneArg(resolve, missing.object);
-    if (!made) return nullptr;
-    const auto [place, is_new] = backwards.emplace(given, made);
-    if (!is_new) Py_DECREF(made);  // another thread was quicker while the GIL was released
-    return place->second;
-  }
-};
-
 // Autocast was applied while tracing: the casts are in the graph.
 struct AutocastOff {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
@@ -123,14 +52,33 @@ struct CompiledBackward : public Node {
   std::shared_ptr<Signature> signature;
   std::vector<SavedVariable> saved;
   std::vector<at::TensorOptions> tangent_options;
-  bool released = false;
+  std::vector<char> used_up;  // of the signature's `spent`
+  std::vector<char> running;  // the tangents of the backward whose end uses up what it read
+  bool ends = false, released = false;
 
   std::string name() const override { return "JitmagicBackward"; }
 
+  void will_release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ends = true;
+  }
+
+  // After a backward that retains nothing: what only that one and earlier ones read is let go. Called for
+  // any other reason the node is about to die.
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (SavedVariable& variable : saved) variable.reset_data();
+    std::vector<char> kept(saved.size());
+    if (std::exchange(ends, false)) {
+      const std::vector<char> done = parts_of(std::exchange(running, {}));
+      for (size_t p = 0; p < done.size(); p++) used_up[p] |= done[p];
+      for (size_t p = 0; p < done.size(); p++) {
+        for (size_t i : signature->spent[p].saved) kept[i] |= !used_up[p];
+      }
+    }
     released = true;
+    for (size_t i = 0; i < saved.size(); i++) {
+      if (!kept[i]) saved[i].reset_data();
+    }
   }
 
   variable_list apply(variable_list&& grads) override {
@@ -145,7 +93,7 @@ struct CompiledBackward : public Node {
     }
     if (!any) return gradients;
     const bool create_graph = at::GradMode::is_enabled();
-    std::vector<at::Tensor> arguments = create_graph ? std::vector<at::Tensor>() : unpack();
+    std::vector<at::Tensor> arguments = create_graph ? std::vector<at::Tensor>() : unpack(given);
     for (size_t i = 0; i < grads.size() && !create_graph; i++) {
       const Geometry& layout = s.tangents[i].layout;
       arguments.push_back(
@@ -169,12 +117,29 @@ struct CompiledBackward : public Node {
   }
 
  private:
-  std::vector<at::Tensor> unpack() {
+  // Which parts of the backward these tangents run through.
+  std::vector<char> parts_of(const std::vector<char>& given) const {
+    std::vector<char> parts;
+    for (const Spent& part : signature->spent) {
+      parts.push_back(!given.empty() && std::ranges::any_of(part.tangents, [&](size_t t) { return given[t]; }));
+    }
+    return parts;
+  }
+
+  std::vector<at::Tensor> unpack(const std::vector<char>& given) {
     std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(!released, torch::autograd::ERR_BACKWARD_TWICE);
+    const std::vector<char> parts = parts_of(given);
+    std::vector<char> read(saved.size(), signature->absent.empty() || (!released && !std::ranges::count(given, 0)));
+    for (size_t p = 0; p < parts.size(); p++) {
+      TORCH_CHECK(!parts[p] || !used_up[p], torch::autograd::ERR_BACKWARD_TWICE);
+      for (size_t i : signature->spent[p].saved) read[i] |= parts[p];
+    }
+    running = given;
     std::vector<at::Tensor> values;
     values.reserve(saved.size() + tangent_options.size());
-    for (const SavedVariable& variable : saved) values.push_back(variable.unpack(getptr()));
+    for (size_t i = 0; i < saved.size(); i++) {
+      values.push_back(read[i] ? saved[i].unpack(getptr()) : THPVariable_Unpack(signature->absent[i]));
+    }
     return values;
   }
 
@@ -278,6 +243,7 @@ void attach_node(const std::shared_ptr<Signature>& signature, PyObject* const* a
   const Signature& s = *signature;
   auto node = make_node<CompiledBackward>();
   node->signature = signature;
+  node->used_up.resize(s.spent.size());
   torch::autograd::edge_list edges;
   edges.reserve(s.grad_inputs.size());
   for (size_t i : s.grad_inputs) {
@@ -355,59 +321,6 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   if (!s.tangents.empty()) attach_node(signature, args, made.object);
   return assemble(s, args, made.object);
   END_HANDLE_TH_ERRORS
-}
-
-// -- reading the signature (a dict of tuples of ints, see shell.py) --------------------------------------
-
-PyObject* entry(PyObject* dict, const char* key) {
-  PyObject* value = PyDict_GetItemString(dict, key);
-  if (!value) throw std::runtime_error(std::string("signature lacks ") + key);
-  return value;
-}
-
-Geometry to_geometry(PyObject* tuple, Py_ssize_t first) {
-  Geometry made;
-  made.sizes = integers(item(tuple, first));
-  made.strides = integers(item(tuple, first + 1));
-  return made;
-}
-
-// (kind, index) | (kView, base, of_input, requires_grad, sizes, strides, offset)
-Output to_output(PyObject* tuple) {
-  Output made;
-  made.kind = Output::Kind(integer(item(tuple, 0)));
-  made.index = size_t(integer(item(tuple, 1)));
-  if (made.kind == Output::kView) {
-    made.of_input = integer(item(tuple, 2)) != 0;
-    made.requires_grad = integer(item(tuple, 3)) != 0;
-    made.view = to_geometry(tuple, 4);
-    made.view.offset = integer(item(tuple, 6));
-  }
-  return made;
-}
-
-void read_signature(PyObject* dict, Signature& s) {
-  s.inputs = size_t(integer(entry(dict, "inputs")));
-  s.results = size_t(integer(entry(dict, "results")));
-  s.intermediates = size_t(integer(entry(dict, "intermediates")));
-  s.saved_inputs = integers<size_t>(entry(dict, "saved_inputs"));
-  s.saved_results = integers<size_t>(entry(dict, "saved_results"));
-  s.grad_inputs = integers<size_t>(entry(dict, "grad_inputs"));
-  s.mutated = integers<size_t>(entry(dict, "mutated"));
-  PyObject* outputs = entry(dict, "outputs");
-  for (Py_ssize_t i = 0; i < PyTuple_Size(outputs); i++) {
-    s.outputs.push_back(to_output(PyTuple_GET_ITEM(outputs, i)));
-  }
-  PyObject* tangents = entry(dict, "tangents");  // (result, sizes, strides)
-  for (Py_ssize_t i = 0; i < PyTuple_Size(tangents); i++) {
-    PyObject* tangent = PyTuple_GET_ITEM(tangents, i);
-    s.tangents.push_back({size_t(integer(item(tangent, 0))), to_geometry(tangent, 1)});
-  }
-  PyObject* reach = entry(dict, "reach");
-  for (Py_ssize_t i = 0; i < PyTuple_Size(reach); i++) {
-    s.reach.push_back(integers<size_t>(PyTuple_GET_ITEM(reach, i)));
-  }
-  check(PyExc_ValueError, s.reach.size() == s.grad_inputs.size(), "malformed signature: reach");
 }
 
 PyObject* function_new(PyTypeObject* type, PyObject* args, PyObject*) {

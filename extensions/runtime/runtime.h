@@ -7,6 +7,7 @@
 // cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
 // errors.cpp    Python errors thrown from C++
 // autograd.cpp  the native autograd Node around a compiled forward and backward
+// signature.cpp what such a node knows of its graphs
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 // redraws.cpp   generators of graphs that raise go back to where they were
 #pragma once

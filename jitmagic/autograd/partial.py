@@ -1,13 +1,17 @@
-"""The backward for the case that some results got no gradient.
+"""The backward for the case that some results got no gradient, alone or one after the other.
 
 In: a Partition and the positions of the tangents that are missing. Out: its backward graph without
 what hangs on those alone. A backward is linear in its tangents, so what only missing ones flow into
 is zero; computed from zeros it would be NaN wherever a local derivative is infinite.
+`spent_parts` says what such a backward uses up: two losses of one call can be differentiated one
+after the other as long as no part that reads saved values serves both, as in eager.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
+from operator import or_
 from typing import Any
 
 import torch
@@ -19,7 +23,7 @@ from .nodes import erase_dead, module_of
 from .recorder import contiguous_strides
 from .result import Partition
 
-__all__ = ["backward_without", "tangent_nodes"]
+__all__ = ["backward_without", "spent_parts", "tangent_nodes"]
 
 aten = torch.ops.aten
 
@@ -56,6 +60,39 @@ def backward_without(partition: Partition, missing: Collection[int]) -> GraphMod
             made[node] = copied
     erase_dead(graph)
     return module_of(graph, dict(backward.named_buffers()), "Backward")
+
+
+def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Parts of the backward that read saved values: (tangents that flow through it, saved read).
+
+    Eager's nodes free what they saved once they ran; nodes that the same tangents flow through are
+    one part here. What reads no saved value can run any number of times.
+    """
+    if partition.backward is None:
+        return ()
+    tangents = tangent_nodes(partition)
+    flows = {node: 1 << i for i, node in enumerate(tangents)}  # -> bits of the tangents in it
+    saved: dict[Node, int] = {}  # values of the forward -> bits of the saved ones they stem from
+    parts: dict[int, int] = {}
+    for node in partition.backward.graph.nodes:
+        if node.op == "output" or node in flows:
+            continue
+        if node.op == "placeholder":
+            saved[node] = 1 << len(saved)
+            continue
+        reads = functools.reduce(or_, (saved.get(part, 0) for part in node.all_input_nodes), 0)
+        flow = functools.reduce(or_, (flows.get(part, 0) for part in node.all_input_nodes), 0)
+        if not flow:
+            saved[node] = reads
+            continue
+        flows[node] = flow
+        if reads:
+            parts[flow] = parts.get(flow, 0) | reads
+    return tuple((_bits(flow), _bits(reads)) for flow, reads in parts.items())
+
+
+def _bits(mask: int) -> tuple[int, ...]:
+    return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
 
 
 def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection[int]) -> set[Node]:

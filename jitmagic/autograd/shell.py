@@ -19,7 +19,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward, NativeMissing
-from .partial import backward_without, tangent_nodes
+from .partial import backward_without, spent_parts, tangent_nodes
 from .result import FromInput, Output, Partition, Result, ViewOf
 
 __all__ = ["Once", "interpreted", "make_callable"]
@@ -92,6 +92,7 @@ def _signature(partition: Partition) -> dict[str, Any]:
     nodes = partition.forward.graph.nodes
     inputs = sum(node.op == "placeholder" for node in nodes)
     layouts = [node.meta["spec"] for node in tangent_nodes(partition)]
+    spent = spent_parts(partition)
     return {
         "inputs": inputs,
         "results": partition.results,
@@ -106,7 +107,31 @@ def _signature(partition: Partition) -> dict[str, Any]:
             for index, spec in zip(partition.tangents, layouts, strict=True)
         ),
         "reach": partition.reach,
+        "spent": spent,
+        "absent": _stand_ins(partition, spent),
     }
+
+
+def _stand_ins(
+    partition: Partition, spent: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+) -> tuple[torch.Tensor, ...]:
+    """Tensors in place of saved values that a backward does not read: of their shapes, with the
+    memory of one element. None where each backward reads all of them.
+    """
+    if partition.backward is None:
+        return ()
+    nodes = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
+    holders = nodes[: len(nodes) - len(partition.tangents)]
+    if not holders or spent == (
+        (tuple(range(len(partition.tangents))), tuple(range(len(holders)))),
+    ):
+        return ()
+    specs = [node.meta["spec"] for node in holders]
+    with torch.inference_mode(False), torch.no_grad():
+        return tuple(
+            torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)
+            for spec in specs
+        )
 
 
 def _output(output: Output) -> tuple[Any, ...]:

@@ -351,3 +351,90 @@ def test_a_gradient_that_only_missing_tangents_reach_is_none():
     compiled(a, b)[0].sum().backward()
     assert torch.equal(a.grad, torch.full((2,), 2.0))
     assert b.grad is None
+
+
+# ------------------------------------------------------------- one result after the other
+
+
+def separate(x, y, w):
+    """Two losses that share inputs but no saved value, one that shares all, one that reads none."""
+    shared = (x @ w).exp()
+    return shared * 2, shared * 3, (y * x).sin(), x + 1
+
+
+@pytest.mark.parametrize(
+    ("order", "works"),
+    [
+        ((0, 2, 3), True),
+        ((2, 0), True),
+        ((3, 3, 1), True),
+        ((0, 1), False),
+        ((2, 2), False),
+        ((2, 0, 2), False),
+    ],
+)
+def test_results_are_differentiated_one_after_the_other_as_in_eager(order, works):
+    def gradients(function):
+        inputs = t(3, 3), t(3, 3, scale=0.7), t(3, 3, scale=-0.4)
+        results, seen = function(*inputs), []
+        for index in order:
+            results[index].sum().backward()
+            seen.append([None if i.grad is None else i.grad.clone() for i in inputs])
+        return seen
+
+    compiled = jitmagic.jit(separate)
+    if not works:
+        for function in (separate, compiled):
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                gradients(function)
+        return
+    for mine, eager in zip(gradients(compiled), gradients(separate), strict=True):
+        for a, b in zip(mine, eager, strict=True):
+            assert (a is None) == (b is None)
+            assert a is None or torch.allclose(a, b)
+
+
+def test_a_retained_backward_uses_nothing_up():
+    x, y, w = t(3, 3), t(3, 3, scale=0.7), t(3, 3, scale=-0.4)
+    results = jitmagic.jit(separate)(x, y, w)
+    results[2].sum().backward(retain_graph=True)
+    results[0].sum().backward()
+    results[2].sum().backward()
+    others = [i.detach().requires_grad_() for i in (x, y, w)]
+    eager = separate(*others)
+    (eager[0] + 2 * eager[2]).sum().backward()
+    for ours, other in zip((x, y, w), others, strict=True):
+        assert torch.allclose(ours.grad, other.grad)
+    with pytest.raises(RuntimeError, match="a second time"):
+        results[2].sum().backward()
+
+
+def test_what_one_loss_saved_may_be_written_to_before_the_other_runs():
+    x = t(3, 4, grad=False)
+    actor, critic = t(4, 4), t(4, 4, scale=0.7)
+    first, second = jitmagic.jit(lambda x, a, c: ((x @ a).exp(), (x @ c).exp()))(x, actor, critic)
+    first.sum().backward(retain_graph=True)
+    with torch.no_grad():
+        first.zero_()
+    second.sum().backward()
+    assert torch.allclose(critic.grad, x.T @ (x @ critic).exp())
+
+
+def test_memory_that_only_one_loss_reads_is_freed_after_its_backward():
+    graph, inputs = lift(lambda x, y: ((x @ x).sin(), (y @ y).sin()), (t(3, 3), t(3, 3)))
+    parts = partition(trace_joint(graph, [spec_of(i) for i in inputs]))
+    plain, kept = interpreted(parts.forward), []
+
+    def forward(*args):
+        made = plain(*args)
+        kept.extend(weakref.ref(value) for value in made[parts.results :])
+        return made
+
+    first, second = make_callable(parts, forward)(*inputs)
+    held = len([ref for ref in kept if ref() is not None])
+    first.sum().backward()
+    gc.collect()
+    left = len([ref for ref in kept if ref() is not None])
+    assert 0 < left < held
+    second.sum().backward()
+    assert all(ref() is None for ref in kept)

@@ -1,0 +1,75 @@
+// What an AutogradFunction knows when it is made (jitmagic/autograd/shell.py describes it as tuples of integers):
+// shared by all the autograd nodes that it hangs on results.
+#pragma once
+
+#include "reading.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace jitmagic {
+
+struct GilGuard {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~GilGuard() { PyGILState_Release(state); }
+};
+
+// An owned reference, dropped with the GIL held (its holder always is).
+struct Ref {
+  PyObject* object = nullptr;
+  explicit Ref(PyObject* owned = nullptr) : object(owned) {}
+  Ref(Ref&& other) noexcept : object(std::exchange(other.object, nullptr)) {}
+  Ref(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object); }
+};
+
+struct Geometry {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+};
+
+struct Output {
+  enum Kind { kResult, kInput, kView } kind = kResult;
+  size_t index = 0;  // of the result or input; of a view: its base
+  bool of_input = false;
+  bool requires_grad = false;
+  Geometry view;
+};
+
+struct Tangent {
+  size_t result = 0;
+  Geometry layout;
+};
+
+// A part of the backward that all these tangents run through, and the saved tensors that it reads: running any
+// of them uses it up, as eager frees what a node of its graph has saved.
+struct Spent {
+  std::vector<size_t> tangents, saved;
+};
+
+// What is known when the function is made; shared by all its nodes.
+struct Signature {
+  PyObject* forward = nullptr;
+  PyObject* resolve = nullptr;  // (missing tangents) -> backward
+  std::map<std::vector<char>, PyObject*> backwards;  // by which tangents are given; set by the first use
+  PyObject* compile_failed = nullptr;
+  PyObject* double_backward = nullptr;
+  size_t inputs = 0, results = 0, intermediates = 0;
+  std::vector<Output> outputs;
+  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
+  std::vector<Tangent> tangents;
+  std::vector<std::vector<size_t>> reach;
+  std::vector<Spent> spent;
+  std::vector<PyObject*> absent;  // what stands for a saved tensor that is not read; empty: all always are
+
+  ~Signature();
+
+  // The backward executable for these tangents, a borrowed reference; nullptr with a Python error set.
+  PyObject* get_backward(const std::vector<char>& given);
+};
+
+// Throws through Python's error state where the description is malformed.
+void read_signature(PyObject* dict, Signature& s);
+
+}  // namespace jitmagic
