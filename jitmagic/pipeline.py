@@ -29,6 +29,7 @@ from .codegen.plan import Config, Plan
 from .errors import CompileFailed, FallbackWarning, Unsupported
 from .frame.handle import Handle, Skip
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
+from .graph.saved_hooks import hooks_set_aside
 from .graph.verify import verify as verify_graph
 from .guards.read import read_source
 from .loops.ir import LoopProgram
@@ -58,6 +59,11 @@ flatten = FlatCode.of
 
 def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
     """Compile one call's frame for every later call that passes the same guards."""
+    with hooks_set_aside():
+        return _compile_frame(handle, snapshot, record)
+
+
+def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
     options = handle.options
     with record.stage("trace") as stage:
         traced = stage.keep(_trace(handle, snapshot))

@@ -256,7 +256,18 @@ void attach_node(const std::shared_ptr<Signature>& signature, PyObject* const* a
     torch::autograd::set_history(result, shared);
     node->tangent_options.push_back(result.options());
   }
-  save(s, *node, args, made);
+  try {
+    save(s, *node, args, made);
+  } catch (python_error& error) {  // a hook of the user's: nothing that running as eager could make good
+    GilGuard gil;
+    error.restore();
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (PyObject_SetAttrString(value, "__jitmagic_from_hook__", Py_True) < 0) PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+    raise_python_error();
+  }
 }
 
 PyObject* make_view(const Output& output, const at::Tensor& base) {

@@ -109,6 +109,11 @@ class Handle:
         self.name = original.name
         self._flat, self._root = flat, root
         self._reason: str | None = None  # why calls without an entry run as eager
+        self._hooked: Family | None = (
+            family  # for whom its callees are hooked when it runs as eager
+        )
+        if library is not None and library.plain:
+            self._reason, self._hooked = f"eager: {library.plain}", None
         self._wasted = 0
         self._compiling_thread: int | None = None
         self._lock = threading.RLock()
@@ -214,7 +219,7 @@ class Handle:
             return self.original.run(values)
         if self._reason is None and self._compile_once(values):
             return continue_with(self.dispatcher, *values)
-        return self.original.run(values, self.family)
+        return self.original.run(values, self._hooked)
 
     def _compile_once(self, values: tuple[Any, ...]) -> bool:
         """Whether there is an entry for these values now."""
@@ -269,8 +274,10 @@ class Handle:
             _forget_entries(record)
 
     def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
-        """A graph raised. Eager says what the user should see, unless inputs may have changed."""
-        if entry.mutates:
+        """A graph raised. Eager says what the user should see, unless inputs may have changed or
+        what raised are hooks on saved tensors (checkpointing ends a second run so).
+        """
+        if entry.mutates or getattr(error, "__jitmagic_from_hook__", False):
             raise error
         result = self.original.run(values)
         if entry in self.dispatcher.entries:

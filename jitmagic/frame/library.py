@@ -1,8 +1,9 @@
-"""library: the functions of installed packages that the hook compiles all the same.
+"""library: the functions of installed packages that the hook looks at all the same.
 
 Everything else that is not the user's own runs as it is (skip.py). These are the inner loops of
 optimizers: pure arithmetic on lists of tensors, called with all they need as arguments. A frame of
-theirs is compiled whole or runs as eager; it is never cut in two.
+theirs is compiled whole or runs as eager; it is never cut in two. Of the others the hook must not
+look at what they call.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ __all__ = ["LibraryFunction", "library_function"]
 class LibraryFunction:
     """`varying`: float arguments that are data from the start, because schedulers change them.
 
-    Other floats become data once they were seen to change.
+    Other floats become data once they were seen to change. `plain`: why it runs as plain Python
+    with all that it calls; empty: it is compiled.
     """
 
     varying: frozenset[str] = frozenset()
+    plain: str = ""
 
 
 _STEP = LibraryFunction(frozenset({"lr"}))
@@ -34,6 +37,10 @@ _FUNCTIONS: Mapping[tuple[str, str], LibraryFunction] = {
     (f"torch.optim.{name}", f"{kind}_{name}"): _STEP
     for name in _OPTIMIZERS
     for kind in ("_single_tensor", "_multi_tensor")
+} | {
+    ("torch.utils.checkpoint", "checkpoint"): LibraryFunction(
+        plain="what it calls runs again in backward, as plain Python, and must save the same"
+    )
 }
 
 
