@@ -101,8 +101,34 @@ def placed(code: Iterable[Instruction], position: Position | None) -> Code:
 
 
 def load_const(value: object) -> Code:
-    """-> value. Any object can be a constant of a code object made at run time."""
-    return [Instruction("LOAD_CONST", value)]
+    """-> value. Any object will do: what cannot be hashed, or only by the user's own code, travels
+    in a box, because debuggers, profilers and IPython's tracebacks hash code objects."""
+    if _hashes_plainly(value):
+        return [Instruction("LOAD_CONST", value)]
+    return [Instruction("LOAD_CONST", _Box(value)), *load_attr("value")]
+
+
+class _Box:
+    """Hashes and compares by identity, whatever it holds."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+def _hashes_plainly(value: object) -> bool:
+    if isinstance(value, tuple):
+        return type(value) is tuple and all(map(_hashes_plainly, value))
+    return type(value).__hash__ is object.__hash__ or type(value) in _HASHED_BY_VALUE
+
+
+_HASHED_BY_VALUE = frozenset(
+    (
+        *(type(None), type(...), bool, int, float, complex, str, bytes),
+        *(types.CodeType, types.BuiltinFunctionType, types.MethodDescriptorType),
+    )
+)
 
 
 def load_fast(name: str, *, bound: bool = False) -> Code:

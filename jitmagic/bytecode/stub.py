@@ -7,7 +7,9 @@ signature and free variables whose whole body is
 
 with *args as a tuple, **kwargs as a dict, and the closure's cells themselves. The callee is a
 constant of the stub: it travels with `__code__`, needs no name in any namespace, and dies with it.
-Invariant: no other locals and no cells of its own, so every parameter is a plain bound slot.
+An exception on its way out is shown to `on_error`, which may take the stub's line out of the
+traceback. Invariant: no other locals and no cells of its own, so every parameter is a plain bound
+slot.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from . import build
 from .assemble import assemble
-from .instruction import Body, Instruction, Position
+from .instruction import Body, ExceptionRegion, Instruction, Position
 
 __all__ = ["call_stub"]
 
@@ -36,7 +38,11 @@ _KEPT_FLAGS = (
 )
 
 
-def call_stub(code: types.CodeType, callee: Callable[..., Any]) -> types.CodeType:
+def call_stub(
+    code: types.CodeType,
+    callee: Callable[..., Any],
+    on_error: Callable[[BaseException], None] | None = None,
+) -> types.CodeType:
     """Code with `code`'s signature and closure that returns `callee(*parameters, *cells)`."""
     body = Body(
         name=code.co_name,
@@ -56,8 +62,23 @@ def call_stub(code: types.CodeType, callee: Callable[..., Any]) -> types.CodeTyp
     call = build.push_callable_then(build.load_const(callee), *parameters, *cells)
     line = Position(code.co_firstlineno, code.co_firstlineno)
     instructions: list[Instruction] = [*build.prologue(body.freevars), *call, *build.return_value()]
+    if on_error is not None:
+        handler = _show_error(on_error)
+        body.regions.append(ExceptionRegion(call[0], call[-1], handler[0], 0))
+        instructions += handler
     body.instructions = build.placed(instructions, line)
     return assemble(body)
+
+
+def _show_error(on_error: Callable[[BaseException], None]) -> list[Instruction]:
+    """exception -> the same exception, raised on without another traceback entry."""
+    return [
+        *build.push_callable(build.load_const(on_error)),
+        *build.copy(3),
+        *build.call_function(1),
+        *build.pop_top(),
+        Instruction("RERAISE", 0),
+    ]
 
 
 def _docstring(code: types.CodeType) -> tuple[object, ...]:

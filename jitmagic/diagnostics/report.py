@@ -154,7 +154,10 @@ def _time_table(found: Explanation) -> Table:
 def text_report(found: Explanation) -> str:
     """The report as plain text, 100 columns."""
     out = io.StringIO()
-    console = Console(file=out, width=100, color_system=None, force_terminal=False)
+    # In a notebook rich would display the report by itself and leave `out` empty.
+    console = Console(
+        file=out, width=100, color_system=None, force_terminal=False, force_jupyter=False
+    )
     console.print(rich_report(found))
     return out.getvalue()
 

@@ -376,9 +376,13 @@ class Handle:
 
 def source_lines(code: CodeType) -> tuple[str, int, tuple[str, ...]]:
     """File, first line number and lines of a code object; none where the source is unknown."""
-    last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
-    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
-    return code.co_filename, code.co_firstlineno, tuple(line.rstrip("\n") for line in lines)
+    numbers = [line for *_, line in code.co_lines() if line]
+    last = max(numbers, default=code.co_firstlineno)
+    first = code.co_firstlineno
+    if code.co_name == "<module>":  # top-level code of a cell begins where its first statement does
+        first = min((line for line in numbers if line > first), default=first)
+    lines = linecache.getlines(code.co_filename)[first - 1 : last]
+    return code.co_filename, first, tuple(line.rstrip("\n") for line in lines)
 
 
 def _guards_of(record: CompileRecord) -> tuple[Guard, ...]:

@@ -21,6 +21,7 @@ from ..bytecode import call_stub
 from ..errors import TaggingError
 from ..options import Options
 from . import hook  # noqa: F401  # the native hook learns whom to ask
+from .blame import forget_stub
 from .handle import Compiler, Handle
 from .native import Dispatcher, ModuleCall, call_plainly
 from .skip import unsuitable
@@ -131,7 +132,7 @@ def _tag_function(
 def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionType:
     """A function like the given one, whose code is the call stub."""
     made = types.FunctionType(
-        call_stub(function.__code__, handle.dispatcher),
+        call_stub(function.__code__, handle.dispatcher, forget_stub),
         function.__globals__,
         function.__name__,
         function.__defaults__,

@@ -1,23 +1,25 @@
 """A cell's text as parts: definitions to tag, and runs of top-level code to compile.
 
 Comes in: Python source (IPython's own syntax already transformed). Goes out: `Part`s in order. A
-run of
-plain statements becomes the body of a synthetic function whose assigned names are all `global`, so
-that
-it reads and writes the notebook's namespace as the cell would, and can be traced like any function.
-The last expression's value is returned, which is what the notebook displays. Line numbers stay the
-cell's.
+run of plain statements becomes the body of a synthetic function whose assigned names are all
+`global`, so that it reads and writes the notebook's namespace as the cell would, and can be traced
+like any function. What means something else inside a function (`exec`, `locals`, magics, top-level
+`await`, annotations) stays a module's code. The last expression's value is returned, which is what
+the notebook displays. Line numbers are the source's, and the code calls itself a module's.
 """
 
 from __future__ import annotations
 
+import __future__
 import ast
+import inspect
 from dataclasses import dataclass
 from types import CodeType
 
-__all__ = ["Definition", "Part", "Plain", "Run", "split_cell"]
+__all__ = ["RUN_NAME", "Definition", "Part", "Plain", "Run", "future_flags", "split_cell"]
 
 RUN_NAME = "<cell>"
+_MODULE = "<module>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,14 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Imports and what else must run at module level as it stands."""
+    """Imports and what else must run at module level as it stands; `eval` gives its value."""
 
     code: CodeType
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its value has to be awaited."""
+        return bool(self.code.co_flags & inspect.CO_COROUTINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +52,33 @@ class Run:
 Part = Definition | Plain | Run
 
 
-def split_cell(source: str, filename: str) -> list[Part]:
-    """The parts of a cell; raises SyntaxError where Python would (top-level await included)."""
-    tree = ast.parse(source, filename)
+def split_cell(source: str, filename: str, flags: int = 0, first_line: int = 1) -> list[Part]:
+    """The parts of a cell whose text begins on line `first_line` of the file. `flags`: the
+    `__future__` features that are on. Raises SyntaxError as Python does, statement by statement.
+    """
+    tree = ast.parse("\n" * (first_line - 1) + source, filename)
+    flags |= future_flags(source)
     groups: list[list[ast.stmt]] = []
     for statement in tree.body:
+        _compile([statement], filename, flags)  # a function's body would allow `return`
         if groups and _joins(groups[-1][-1], statement):
             groups[-1].append(statement)
         else:
             groups.append([statement])
-    return [_part(group, filename, last=group is groups[-1]) for group in groups]
+    if groups and _kind(groups[-1][-1]) == "plain" and len(groups[-1]) > 1:
+        groups.append([groups[-1].pop()])  # its value may be the cell's
+    return [_part(group, filename, flags, last=group is groups[-1]) for group in groups]
+
+
+def future_flags(source: str) -> int:
+    """The compiler flags that the source's own `from __future__ import`s set."""
+    flags = 0
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            for alias in statement.names:
+                feature = getattr(__future__, alias.name, None)
+                flags |= getattr(feature, "compiler_flag", 0)
+    return flags
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -69,31 +93,60 @@ def _kind(statement: ast.stmt) -> str:
     return "run"
 
 
+_NAMESPACE_READERS = frozenset({"dir", "eval", "exec", "get_ipython", "globals", "locals", "vars"})
+_MODULE_ONLY = (ast.AnnAssign, ast.Global, ast.Await, ast.AsyncFor, ast.AsyncWith)
+
+
 def _needs_module_level(statement: ast.stmt) -> bool:
-    """Annotated names and `global` mean something else, or nothing, inside a function."""
-    found = (ast.AnnAssign, ast.Global)
-    return any(isinstance(node, found) for node in ast.walk(statement))
+    """Whether something in it means something else, or nothing, inside a function."""
+    return any(
+        isinstance(node, _MODULE_ONLY)
+        or (isinstance(node, ast.Name) and node.id in _NAMESPACE_READERS)
+        or (isinstance(node, ast.ImportFrom) and node.names[0].name == "*")
+        or (isinstance(node, ast.comprehension) and node.is_async)
+        for node in ast.walk(statement)
+    )
 
 
 def _joins(before: ast.stmt, statement: ast.stmt) -> bool:
     return _kind(before) == _kind(statement) != "definition"
 
 
-def _part(group: list[ast.stmt], filename: str, *, last: bool) -> Part:
+def _part(group: list[ast.stmt], filename: str, flags: int, *, last: bool) -> Part:
     kind = _kind(group[0])
     if kind == "run":
-        module = _compile([_as_function(group, returns=last)], filename)
-        return Run(next(part for part in module.co_consts if isinstance(part, CodeType)))
-    code = _compile(group, filename)
+        module = _compile([_as_function(group, returns=last)], filename, flags)
+        return Run(_as_module(next(c for c in module.co_consts if isinstance(c, CodeType))))
     if kind == "plain":
-        return Plain(code)
+        return Plain(_compile(group, filename, flags, evaluates=last))
     assert isinstance(group[0], _DEFINITIONS)
-    return Definition(code, group[0].name)
+    return Definition(_compile(group, filename, flags), group[0].name)
 
 
-def _compile(statements: list[ast.stmt], filename: str) -> CodeType:
-    module = ast.Module(statements, type_ignores=[])
-    return compile(ast.fix_missing_locations(module), filename, "exec", dont_inherit=True)
+def _compile(
+    statements: list[ast.stmt], filename: str, flags: int, *, evaluates: bool = False
+) -> CodeType:
+    flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    if evaluates and isinstance(statements[0], ast.Expr):
+        tree: ast.AST = ast.Expression(statements[0].value)
+    else:
+        tree = ast.fix_missing_locations(ast.Module(statements, type_ignores=[]))
+    mode = "eval" if isinstance(tree, ast.Expression) else "exec"
+    made: CodeType = compile(tree, filename, mode, flags, dont_inherit=True)
+    return made
+
+
+def _as_module(code: CodeType, inside: str = f"{RUN_NAME}.<locals>.") -> CodeType:
+    """The function's code under the names that a module's code and what it defines would have."""
+    name = _MODULE if code.co_name == RUN_NAME else code.co_name
+    return code.replace(
+        co_name=name,
+        co_qualname=_MODULE if name == _MODULE else code.co_qualname.removeprefix(inside),
+        co_consts=tuple(
+            _as_module(constant) if isinstance(constant, CodeType) else constant
+            for constant in code.co_consts
+        ),
+    )
 
 
 def _as_function(statements: list[ast.stmt], *, returns: bool) -> ast.FunctionDef:
@@ -111,7 +164,7 @@ def _as_function(statements: list[ast.stmt], *, returns: bool) -> ast.FunctionDe
     )
     if "type_params" in ast.FunctionDef._fields:
         setattr(function, "type_params", [])  # noqa: B010 - 3.11's class has no such field
-    return ast.copy_location(function, statements[0])
+    return ast.copy_location(function, ast.Pass(lineno=1, col_offset=0))  # as of any module's code
 
 
 class _Names(ast.NodeVisitor):
@@ -128,6 +181,13 @@ class _Names(ast.NodeVisitor):
         self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     ) -> None:
         self.found.add(node.name)
+        outside = [*node.decorator_list]
+        if isinstance(node, ast.ClassDef):
+            outside += [*node.bases, *(keyword.value for keyword in node.keywords)]
+        else:
+            outside += _defaults(node.args)
+        for expression in outside:
+            self.visit(expression)
 
     visit_AsyncFunctionDef = visit_FunctionDef
     visit_ClassDef = visit_FunctionDef
@@ -162,7 +222,13 @@ class _Names(ast.NodeVisitor):
     visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """A scope of its own."""
+        for expression in _defaults(node.args):
+            self.visit(expression)
+
+
+def _defaults(arguments: ast.arguments) -> list[ast.expr]:
+    """Evaluated where the function is defined."""
+    return [*arguments.defaults, *(value for value in arguments.kw_defaults if value is not None)]
 
 
 def _assigned(statements: list[ast.stmt]) -> set[str]:

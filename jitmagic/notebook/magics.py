@@ -1,31 +1,38 @@
 """%load_ext jitmagic: the %%compile cell magic. The one file that imports IPython.
 
 `%%compile` runs a cell with its functions and classes tagged and its top-level tensor code
-compiled. What it does to the notebook is undone by `%unload_ext jitmagic`: tagged names get their
-plain selves back, the magic is gone, no hook stays behind.
+compiled; what the cell does, shows and raises is what it would without. What it does to the
+notebook is undone by `%unload_ext jitmagic`: tagged names get their plain selves back, the magic
+is gone, no hook stays behind.
 """
 
 from __future__ import annotations
 
+import __future__
 import argparse
+import ast
+import linecache
 import shlex
 import sys
 import time
-from collections.abc import Callable
+import warnings
+import weakref
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 import torch
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, magics_class, output_can_be_silenced
 from IPython.display import display
 
-from ..api import jit, original_of, prepare
+from ..api import handle_of, jit, original_of, prepare, untag
 from ..diagnostics.explain import Explanation, explanation_of
-from ..errors import OptionError, TaggingError
+from ..errors import TaggingError
 from ..options import BACKENDS, MODES
-from .cell import Definition, Plain, Run, split_cell
+from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .display import CellReport
 
 __all__ = ["CompileMagics", "load", "unload"]
@@ -34,21 +41,49 @@ Tagged = Callable[..., Any]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Usage errors are IPython's, one line, no exit."""
+    """Usage errors are IPython's, no exit."""
 
     def error(self, message: str) -> Any:
         raise UsageError(f"%%compile: {message}\n{self.format_usage().strip()}")
 
 
+_USAGE = (
+    "%%%%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--time]"
+    "   (%%%%compile? tells more)"
+)
+
+
 def _parser() -> _Parser:
-    parser = _Parser(prog="%%compile", add_help=False, allow_abbrev=False)
+    parser = _Parser(prog="%%compile", usage=_USAGE, add_help=False, allow_abbrev=False)
     parser.add_argument("--mode", choices=MODES, default="default")
-    parser.add_argument("--backend", default="native", help=", ".join(BACKENDS) + " or a name")
+    parser.add_argument("--backend", default="native")
     parser.add_argument("--fullgraph", action="store_true")
     parser.add_argument("--dynamic", action="store_true", default=None)
     parser.add_argument("--explain", action="store_true")
     parser.add_argument("--time", action="store_true")
     return parser
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What a cell tagged: a function or module class by its name, or methods of a plain class."""
+
+    name: str
+    target: weakref.ref[Any]
+    methods: tuple[tuple[str, weakref.ref[Any]], ...] = ()
+
+    def remove(self, namespace: dict[str, Any]) -> None:
+        """Put the plain self back, unless the user rebound the name."""
+        target = self.target()
+        if target is None:
+            return
+        for name, method in self.methods:
+            if (tagged := vars(target).get(name)) is not None and tagged is method():
+                setattr(target, name, original_of(tagged))
+        if not self.methods and isinstance(target, type):
+            untag(target)
+        elif not self.methods and namespace.get(self.name) is target:
+            namespace[self.name] = original_of(target)
 
 
 @magics_class
@@ -59,26 +94,35 @@ class CompileMagics(Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        self.tagged: dict[str, object] = {}
+        self.marks: list[_Mark] = []
 
+    @output_can_be_silenced
     @cell_magic
     def compile(self, line: str, cell: str) -> Any:
-        """%%compile [--mode M --backend B --fullgraph --dynamic --explain --time]"""
+        """Run the cell with its functions, classes and top-level tensor code compiled.
+
+            %%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--time]
+
+        --mode M       default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs
+        --backend B    native, aot_eager, eager, or the name of a callable in the notebook
+        --fullgraph    raise an error where a graph breaks
+        --dynamic      accepted; for now each new shape is compiled anew
+        --explain      show what was captured, where graphs break and why, and the kernels
+        --time         show how long the cell took, and how much of it was compiling
+
+        Functions and classes that the cell defines stay compiled in later cells, until they are
+        defined anew or `%unload_ext jitmagic`. Everything else is as without %%compile: names,
+        output, the value of the last line, errors. `jitmagic.jit` has the same options in Python.
+        """
+        __tracebackhide__ = True
         options = self._options(line)
         show, clock = options.pop("explain"), options.pop("time")
         source = self.shell.transform_cell(cell)
-        filename = self.shell.compile.cache(source, self.shell.execution_count, cell)
-        started = time.perf_counter()
-        value, ran = self._run(source, filename, options)
-        seconds = time.perf_counter() - started
-        found = [explanation_of(target) for target in ran]
-        if clock:
-            display(CellReport(seconds, sum(_compile_seconds(e) for e in found)))
-        if show:
-            for explanation in found:
-                if explanation.graph_count or explanation.graph_break_count:
-                    display(explanation)
-        return value
+        filename = self._cache(_file_text(line, source))
+        parts = _split(self.shell, source, filename)
+        self.shell.compile.flags |= future_flags(source)  # later cells have them too
+        running = self._run(parts, filename, options, show=show, clock=clock)
+        return running if _awaits(parts) else _finish(running)  # see _Reader for the await
 
     def _options(self, line: str) -> dict[str, Any]:
         try:
@@ -89,57 +133,122 @@ class CompileMagics(Magics):
         if options["backend"] not in BACKENDS:
             named = self.shell.user_ns.get(options["backend"])
             if not callable(named):
-                raise UsageError(str(OptionError("backend", options["backend"], BACKENDS)))
+                raise UsageError(
+                    f"%%compile: unknown backend {options['backend']!r}; known: "
+                    f"{', '.join(BACKENDS)}, or the name of a callable in the notebook"
+                )
             options["backend"] = named
         return options
 
-    def _run(self, source: str, filename: str, options: dict[str, Any]) -> tuple[Any, list[Tagged]]:
+    def _cache(self, source: str) -> str:
+        """A file name under which tracebacks, inspect and debuggers find the cell's own lines."""
+        name = sys._getframe(3).f_code.co_filename  # compile, run_cell_magic, the cell
+        if linecache.getline(name, 1).startswith((_CALL, f"await {_CALL}", _HEAD)):
+            lines = [f"{line}\n" for line in source.splitlines()]
+            linecache.cache[name] = (len(source), None, lines, name)
+            return name
+        history = self.shell.history_manager
+        number = len(history.input_hist_raw) - 1 if history is not None else 0
+        return self.shell.compile.cache(source, number, source)
+
+    async def _run(
+        self, parts: list[Part], filename: str, options: dict[str, Any], *, show: bool, clock: bool
+    ) -> Any:
+        """The cell's value; asynchronous only where a part is."""
+        __tracebackhide__ = True
         namespace = self.shell.user_ns
+        tagger = _Tagger(filename, options)
         value: Any = None
         ran: list[Tagged] = []
-        for part in split_cell(source, filename):
+        started = time.perf_counter()
+        for part in parts:
             if isinstance(part, Run):
-                target = jit(FunctionType(part.code, namespace), **options)
+                target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME))
                 value = target()
                 ran.append(target)
                 continue
-            exec(part.code, namespace)
+            value = eval(part.code, namespace)
             if isinstance(part, Definition):
-                ran += self._tag(part.name, options)
-            assert isinstance(part, (Definition, Plain))
-        return value, ran
+                ran += self._tag(part.name, tagger)
+            elif isinstance(part, Plain) and part.is_async:
+                value = await value
+        self._report(ran, time.perf_counter() - started, show=show, clock=clock)
+        return value
 
-    def _tag(self, name: str, options: dict[str, Any]) -> list[Tagged]:
+    def _report(self, ran: list[Tagged], seconds: float, *, show: bool, clock: bool) -> None:
+        found = [explanation_of(target) for target in ran] if show or clock else []
+        if clock:
+            display(CellReport(seconds, sum(_compile_seconds(e) for e in found)))
+        if show:
+            for explanation in found:
+                if explanation.graph_count or explanation.graph_break_count:
+                    display(explanation)
+
+    def _tag(self, name: str, tagger: _Tagger) -> list[Tagged]:
         """Tag what a definition bound, if it is something that can be tagged."""
         defined = self.shell.user_ns[name]
         if isinstance(defined, type) and not issubclass(defined, torch.nn.Module):
-            return _tag_methods(defined, options)
-        if not isinstance(defined, (type, FunctionType)):
-            return []
-        try:
-            tagged = jit(defined, **options)
-        except TaggingError as error:  # a generator, say: it stays what it is
-            print(f"%%compile: {name} runs as it is: {error}", file=sys.stderr)
+            methods = _tag_methods(defined, tagger)
+            found = tuple((name, weakref.ref(method)) for name, method in methods.items())
+            if found:
+                self._mark(_Mark(name, weakref.ref(defined), found))
+            return list(methods.values())
+        if not isinstance(defined, (type, FunctionType)) or handle_of(defined) is not None:
+            return []  # an object of a decorator's, or tagged by the user as the user wants it
+        tagged = tagger.tag_or_tell(defined, name)
+        if tagged is None:
             return []
         self.shell.user_ns[name] = tagged
-        self.tagged[name] = tagged
+        self._mark(_Mark(name, weakref.ref(tagged)))
         return [tagged]
 
+    def _mark(self, mark: _Mark) -> None:
+        self.marks = [m for m in self.marks if m.target() is not None]
+        self.marks.append(mark)
+
     def restore(self) -> None:
-        """Give every tagged name its plain self back, unless the user rebound it."""
-        for name, tagged in self.tagged.items():
-            if self.shell.user_ns.get(name) is tagged:
-                self.shell.user_ns[name] = original_of(tagged)
-        self.tagged.clear()
+        """Give everything tagged its plain self back, unless the user rebound it."""
+        for mark in self.marks:
+            mark.remove(self.shell.user_ns)
+        self.marks.clear()
 
 
-def _tag_methods(cls: type, options: dict[str, Any]) -> list[Tagged]:
+@dataclass(slots=True)
+class _Tagger:
+    """Tags with one cell's options; what jit warns of is said once, and of the cell."""
+
+    filename: str
+    options: dict[str, Any]
+    told: bool = False
+
+    def tag(self, target: Any) -> Any:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tagged = jit(target, **self.options)
+        for warning in caught if not self.told else ():
+            warnings.warn_explicit(warning.message, warning.category, self.filename, 1)
+        self.told = True
+        return tagged
+
+    def tag_or_tell(self, target: Any, name: str) -> Any:
+        """None, and a word about it, for what cannot be tagged: a generator, say."""
+        try:
+            return self.tag(target)
+        except TaggingError as error:
+            print(f"%%compile: {name} runs as it is: {error}", file=sys.stderr)
+            return None
+
+
+def _tag_methods(cls: type, tagger: _Tagger) -> dict[str, Tagged]:
     """Plain methods of a plain class; special methods stay as they are."""
-    made: list[Tagged] = []
+    made: dict[str, Tagged] = {}
     for name, method in list(vars(cls).items()):
-        if isinstance(method, FunctionType) and not name.startswith("__"):
-            setattr(cls, name, jit(method, **options))
-            made.append(getattr(cls, name))
+        if not isinstance(method, FunctionType) or name.startswith("__") or handle_of(method):
+            continue
+        tagged = tagger.tag_or_tell(method, f"{cls.__qualname__}.{name}")
+        if tagged is not None:
+            setattr(cls, name, tagged)
+            made[name] = tagged
     return made
 
 
@@ -147,22 +256,89 @@ def _compile_seconds(explanation: Explanation) -> float:
     return sum(seconds for _, seconds in explanation.compile_times)
 
 
-_LOADED: dict[int, CompileMagics] = {}
+_HEAD = "'%%compile"
+_FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+
+
+def _file_text(line: str, source: str) -> str:
+    """The cell as tracebacks show it: the magic's line, as a string, is a line that parses."""
+    return f"{f'%%compile {line}'.strip()!r}\n{source}"
+
+
+def _split(shell: InteractiveShell, source: str, filename: str) -> list[Part]:
+    return split_cell(source, filename, shell.compile.flags & _FUTURE, first_line=2)
+
+
+def _finish(running: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that awaits nothing."""
+    __tracebackhide__ = True
+    try:
+        running.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the cell awaits, but no part of it does")
+
+
+# ------------------------------------------------------------------------- before the cell is run
+
+_CALL = "get_ipython().run_cell_magic('compile', "
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """An input transformer that looks into %%compile cells before they run: IPython awaits one
+    with a top-level `await`, and refuses one with a syntax error as it refuses any cell."""
+
+    shell: weakref.ref[InteractiveShell]
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        shell = self.shell()
+        if shell is None or len(lines) != 1 or not lines[0].startswith(_CALL):
+            return lines
+        call = ast.parse(lines[0].strip(), mode="eval").body
+        assert isinstance(call, ast.Call)
+        line, body = (ast.literal_eval(argument) for argument in call.args[1:])
+        source = shell.transform_cell(body)
+        try:
+            parts = _split(shell, source, _UNNAMED)
+        except SyntaxError as error:
+            text = _file_text(line, source)
+            error.filename = shell.compile.cache(text, shell.execution_count, text)
+            raise
+        return [f"await {lines[0]}"] if _awaits(parts) else lines
+
+
+_UNNAMED = "<%%compile>"
+
+
+def _awaits(parts: list[Part]) -> bool:
+    return any(isinstance(part, Plain) and part.is_async for part in parts)
+
+
+# --------------------------------------------------------------------------------- load and unload
+
+_LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 
 def load(shell: InteractiveShell) -> None:
     """%load_ext jitmagic"""
+    unload(shell)
     magics = CompileMagics(shell)
     shell.register_magics(magics)
-    _LOADED[id(shell)] = magics
+    reader = _Reader(weakref.ref(shell))
+    shell.input_transformers_post.append(reader)
+    _LOADED[id(shell)] = magics, reader
     prepare()
 
 
 def unload(shell: InteractiveShell) -> None:
     """%unload_ext jitmagic"""
-    magics = _LOADED.pop(id(shell), None)
-    if magics is None:
+    loaded = _LOADED.pop(id(shell), None)
+    if loaded is None:
         return
+    magics, reader = loaded
     magics.restore()
+    if reader in shell.input_transformers_post:
+        shell.input_transformers_post.remove(reader)
     shell.magics_manager.magics["cell"].pop("compile", None)
     shell.magics_manager.registry.pop("CompileMagics", None)

@@ -1,0 +1,45 @@
+"""blame: tracebacks that show the user's frames once each, and nothing of ours.
+
+Comes in: an exception on its way out of a call stub; its traceback begins with the stub's own
+entry. Goes out: the same exception, its traceback as eager's would be: without the stub, without
+what stands between the stub and the frame that runs as plain Python, and, when a compile raised
+it on purpose or was interrupted (fullgraph=True, Ctrl-C), without all that goes on in there. What
+nobody meant to raise keeps its inner frames: it is a mistake of jitmagic's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from ..errors import JitmagicError, JitmagicWarning
+from .original import Original
+
+__all__ = ["forget_stub"]
+
+_PACKAGE = str(Path(__file__).parents[1])
+_PLAIN = Original.run.__code__
+
+
+def forget_stub(error: BaseException) -> None:
+    """Edit: the traceback of an exception that a call stub passes on."""
+    if error.__traceback__ is not None:
+        shown = _behind(error.__traceback__)
+        meant = isinstance(error, JitmagicError | JitmagicWarning)
+        hidden = _is_ours(shown) and (meant or not isinstance(error, Exception))
+        error.__traceback__ = None if hidden else shown
+
+
+def _behind(stub: TracebackType) -> TracebackType | None:
+    """What the user has to see of the entries behind the stub's."""
+    shown = stub.tb_next
+    entry = shown
+    while entry is not None:  # stubs further in have shown theirs already: what is left is ours
+        entry, code = entry.tb_next, entry.tb_frame.f_code
+        if code is _PLAIN:
+            shown = entry
+    return shown
+
+
+def _is_ours(entry: TracebackType | None) -> bool:
+    return entry is not None and entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)
