@@ -19,7 +19,7 @@ from typing import TextIO
 
 from .records import CompileRecord, StageRecord, watchers
 
-__all__ = ["AFTER", "Progress", "install", "uninstall"]
+__all__ = ["AFTER", "Progress", "install", "new_wait", "uninstall"]
 
 AFTER = 0.3  # seconds of silence
 EVERY = 0.2  # seconds between two looks at what is going on
@@ -39,7 +39,7 @@ class Progress:
         self._changed = threading.Condition()
         self._open: list[tuple[CompileRecord, StageRecord]] = []
         self._since = 0.0
-        self._ended = -PAUSE
+        self._ended = float("-inf")
         self._shown = 0
         self._ticker: threading.Thread | None = None
 
@@ -49,6 +49,12 @@ class Progress:
                 self._begin(record, stage)
             else:
                 self._end(stage)
+
+    def new_wait(self) -> None:
+        """What is compiled from now on is waited for anew: a notebook's cell begins."""
+        with self._changed:
+            if not self._open:
+                self._ended = float("-inf")
 
     def _begin(self, record: CompileRecord, stage: StageRecord) -> None:
         now = self._clock()
@@ -122,6 +128,11 @@ def install() -> None:
     """Watch compiles from now on (done when jitmagic is imported)."""
     if _progress not in watchers:
         watchers.append(_progress)
+
+
+def new_wait(*_: object) -> None:
+    """A cell begins (IPython's event): its compiles are no longer one wait with those before."""
+    _progress.new_wait()
 
 
 def uninstall() -> None:

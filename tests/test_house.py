@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     | {"codegen", "runtime"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode"},
     "diagnostics": BASE | {"records", "api", "guards", "trace", "loops", "frame"},
-    "notebook": BASE | {"api", "diagnostics"},
+    "notebook": BASE | {"api", "diagnostics", "progress"},
     "__init__": BASE | {"api", "progress", "diagnostics", "notebook"},
 }
 LEAVES = {  # heavy optional packages, and the one file that may import each

@@ -39,7 +39,8 @@ def headline(found: Explanation) -> str:
         _count(len(found.kernels), "kernel"),
         _count(len(found.externs), "ATen call") + " left whole",
     ]
-    cached = f", {found.cache_hits} kernels from the disk cache" if found.cache_hits else ""
+    hits = _count(found.cache_hits, "kernel")
+    cached = f", {hits} from the disk cache" if found.cache_hits else ""
     return f"{', '.join(parts)}; compiled in {found.seconds:.2f} s{cached}"
 
 

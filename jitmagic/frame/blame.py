@@ -26,7 +26,9 @@ def forget_stub(error: BaseException) -> None:
     if error.__traceback__ is not None:
         shown = _behind(error.__traceback__)
         meant = isinstance(error, JitmagicError | JitmagicWarning)
-        hidden = _is_ours(shown) and (meant or not isinstance(error, Exception))
+        hidden = (
+            shown is not None and _is_ours(shown) and (meant or not isinstance(error, Exception))
+        )
         error.__traceback__ = None if hidden else shown
 
 
@@ -41,5 +43,5 @@ def _behind(stub: TracebackType) -> TracebackType | None:
     return shown
 
 
-def _is_ours(entry: TracebackType | None) -> bool:
-    return entry is not None and entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+def _is_ours(entry: TracebackType) -> bool:
+    return entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)

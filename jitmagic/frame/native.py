@@ -10,8 +10,6 @@ namespaces and nothing that can be held weakly.
 from __future__ import annotations
 
 import sys
-import types
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,6 +33,7 @@ from ..guards.guard import (
     TensorMatch,
     TypeIs,
     ValueEquals,
+    can_be_weak,
 )
 from ..guards.source import (
     Argument,
@@ -233,7 +232,7 @@ def _check(guard: Guard, register: int) -> Step:
         case ValueEquals(value=value) if is_constant(value):
             return ("EQUALS", register, value)
         case IdentityIs(value=value) | ValueEquals(value=value):
-            return ("IS_WEAK" if _can_be_weak(value) else "IS", register, value)
+            return ("IS_WEAK" if can_be_weak(value) else "IS", register, value)
         case InRange(low=low, high=high):
             return ("IN_RANGE", register, low, high)
         case LengthIs(length=length):
@@ -281,14 +280,3 @@ def is_constant(value: object) -> bool:
 
 def _exact(name: str) -> str:
     return name if type(name) is str else str.__str__(name)
-
-
-def _can_be_weak(value: object) -> bool:
-    """Bound methods die at once when held weakly; they are made anew for every access."""
-    if isinstance(value, types.MethodType | types.MethodWrapperType):
-        return False
-    try:
-        weakref.ref(value)
-    except TypeError:
-        return False
-    return True

@@ -25,6 +25,8 @@ wants.
 
 from __future__ import annotations
 
+import types
+import weakref
 from dataclasses import dataclass, field
 
 from ..errors import UserLine
@@ -32,6 +34,7 @@ from ..spec import TensorSpec
 from .source import Source
 
 __all__ = [
+    "GONE",
     "CellEmpty",
     "DictKeysAre",
     "DifferentObject",
@@ -49,7 +52,39 @@ __all__ = [
     "TensorMatch",
     "TypeIs",
     "ValueEquals",
+    "can_be_weak",
 ]
+
+
+class _Gone:
+    """What is left of an object that died: no other object is it."""
+
+    def __repr__(self) -> str:
+        return "an object that is gone"
+
+
+GONE = _Gone()
+
+
+class _Ref(weakref.ref):  # type: ignore[type-arg]
+    """Ours; a plain weakref.ref may be what the user's variable holds."""
+
+    __slots__ = ()
+
+
+def can_be_weak(value: object) -> bool:
+    """Bound methods die at once when held weakly; they are made anew for every access."""
+    if isinstance(value, types.MethodType | types.MethodWrapperType):
+        return False
+    try:
+        weakref.ref(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _weakly(value: object) -> object:
+    return value if isinstance(value, _Ref) or not can_be_weak(value) else _Ref(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +115,23 @@ class ValueEquals(Guard):
 
 @dataclass(frozen=True, slots=True)
 class IdentityIs(Guard):
-    """Held weakly by the native check where the object allows it; never compared by value."""
+    """Held weakly where the object allows it, here and by the native check: a function that was
+    defined anew must not live on in the journal. Never compared by value.
+    """
 
     source: Source
-    value: object = field(hash=False)
+    held: object = field(hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held", _weakly(self.held))
+
+    @property
+    def value(self) -> object:
+        """The object, or `GONE`."""
+        if not isinstance(self.held, _Ref):
+            return self.held
+        value = self.held()
+        return GONE if value is None else value
 
 
 @dataclass(frozen=True, slots=True)

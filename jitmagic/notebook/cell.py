@@ -9,8 +9,8 @@ the notebook displays. Line numbers are the source's, and the code calls itself 
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import inspect
 from dataclasses import dataclass
@@ -44,9 +44,10 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Top-level statements as the code of a function without parameters."""
+    """Top-level statements, the first on `line`, as the code of a function without parameters."""
 
     code: CodeType
+    line: int
 
 
 Part = Definition | Plain | Run
@@ -116,7 +117,8 @@ def _part(group: list[ast.stmt], filename: str, flags: int, *, last: bool) -> Pa
     kind = _kind(group[0])
     if kind == "run":
         module = _compile([_as_function(group, returns=last)], filename, flags)
-        return Run(_as_module(next(c for c in module.co_consts if isinstance(c, CodeType))))
+        code = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
+        return Run(_as_module(code), group[0].lineno)
     if kind == "plain":
         return Plain(_compile(group, filename, flags, evaluates=last))
     assert isinstance(group[0], _DEFINITIONS)
@@ -128,7 +130,7 @@ def _compile(
 ) -> CodeType:
     flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     if evaluates and isinstance(statements[0], ast.Expr):
-        tree: ast.AST = ast.Expression(statements[0].value)
+        tree: ast.Expression | ast.Module = ast.Expression(statements[0].value)
     else:
         tree = ast.fix_missing_locations(ast.Module(statements, type_ignores=[]))
     mode = "eval" if isinstance(tree, ast.Expression) else "exec"

@@ -7,8 +7,8 @@ is gone, no hook stays behind.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import argparse
 import ast
 import linecache
@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from IPython.core.error import UsageError
@@ -30,8 +30,9 @@ from IPython.display import display
 
 from ..api import handle_of, jit, original_of, prepare, untag
 from ..diagnostics.explain import Explanation, explanation_of
-from ..errors import TaggingError
+from ..errors import JitmagicError, TaggingError
 from ..options import BACKENDS, MODES
+from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .display import CellReport
 
@@ -118,10 +119,11 @@ class CompileMagics(Magics):
         options = self._options(line)
         show, clock = options.pop("explain"), options.pop("time")
         source = self.shell.transform_cell(cell)
-        filename = self._cache(_file_text(line, source))
+        caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
+        filename = self._cache(_file_text(line, source), caller.co_filename)
         parts = _split(self.shell, source, filename)
         self.shell.compile.flags |= future_flags(source)  # later cells have them too
-        running = self._run(parts, filename, options, show=show, clock=clock)
+        running = self._run(parts, _Tagger(filename, options), show=show, clock=clock)
         return running if _awaits(parts) else _finish(running)  # see _Reader for the await
 
     def _options(self, line: str) -> dict[str, Any]:
@@ -140,9 +142,9 @@ class CompileMagics(Magics):
             options["backend"] = named
         return options
 
-    def _cache(self, source: str) -> str:
-        """A file name under which tracebacks, inspect and debuggers find the cell's own lines."""
-        name = sys._getframe(3).f_code.co_filename  # compile, run_cell_magic, the cell
+    def _cache(self, source: str, name: str) -> str:
+        """A file name under which tracebacks, inspect and debuggers find the cell's own lines:
+        `name`, if that is a cell that consists of this magic."""
         if linecache.getline(name, 1).startswith((_CALL, f"await {_CALL}", _HEAD)):
             lines = [f"{line}\n" for line in source.splitlines()]
             linecache.cache[name] = (len(source), None, lines, name)
@@ -151,20 +153,20 @@ class CompileMagics(Magics):
         number = len(history.input_hist_raw) - 1 if history is not None else 0
         return self.shell.compile.cache(source, number, source)
 
-    async def _run(
-        self, parts: list[Part], filename: str, options: dict[str, Any], *, show: bool, clock: bool
-    ) -> Any:
+    async def _run(self, parts: list[Part], tagger: _Tagger, *, show: bool, clock: bool) -> Any:
         """The cell's value; asynchronous only where a part is."""
         __tracebackhide__ = True
         namespace = self.shell.user_ns
-        tagger = _Tagger(filename, options)
         value: Any = None
         ran: list[Tagged] = []
         started = time.perf_counter()
         for part in parts:
             if isinstance(part, Run):
                 target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME))
-                value = target()
+                try:
+                    value = target()
+                except (JitmagicError, KeyboardInterrupt) as error:
+                    _raise_on_the_cell(error, part, tagger.filename)
                 ran.append(target)
                 continue
             value = eval(part.code, namespace)
@@ -237,6 +239,23 @@ class _Tagger:
         except TaggingError as error:
             print(f"%%compile: {name} runs as it is: {error}", file=sys.stderr)
             return None
+
+
+def _raise_on_the_cell(
+    error: JitmagicError | KeyboardInterrupt, part: Run, filename: str
+) -> NoReturn:
+    """Raise it on; where no frame of the user's is in its traceback, for nothing ran yet, from the
+    cell's line: IPython never hides the last frame, and that would be ours.
+    """
+    __tracebackhide__ = True
+    ours = error.__traceback__
+    if ours is None or ours.tb_next is not None:
+        raise error
+    where = getattr(error, "where", None)
+    line = where.lineno if where and where.filename == filename else part.line
+    code = compile("\n" * (line - 1) + "raise error", filename, "exec")
+    exec(code, {"error": error.with_traceback(None)})
+    raise AssertionError("raised above")
 
 
 def _tag_methods(cls: type, tagger: _Tagger) -> dict[str, Tagged]:
@@ -327,6 +346,7 @@ def load(shell: InteractiveShell) -> None:
     shell.register_magics(magics)
     reader = _Reader(weakref.ref(shell))
     shell.input_transformers_post.append(reader)
+    shell.events.register("pre_run_cell", new_wait)
     _LOADED[id(shell)] = magics, reader
     prepare()
 
@@ -340,5 +360,6 @@ def unload(shell: InteractiveShell) -> None:
     magics.restore()
     if reader in shell.input_transformers_post:
         shell.input_transformers_post.remove(reader)
+    shell.events.unregister("pre_run_cell", new_wait)
     shell.magics_manager.magics["cell"].pop("compile", None)
     shell.magics_manager.registry.pop("CompileMagics", None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -9,6 +12,8 @@ pytest.importorskip("IPython")
 from IPython.core.error import UsageError
 from IPython.testing.globalipapp import start_ipython
 
+import jitmagic
+from jitmagic.api import handle_of
 from tests.processes import ROOT
 
 from .kernels import execute
@@ -96,3 +101,37 @@ def test_quickstart_runs_in_a_real_kernel():
     html = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
     assert any("graph break" in text for text in html)
     assert not [o for o in outputs if o["output_type"] == "error"]
+
+
+def test_unloading_restores_methods_and_module_classes(shell):
+    shell.run_line_magic("load_ext", "jitmagic")
+    shell.user_ns["torch"] = torch
+    plain = "class P:\n    def work(self, x):\n        return x * 2\n"
+    module = "class M(torch.nn.Module):\n    def forward(self, x):\n        return x * 2\n"
+    shell.run_cell_magic("compile", "", plain + module)
+    owners = [(shell.user_ns["P"], "work"), (shell.user_ns["M"], "forward")]
+    assert all(hasattr(getattr(cls, name), "__wrapped__") for cls, name in owners)
+    shell.run_line_magic("unload_ext", "jitmagic")
+    assert not any(hasattr(getattr(cls, name), "__wrapped__") for cls, name in owners)
+    assert shell.input_transformers_post == []
+
+
+def test_what_the_user_tagged_keeps_the_users_options(loaded):
+    loaded.user_ns["jitmagic"] = jitmagic
+    cell = "@jitmagic.jit(mode='max-autotune')\ndef f(x):\n    return x\n"
+    loaded.run_cell_magic("compile", "", cell)
+    assert handle_of(loaded.user_ns["f"]).options.mode == "max-autotune"
+
+
+def test_what_a_cell_tagged_is_not_kept_alive(loaded):
+    loaded.run_cell_magic("compile", "", "def f(x):\n    return x\n")
+    gone = weakref.ref(loaded.user_ns.pop("f"))
+    gc.collect()
+    assert gone() is None
+
+
+def test_dynamic_warns_once_and_of_the_cell(loaded):
+    cell = "def f(x):\n    return x\ndef g(x):\n    return x\nf(1)"
+    with pytest.warns(jitmagic.FallbackWarning) as caught:
+        loaded.run_cell_magic("compile", "--dynamic", cell)
+    assert len(caught) == 1 and "magics.py" not in caught[0].filename
