@@ -37,9 +37,9 @@ def _behind(stub: TracebackType) -> TracebackType | None:
     shown = stub.tb_next
     entry = shown
     while entry is not None:  # stubs further in have shown theirs already: what is left is ours
-        entry, code = entry.tb_next, entry.tb_frame.f_code
-        if code is _PLAIN:
-            shown = entry
+        if entry.tb_frame.f_code is _PLAIN:
+            shown = entry.tb_next
+        entry = entry.tb_next
     return shown
 
 
