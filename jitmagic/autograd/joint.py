@@ -58,7 +58,8 @@ def trace_joint(
         _check_inputs(traced, inputs)
         results = _Results(traced)
         results.announce(outputs)
-        shapes = tuple(results.output(mode, value) for value in outputs)
+        with mode:  # the history of a view whose base was written since is made when asked for
+            shapes = tuple(results.output(mode, value) for value in outputs)
         gradients = _differentiate(mode, traced, results.tensors)
     return _finish(recorder, mode, traced, inputs, shapes, results, gradients)
 

@@ -49,11 +49,12 @@ _FLOATING_MOSTLY = frozenset(
     "adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool3d interpolate unfold fold lp_pool1d "
     "lp_pool2d local_response_norm max_pool1d".split()
 )
-# operations whose tensors all have one dtype; norms of half precision may have float32 weights
+# Operations whose tensors all have one dtype, or whose meta functions promote where kernels do not.
 _ONE_DTYPE = frozenset(
     "binary_cross_entropy cross linalg_cross grid_sample index_copy index_copy_ index_add put_"
-    " index_add_".split()
+    " index_add_ huber_loss soft_margin_loss block_diag".split()
 )
+# of half precision they may have float32 weights
 _NORMS = frozenset("layer_norm group_norm batch_norm instance_norm rms_norm".split())
 _LONG = frozenset({torch.int64})
 _WHOLE = frozenset({torch.int64, torch.int32})

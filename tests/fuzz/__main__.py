@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-LONGEST = 120  # seconds without a sign of life: the program hangs
+LONGEST = 120  # seconds that one program may take: else it hangs
 
 
 def main() -> None:
@@ -82,11 +82,10 @@ def _work(options: argparse.Namespace) -> None:
     torch.set_num_threads(int(os.environ.get("FUZZ_THREADS", "2")))
     for seed in range(options.seed, options.seed + options.count):
         print(f"@seed {seed}", flush=True)
-        signal.alarm(LONGEST)
         program = generate(seed)
         if options.show:
             print(_text(program), flush=True)
-        found = find(program, options.tier)
+        found = find(program, options.tier, lambda: signal.alarm(LONGEST))
         if found is not None:
             smallest, unlike, stage = found
             if unlike.kind == "fallback":

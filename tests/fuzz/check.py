@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import torch
 
@@ -26,8 +27,14 @@ def examine_under(program: Program, tier: str) -> Difference | None:
         gc.collect(0)
 
 
-def find(program: Program, tier: str) -> tuple[Program, Difference, str] | None:
-    """(smallest program, its difference, first tier that shows one); None: behaves as eager."""
+def find(
+    program: Program, tier: str, begins: Callable[[], object] = lambda: None
+) -> tuple[Program, Difference, str] | None:
+    """(smallest program, its difference, first tier that shows one); None: behaves as eager.
+
+    `begins` is called before each program that is tried.
+    """
+    begins()
     found = examine_under(program, tier)
     if found is None:
         return None
@@ -35,12 +42,14 @@ def find(program: Program, tier: str) -> tuple[Program, Difference, str] | None:
         return program, found, tier
 
     def fails(candidate: Program) -> bool:
+        begins()
         again = examine_under(candidate, tier)
         return again is not None and again.kind == found.kind
 
     smallest = shrink(program, fails)
     last = examine_under(smallest, tier) or found
     for stage in _BISECTION:
+        begins()
         if examine_under(smallest, stage) is not None:
             return smallest, last, stage
     return smallest, last, tier

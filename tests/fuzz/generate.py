@@ -191,6 +191,8 @@ class _Writer:
             if roll < self.python:
                 extra = SELF_BLOCKS.get(self.kind)
                 text = rng.choice(extra if extra and rng.random() < 0.4 else BLOCKS)
+                if "global " in text and "global " in "".join(self.statements):
+                    raise Unfit  # a second declaration would come after a use
             elif roll < self.python + self.writes:
                 text = rng.choice(STATEMENTS)
                 if text.split("(")[0].endswith(_EAGER) or "out=" in text or "_as(" in text:

@@ -467,3 +467,27 @@ def loss_against_a_target_of_another_dtype(x, y):
 def product_with_bools(x):
     y = x.bool() @ x.bool()
     return x
+
+
+@find("tensor((2, 3)), tensor((2, 3), torch.float64, seed=3)")
+def random_numbers_like_a_loss_of_mixed_dtypes(x, y):
+    return torch.randn_like(F.huber_loss(x, y, reduction="none")), F.soft_margin_loss(x, y)
+
+
+@find("tensor((3, 3), grad=True)")
+def view_of_a_result_that_was_written_since(x):
+    y = x * 2
+    v = y.t()
+    y.mul_(3)
+    return v
+
+
+@find("tensor((3, 3), grad=True)")
+def part_of_a_result_that_was_filled_since(x):
+    y = x * 2
+    v = y.view(-1)[1:]
+    y[0].mul_(x[0])
+    z = x + 1
+    w = z[1:]
+    z.exponential_()
+    return v * v, w
