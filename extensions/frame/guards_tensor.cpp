@@ -80,6 +80,7 @@ struct TensorCheck final : TorchCheck {
       return false;
     }
     if (impl->requires_grad() != requires_grad) return false;
+    if (impl->_fw_grad(0, tensor).defined()) return false;  // forward-mode AD has one level
     return !requires_grad || tensor.is_leaf() == is_leaf;
   }
 

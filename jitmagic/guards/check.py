@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ..bytecode import FrameSnapshot
 from .guard import (
@@ -38,7 +39,7 @@ from .guard import (
 from .read import read_source
 from .source import InstanceDict, Source, describe
 
-__all__ = ["check", "holds", "same_constant", "short", "why"]
+__all__ = ["check", "has_forward_gradient", "holds", "same_constant", "short", "why"]
 
 _UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 _PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
@@ -206,7 +207,16 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
         return f"{name}.is_leaf is {value.is_leaf}, was {spec.is_leaf}"
     if torch._C._dispatch_keys(value).raw_repr() != guard.keys:
         return f"{name} is dispatched differently (a view, conjugate, wrapped or inference tensor)"
+    if has_forward_gradient(value):
+        return f"{name} carries a gradient of forward-mode differentiation"
     return None
+
+
+def has_forward_gradient(tensor: torch.Tensor) -> bool:
+    """Whether it is a dual tensor: what is computed from it has a tangent, which no graph knows."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(tensor, level=0).tangent is not None
 
 
 def _overlap(sources: tuple[Source, ...], frame: FrameSnapshot) -> str | None:

@@ -2,7 +2,7 @@
 
 Comes in: a tensor object and where it was found.  Goes out: a placeholder of the graph and a
 TensorMatch guard; never its data. What a graph input cannot be (subclasses, sparse, quantized,
-functorch-wrapped, conjugate views, named, meta) breaks with the reason, and the operation runs as
+functorch-wrapped, dual, conjugate views, named, meta) breaks with the reason, and the operation runs as
 eager.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from ...graph.builder import GraphBuilder
+from ...guards.check import has_forward_gradient
 from ...guards.guard import TensorMatch
 from ...guards.source import Source, describe
 from ...spec import spec_of
@@ -32,6 +33,8 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
         return f"it is of the subclass {type(tensor).__name__}"
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "it is wrapped by a function transform"
+    if has_forward_gradient(tensor):
+        return "it carries a gradient of forward-mode differentiation"
     if tensor.layout is not torch.strided or tensor.is_nested:
         return f"its layout is {'nested' if tensor.is_nested else tensor.layout}"
     if tensor.is_quantized:
