@@ -2,8 +2,8 @@
 
 Comes in: a tensor object and where it was found.  Goes out: a placeholder of the graph and a
 TensorMatch guard; never its data. What a graph input cannot be (subclasses, sparse, quantized,
-functorch-wrapped, dual, conjugate views, named, meta) breaks with the reason, and the operation runs as
-eager.
+functorch-wrapped, dual, conjugate views, named, meta) breaks with the reason, and the operation
+runs as eager.
 """
 
 from __future__ import annotations
