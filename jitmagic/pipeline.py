@@ -29,6 +29,8 @@ from .codegen.plan import Config, Plan
 from .errors import CompileFailed, FallbackWarning, Unsupported
 from .frame.handle import Handle, Skip
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
+from .graph.autocast import autocast_kept
+from .graph.node_meta import changes_mode
 from .graph.saved_hooks import hooks_set_aside
 from .graph.verify import verify as verify_graph
 from .guards.read import read_source
@@ -157,14 +159,14 @@ def _compile_by(
     record: CompileRecord,
 ) -> Graph:
     if options.backend == "eager":
-        return traced.graph.forward
+        return _modes_kept(traced.graph, traced.graph.forward)
     if callable(options.backend):
         inputs = [_example(entry, snapshot) for entry in traced.inputs]
         with record.stage("backend"):
             made = options.backend(traced.graph, inputs)
         if not callable(made):
             raise CompileFailed(f"the backend returned {made!r}, which is not callable")
-        return _as_tuple(made)
+        return _modes_kept(traced.graph, _as_tuple(made))
 
     def given() -> list[torch.Tensor]:
         return [_example(entry, snapshot) for entry in traced.inputs]
@@ -175,6 +177,18 @@ def _compile_by(
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
     value = read_source(entry.source, snapshot)
     return torch.tensor(value, dtype=torch.float64) if entry.is_number else value
+
+
+def _modes_kept(gm: torch.fx.GraphModule, run: Graph) -> Graph:
+    """A torch-level graph run as it is sets modes; they are the caller's again when it raises."""
+    if not any(map(changes_mode, gm.graph.nodes)):
+        return run
+
+    def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        with torch.set_grad_enabled(torch.is_grad_enabled()), autocast_kept():
+            return run(*inputs)
+
+    return call
 
 
 def _as_tuple(run: Callable[..., Any]) -> Graph:

@@ -52,6 +52,7 @@ constexpr OpName kOps[] = {
     {"DIFFERENT", Op::Different, 3},            // source, source
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
     {"STATE", Op::State, 9},                    // the fields of StateFacts
+    {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
 };
 
 bool is_load(Op op) { return op <= Op::Gradient; }
@@ -193,6 +194,7 @@ class StepReader {
         step.registers = std::make_unique<std::vector<int>>();
         return many(next, *step.registers);
       case Op::State: return (step.torch = make_state_check(tuple_)) != nullptr;
+      case Op::Autocast: return (step.torch = make_autocast_check(tuple_)) != nullptr;
       default: break;
     }
     if (!source(next++, step.source)) return false;
@@ -359,6 +361,7 @@ static std::nullptr_t torch_is_missing() {
 }
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missing(); }
+std::unique_ptr<TorchCheck> make_autocast_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject*) { return torch_is_missing(); }
 bool tensors_overlap(PyObject* const*, size_t) { return true; }
 bool register_tensor_guards(PyObject*) { return true; }

@@ -194,7 +194,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::Same: return value == registers[step.other];
     case Op::Different: return value != registers[step.other];
     case Op::NoOverlap: return no_overlap(step, registers);
-    case Op::State: return step.torch->passes(nullptr);
+    case Op::State: case Op::Autocast: return step.torch->passes(nullptr);
     default: return false;
   }
 }

@@ -21,6 +21,7 @@ struct TorchCheck {
 };
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step);  // raises: nullptr
 std::unique_ptr<TorchCheck> make_state_check(PyObject* step);
+std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step);
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step);
 // Whether two of them have memory in common; true as well when it cannot be known.
 bool tensors_overlap(PyObject* const* objects, size_t count);
@@ -32,7 +33,7 @@ enum class Op : unsigned char {
   FunctionPart, ModuleItem, Gradient,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, NamespaceAbsent,
-  CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State,
+  CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State, Autocast,
 };
 
 // What Op::FunctionPart reads, in Step::number.

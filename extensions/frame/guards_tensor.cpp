@@ -162,6 +162,31 @@ bool fill(StateCheck& check, PyObject* step) {
   return !PyErr_Occurred();
 }
 
+// ("AUTOCAST", dtype of the CPU, of CUDA, cache, nesting)
+struct AutocastCheck final : TorchCheck {
+  at::ScalarType cpu = at::kFloat, cuda = at::kFloat;
+  bool cache = true;
+  long nesting = 0;
+
+  bool passes(PyObject*) const override {
+    at::autocast::increment_nesting();
+    return at::autocast::decrement_nesting() == nesting &&
+           at::autocast::is_autocast_cache_enabled() == cache &&
+           at::autocast::get_autocast_dtype(at::kCPU) == cpu &&
+           at::autocast::get_autocast_dtype(at::kCUDA) == cuda;
+  }
+};
+
+bool fill(AutocastCheck& check, PyObject* step) {
+  const auto cpu = dtype_of(PyTuple_GET_ITEM(step, 1)), cuda = dtype_of(PyTuple_GET_ITEM(step, 2));
+  if (!cpu || !cuda) return false;
+  check.cpu = *cpu;
+  check.cuda = *cuda;
+  check.cache = PyObject_IsTrue(PyTuple_GET_ITEM(step, 3)) == 1;
+  check.nesting = PyLong_AsLong(PyTuple_GET_ITEM(step, 4));
+  return !PyErr_Occurred();
+}
+
 bool is_tensor(PyObject* object);
 
 // ("IN_RANGE", source, low, high): a Python float, or the value of a 0-dim floating CPU tensor
@@ -259,6 +284,7 @@ bool find_tensor_place() {
 
 std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) { return make<TensorCheck>(step); }
 std::unique_ptr<TorchCheck> make_state_check(PyObject* step) { return make<StateCheck>(step); }
+std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step) { return make<AutocastCheck>(step); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step) { return make<RangeCheck>(step); }
 
 bool tensors_overlap(PyObject* const* objects, size_t count) {

@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, UserLine
-from ..graph.autocast import OFF, read_autocast
+from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..spec import TensorSpec
 from .checked import spelled_out
 from .decompose import TABLE
@@ -67,15 +67,13 @@ def trace_joint(
 @contextmanager
 def _as_if_running(grad_enabled: bool) -> Iterator[None]:
     """The caller's modes, restored afterwards whatever the graph does to them."""
-    cached = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(grad_enabled))
         # One thread: the dispatch mode is thread-local, a CUDA backward would have its own thread.
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        stack.callback(torch.set_autocast_cache_enabled, cached)
-        torch.set_autocast_cache_enabled(False)  # it would keep traced tensors for later
+        stack.enter_context(autocast_kept())
         yield
 
 

@@ -206,6 +206,8 @@ class _Lowering:
         match guard:
             case GlobalState():
                 self.steps.append(_state(guard))
+                if guard.facts.autocast_rest is not None:
+                    self.steps.append(("AUTOCAST", *guard.facts.autocast_rest))
             case GlobalMissing(source=Global(name=name)):
                 self.steps.append(("NAMESPACE_ABSENT", self.namespace, name))
             case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):

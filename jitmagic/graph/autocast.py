@@ -23,7 +23,7 @@ from .node_meta import tensors_in
 from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
 from .strictness import check_as_kernels_do
 
-__all__ = ["OFF", "Autocast", "cast_result", "read_autocast"]
+__all__ = ["DEVICES", "OFF", "Autocast", "autocast_kept", "cast_result", "read_autocast"]
 
 META = torch.device("meta")
 DEVICES = ("cpu", "cuda")
@@ -60,14 +60,15 @@ def _set(mode: Autocast) -> None:
 
 
 @contextmanager
-def _under(mode: Autocast) -> Iterator[None]:
-    """Autocast as `mode` says, without its cache: it would keep tensors of the trace."""
+def autocast_kept() -> Iterator[None]:
+    """A block after which autocast is as before. Within, casts are not kept: the cache would hold
+    tensors of a trace, or weights as they were before a step.
+    """
     enabled = [torch.is_autocast_enabled(device) for device in DEVICES]
     dtypes = [torch.get_autocast_dtype(device) for device in DEVICES]
     cached = torch.is_autocast_cache_enabled()
     try:
         torch.set_autocast_cache_enabled(False)
-        _set(mode)
         yield
     finally:
         torch.set_autocast_cache_enabled(cached)
@@ -258,7 +259,8 @@ def _watch(
         return value
 
     try:
-        with torch.inference_mode(False), _under(mode):
+        with torch.inference_mode(False), autocast_kept():
+            _set(mode)
             given, named = show(args), show(kwargs)
             seen.result = call_on_meta(target, given, named, grad, seen.written, _Watch(seen))
     except Exception as error:  # the caller decides: eager may raise the same

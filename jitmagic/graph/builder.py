@@ -5,11 +5,11 @@ methods (`call_method`) whose tensor arguments are nodes of this graph. Goes out
 result with a Node in place of each tensor, and in the end a GraphModule with one flat tuple of
 outputs.
 
-The graph records the program in order, mutations, random draws and changes of grad mode included:
-run as it is on real inputs it does what the traced code does. What a node carries: node_meta.py. A
-call whose result holds no tensor and which changes nothing leaves no node: it is a constant of the
-trace. A result that is an existing tensor (in-place methods, `x.float()` of a float tensor) is that
-node.
+The graph records the program in order, mutations, random draws and changes of grad mode and of
+autocast included: run as it is on real inputs it does what the traced code does (casts of leaves
+are not kept). What a node carries: node_meta.py. A call whose result holds no tensor and which
+changes nothing leaves no node: it is a constant of the trace. A result that is an existing tensor
+(in-place methods, `x.float()` of a float tensor) is that node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import UserLine
 from ..spec import TensorSpec
-from .autocast import cast_result, read_autocast
+from .autocast import DEVICES, Autocast, cast_result, read_autocast
 from .devices import place
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
@@ -57,7 +57,7 @@ class GraphBuilder:
         self.compared = (0, 0)  # inputs and written ones known to be separate memory
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
-        self._entry_mode = self._emitted_mode = self.grad_enabled
+        self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
         self._outputs: dict[Node, int] = {}
 
@@ -81,7 +81,7 @@ class GraphBuilder:
 
     def finish(self, name: str) -> tuple[GraphModule, tuple[Any, ...]]:
         """The finished graph and what `inputs` says of each placeholder left, in order."""
-        self._emit_mode(self._entry_mode, ())
+        self._emit_modes(self._entry_modes, ())
         self.graph.output(tuple(self._outputs))
         drop_dead_code(self.graph)
         kept = []
@@ -147,6 +147,10 @@ class GraphBuilder:
         self.grad_enabled = mode
         self.differentiates |= mode
 
+    def set_autocast(self, mode: Autocast) -> None:
+        """The traced program changes what calls are cast to; nodes appear as for the grad mode."""
+        self.autocast = mode
+
     def _record(
         self,
         target: Target,
@@ -158,7 +162,7 @@ class GraphBuilder:
         random: bool,
         lines: tuple[UserLine, ...],
     ) -> Any:
-        self._emit_mode(self.grad_enabled, lines)
+        self._emit_modes((self.grad_enabled, self.autocast), lines)
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(kind, target, args, kwargs)
         self._describe(node, value, spec_on(value, device), lines)
@@ -212,11 +216,21 @@ class GraphBuilder:
         if not certain and node.target != "contiguous":
             self.unsettled.add(node)
 
-    def _emit_mode(self, mode: bool, lines: tuple[UserLine, ...]) -> None:
-        if mode != self._emitted_mode:
-            node = self.graph.call_function(torch._C._set_grad_enabled, (mode,))
+    def _emit_modes(self, modes: tuple[bool, Autocast], lines: tuple[UserLine, ...]) -> None:
+        (grad, cast), (old_grad, old_cast) = modes, self._emitted_modes
+        changes: list[tuple[Any, tuple[Any, ...]]] = []
+        if grad != old_grad:
+            changes.append((torch._C._set_grad_enabled, (grad,)))
+        for device in DEVICES:
+            dtype, old = cast.dtype_on(device), old_cast.dtype_on(device)
+            if dtype is not old and dtype is not None:
+                changes.append((torch.set_autocast_dtype, (device, dtype)))
+            if (dtype is None) != (old is None):
+                changes.append((torch.set_autocast_enabled, (device, dtype is not None)))
+        for target, arguments in changes:
+            node = self.graph.call_function(target, arguments)
             node.meta.update(val=None, spec=None, lines=lines)
-            self._emitted_mode = mode
+        self._emitted_modes = modes
 
     def _note_written_inputs(self, written: tuple[Node, ...]) -> None:
         storages = {node.meta["val"].untyped_storage()._cdata for node in written}

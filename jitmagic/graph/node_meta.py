@@ -25,6 +25,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec, spec_of
 
 __all__ = [
+    "changes_mode",
     "device_of",
     "is_effectful",
     "lines_of",
@@ -55,15 +56,19 @@ def mutated_by(node: Node) -> tuple[Node, ...]:
     return tuple(node.meta.get("mutates", ()))
 
 
+_MODES = (torch._C._set_grad_enabled, torch.set_autocast_dtype, torch.set_autocast_enabled)
+
+
+def changes_mode(node: Node) -> bool:
+    """Whether the node sets the grad mode or autocast for those behind it."""
+    return node.target in _MODES
+
+
 def is_effectful(node: Node) -> bool:
     """Whether the node has to stay although nobody uses it."""
     if node.op in ("placeholder", "output"):
         return True
-    return bool(
-        node.meta.get("random")
-        or node.meta.get("mutates")
-        or node.target is torch._C._set_grad_enabled
-    )
+    return bool(node.meta.get("random") or node.meta.get("mutates") or changes_mode(node))
 
 
 def spec_on(value: Any, device: torch.device) -> Any:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch.fx import Graph, GraphModule, Node
 
-from .node_meta import is_effectful, tensors_in
+from .node_meta import changes_mode, is_effectful, tensors_in
 from .raising import may_raise_on_data
 
 __all__ = ["drop_dead_code", "merge_equal", "run_passes"]
@@ -22,7 +21,7 @@ Pass = Callable[[GraphModule], GraphModule | None]
 
 
 def drop_dead_code(graph: Graph) -> int:
-    """Erase pure nodes nobody uses, and changes of grad mode that nothing runs under."""
+    """Erase pure nodes nobody uses, and changes of modes that nothing runs under."""
     erased = 0
     for node in reversed(list(graph.nodes)):
         if not node.users and not is_effectful(node) and not may_raise_on_data(node):
@@ -32,17 +31,20 @@ def drop_dead_code(graph: Graph) -> int:
 
 
 def _drop_idle_modes(graph: Graph) -> int:
-    """Of consecutive set_grad_enabled nodes only the last one counts."""
+    """Of consecutive changes of one mode only the last one counts."""
     erased = 0
-    previous: Node | None = None
+    previous: dict[tuple[Any, ...], Node] = {}
     for node in list(graph.nodes):
         if node.op == "placeholder":
             continue
-        is_mode = node.target is torch._C._set_grad_enabled
-        if is_mode and previous is not None:
-            graph.erase_node(previous)
+        if not changes_mode(node):
+            previous.clear()
+            continue
+        which = node.target, *node.args[:-1]
+        if which in previous:
+            graph.erase_node(previous[which])
             erased += 1
-        previous = node if is_mode else None
+        previous[which] = node
     return erased
 
 
@@ -60,8 +62,7 @@ def merge_equal(graph: Graph) -> int:
     seen: dict[tuple[Any, ...], Node] = {}
     mode, merged = 0, 0
     for node in nodes:
-        if node.target is torch._C._set_grad_enabled:
-            mode += 1
+        mode += changes_mode(node)
         if node.op not in ("call_function", "call_method") or is_effectful(node):
             continue
         if leaving & _storages(node):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from .guard import (
 )
 from .read import read_source
 from .source import InstanceDict, Source, describe
+from .state import read_autocast_rest, read_state
 
 __all__ = ["check", "has_forward_gradient", "holds", "same_constant", "short", "why"]
 
@@ -249,30 +251,16 @@ def _memory(tensor: Any) -> tuple[int, int] | None:
 
 
 def _state_differs(facts: StateFacts) -> str | None:
-    for name, now in _state_now().items():
-        before = getattr(facts, name)
-        if now != before:
-            return f"torch's {name.replace('_', ' ')} is {now}, was {before}"
+    now = read_state()
+    if facts.autocast_rest is not None:
+        now = replace(now, autocast_rest=read_autocast_rest())
+    for fact in fields(facts):
+        was, is_ = getattr(facts, fact.name), getattr(now, fact.name)
+        if is_ != was:
+            return f"torch's {fact.name.replace('_', ' ')} is {is_}, was {was}"
     if not torch._C._is_torch_function_enabled():
         return "torch functions are disabled for subclasses, were not"
     return None
-
-
-def _state_now() -> Mapping[str, object]:
-    return {
-        "grad_enabled": torch.is_grad_enabled(),
-        "inference_mode": torch.is_inference_mode_enabled(),
-        "autocast_cpu": _autocast("cpu"),
-        "autocast_cuda": _autocast("cuda"),
-        "default_dtype": torch.get_default_dtype(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "function_modes": torch._C._len_torch_function_stack(),
-        "dispatch_modes": torch._C._len_torch_dispatch_stack(),
-    }
-
-
-def _autocast(device: str) -> torch.dtype | None:
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 # ---------------------------------------------------------------------------------------- constants

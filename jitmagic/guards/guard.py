@@ -28,6 +28,7 @@ from __future__ import annotations
 import types
 import weakref
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..errors import UserLine
 from ..spec import TensorSpec
@@ -35,6 +36,7 @@ from .source import Source
 
 __all__ = [
     "GONE",
+    "AutocastRest",
     "CellEmpty",
     "DictKeysAre",
     "DifferentObject",
@@ -201,6 +203,15 @@ class CellEmpty(Guard):
     source: Source
 
 
+class AutocastRest(NamedTuple):
+    """What a thread keeps of autocast besides what is on."""
+
+    cpu: object  # the dtype of the device, also where autocast is off
+    cuda: object
+    cache: bool  # casts of leaves are kept
+    nesting: int  # blocks that are open
+
+
 @dataclass(frozen=True, slots=True)
 class StateFacts:
     """The thread's torch state a trace was made under. All fields are plain values."""
@@ -213,6 +224,7 @@ class StateFacts:
     deterministic: bool
     function_modes: int  # torch-function mode stack depth (0 in ordinary code)
     dispatch_modes: int  # torch-dispatch mode stack depth (0 in ordinary code)
+    autocast_rest: AutocastRest | None = None  # where autocast blocks relied on it
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ def _show_absence(guard: Guard) -> str:
         case CellEmpty(source=source):
             return f"{describe(source)} is an empty cell"
         case GlobalState(facts=facts):
-            values = (f"{f.name}={getattr(facts, f.name)}" for f in fields(facts))
+            *known, rest = (f"{f.name}={getattr(facts, f.name)}" for f in fields(facts))
+            values = known if facts.autocast_rest is None else [*known, rest]
             return f"torch state: {', '.join(values)}"
     raise TypeError(f"not a guard: {guard!r}")
 

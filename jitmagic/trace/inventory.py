@@ -5,6 +5,7 @@ A new module of values/, builtins/ or opcodes/ gets its line here, and nowhere e
 
 from __future__ import annotations
 
+from .builtins import autocast as _autocast
 from .builtins import constructors as _constructors
 from .builtins import containers as _containers
 from .builtins import introspection as _introspection
@@ -41,9 +42,9 @@ from .values import torch_function as _torch_function
 __all__ = ["MODULES"]
 
 MODULES = (
-    _constructors, _containers, _introspection, _iteration, _numbers, _objects, _operators,
-    _outside, _texts, _torch_calls, _attributes, _calls, _comparisons, _container_opcodes,
-    _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _stack,
-    _with, _contexts, _exceptions, _functions, _instances, _namedtuples, _namespaces, _nn_module,
-    _data_numbers, _tensor_inputs, _torch_function,
+    _autocast, _constructors, _containers, _introspection, _iteration, _numbers, _objects,
+    _operators, _outside, _texts, _torch_calls, _attributes, _calls, _comparisons,
+    _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
+    _locals, _stack, _with, _contexts, _exceptions, _functions, _instances, _namedtuples,
+    _namespaces, _nn_module, _data_numbers, _tensor_inputs, _torch_function,
 )  # fmt: skip

@@ -15,7 +15,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 
 import torch
@@ -23,8 +23,9 @@ import torch
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
-from ..guards.guard import Guard, IdentityIs, SameObject
+from ..guards.guard import AutocastRest, Guard, IdentityIs, SameObject
 from ..guards.source import Argument, Source
+from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
 from . import inventory
 from .breaks import (
@@ -38,7 +39,7 @@ from .breaks import (
 from .effects import EffectLog, ExitBuilder, distinct_objects
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
-from .state import Frame, GuardBook, Program, make_program, read_state
+from .state import Frame, GuardBook, Program, make_program
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue
 from .values.constants import ATOMS
@@ -127,6 +128,7 @@ class Machine:
         self.effects = EffectLog()
         self.entry_state = read_state()
         self.graph = GraphBuilder(self.entry_state.grad_enabled)
+        self.autocast: AutocastRest | None = None
         self.frames: list[Frame] = []
         self._stop = stop
         self._programs = programs
@@ -348,6 +350,11 @@ class Machine:
         if id(namespace) not in self._globals:
             self._globals[id(namespace)] = make()
         return self._globals[id(namespace)]
+
+    def rely_on_autocast(self) -> AutocastRest:
+        rest = read_autocast_rest()
+        self.entry_state = replace(self.entry_state, autocast_rest=rest)
+        return rest
 
     def at_exit(self, hook: Callable[[Builder], None]) -> None:
         self._hooks.append(hook)

@@ -8,6 +8,7 @@ object is one Python object.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
@@ -22,6 +23,7 @@ from ..guards.source import (
     FunctionPart,
     Global,
     Gradient,
+    ImportedModule,
     InstanceDict,
     Item,
     ModuleAttr,
@@ -254,6 +256,9 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return build.load_global(name)
         case Builtin(name=name):
             table = build.load_const(writer.builtins)
+            return [*table, *build.load_const(name), *build.binary_subscr()]
+        case ImportedModule(name=name):
+            table = build.load_const(sys.modules)
             return [*table, *build.load_const(name), *build.binary_subscr()]
         case CellContents(base=base):
             return [*_load_source(base, writer), *build.load_attr("cell_contents")]

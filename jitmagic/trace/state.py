@@ -1,9 +1,8 @@
 """What a trace carries along: frames under interpretation, and the facts it relies on.
 
 `Frame` is the state of one Python frame (the root or an inlined callee): slots, operand stack,
-position. `GuardBook` collects the guards in the order the facts were read. `read_state` reads the
-thread's torch state, which becomes the one GlobalState guard of a trace. Nothing here interprets
-anything.
+position. `GuardBook` collects the guards in the order the facts were read; the thread's torch state
+becomes the one GlobalState guard of a trace. Nothing here interprets anything.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
-
-import torch
 
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
@@ -30,25 +27,7 @@ from ..guards.guard import (
 from ..guards.source import Source
 from .values.base import Machine, Value
 
-__all__ = ["Frame", "GuardBook", "Program", "make_program", "read_state"]
-
-
-def read_state() -> StateFacts:
-    """The thread's torch state, as facts."""
-    return StateFacts(
-        grad_enabled=torch.is_grad_enabled(),
-        inference_mode=torch.is_inference_mode_enabled(),
-        autocast_cpu=_autocast("cpu"),
-        autocast_cuda=_autocast("cuda"),
-        default_dtype=torch.get_default_dtype(),
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-        function_modes=torch._C._len_torch_function_stack(),
-        dispatch_modes=torch._C._len_torch_dispatch_stack(),
-    )
-
-
-def _autocast(device: str) -> torch.dtype | None:
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+__all__ = ["Frame", "GuardBook", "Program", "make_program"]
 
 
 class GuardBook:

@@ -36,6 +36,29 @@ def test_dtypes_and_values_are_eagers(backend, dtype):
         assert (got.double() - exact).abs().max() <= limit
 
 
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+def test_a_region_inside_is_part_of_the_graph(backend):
+    def mixed(x, w):
+        with torch.autocast("cuda"):
+            y = F.linear(x, w)
+            with torch.autocast("cuda", enabled=False):
+                z = y.float() @ w
+        return y, z, x @ w.t()
+
+    torch.manual_seed(0)
+    x, w = torch.randn(8, 32, device="cuda"), torch.randn(16, 32, device="cuda") / 6
+    run = jitmagic.jit(mixed, backend=backend, fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jitmagic.FallbackWarning)
+        eager, ours = mixed(x, w), run(x, w)
+    exact = F.linear(x.double(), w.double())
+    for got, want, true in zip(ours, eager, (exact, exact @ w.double(), exact), strict=True):
+        assert got.dtype is want.dtype
+        limit = 2 * (want.double() - true).abs().max() + 0.004 * true.abs().max()
+        assert (got.double() - true).abs().max() <= limit
+    assert not torch.is_autocast_enabled("cuda")
+
+
 def test_gradients_of_parameters_keep_their_dtype():
     torch.manual_seed(0)
     model = torch.nn.Sequential(

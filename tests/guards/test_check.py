@@ -8,7 +8,7 @@ import itertools
 import math
 import random
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,8 +21,8 @@ from jitmagic.guards import source as s
 from jitmagic.guards.check import check, holds, same_constant, why
 from jitmagic.guards.read import read_source
 from jitmagic.guards.show import show_guard, show_guards
+from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
-from jitmagic.trace.state import read_state
 
 FACTOR = 2
 Point = collections.namedtuple("Point", "x y")
@@ -322,6 +322,9 @@ STATES = {
     "inference": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "autocast half": lambda: torch.autocast("cpu", torch.float16),
+    "no autocast": lambda: torch.autocast("cpu", enabled=False),
+    "no autocast, half": lambda: torch.autocast("cuda", torch.bfloat16, enabled=False),
+    "no cache of casts": lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
     "disabled functions": torch._C.DisableTorchFunctionSubclass,
     "function mode": torch.overrides.TorchFunctionMode,
     "dispatch mode": torch.utils._python_dispatch.TorchDispatchMode,
@@ -329,22 +332,27 @@ STATES = {
 }
 
 
+@pytest.mark.parametrize("blocks", [False, True], ids=["", "with blocks of autocast"])
 @pytest.mark.parametrize(("made_in", "asked_in"), list(itertools.product(("", *STATES), repeat=2)))
-def test_thread_state(made_in: str, asked_in: str) -> None:
+def test_thread_state(made_in: str, asked_in: str, blocks: bool) -> None:
     def inside(name: str) -> Any:
         return STATES[name]() if name else torch.enable_grad()
 
     if "functions" in made_in:
         pytest.skip("no trace begins there")
     with inside(made_in):
-        guard = g.GlobalState(read_state())
+        rest = read_autocast_rest() if blocks else None
+        guard = g.GlobalState(replace(read_state(), autocast_rest=rest))
         program = GuardProgram(lower_guards((guard,), (), {}, {})[0])
         assert program.check(())
     with inside(asked_in):
         frame = make_world().snapshot() if "mode" not in asked_in and asked_in != "device" else None
         assert program.check(()) == holds(guard, frame)
-        modes = {"function mode", "device"}  # one mode on the stack, whichever
-        assert program.check(()) == (made_in == asked_in or {made_in, asked_in} <= modes)
+        alike = [{made_in}, {"function mode", "device"}]  # one mode on the stack, whichever
+        if not blocks:
+            off = {"", "no autocast", "no autocast, half"}
+            alike += [off, {"autocast", "no cache of casts"}]
+        assert program.check(()) == any({made_in, asked_in} <= same for same in alike)
 
 
 def test_process_state() -> None:

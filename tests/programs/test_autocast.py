@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -125,7 +126,7 @@ def test_each_mode_has_an_entry_of_its_own() -> None:
     assert made == [torch.float32, torch.bfloat16, torch.float16, torch.float32]
 
 
-# -- regions inside: entered and left as plain Python, their bodies are graphs ---------------------
+# -- regions inside --------------------------------------------------------------------------------
 
 
 def _region(x: Tensor) -> tuple[Any, ...]:
@@ -176,7 +177,74 @@ def _left_by_an_exception(x: Tensor) -> tuple[Any, ...]:
     return a, x @ x, torch.is_autocast_enabled("cpu")
 
 
-REGIONS = [_region, _nested, _calls_decorated, _broken_inside, _left_by_an_exception]
+def _returned_from(x: Tensor) -> tuple[Any, ...]:
+    for n in (1, 2):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            if n == 2:
+                return x @ x, torch.get_autocast_dtype("cpu")
+    return ()
+
+
+def _default_dtype(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast(device_type="cpu"):
+        a = x @ x
+    with torch.autocast("cpu", dtype=torch.float16), torch.autocast("cpu"):
+        b = x @ x
+    return a, b, torch.get_autocast_dtype("cpu")
+
+
+_LIVE = torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def _live_block(x: Tensor) -> tuple[Any, ...]:
+    with _LIVE as block:
+        a = x @ x
+    with _LIVE:
+        b = (x * 2) @ x
+    return a, b, x @ x, block is _LIVE, _LIVE.prev
+
+
+@contextmanager
+def _casting(enabled: bool) -> Iterator[str]:
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled, cache_enabled=False):
+        yield "in"
+
+
+def _through_a_generator(x: Tensor) -> tuple[Any, ...]:
+    with _casting(True) as name:
+        a = x @ x
+    with _casting(False):
+        b = x @ x
+    return a, b, name
+
+
+def _broken_in_two_blocks(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+        with torch.autocast("cpu", enabled=False):
+            b = a.float() @ x
+            print(end="")
+            c = x @ x
+        d = x @ x
+        print(end="")
+    return a, b, c, d, x @ x
+
+
+def _set_by_hand(x: Tensor) -> tuple[Any, ...]:
+    was = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    torch.set_autocast_enabled("cpu", True)
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    a = x @ x
+    torch.set_autocast_enabled("cpu", was[0])
+    torch.set_autocast_dtype("cpu", was[1])
+    return a, x @ x
+
+
+ONE_GRAPH = [
+    *(_region, _nested, _calls_decorated, _left_by_an_exception, _returned_from, _default_dtype),
+    *(_live_block, _through_a_generator, _set_by_hand),
+]
+REGIONS = [*ONE_GRAPH, _broken_inside, _broken_in_two_blocks]
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["off outside", "on outside"])
@@ -204,11 +272,75 @@ def test_regions_inside(program: Callable[..., Any], backend: str, outside: bool
             assert got == want
 
 
-def test_the_body_of_a_region_is_a_graph() -> None:
-    run = jitmagic.jit(_region)
+@pytest.mark.parametrize("program", ONE_GRAPH, ids=lambda program: program.__name__)
+def test_regions_do_not_split_graphs(program: Callable[..., Any]) -> None:
+    run = jitmagic.jit(program)
     run(torch.randn(6, 6))
     found = counts_of(run)
-    assert (found.graphs, found.breaks) == (3, 3)  # made, entered, left
+    assert (found.graphs, found.breaks) == (1, 0)
+
+
+def test_a_break_inside_splits_the_graph_there_alone() -> None:
+    run = jitmagic.jit(_broken_inside)
+    run(torch.randn(6, 6))
+    found = counts_of(run)
+    assert (found.graphs, found.breaks) == (2, 1)
+
+
+def test_the_default_dtype_is_guarded() -> None:
+    run = jitmagic.jit(_default_dtype)
+    x = torch.randn(6, 6)
+    default = torch.get_autocast_dtype("cpu")
+    try:
+        for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+            torch.set_autocast_dtype("cpu", dtype)
+            assert run(x)[0].dtype is dtype
+            assert run(x)[2] is dtype
+    finally:
+        torch.set_autocast_dtype("cpu", default)
+    assert counts_of(run).graphs == 2
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager", lambda gm, inputs: gm])
+def test_an_error_inside_leaves_the_thread_as_it_was(backend: Any) -> None:
+    def pick(x: Tensor, index: Tensor) -> Tensor:
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            return (x @ x)[index]
+
+    run = jitmagic.jit(pick, backend=backend)
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(run(x, torch.tensor([1])), pick(x, torch.tensor([1])))
+    with pytest.raises(IndexError):
+        run(x, torch.tensor([9]))
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
+def test_training_in_a_region_follows_the_weights(backend: str) -> None:
+    """A step changes weights in place: no cast of the step before may be used."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3))
+    plain = copy.deepcopy(model)
+    x, target = torch.randn(12, 6), torch.randint(0, 3, (12,))
+
+    def loss_of(net: nn.Module) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return F.cross_entropy(net(x), target)
+
+    curves = []
+    for net, call in ((plain, loss_of), (model, jitmagic.jit(loss_of, backend=backend))):
+        optimizer = torch.optim.SGD(net.parameters(), 0.5)
+        curve = []
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = call(net)
+            loss.backward()
+            optimizer.step()
+            curve.append(loss.item())
+        curves.append(curve)
+    assert curves[0][-1] < 0.7 * curves[0][0]
+    torch.testing.assert_close(*map(torch.tensor, curves), rtol=0.02, atol=0.02)
 
 
 def test_numbers_that_vary_under_autocast() -> None:

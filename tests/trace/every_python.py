@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TORCH_SIDE = (
+    "jitmagic.trace.builtins.autocast",
     "jitmagic.trace.builtins.torch_calls",
     "jitmagic.trace.values.contexts",
     "jitmagic.trace.values.nn_module",

@@ -289,9 +289,15 @@ def inference(x):
         return y * 2
 
 
-def autocast(x):
+def autocast_that_warns(x):
     y = x + 1
-    with torch.autocast("cpu", dtype=torch.bfloat16):  # here
+    with torch.autocast("cpu", dtype=torch.float64):  # here
+        return y @ y.T
+
+
+def autocast_elsewhere(x):
+    y = x + 1
+    with torch.autocast("xpu", dtype=torch.bfloat16):  # here
         return y @ y.T
 
 
@@ -360,7 +366,8 @@ BREAKS = {
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference mode",
-    autocast: "autocast", lstsq: "tensor data", compiled: "", script: "", python_random: "",
+    autocast_that_warns: "warn", autocast_elsewhere: "not followed",
+    lstsq: "tensor data", compiled: "", script: "", python_random: "",
     tensor_subclass: "another kind", apply_python: "every element", from_numpy: "",
     module_inside: "making a module", clip: "", optimizer: "", np_function: "",
 }  # fmt: skip

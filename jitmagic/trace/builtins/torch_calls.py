@@ -53,7 +53,6 @@ def _read_state(read: Callable[..., object]) -> None:
 for _reader in (
     torch.get_default_dtype,
     torch.is_inference_mode_enabled,
-    torch.is_autocast_enabled,
     torch.are_deterministic_algorithms_enabled,
 ):
     _read_state(_reader)

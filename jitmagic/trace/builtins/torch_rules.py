@@ -178,6 +178,7 @@ _INLINED = (
     "torch.nn.parameter",
     "torch.nn.attention",
     "torch.autograd.grad_mode",
+    "torch.amp.autocast_mode",
 )
 
 

@@ -45,7 +45,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 import torch
 
 from ...errors import UserLine
-from ...guards.guard import Guard
+from ...guards.guard import AutocastRest, Guard
 from ...guards.source import Source
 from ...options import Options
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
@@ -128,6 +128,7 @@ class Machine(Protocol):
     options: Options
     graph: Any  # a GraphBuilder and whatever the tensors need of it
     varying: frozenset[str] | None  # float arguments that are data; None: no number is (numbers.py)
+    autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 
     @property
     def effects(self) -> Effects:
@@ -167,6 +168,9 @@ class Machine(Protocol):
     def class_of(self, kind: type, source: Source | None) -> Any:
         """The one ClassValue of a class whose identity is guarded already (TypeIs of an
         instance)."""
+
+    def rely_on_autocast(self) -> AutocastRest:
+        """Guard what the thread keeps of autocast besides what is on, as it is now."""
 
     def at_exit(self, hook: Callable[[Builder], None]) -> None:
         """Have `hook` called when the exit is described."""

@@ -1,10 +1,10 @@
 """Grad mode: no_grad, enable_grad and set_grad_enabled as context managers, calls and decorators.
 
-Comes in: these classes, live instances of them, and inference_mode / autocast.  Goes out: changes
-of the grad mode of the graph under construction. A graph break inside such a block brings the
+Comes in: these classes, live instances of them, and inference_mode.  Goes out: changes of the grad
+mode of the graph under construction. A graph break inside such a block brings the
 thread to the traced mode (an effect) and leaves a real context on the stack that ends it.
-inference_mode and autocast change what tensors are, or the dtypes of results below torch's own
-functions: they break when entered.
+inference_mode changes what tensors are: it breaks when entered. torch.autocast is Python code of
+torch's and inlined (builtins/autocast.py has what it calls).
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _GRAD_CLASSES: dict[type, bool | None] = {
 }
 _REFUSED: dict[type, str] = {
     torch.inference_mode: "tensors made under inference mode are of another kind",
-    torch.autocast: "autocast changes the dtypes of results",
-    torch.cuda.amp.autocast: "autocast changes the dtypes of results",
-    torch.cpu.amp.autocast_mode.autocast: "autocast changes the dtypes of results",
+    torch.cuda.amp.autocast: "it warns that it is deprecated",
+    torch.cpu.amp.autocast_mode.autocast: "it warns that it is deprecated",
     torch.autograd.profiler.record_function: "profiling runs as plain Python",
     torch.autograd.profiler.profile: "profiling runs as plain Python",
     torch.autograd.set_detect_anomaly: "anomaly detection changes the state of the process",

@@ -12,8 +12,10 @@ import enum
 import types
 from typing import Any
 
+import torch
+
 from ...guards.guard import IdentityIs
-from ...guards.source import Source
+from ...guards.source import ImportedModule, ModuleAttr, Source
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Constant, Recipe
 from ..wrap import intercepts
@@ -27,6 +29,8 @@ from .namespaces import GlobalsValue, ModuleValue
 from .torch_function import operators_of, torch_function
 
 __all__ = ["TorchPythonFunction", "belongs_to_torch", "trusted", "trusted_function"]
+
+_AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
 
 
 def belongs_to_torch(module: str | None) -> bool:
@@ -91,6 +95,9 @@ def trusted(machine: Machine, obj: Any) -> Value:
     if isinstance(obj, types.BuiltinFunctionType):
         return torch_function(obj) or BuiltinValue(obj)
     if isinstance(obj, type):
+        if obj is torch.autocast:  # Python code that is inlined
+            found: Value = machine.class_of(obj, _AUTOCAST)
+            return found
         return context_class(obj) or machine.constant(obj)
     if type(obj) in (tuple, list, dict, set, frozenset):
         return _container(machine, obj)
