@@ -234,6 +234,8 @@ def difference(eager: Seen, ours: Seen, judges: _Judges) -> Difference | None:
         have_where, have = ours.parts[n]
         kind = where.rpartition(": ")[2]
         group = where.split(": ")[1].split("[")[0] if ": " in where else where
+        if where.endswith("backward") and str(wanted).startswith("raised"):
+            return None  # ours may have saved a copy of what was written to
         if where != have_where:
             exc = "exception" in where or "exception" in have_where
             if "exception" in where and str(wanted).startswith(_CHECKS_OF_DEAD_CODE):
@@ -244,8 +246,6 @@ def difference(eager: Seen, ours: Seen, judges: _Judges) -> Difference | None:
                 "exception" if exc else "parts",
                 f"{have_where} ({told[0]}) instead of {where} ({told[1]})",
             )
-        if where.endswith("backward") and str(wanted).startswith("raised"):
-            return None
         if isinstance(wanted, Tensor) and isinstance(have, Tensor):
             if wanted.dtype == have.dtype and wanted.shape == have.shape:
                 if not judges.accept(n, wanted, have):
@@ -323,7 +323,10 @@ class _Judges:
                 return True  # even the shape hangs on roundings
             spread = torch.maximum(spread, _apart(wanted, other))
         apart = _apart(wanted, have)
-        return bool((apart <= 8 * spread.amax()).all()) and bool(spread.amax() > 0)
+        alike = apart <= 8 * spread.amax()
+        if not wanted.is_floating_point():  # e.g. the bits of a number: how far says nothing
+            alike |= spread > 0
+        return bool(alike.all()) and bool(spread.amax() > 0)
 
     def _noise(self) -> list[Seen]:
         if self._noisy is None:
