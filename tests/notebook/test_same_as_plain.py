@@ -92,3 +92,21 @@ def test_a_helper_edited_many_times_is_never_stale_and_never_reaches_the_limit()
     values = [o.data["text/plain"] for cell in ran[3::2] for o in cell.outputs if "data" in o]
     assert values == [str(2.0 * (1 + number)) for number in range(12)]
     assert "RecompileWarning" not in str([cell.outputs for cell in ran])
+
+
+def test_a_training_loop_at_top_level_that_keeps_its_losses_stays_compiled():
+    cell = """%%compile
+w = torch.ones(4, requires_grad=True)
+losses = []
+for step in range(30):
+    loss = ((w * torch.arange(4.0)).sum() - 1) ** 2
+    loss.backward()
+    with torch.no_grad():
+        w -= 0.01 * w.grad
+        w.grad = None
+    losses.append(loss.item())
+len(losses), losses[-1] < losses[0]"""
+    ran = run_cells([SETUP, cell])[1]
+    (shown,) = [o.data["text/plain"] for o in ran.outputs if "data" in o]
+    assert shown == "(30, True)"
+    assert "Warning" not in str(ran.outputs)

@@ -64,7 +64,48 @@ def test_guards_know_the_line() -> None:
 
 def test_none_checks_guard_the_type_alone() -> None:
     made, _ = traced(lambda a: a is None, [1])
-    assert kinds(made, of="a") == ["TypeIs", "LengthIs"]
+    assert kinds(made, of="a") == ["TypeIs"]
+
+
+def test_a_list_that_only_grows_is_not_looked_at() -> None:
+    def grow(xs: list[Any], n: int) -> None:
+        xs.append(n)
+        xs.extend([1, n])
+        xs += ["last"]
+
+    made, _ = traced(grow, xs := ["first"], 7)
+    assert xs == ["first", 7, 1, 7, "last"]
+    assert kinds(made, of="xs") == ["TypeIs"]
+    (effect,) = made.effects
+    assert isinstance(effect, r.Perform)
+
+
+def test_a_list_that_is_read_after_it_grew() -> None:
+    def grow(xs: list[Any], n: int) -> Any:
+        xs.append(n)
+        first = xs[0], len(xs), xs[-1]
+        xs.append(first)
+        xs.extend(xs)
+        return first, xs[-1] is first, xs
+
+    made, got = traced(grow, xs := ["first"], 7)
+    once = ["first", 7, ("first", 2, 7)]
+    assert (got[:2], xs) == ((("first", 2, 7), True), [*once, *once])
+    assert got[2] is xs
+    assert kinds(made, of="xs") == ["TypeIs", "LengthIs"]
+
+
+def test_one_list_under_two_names_grows_in_order() -> None:
+    def grow(xs: list[Any], ys: list[Any]) -> None:
+        xs.append(1)
+        ys.append(2)
+        xs.append(3)
+
+    traced(grow, xs := [], xs)
+    assert xs == [1, 2, 3]
+    made, _ = traced(grow, xs := [], ys := [])
+    assert (xs, ys) == ([1, 3], [2])
+    assert "DifferentObject" in {type(guard).__name__ for guard in made.guards}
 
 
 def test_dict_keys_and_items() -> None:

@@ -73,7 +73,7 @@ def list_append(machine: Any, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop_lazy()
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, ListValue)
-    target.change(machine, [*target.items, item])
+    target.extend(machine, [item])
 
 
 @opcode("SET_ADD")
@@ -98,7 +98,7 @@ def list_extend(machine: Any, frame: Frame, instruction: Instruction) -> None:
     items = unpack(machine, frame.pop_lazy())
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, ListValue)
-    target.change(machine, [*target.items, *items])
+    target.extend(machine, items)
 
 
 @opcode("SET_UPDATE")

@@ -2,7 +2,7 @@
 
 Comes in: live sequences (guarded by type and length, items looked at lazily) or new ones.
 Goes out: items, new sequences; a list that existed before and is changed becomes a ReplaceList
-effect.
+effect. A list that only grows (`losses.append(loss)`) is not looked at, whatever its length.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from ...guards.guard import LengthIs, TypeIs, ValueEquals
 from ...guards.source import Item, Source
-from ..result import BuildList, BuildSlice, BuildTuple, Effect, Recipe, ReplaceList
+from ..result import BuildList, BuildSlice, BuildTuple, Effect, Perform, Recipe, ReplaceList
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
@@ -180,6 +180,10 @@ class ListValue(SequenceValue):
         self.items[:] = items
         machine.effects.contents(self)
 
+    def extend(self, machine: Machine, items: Iterable[Value]) -> None:
+        """`list.extend`, and `append` of one."""
+        self.change(machine, [*self.items, *items])
+
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         items = list(self.items)
         if isinstance(key, SliceValue):
@@ -204,7 +208,7 @@ class ListValue(SequenceValue):
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
         if op == "+":
-            self.change(machine, [*self.items, *_items_of(machine, other)])
+            self.extend(machine, _items_of(machine, other))
             return self
         if op == "*":
             self.change(machine, self.repeated(machine, other))
@@ -220,6 +224,43 @@ class ListValue(SequenceValue):
     def replace(self, builder: Builder) -> Effect:
         """The effect that brings the live list to these contents."""
         return ReplaceList(builder(self), tuple(builder(item) for item in self.items))
+
+
+class LiveList(ListValue):
+    """A list that existed before. Until somebody asks for its items it has none in the model, no
+    guard of its length, and what is added waits in `added`.
+    """
+
+    __slots__ = ("_items", "added", "live", "machine")
+
+    def __init__(self, machine: Machine, live: Sequence[object], source: Source) -> None:
+        Value.__init__(self, source)
+        self.machine, self.live = machine, live
+        self.added: list[Value] = []
+        self._items: list[Value] | None = None
+
+    @property
+    def items(self) -> list[Value]:  # type: ignore[override]
+        if self._items is None:
+            assert self.source is not None
+            self._items = [*wrap_items(self.machine, self.live, self.source), *self.added]
+        return self._items
+
+    def extend(self, machine: Machine, items: Iterable[Value]) -> None:
+        if self._items is not None:
+            super().extend(machine, items)
+            return
+        self.added += items
+        machine.effects.contents(self)
+
+    def replace(self, builder: Builder) -> Effect:
+        if self._items is not None:
+            return super().replace(builder)
+        added = BuildList(tuple(builder(item) for item in self.added))
+        return Perform(builder.constant(list.extend), (builder(self), added))
+
+    def parts(self) -> Iterable[Value]:
+        return self.added if self._items is None else self._items
 
 
 def _items_of(machine: Machine, value: Value) -> list[Value]:
@@ -303,7 +344,7 @@ def _wrap_tuple(machine: Machine, obj: tuple[object, ...], source: Source) -> Va
 @wraps(list)
 def _wrap_list(machine: Machine, obj: list[object], source: Source) -> Value:
     machine.guard(TypeIs(source, list))
-    return ListValue(wrap_items(machine, obj, source), source)
+    return LiveList(machine, obj, source)
 
 
 @wraps(torch.Size)
