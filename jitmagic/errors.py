@@ -6,6 +6,7 @@
     ├── Unsupported                   fullgraph=True met code that does not fit into one graph
     ├── NativeMissing (ImportError)   the C++ extensions are absent or fit another torch
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
+    │   ├── OperationFailed           one operation is refused; the graph ends before it
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "BytecodeError",
@@ -32,6 +34,7 @@ __all__ = [
     "JitmagicError",
     "JitmagicWarning",
     "NativeMissing",
+    "OperationFailed",
     "OptionError",
     "RecompileWarning",
     "TaggingError",
@@ -102,6 +105,14 @@ class NativeMissing(JitmagicError, ImportError):
 
 class CompileFailed(JitmagicError):
     """A compile stage failed. The original exception is the cause."""
+
+
+class OperationFailed(CompileFailed):
+    """A stage refuses one operation; `node` of the torch-level graph is that operation."""
+
+    def __init__(self, message: str, node: Any) -> None:
+        self.node = node
+        super().__init__(message)
 
 
 class ToolchainError(CompileFailed):

@@ -26,11 +26,12 @@ from .autograd.shell import Once, make_callable
 from .bytecode import FrameSnapshot
 from .codegen import choices, render
 from .codegen.plan import Config, Plan
-from .errors import CompileFailed, FallbackWarning, Unsupported
+from .errors import CompileFailed, FallbackWarning, OperationFailed, Unsupported
 from .frame.handle import Handle, Skip
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .graph.autocast import autocast_kept
-from .graph.node_meta import changes_mode
+from .graph.node_meta import changes_mode, lines_of
+from .graph.propagate import target_name
 from .graph.saved_hooks import hooks_set_aside
 from .graph.verify import verify as verify_graph
 from .guards.read import read_source
@@ -46,8 +47,9 @@ from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
 from .target import Target, find_target
+from .trace.breaks import FailedOperation
 from .trace.emit import CannotRestore, Home, emit
-from .trace.machine import trace
+from .trace.machine import Stop, trace
 from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
 from .trace.template import template_of
@@ -57,6 +59,7 @@ __all__ = ["compile_frame", "flatten"]
 Graph = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
+_ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 
 
 def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
@@ -66,9 +69,33 @@ def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord
 
 
 def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+    """Where a stage refuses an operation the graph ends before it, like at any other break."""
+    stop: Stop | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            return _attempt(handle, snapshot, record, stop)
+        except OperationFailed as failed:
+            stop = _stop_before(failed, stop)
+    return _attempt(handle, snapshot, record, stop)
+
+
+def _stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
+    step = failed.node.meta.get("step")
+    lines = lines_of(failed.node)
+    if step is None or not lines or (last is not None and step >= last.step):
+        raise failed
+    why = str(failed).splitlines()[0].removeprefix("autograd: ")
+    name = target_name(failed.node.target)
+    reason = FailedOperation.of(name=name, why=why.removeprefix(f"{name}: "))
+    return Stop(step, reason, lines[-1])
+
+
+def _attempt(
+    handle: Handle, snapshot: FrameSnapshot, record: CompileRecord, stop: Stop | None
+) -> Entry | Skip:
     options = handle.options
     with record.stage("trace") as stage:
-        traced = stage.keep(_trace(handle, snapshot))
+        traced = stage.keep(_trace(handle, snapshot, stop))
     if isinstance(traced.exit, Break) and handle.library is not None:
         reason = traced.exit.reason
         return Skip(f"library code is compiled whole or not at all: {reason.message}")
@@ -124,15 +151,15 @@ def _no_graph() -> tuple[Any, ...]:
 # ------------------------------------------------------------------------------------- one graph
 
 
-def _trace(handle: Handle, snapshot: FrameSnapshot) -> Trace:
+def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     """The user's own code is not cut in two for the sake of a float that varies: where one is used
     in a way that only a constant allows, it is a constant.
     """
     varying = handle.varying(snapshot)
-    traced = trace(snapshot, handle.options, varying=varying)
+    traced = trace(snapshot, handle.options, stop, varying)
     if handle.library is not None or not varying or not isinstance(traced.exit, Break):
         return traced
-    plain = trace(snapshot, handle.options)
+    plain = trace(snapshot, handle.options, stop)
     same = isinstance(plain.exit, Break) and plain.exit.where == traced.exit.where
     return traced if same else plain
 

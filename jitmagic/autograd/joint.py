@@ -20,7 +20,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
-from ..errors import CompileFailed, UserLine
+from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..spec import TensorSpec
 from .checked import spelled_out
@@ -60,7 +60,7 @@ def trace_joint(
         results.announce(outputs)
         with mode:  # the history of a view whose base was written since is made when asked for
             shapes = tuple(results.output(mode, value) for value in outputs)
-        gradients = _differentiate(mode, traced, results.tensors)
+        gradients = _differentiate(gm, mode, traced, results.tensors)
     return _finish(recorder, mode, traced, inputs, shapes, results, gradients)
 
 
@@ -151,11 +151,11 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
     return made
 
 
-def _failed(node: Node, error: Exception) -> CompileFailed:
+def _failed(node: Node, error: Exception) -> OperationFailed:
     lines: tuple[UserLine, ...] = node.meta.get("lines", ())
     place = f"\n  {lines[-1]}" if lines else ""
     name = getattr(node.target, "__name__", node.target)
-    return CompileFailed(f"autograd: {name}: {error}{place}")
+    return OperationFailed(f"autograd: {name}: {error}{place}", node)
 
 
 def _plug(value: Any, env: dict[Node, Any]) -> Any:
@@ -258,7 +258,7 @@ class _Gradients:
 
 
 def _differentiate(
-    mode: Functionalizer, inputs: Sequence[Traced], results: Sequence[Traced]
+    gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced], results: Sequence[Traced]
 ) -> _Gradients:
     """Record the backward of `results` with respect to the inputs that require grad."""
     tangents = tuple(i for i, tensor in enumerate(results) if tensor.requires_grad)
@@ -287,7 +287,12 @@ def _differentiate(
                 accumulate_grad=False,
             )
     except Exception as error:  # e.g. a saved tensor was modified in place: eager raises it itself
-        raise CompileFailed(f"autograd: the backward cannot be recorded: {error}") from error
+        text = f"autograd: the backward cannot be recorded: {error}"
+        lines = recorder.lines
+        for node in gm.graph.nodes:
+            if lines and node.meta.get("lines") == lines and node.op != "placeholder":
+                raise OperationFailed(text, node) from error
+        raise CompileFailed(text) from error
     finally:
         mode.in_backward = False
     found = [

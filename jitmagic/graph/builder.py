@@ -56,6 +56,7 @@ class GraphBuilder:
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared = (0, 0)  # inputs and written ones known to be separate memory
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
+        self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
@@ -166,6 +167,7 @@ class GraphBuilder:
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(kind, target, args, kwargs)
         self._describe(node, value, spec_on(value, device), lines)
+        node.meta["step"] = self.step()
         if random:
             node.meta["random"] = True
         if written:

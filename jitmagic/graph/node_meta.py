@@ -6,6 +6,7 @@
              tensors
     lines    tuple[UserLine, ...]: the user's line, then the lines it was inlined from (innermost
              first)
+    step     int: the tracer's number of the root frame's instruction that the call is part of
     mutates  tuple[Node, ...]: arguments written in place
     random   True: the call draws from the random number generator
 

@@ -21,6 +21,7 @@ from .result import BreakReason
 __all__ = [
     "DisabledFunction",
     "EscapingException",
+    "FailedOperation",
     "GraphBreak",
     "InlineTooDeep",
     "LoopIterator",
@@ -212,6 +213,13 @@ class RefusedTorchCall(Reason):
     template = "{name}() stays outside of graphs: {why}"
     explanation = "Only operations on tensors and plain values are recorded; this one does more."
     advice = "call it outside the compiled function, or accept the graph break"
+
+
+class FailedOperation(Reason):
+    __slots__ = ()
+    template = "{name}() could not be compiled: {why}"
+    explanation = "A stage behind the trace refuses it, so it runs as plain Python."
+    advice = "write it with other operations, or accept the graph break"
 
 
 class MutatedInput(Reason):

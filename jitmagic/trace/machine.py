@@ -128,6 +128,7 @@ class Machine:
         self.effects = EffectLog()
         self.entry_state = read_state()
         self.graph = GraphBuilder(self.entry_state.grad_enabled)
+        self.graph.step = lambda: self._steps
         self.autocast: AutocastRest | None = None
         self.frames: list[Frame] = []
         self._stop = stop
