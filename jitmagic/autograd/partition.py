@@ -141,9 +141,10 @@ def _choose(parts: _Parts) -> tuple[set[Node], set[Node]]:
     sink = source + 1
     network = FlowNetwork(sink + 1)
     results, gradients = set(parts.results), set(parts.gradients)
+    shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in place.items():
         lost = node in parts.mutated
-        network.edge(vertex, vertex + 1, INFINITE if lost else _cost_to_save(node, results))
+        network.edge(vertex, vertex + 1, INFINITE if lost else _cost_to_save(node, results, shown))
         again = _cost_again(node, parts) if node in parts.forward else 0
         if node.op == "placeholder":
             again = INFINITE
@@ -173,13 +174,14 @@ def _elements(spec: TensorSpec) -> int:
     return count
 
 
-def _cost_to_save(node: Node, results: set[Node]) -> int:
+def _cost_to_save(node: Node, results: set[Node], shown: set[Node]) -> int:
     if node.op == "get_attr":
         return 0
+    kept = alias_root(node).meta.get("kept")
     if node.op == "placeholder" or node in results:
-        return 0 if alias_root(node).meta.get("kept") else INFINITE
+        return 0 if kept else INFINITE
     spec = node.meta.get("spec")
-    if spec is None or is_view(node) or node.target in _FREE:
+    if spec is None or is_view(node) or node.target in _FREE or (node in shown and not kept):
         return INFINITE
     return _bytes(spec) * _SAVED_BYTE + 1
 

@@ -438,3 +438,20 @@ def test_memory_that_only_one_loss_reads_is_freed_after_its_backward():
     assert 0 < left < held
     second.sum().backward()
     assert all(ref() is None for ref in kept)
+
+
+@pytest.mark.parametrize("view", [lambda y: y.view(-1), lambda y: y.t(), lambda y: y[1:]])
+def test_what_a_result_is_a_view_of_is_kept_only_where_eager_keeps_it(view):
+    def masks(x, w):
+        total = x + w
+        parts = [torch.where(total > level / 4, x, w) * (level + 9) for level in range(-6, 6)]
+        return view(total), torch.stack(parts).sum(0)
+
+    def gradients(call):
+        x, w = t(5, 7), t(1, 7)
+        shown, result = call(x, w)
+        shown.mul_(2)  # eager's backward needs the masks alone
+        return torch.autograd.grad(shown.sum() + result.sum(), [x, w])
+
+    actual = gradients(compile_like(masks, (t(5, 7), t(1, 7)))[0])
+    torch.testing.assert_close(actual, gradients(masks))
