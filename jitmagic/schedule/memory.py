@@ -93,7 +93,7 @@ def plan_memory(program: LoopProgram) -> MemoryPlan:
         dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
         for name in fresh:
             size[name] = storage_bytes(program.buffers[name])
-            heir = _operand_to_overwrite(program, step, name, dying, pool, size)
+            heir = _operand_to_overwrite(program, step, name, dying, owner, pool, size)
             if heir is not None:
                 dying.remove(heir)
                 pool[name] = pool[heir]
@@ -124,6 +124,7 @@ def _operand_to_overwrite(
     step: object,
     name: str,
     dying: Sequence[str],
+    owner: Mapping[str, str],
     pool: Mapping[str, int],
     size: Mapping[str, int],
 ) -> str | None:
@@ -140,7 +141,8 @@ def _operand_to_overwrite(
             continue
         other = program.buffers[candidate]
         same = (other.shape, other.stride, other.dtype) == (mine.shape, mine.stride, mine.dtype)
-        loads = [n for n in nodes if isinstance(n, Load) and n.buffer == candidate]
-        if same and loads and all(load.index == store.index for load in loads):
+        loads = [n for n in nodes if isinstance(n, Load) and owner[n.buffer] == candidate]
+        places = {(load.buffer, load.index) for load in loads}  # a view of it reads elsewhere
+        if same and places == {(candidate, store.index)}:
             return candidate
     return None

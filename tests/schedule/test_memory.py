@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import jitmagic
 from jitmagic.loops.ir import Nest
 from jitmagic.schedule.deps import reads_of, writes_of
 from jitmagic.schedule.memory import storage_bytes
@@ -67,3 +68,18 @@ def test_a_pointwise_nest_may_write_over_its_dying_operand():
     relu = next(s for s in result.program.steps if isinstance(s, Nest) and "relu" in s.name)
     (source,), (target,) = reads_of(relu), writes_of(relu)
     assert result.pool[source] == result.pool[target]
+
+
+def test_an_operand_that_a_view_reads_elsewhere_is_not_written_over():
+    def sum_with_turned(x):
+        y = x * 2 + 1
+        return (y * 3 + y.as_strided((16, 16), (1, 16))).cumsum(0)
+
+    x = torch.randn(16, 16)
+    result = scheduled(sum_with_turned, x)
+    check_pool(result)
+    nest = next(s for s in result.program.steps if isinstance(s, Nest) and len(reads_of(s)) == 2)
+    (target,) = writes_of(nest)
+    assert {name for name in reads_of(nest) if name in result.pool}
+    assert all(result.pool.get(name) != result.pool[target] for name in reads_of(nest))
+    torch.testing.assert_close(jitmagic.jit(sum_with_turned)(x), sum_with_turned(x))
