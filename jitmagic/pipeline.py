@@ -44,6 +44,7 @@ from .records import CompileRecord
 from .runtime.load import load
 from .runtime.native import redrawing, with_numbers
 from .runtime.tune import example, tune, tune_products
+from .runtime.undo import undoing
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
 from .target import Target, find_target
@@ -53,6 +54,7 @@ from .trace.machine import Stop, trace
 from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
 from .trace.template import template_of
+from .trace.undo import can_start_over, undone_inputs
 
 __all__ = ["compile_frame", "flatten"]
 
@@ -126,7 +128,7 @@ def _make_entry(
         shape = template.with_registers(read_again)
         run = graph if graph is not None else _no_graph
         entry = Entry(GuardProgram(steps), run, inputs if graph else (), shape, False)
-        entry.mutates = traced.mutates
+        entry.mutates = not can_start_over(traced)
         return entry
     steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
     home = Home(
@@ -173,9 +175,13 @@ def compile_graph(
     made = _compile_by(traced, snapshot, specs, options, record)
     if numbers:
         made = with_numbers(made, numbers)
-    # A graph that raises is followed by eager from the frame's start, unless it mutates.
+    if not can_start_over(traced):
+        return made
+    # A graph that raises is followed by eager from the frame's start.
+    if undone := undone_inputs(traced):
+        made = undoing(made, undone)
     redraws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
-    return redrawing(made) if redraws and not traced.mutates else made
+    return redrawing(made) if redraws else made
 
 
 def _compile_by(

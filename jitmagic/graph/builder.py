@@ -95,6 +95,11 @@ class GraphBuilder:
         module = GraphModule(torch.nn.Module(), self.graph, class_name=_identifier(name))
         return module, tuple(kept)
 
+    def written(self) -> tuple[int, ...]:
+        """The positions of the finished graph's inputs that it writes to."""
+        left = [node for node in self.graph.nodes if node.op == "placeholder"]
+        return tuple(n for n, node in enumerate(left) if node in self.mutated_inputs)
+
     # -- calls -----------------------------------------------------------------------------------
 
     def call(

@@ -45,8 +45,11 @@ def may_raise_on_data(node: Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False
     name = target_name(node.target)  # type: ignore[arg-type]
-    if name == "getitem":
-        return node.target is operator.getitem and _holds_tensor(node.args[1:])
+    if not name.endswith("__"):
+        name = name.removesuffix("_")  # in place
+    if name in ("getitem", "setitem"):
+        item = node.target in (operator.getitem, operator.setitem)
+        return item and _holds_tensor(node.args[1:2])
     if name in _DIVISIONS:
         return _divides_integers(node)
     return name in _LOOKS_AT_DATA or name.startswith(("linalg_", "_linalg_"))

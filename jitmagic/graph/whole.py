@@ -38,11 +38,14 @@ def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
 
 def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
     """_same; channels_last stays where parts are joined, which torch's meta kernel does not say."""
+    aligned = len(shifts) == (len(dims) or 1)
+    if not aligned or not all(_in_range(d, x) for d in dims):
+        return None
     layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if _usual(x) or layout is None or not x.is_contiguous(memory_format=layout):
         return _same(x)
     rows = zip(shifts, dims, strict=False)
-    joined = len(dims) and all(_in_range(d, x) and shift % x.shape[d] for shift, d in rows)
+    joined = len(dims) and all(shift % x.shape[d] for shift, d in rows)
     return torch.empty_like(x, memory_format=layout) if joined else None
 
 

@@ -32,6 +32,7 @@ from ..bytecode.versions import RUNNING
 from .rebuild import CannotRestore, Code, Writer, make_values, replay, run_graph
 from .result import Break, Return, Trace
 from .resume import FlatCode, ResumeKey, flatten
+from .undo import can_start_over
 
 __all__ = ["CannotRestore", "Home", "emit"]
 
@@ -56,12 +57,14 @@ def emit(
     """The residual function of a trace; `graph` is None when it has nothing to compute.
 
     When the graph raises, the frame starts over as plain Python, so that the user gets eager's own
-    exception on the user's own line; unless the graph mutates its inputs, then it is passed on.
+    exception on the user's own line; unless what the graph wrote to its inputs is not undone,
+    then it is passed on.
     Raises CannotRestore when the break is at a place that cannot be re-entered.
     """
     writer = Writer(flat, home.builtins)
     run_graph(writer, trace, graph)
-    guarded = (writer.code[0], writer.code[-1]) if writer.code and not trace.mutates else None
+    starts_over = bool(writer.code) and can_start_over(trace)
+    guarded = (writer.code[0], writer.code[-1]) if starts_over else None
     make_values(writer, trace)
     for effect in trace.effects:
         writer.put(replay(effect, writer))

@@ -283,5 +283,5 @@ class Trace:
     effects: tuple[Effect, ...]
     exit: Exit
     instructions: int = 0  # how many instructions were interpreted
-    mutates: bool = False  # the graph writes to one of its inputs
+    mutated: tuple[int, ...] = ()  # the inputs that the graph writes to
     notes: Mapping[str, Any] = field(default_factory=dict)

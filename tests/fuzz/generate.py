@@ -17,17 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import construct_tables, network_tables, python_tables, tensor_tables
+from . import construct_tables, network_tables, python_tables, state_tables, tensor_tables
 from .inputs import LAYOUTS
-from .program import HEAD, KINDS, Program, load
+from .program import BACKWARDS, HEAD, KINDS, Program, load
 from .stacks import stack
 from .write_tables import STATEMENTS
 
 __all__ = ["generate"]
 
-BLOCKS = python_tables.BLOCKS + construct_tables.BLOCKS
+BLOCKS = (python_tables.BLOCKS + construct_tables.BLOCKS, state_tables.BLOCKS)
 SELF_BLOCKS = python_tables.SELF_BLOCKS | {
-    "module": python_tables.SELF_BLOCKS["module"] + construct_tables.MODULE_BLOCKS
+    "module": python_tables.SELF_BLOCKS["module"] + construct_tables.MODULE_BLOCKS,
+    "method": python_tables.SELF_BLOCKS["method"] + state_tables.METHOD_BLOCKS,
 }
 EXPRESSIONS = tensor_tables.EXPRESSIONS | network_tables.EXPRESSIONS
 FLOATS = ("float32", "float32", "float32", "float64", "float16", "bfloat16")
@@ -81,7 +82,8 @@ class _Writer:
         shape = self.rng.choice(["tuple", "tuple", "single", "list", "dict", "pair"])
         if shape == "single":
             results = results[:1]
-        return Program(arguments, tuple(self.statements), results, calls, self.kind, shape)
+        back = self.rng.choice(BACKWARDS) if self.rng.random() < 0.6 else BACKWARDS[0]
+        return Program(arguments, tuple(self.statements), results, calls, self.kind, shape, back)
 
     def _length(self) -> int:
         """Statements to add: a few, seldom enough of them to fill several kernels."""
@@ -190,7 +192,7 @@ class _Writer:
         try:
             if roll < self.python:
                 extra = SELF_BLOCKS.get(self.kind)
-                text = rng.choice(extra if extra and rng.random() < 0.4 else BLOCKS)
+                text = rng.choice(extra if extra and rng.random() < 0.4 else rng.choice(BLOCKS))
                 if "global " in text and "global " in "".join(self.statements):
                     raise Unfit  # a second declaration would come after a use
             elif roll < self.python + self.writes:

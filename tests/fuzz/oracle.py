@@ -20,8 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 import jitmagic
+from jitmagic.guards.state import read_autocast_rest
 
-from .program import Program, load
+from .program import BACKWARDS, Program, load
 
 __all__ = ["Difference", "Seen", "examine", "observe"]
 
@@ -80,7 +81,7 @@ def observe(text: str, wrap: Callable[[Any], Any], mode: Any = None) -> Seen:
         torch.manual_seed(50 + number)
         with warnings.catch_warnings(record=True) as caught, mode or contextlib.nullcontext():
             warnings.simplefilter("always")
-            _observe_call(run, arguments, f"call {number}", seen)
+            _observe_call(run, arguments, f"call {number}", seen, space.get("BACKWARD", "sum"))
         seen.warned += [str(w.message) for w in caught if _is_ours(w)]
     _portray(_state_of(space, target), "state", seen.parts, {})
     return seen
@@ -104,7 +105,9 @@ def _state_of(space: dict[str, Any], target: Any) -> dict[str, Any]:
     return state | {"cells": [cell.cell_contents for cell in cells]}
 
 
-def _observe_call(run: Any, arguments: tuple[Any, ...], where: str, seen: Seen) -> None:
+def _observe_call(
+    run: Any, arguments: tuple[Any, ...], where: str, seen: Seen, backward: str
+) -> None:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -118,28 +121,62 @@ def _observe_call(run: Any, arguments: tuple[Any, ...], where: str, seen: Seen) 
     seen.parts.append(
         (f"{where}: grad mode", (torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
     )
+    autocast = torch.is_autocast_enabled("cpu"), *read_autocast_rest()
+    seen.parts.append((f"{where}: autocast mode", autocast))
     identities: dict[Any, int] = {}
     _portray(list(arguments), f"{where}: arguments", seen.parts, identities)
     _portray(result, f"{where}: result", seen.parts, identities)
-    _backward(result, arguments, where, seen)
+    _backward(result, arguments, where, seen, backward)
 
 
-def _backward(result: Any, arguments: tuple[Any, ...], where: str, seen: Seen) -> None:
+def _backward(result: Any, arguments: tuple[Any, ...], where: str, seen: Seen, way: str) -> None:
     outputs = [t for t in _tensors(result) if t.requires_grad and not t.is_leaf]
     outputs = [t for t in outputs if not t.is_inference()]
     if not outputs:
         return
+    leaves = [t for t in _tensors(arguments) if t.is_leaf and t.requires_grad]
     try:
-        loss = sum(_weighed(t) for t in outputs)
-        if not torch.isfinite(loss.detach()):
+        losses = [_weighed(t) for t in outputs]
+        if not torch.isfinite(sum(losses).detach()):
             return
-        loss.backward()
+        for n, step in enumerate(_STEPS[way](losses, leaves)):
+            for m, made in enumerate(step()):
+                _portray(made, f"{where}: gradient {n}.{m}", seen.parts, {})
     except RuntimeError as error:  # a saved tensor was written to: eager notices, a copy need not
         seen.parts.append((f"{where}: backward", f"raised {str(error)[:30]}"))
         return
-    for n, t in enumerate(_tensors(arguments)):
-        if t.is_leaf and t.requires_grad:
-            _portray(t.grad, f"{where}: gradient {n}", seen.parts, {})
+    for n, t in enumerate(leaves):
+        _portray(t.grad, f"{where}: gradient {n}", seen.parts, {})
+
+
+_Steps = list[Callable[[], Any]]
+
+
+def _in_sum(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
+    return [lambda: sum(losses).backward() or ()]
+
+
+def _of_each(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
+    return [lambda loss=loss: loss.backward(retain_graph=True) or () for loss in losses]
+
+
+def _spending(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
+    return [lambda loss=loss: loss.backward() or () for loss in reversed(losses)]
+
+
+def _twice(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
+    first: _Steps = [lambda: losses[-1].backward(retain_graph=True) or ()]
+    return first + _in_sum(losses, leaves)
+
+
+def _per_leaf(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
+    def of(loss: Tensor, leaf: Tensor) -> Any:
+        return torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
+
+    return [lambda a=a, b=b: of(a, b) for a in losses for b in leaves]
+
+
+_STEPS = dict(zip(BACKWARDS, (_in_sum, _of_each, _spending, _twice, _per_leaf), strict=True))
 
 
 def _weighed(t: Tensor) -> Tensor:

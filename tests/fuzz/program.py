@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
 
-__all__ = ["HEAD", "KINDS", "Program", "load"]
+__all__ = ["BACKWARDS", "HEAD", "KINDS", "Program", "load"]
 
 KINDS = ("function", "closure", "module", "method")
+BACKWARDS = ("sum", "each", "spend", "twice", "grad")
 
 HEAD = """\
 import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator
@@ -122,6 +123,7 @@ class Program:
     calls: tuple[tuple[str, ...], ...]
     kind: str = "function"
     shape: str = "tuple"  # of the result: tuple | list | dict | pair | single
+    backward: str = "sum"  # of all results | of each, retaining | of each | twice | per argument
 
     def body(self) -> str:
         """The function's body, not indented."""
@@ -145,7 +147,8 @@ class Program:
         text = _TEXTS[self.kind]
         made = text.format(arguments=", ".join(self.arguments), body=indent(self.body(), " " * 8))
         calls = "".join(f"    lambda: ({', '.join(call)},),\n" for call in self.calls)
-        return f"{HEAD}{made}\n\nCALLS = [\n{calls}]\n"
+        way = f'BACKWARD = "{self.backward}"\n' if self.backward != "sum" else ""
+        return f"{HEAD}{made}\n\n{way}CALLS = [\n{calls}]\n"
 
     def wide(self) -> str:
         """The same program in float64: the judge of roundings."""

@@ -53,6 +53,8 @@ def _candidates(program: Program) -> Iterator[Program]:
         yield replace(program, kind="function")
     if program.shape not in ("single", "tuple"):
         yield replace(program, shape="tuple")
+    if program.backward != "sum":
+        yield replace(program, backward="sum")
     if len(results) == 1 and program.shape != "single":
         yield replace(program, shape="single")
     yield from _fewer_lines(program)

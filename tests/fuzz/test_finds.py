@@ -6,57 +6,24 @@ compares: values, strides, aliasing, mutations, random stream, exceptions, gradi
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from .check import examine_under
-from .program import Program
+from .finds import Finds, check
 
-FINDS: list[Any] = []
-
-
-def find(*calls: str, tier: str = "cpp", falls_back: bool = False) -> Callable[[Any], Any]:
-    """Register a function with the source of each call's arguments."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        FINDS.append(pytest.param(function, calls, tier, falls_back, id=function.__name__))
-        return function
-
-    return register
+FINDS = Finds()
+find = FINDS.find
 
 
 @pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")
-@pytest.mark.parametrize(("function", "calls", "tier", "falls_back"), FINDS)
+@pytest.mark.parametrize(("function", "calls", "tier", "falls_back", "changes"), FINDS)
 def test_behaves_as_eager(
-    function: Callable[..., Any], calls: tuple[str, ...], tier: str, falls_back: bool
+    function: Any, calls: tuple[str, ...], tier: str, falls_back: bool, changes: dict[str, str]
 ) -> None:
-    """`falls_back`: eager by a visible way is the right answer there."""
-    unlike = examine_under(_program(function, calls), tier)
-    if unlike is not None and unlike.kind == "fallback":
-        assert falls_back, unlike.text
-        return
-    assert unlike is None, f"{unlike.kind}: {unlike.text}"
-
-
-def _program(function: Callable[..., Any], calls: tuple[str, ...]) -> Program:
-    """The function's own source as a fuzz program."""
-    lines = inspect.getsource(function).splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith("def "))
-    body = textwrap.dedent("\n".join(lines[start + 1 :])).strip().splitlines()
-    assert body[-1].startswith("return ")
-    return Program(
-        arguments=tuple(inspect.signature(function).parameters),
-        statements=("\n".join(body[:-1]),) if body[:-1] else (),
-        results=(body[-1].removeprefix("return "),),
-        calls=tuple((call,) for call in calls),
-        shape="single",
-    )
+    check(function, calls, tier, falls_back, changes)
 
 
 # -- writes over what is still to be read ----------------------------------------------------------

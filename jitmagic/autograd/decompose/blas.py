@@ -21,11 +21,16 @@ def _blended(x: Sym, product: Sym, beta: float, alpha: float) -> Sym:
     return product + (x if beta == 1 else x * beta)
 
 
+def _cuts_scalars(a: Sym) -> bool:
+    """The kernels of integers drop the fractions of beta and alpha."""
+    return not (a.dtype.is_floating_point or a.dtype.is_complex)
+
+
 @rule(aten.baddbmm.default)
 def _baddbmm(
     r: Recorder, x: Sym, a: Sym, b: Sym, *, beta: float = 1, alpha: float = 1
 ) -> Sym | None:
-    if is_half(a.dtype):  # one rounding in the whole operation, two in parts
+    if is_half(a.dtype) or _cuts_scalars(a):  # in halves: one rounding as a whole, two in parts
         return None
     return _blended(x, a.one(aten.bmm.default, b), beta, alpha)
 
@@ -34,7 +39,7 @@ def _baddbmm(
 def _addmv(
     r: Recorder, x: Sym, matrix: Sym, vector: Sym, *, beta: float = 1, alpha: float = 1
 ) -> Sym | None:
-    if is_half(matrix.dtype):
+    if is_half(matrix.dtype) or _cuts_scalars(matrix):
         return None
     return _blended(x, matrix.one(aten.mv.default, vector), beta, alpha)
 

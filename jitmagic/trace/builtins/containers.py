@@ -38,14 +38,14 @@ def _as_set(value: Value) -> SetValue:
 @method(list, "append", lazy=True)
 def _append(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_list(owner)
-    target.extend(machine, [args[0]])
+    target.append(machine, args[0])
     return machine.constant(None)
 
 
 @method(list, "extend")
 def _extend(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_list(owner)
-    target.extend(machine, unpack(machine, args[0]))
+    target.extend(machine, args[0])
     return machine.constant(None)
 
 

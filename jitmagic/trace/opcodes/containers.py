@@ -73,7 +73,7 @@ def list_append(machine: Any, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop_lazy()
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, ListValue)
-    target.extend(machine, [item])
+    target.append(machine, item)
 
 
 @opcode("SET_ADD")
@@ -95,7 +95,7 @@ def map_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("LIST_EXTEND")
 def list_extend(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    items = unpack(machine, frame.pop_lazy())
+    items = frame.pop_lazy()
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, ListValue)
     target.extend(machine, items)

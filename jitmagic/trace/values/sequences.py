@@ -21,7 +21,7 @@ from .base import Builder, Machine, Value
 from .callables import bind_builtin
 from .constants import ConstantValue
 from .iterators import SequenceIterator
-from .operators import compare, equal, index_of, unpack
+from .operators import compare, drain, equal, index_of
 
 __all__ = ["ListValue", "SequenceValue", "SizeValue", "SliceValue", "TupleValue", "wrap_items"]
 
@@ -180,14 +180,20 @@ class ListValue(SequenceValue):
         self.items[:] = items
         machine.effects.contents(self)
 
-    def extend(self, machine: Machine, items: Iterable[Value]) -> None:
-        """`list.extend`, and `append` of one."""
-        self.change(machine, [*self.items, *items])
+    def extend(self, machine: Machine, value: Value) -> None:
+        """`list.extend`: item by item, as what gives them may look at the list, or raise."""
+        for item in _each(machine, value):
+            self.append(machine, item)
+
+    def append(self, machine: Machine, item: Value) -> None:
+        """`list.append`; the item need not be looked at."""
+        self.items.append(item)
+        machine.effects.contents(self)
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         items = list(self.items)
         if isinstance(key, SliceValue):
-            items[key.as_constant(machine)] = _items_of(machine, value)
+            items[key.as_constant(machine)] = list(_each(machine, value))
         else:
             items[self._position(machine, key, "assignment index")] = value
         self.change(machine, items)
@@ -208,7 +214,7 @@ class ListValue(SequenceValue):
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
         if op == "+":
-            self.extend(machine, _items_of(machine, other))
+            self.extend(machine, other)
             return self
         if op == "*":
             self.change(machine, self.repeated(machine, other))
@@ -246,11 +252,8 @@ class LiveList(ListValue):
             self._items = [*wrap_items(self.machine, self.live, self.source), *self.added]
         return self._items
 
-    def extend(self, machine: Machine, items: Iterable[Value]) -> None:
-        if self._items is not None:
-            super().extend(machine, items)
-            return
-        self.added += items
+    def append(self, machine: Machine, item: Value) -> None:
+        (self.added if self._items is None else self._items).append(item)
         machine.effects.contents(self)
 
     def replace(self, builder: Builder) -> Effect:
@@ -263,9 +266,12 @@ class LiveList(ListValue):
         return self.added if self._items is None else self._items
 
 
-def _items_of(machine: Machine, value: Value) -> list[Value]:
+def _each(machine: Machine, value: Value) -> Iterable[Value]:
+    """The items of a sequence as they are now; those of anything else as it comes to them."""
     value = value.realize(machine)
-    return list(value.items) if isinstance(value, SequenceValue) else unpack(machine, value)
+    if isinstance(value, SequenceValue):
+        return list(value.items)
+    return drain(machine, value.iterate(machine).realize(machine))
 
 
 class SliceValue(Value):

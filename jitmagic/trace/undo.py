@@ -1,0 +1,31 @@
+"""Whether eager may run a frame from its start when its graph has raised.
+
+Comes in: a Trace. Goes out: the inputs that have to get their contents back for it. The writes of a
+compiled graph have no order that the user knows: when it raises, all, some or none are done. They
+are undone where data may make it raise and what it writes is small; else its error is passed on.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..graph.raising import may_raise_on_data
+from .result import Trace
+
+__all__ = ["can_start_over", "undone_inputs"]
+
+_MOST = 1 << 20  # bytes that each call may copy for the sake of an error that hardly ever comes
+
+
+def can_start_over(trace: Trace) -> bool:
+    """Whether the inputs are then as they were."""
+    return trace.mutated == undone_inputs(trace)
+
+
+def undone_inputs(trace: Trace) -> tuple[int, ...]:
+    """Positions of the inputs to copy before each run, and to put back."""
+    if not any(map(may_raise_on_data, trace.graph.graph.nodes)):
+        return ()
+    specs = [trace.inputs[n].spec for n in trace.mutated]
+    size = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs)
+    return trace.mutated if size <= _MOST else ()

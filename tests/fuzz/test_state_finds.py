@@ -1,0 +1,90 @@
+"""What the fuzzer found wrong about errors, lists, autocast and the ways to go backward.
+
+As in test_finds.py: a find is named for what was wrong and behaves as eager does ever since.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from .finds import Finds, check
+
+FINDS = Finds()
+find = FINDS.find
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")
+@pytest.mark.parametrize(("function", "calls", "tier", "falls_back", "changes"), FINDS)
+def test_behaves_as_eager(
+    function: Any, calls: tuple[str, ...], tier: str, falls_back: bool, changes: dict[str, str]
+) -> None:
+    check(function, calls, tier, falls_back, changes)
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+@find("torch.ones(1), torch.full((3, 1), 2.0)")
+@find("torch.ones(1), torch.full((3, 1), 2.0)", tier="aten")
+def written_again_when_the_graph_had_raised(x, y):
+    y.add_(x)
+    F.nll_loss(y, torch.arange(3) % 3 - 1, ignore_index=-1)
+    y.add_(x)
+    return y
+
+
+@find("torch.ones(3), torch.tensor([5]), []")
+@find("torch.ones(3), torch.tensor([5]), []", tier="frames")
+def list_grows_before_an_index_is_out_of_range(x, i, items):
+    x.mul_(2)
+    items.append(x)
+    return x.index_select(0, i)
+
+
+@find("torch.rand(3), torch.tensor([5])")
+def random_numbers_written_before_an_error(x, i):
+    x.uniform_()
+    return x[i]
+
+
+@find("torch.ones(3, 3)")
+def roll_of_no_such_dimension(x):
+    y = x.roll(1, 2)
+    return x
+
+
+@find("torch.ones(3, 3)")
+def roll_by_more_than_its_dimensions(x):
+    return x.roll((1, 2), 0)
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+@find("torch.arange(9, dtype=torch.int32).view(3, 3)")
+def fractions_that_kernels_of_integers_drop(x):
+    y = torch.baddbmm(x[None], x[None], x[None], beta=1.5, alpha=2.5)
+    return torch.addmv(x[0], x, x[1], beta=2, alpha=0.5), y
+
+
+# -- lists -----------------------------------------------------------------------------------------
+
+
+@find("[1]", "[]", "[3, 4]")
+def list_extended_by_what_reads_it(items):
+    items.extend(len(items) for _ in range(3))
+    items += (items[-1] * 2 for _ in range(2))
+    return items
+
+
+@find("[1]", "[]")
+def list_keeps_what_came_before_an_error(items):
+    try:
+        items.extend(6 // n for n in (2, 1, 0))
+    except ZeroDivisionError:
+        items.append("error")
+    return items
