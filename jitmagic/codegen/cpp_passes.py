@@ -57,17 +57,32 @@ class PassWriter:
                 self._pass(one, axis, width, rows)
 
     def _scratch_rows(self, passes: Sequence[Pass]) -> dict[Value, tuple[str, tuple[Axis, ...]]]:
-        """Memory for values that later passes use again."""
+        """Memory for values that later passes use again, with the axes in the order it is laid out:
+        lanes are neighbours there. Passes with lanes along different axes compute values again.
+        """
         rows: dict[Value, tuple[str, tuple[Axis, ...]]] = {}
         for one in passes:
+            along = self._lane_axes(one, passes)
+            if len(along) > 1:
+                continue
+            order = (*(axis for axis in one.axes if axis not in along), *along)
             for value in one.keep:
                 lanes = self.body.width if self.body.is_vector(value) else 1
                 size = extent_product(one.axes) * lanes
                 if size * value.dtype.itemsize <= ROW_BYTES:
                     name = self.body.name("row")
                     self.body.line(f"alignas(64) {CTYPES[value.dtype]} {name}[{size}];")
-                    rows[value] = (name, one.axes)
+                    rows[value] = (name, order)
         return rows
+
+    def _lane_axes(self, one: Pass, passes: Sequence[Pass]) -> set[Axis]:
+        """The pass's own axes along which the lanes of it and of its like run."""
+        if self.body.lane is not None:
+            return set()
+        chosen = zip(passes, self.lanes.passes, strict=False)
+        return {
+            axis for other, (axis, _) in chosen if axis is not None and {*other.axes} == {*one.axes}
+        }
 
     def _pass(self, one: Pass, lane: Axis | None, width: int, rows: Rows) -> None:
         """One loop nest over the pass's axes, the lane axis innermost."""
@@ -341,9 +356,9 @@ class PassWriter:
 
     def _keep(self, value: Value, name: str, axes: tuple[Axis, ...]) -> None:
         body = self.body
-        vector = body.is_vector(value)
+        vector = body.is_vector(value) or body.lane in axes  # a block whole, as others read it
         place = self._row_place(name, axes, vector)
-        text = body.use(value)
+        text = body.use(value, as_vector=vector)
         if not vector:
             body.line(f"*({place}) = {text};")
         else:
@@ -354,7 +369,7 @@ class PassWriter:
         """Kept values of earlier passes are loaded, not computed again."""
         body = self.body
         for value, (name, axes) in rows.items():
-            if axes != one.axes or value in one.keep:
+            if {*axes} != {*one.axes} or value in one.keep:
                 continue
             vector = body.is_vector(value)
             place = self._row_place(name, axes, vector)

@@ -88,3 +88,20 @@ def list_keeps_what_came_before_an_error(items):
     except ZeroDivisionError:
         items.append("error")
     return items
+
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+@find("torch.arange(289).view(17, 17) % 4")
+@find("torch.arange(289).view(17, 17) % 4", tier="numba")
+def kept_row_with_lanes_along_an_outer_axis(i):
+    x = F.embedding(i, torch.linspace(-1, 1, 12).view(4, 3))
+    return F.layer_norm(x, x.shape[1:])
+
+
+@find("torch.linspace(0, 1, 320).view(5, 64)")
+def kept_row_of_what_is_alike_in_all_lanes(x):
+    y = torch.linspace(-1, 1, 3).exp()[:, None].expand(3, 64)
+    z = x[:, None] * y.sin()
+    return (z - z.mean((1, 2), True)) / z.var((1, 2), keepdim=True), y.sin() * 2
