@@ -295,14 +295,33 @@ def _differentiate(
         raise CompileFailed(text) from error
     finally:
         mode.in_backward = False
+    apart = _apart(mode, made, seeds)
     found = [
-        (i, mode.read(g), behind)
-        for i, g, behind in zip(wanted, made, reach, strict=True)
-        if g is not None
+        (i, sym, behind)
+        for i, sym, behind in zip(wanted, apart, reach, strict=True)
+        if sym is not None
     ]
     if not found:
         raise CompileFailed("the results require grad but no input gets one")
     return _Gradients(tangents, *zip(*found, strict=True))
+
+
+def _apart(
+    mode: Functionalizer, made: Sequence[torch.Tensor | None], seeds: Sequence[Traced]
+) -> list[Sym | None]:
+    """The gradients' values: those that share memory in eager share it, and no others. The recorder
+    computes equal ones once, but whoever clips one in place must not clip another.
+    """
+    cells = {alias_root(mode.read(seed).node): seed.cell for seed in seeds}
+    values: list[Sym | None] = []
+    for gradient in made:
+        if gradient is None:
+            values.append(None)
+            continue
+        sym, cell = mode.read(gradient), mode.traced(gradient).cell
+        own = cells.setdefault(alias_root(sym.node), cell) is cell
+        values.append(sym if own else sym.recorder.copied(sym))
+    return values
 
 
 def _reach(results: Sequence[Traced], inputs: Sequence[Traced]) -> list[tuple[int, ...]]:

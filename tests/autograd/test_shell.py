@@ -455,3 +455,25 @@ def test_what_a_result_is_a_view_of_is_kept_only_where_eager_keeps_it(view):
 
     actual = gradients(compile_like(masks, (t(5, 7), t(1, 7)))[0])
     torch.testing.assert_close(actual, gradients(masks))
+
+
+def test_equal_gradients_are_tensors_of_their_own_where_they_are_in_eager():
+    def two_biases(a, b, c):
+        return (a.mean(0) * 2 + b.mean(0) * 2).sum() + c.clone().sum()
+
+    def shared(a, b, c):
+        return (a + b) * c
+
+    def clipped(call):
+        inputs = [t(5, 7), t(5, 7), t(5, 7)]
+        result = call(*inputs)
+        tangent = torch.ones_like(result)
+        gradients = torch.autograd.grad(result, inputs, tangent)
+        for gradient in gradients:
+            if gradient.stride() == (7, 1):
+                gradient.mul_(2)
+        return [*gradients, tangent]
+
+    for program in (two_biases, shared):
+        call = compile_like(program, (t(5, 7), t(5, 7), t(5, 7)))[0]
+        torch.testing.assert_close(clipped(lambda *xs, f=call: f(*xs)[0]), clipped(program))
