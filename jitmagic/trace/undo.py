@@ -27,5 +27,7 @@ def undone_inputs(trace: Trace) -> tuple[int, ...]:
     if not any(map(may_raise_on_data, trace.graph.graph.nodes)):
         return ()
     specs = [trace.inputs[n].spec for n in trace.mutated]
+    if any(spec.device.type != "cpu" for spec in specs):
+        return ()  # there an index out of range ends the process's use of the device
     size = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs)
     return trace.mutated if size <= _MOST else ()

@@ -171,7 +171,8 @@ def _twice(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
 
 def _per_leaf(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
     def of(loss: Tensor, leaf: Tensor) -> Any:
-        return torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
+        (made,) = torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
+        return [made.contiguous()] if made is not None else []  # no layout is promised of it
 
     return [lambda a=a, b=b: of(a, b) for a in losses for b in leaves]
 
