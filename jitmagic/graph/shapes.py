@@ -292,16 +292,23 @@ def _argument(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) ->
     return _meta(_reduced_shape(x.shape, dim, keepdim), torch.int64)
 
 
-def _matrix(*shapes_of: int) -> Rule:
+def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
     """mm, bmm: rows of the one argument, columns of the other."""
 
-    def rule(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rule(*args: Any, **kwargs: Any) -> torch.Tensor | None:
         a, b = (args[i] for i in shapes_of)
+        if not a.dim() == b.dim() == rank:
+            return None
         if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.dtype is not b.dtype:
             raise RuntimeError(
                 f"cannot multiply {list(a.shape)} {a.dtype} and {list(b.shape)} {b.dtype}"
             )
-        return _meta((*a.shape[:-1], b.shape[-1]), a.dtype)
+        made = (*a.shape[:-1], b.shape[-1])
+        addend = args[0].shape if 0 not in shapes_of else ()
+        fits = len(addend) <= len(made) and all(
+            have in (1, want) for have, want in zip(reversed(addend), reversed(made), strict=False)
+        )
+        return _meta(made, a.dtype) if fits else None
 
     return rule
 
@@ -450,7 +457,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.argmax.default: _argument,
     aten.argmin.default: _argument,
     aten.mm.default: _matrix(0, 1),
-    aten.bmm.default: _matrix(0, 1),
+    aten.bmm.default: _matrix(0, 1, rank=3),
     aten.addmm.default: _matrix(1, 2),
     aten.clone.default: _like,
     aten._to_copy.default: _like,

@@ -21,6 +21,7 @@ from .propagate import EagerRaises
 __all__ = ["check_as_kernels_do"]
 
 _EMPTY_DIMS_UNCLEAR = frozenset("any all nansum nanmean logsumexp roll".split())
+_ADDEND_RANK = {"addmv": 1, "addmm": 2}
 _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
 _FULL_REDUCTIONS = frozenset(
     ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
@@ -54,6 +55,8 @@ def check_as_kernels_do(
         _check_dim(tensors[0], _argument(args, kwargs, 1, "dim"))
     if name in _EMPTY_DIMS_UNCLEAR and _argument(args, kwargs, 1, "dim") in ((), []):
         _reject("whether no dimension means all is for the kernel of the device to say")
+    if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
+        _reject("what is added to has more dimensions than the product")
     if name == "slice_scatter":
         _check_slice(*args, **kwargs)
     if name in ("as_strided", "as_strided_"):

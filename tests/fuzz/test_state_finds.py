@@ -62,6 +62,31 @@ def roll_by_more_than_its_dimensions(x):
     return x.roll((1, 2), 0)
 
 
+@find("torch.ones(2, 2)")
+def batched_product_of_plain_matrices(x):
+    y = torch.bmm(x, x)
+    return x
+
+
+@find("torch.ones(2, 2)")
+def matrix_plus_a_product_that_is_a_vector(x):
+    y = torch.addmv(x, x, x[0])
+    return x
+
+
+@find("torch.ones(1, 2, 2), torch.ones(2, 2)")
+def sum_of_too_many_dimensions_that_nobody_reads(a, x):
+    y = torch.addmm(a, x, x)
+    return x
+
+
+@find("torch.ones(5), torch.ones(2, 2)")
+@find("torch.ones(1, 1, 2), torch.ones(2, 2)")
+def product_plus_what_does_not_fit(a, x):
+    y = torch.addmm(a, x, x)
+    return y
+
+
 # -- numbers ---------------------------------------------------------------------------------------
 
 
