@@ -35,7 +35,7 @@ from .graph.propagate import target_name
 from .graph.saved_hooks import hooks_set_aside
 from .graph.verify import verify as verify_graph
 from .guards.read import read_source
-from .loops.ir import LoopProgram
+from .loops.ir import LoopProgram, home_of
 from .loops.lower import lower
 from .loops.show import show
 from .loops.verify import verify as verify_loops
@@ -330,14 +330,9 @@ def _warn_fallback(name: str, target: Target, weaker: Target, error: Exception) 
 
 
 def _device_of(gm: torch.fx.GraphModule) -> torch.device:
-    """The device the graph computes on: CUDA as soon as one of its tensors lives there."""
-    devices = {
-        spec.device
-        for node in gm.graph.nodes
-        if isinstance(spec := node.meta.get("spec"), TensorSpec)
-    }
-    on_gpu = sorted((d for d in devices if d.type == "cuda"), key=str)
-    return on_gpu[0] if on_gpu else torch.device("cpu")
+    """The device that the graph's kernels run on."""
+    specs = (node.meta.get("spec") for node in gm.graph.nodes)
+    return home_of(spec.device for spec in specs if isinstance(spec, TensorSpec))
 
 
 def build_native(

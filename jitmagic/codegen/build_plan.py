@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from ..loops.ir import Alias, BufferRef, Extern, Nest, Step
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
@@ -141,7 +139,7 @@ def build_plan(schedule: Schedule, kernels: Mapping[str, str]) -> Plan:
         tuple(builder.steps),
         outputs,
         schedule.pool_bytes,
-        _device(schedule),
+        program.device,
         _mutated(schedule),
     )
 
@@ -151,11 +149,3 @@ def _mutated(schedule: Schedule) -> tuple[int, ...]:
     owner = storages(program)
     written = {owner[name] for step in program.steps for name in writes_of(step)}
     return tuple(i for i, name in enumerate(program.inputs) if name in written)
-
-
-def _device(schedule: Schedule) -> torch.device:
-    """Where the pool lives: the device of the first buffer that is not on the CPU, if any."""
-    for buffer in schedule.program.buffers.values():
-        if buffer.device.type != "cpu":
-            return buffer.device
-    return torch.device("cpu")

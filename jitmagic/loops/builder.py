@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .expr import Axis, AxisVar, Expr, Integer, ValueIndex, leaves
 from .ir import (
@@ -75,8 +76,9 @@ def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
 class Builder:
     """Mutable only while lowering."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, home: torch.device) -> None:
         self.name = name
+        self.home = home  # where nests run; what is on another device goes whole to ATen
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
         self.inputs: list[str] = []
@@ -299,7 +301,20 @@ class Builder:
         steps = contiguous_stride(view.shape) if stride is None else stride
         spec = TensorSpec(view.shape, steps, view.dtype, view.device)
         out = Out(f"{view.buffer}_copy", (spec,))
+        if view.device != self.home:
+            return self._copied_elsewhere(view, out)
         return self.pointwise(out, lambda point: self.load(view, point)).buffer
+
+    def _copied_elsewhere(self, view: TensorView, out: Out) -> str:
+        (spec,) = out.specs
+        assert spec is not None
+        if self._alias(view, None) is None or spec.stride != contiguous_stride(spec.shape):
+            raise CompileFailed(f"{view.buffer} on {view.device} is needed in another layout")
+        kwargs = {"memory_format": torch.contiguous_format}
+        reason = f"it is on {view.device}, the kernels run on {self.home}"
+        (made,) = self.extern(out, torch.ops.aten.clone.default, (view,), kwargs, reason)
+        assert made is not None
+        return made.buffer
 
     def copied(self, view: TensorView) -> TensorView:
         """A copy of the view in memory of its own."""

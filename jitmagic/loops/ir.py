@@ -32,7 +32,7 @@ value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -60,6 +60,7 @@ __all__ = [
     "Step",
     "Store",
     "Value",
+    "home_of",
     "operands",
     "walk",
 ]
@@ -227,6 +228,12 @@ class Alias(Step):
     offset: int
 
 
+def home_of(devices: Iterable[torch.device]) -> torch.device:
+    """The device of nests over tensors on these: a GPU as soon as there is one."""
+    on_gpu = {device for device in devices if device.type == "cuda"}
+    return min(on_gpu, key=str, default=torch.device("cpu"))
+
+
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
     """The whole graph as loops; inputs/outputs name buffers in call order, outputs may repeat."""
@@ -237,6 +244,11 @@ class LoopProgram:
     outputs: tuple[str | None, ...]
     steps: tuple[Step, ...]
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its nests run; other devices are left to ATen."""
+        return home_of(buffer.device for buffer in self.buffers.values())
 
 
 _PLAIN = (AxisVar, Integer)  # most indexes: nothing inside

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ..errors import VerifyError
+from ..errors import CompileFailed, VerifyError
 from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import Builder, Decline, Out
-from .ir import LoopProgram
+from .ir import LoopProgram, home_of
 from .ops.extern import send_whole
 from .registry import LOWERINGS, WHOLE
 from .tensor_view import TensorView, broadcast_point
@@ -33,7 +33,9 @@ assert _register_lowerings is not None
 
 def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
-    builder = Builder(name)
+    specs = (node.meta.get("spec") for node in gm.graph.nodes)
+    home = home_of(spec.device for spec in specs if isinstance(spec, TensorSpec))
+    builder = Builder(name, home)
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
         builder.node = node.name
@@ -98,6 +100,9 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         reason = WHOLE.get(str(op), "no lowering for this op")
         return send_whole(builder, out, op, args, kwargs, reason)
     builder.device = next((spec.device for spec in out.specs if spec is not None), None)
+    if builder.device not in (None, builder.home) and not _is_view(op):
+        reason = f"it runs on {builder.device}, the kernels on {builder.home}"
+        return send_whole(builder, out, op, args, kwargs, reason)
     args = [_brought(builder, arg) for arg in _positional(op, args, kwargs)]
     mark = len(builder.steps)
     try:
@@ -107,6 +112,10 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
             raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
         args, kwargs = _bind(node.args, env), _bind(node.kwargs, env)
         return send_whole(builder, out, op, args, kwargs, str(why))
+
+
+def _is_view(op: Any) -> bool:
+    return any(result.alias_info is not None for result in op._schema.returns)
 
 
 def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
@@ -166,6 +175,8 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
         return target
     if value.device != target.device or target.dtype.is_complex:
         raise VerifyError(f"{node.name}: a copy_ between devices or of complex values in the graph")
+    if target.device != builder.home:
+        raise CompileFailed(f"{node.name}: a write to a tensor that is not on {builder.home}")
     builder.device = target.device
     if same:
         value = builder.copied(value)

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from ..codegen.plan import Call, Plan, View
+from ..codegen.plan import Alloc, Call, Plan, PlanStep, View
 from ..errors import FallbackWarning
 
 __all__ = ["Replayer", "replayed", "why_not"]
@@ -53,7 +53,11 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
     for number, tensor in enumerate(inputs):
         if tensor.device != plan.device:
             return f"input {number} lives on {tensor.device}, not on {plan.device}"
+    if any(constant.device != plan.device for constant in plan.constants):
+        return f"it reads a constant that is not on {plan.device}"
     for step in plan.steps:
+        if _made_elsewhere(step, plan.device):
+            return f"a part of it is not on {plan.device}"
         if not isinstance(step, Call):
             continue
         if not _UNKNOWN_SIZE.isdisjoint(step.op.tags):
@@ -62,6 +66,12 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
         if any(isinstance(part, torch.Generator) for part in parts):
             return f"{step.op} draws from a generator of its own"
     return ""
+
+
+def _made_elsewhere(step: PlanStep, device: torch.device) -> bool:
+    if isinstance(step, Call):
+        return any(layout is not None and layout.device != device for layout in step.layouts)
+    return isinstance(step, Alloc) and step.device != device
 
 
 @dataclass(slots=True)

@@ -108,7 +108,7 @@ def plan_memory(program: LoopProgram) -> MemoryPlan:
 
 def _poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
     """Temporaries written by nests (or by ops that can write into given memory) that stay
-    inside.
+    inside, on the device that the pool is on.
     """
     leaving = {owner[name] for name in (*program.outputs, *program.inputs) if name is not None}
     made: set[str] = set()
@@ -116,6 +116,8 @@ def _poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
         given = isinstance(step, Extern) and out_overload(step, program.buffers) is not None
         if given or isinstance(step, Nest):
             made.update(name for name in writes_of(step) if program.buffers[name].role == "temp")
+    home = program.device
+    made = {name for name in made if program.buffers[name].device == home}
     return made - leaving - set(program.constants)
 
 

@@ -12,6 +12,7 @@ from jitmagic.errors import VerifyError
 from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.lower import lower
 from jitmagic.loops.verify import verify
+from jitmagic.schedule.memory import plan_memory
 from jitmagic.spec import TensorSpec, spec_of
 
 aten = torch.ops.aten
@@ -38,6 +39,31 @@ def test_a_cpu_scalar_is_brought_to_the_device():
     assert moved.kwargs == {"device": CUDA}
     assert isinstance(nest, Nest)
     assert {program.buffers[s.buffer].device for s in nest.stores} == {CUDA}
+
+
+def test_what_is_computed_on_the_cpu_is_no_nest_of_the_gpu():
+    """A kernel of the GPU that reads the CPU's memory ends the process' CUDA context."""
+    cpu = torch.device("cpu")
+    graph = torch.fx.Graph()
+    x, m = graph.placeholder("x"), graph.placeholder("m")
+    mask = graph.call_function(aten.tril.default, (m,))
+    turned = graph.call_function(aten.t.default, (mask,))
+    there = graph.call_function(aten._to_copy.default, (turned,), {"device": CUDA})
+    y = graph.call_function(aten.mul.Tensor, (x, there))
+    graph.output((y, turned))
+    for node in (x, there, y):
+        node.meta["spec"] = _spec(3, 3)
+    for node in (m, mask):
+        node.meta["spec"] = _spec(3, 3, device=cpu)
+    turned.meta["spec"] = replace(_spec(3, 3, device=cpu), stride=(1, 3))
+    program = lower(torch.fx.GraphModule({}, graph), "g")
+    verify(program)
+    assert program.device == CUDA
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    assert {program.buffers[s.buffer].device for nest in nests for s in nest.stores} == {CUDA}
+    whole = {str(step.op) for step in program.steps if isinstance(step, Extern)}
+    assert whole == {"aten.tril.default", "aten._to_copy.default"}
+    assert not plan_memory(program).pool
 
 
 def test_an_index_on_another_device_stays_with_aten():

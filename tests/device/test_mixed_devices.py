@@ -1,0 +1,91 @@
+"""Functions that compute on the GPU and on the CPU: kernels are the GPU's, the rest is ATen's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import jitmagic
+
+pytestmark = pytest.mark.device
+
+
+def _masked(x: Tensor) -> Tensor:
+    mask = torch.tril(torch.ones(x.shape[-1], x.shape[-1])).bool()
+    return x.masked_fill(~mask.to(x.device), float("-inf")).softmax(-1)
+
+
+def _indexed(x: Tensor) -> tuple[Tensor, ...]:
+    rows = torch.tensor([2, 0, 1])
+    return x[rows] * 2, x[:, rows], x.index_put((rows,), x[:3] + 1, accumulate=True)
+
+
+def _scaled(x: Tensor) -> tuple[Tensor, ...]:
+    scale = torch.tensor(2.0) * 3 + 1
+    return x * scale, scale, (x + 1).sum() * torch.tensor(0.5)
+
+
+def _both(x: Tensor) -> tuple[Tensor, ...]:
+    steps = torch.arange(4.0)
+    table = (steps[:, None] * steps).t().contiguous()
+    return x.sin(), table + 1, table.flip(0), x.cpu() * 2, x.to("cpu").t() + 1
+
+
+def _positions(x: Tensor) -> Tensor:
+    half = torch.exp(torch.arange(0, 4, 2) * -0.5)
+    angles = torch.arange(x.shape[0])[:, None] * half
+    return x + torch.cat([angles.sin(), angles.cos()], -1).to(x)
+
+
+def _written(x: Tensor) -> Tensor:
+    y = x * 2
+    y.view(-1)[0] = 7
+    y[1] = torch.tensor(3.0)
+    return y
+
+
+PROGRAMS = [_masked, _indexed, _scaled, _both, _positions, _written]
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_values_and_gradients(program: Callable[..., Any], grad: bool, mode: str) -> None:
+    run = jitmagic.jit(program, mode=mode)
+    for seed in range(3):
+        x = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).cuda()
+        x.requires_grad_(grad)
+        with warnings.catch_warnings():
+            if mode == "default":
+                warnings.simplefilter("error", jitmagic.FallbackWarning)
+            ours = run(x)
+        eager = program(x)
+        pairs = zip(*(v if isinstance(v, tuple) else (v,) for v in (ours, eager)), strict=True)
+        for got, want in pairs:
+            assert (got.device, got.dtype, got.stride()) == (want.device, want.dtype, want.stride())
+            torch.testing.assert_close(got, want)
+        if grad:
+            sums = [
+                sum(t.sum().cuda() for t in (v if isinstance(v, tuple) else (v,)))
+                for v in (ours, eager)
+            ]
+            torch.testing.assert_close(*(torch.autograd.grad(s, x) for s in sums))
+
+
+def test_writing_to_an_input_on_the_cpu_is_right_and_visible() -> None:
+    def count(x: Tensor, seen: Tensor) -> Tensor:
+        seen.add_(1)
+        return F.gelu(x)
+
+    run = jitmagic.jit(count)
+    x, seen = torch.randn(8, device="cuda"), torch.zeros(2)
+    with pytest.warns(jitmagic.FallbackWarning, match="not on cuda"):
+        run(x, seen)
+    torch.testing.assert_close(run(x, seen), F.gelu(x))
+    assert seen.tolist() == [2.0, 2.0]
