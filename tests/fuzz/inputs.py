@@ -14,6 +14,7 @@ __all__ = ["LAYOUTS", "VALUES", "tensor"]
 
 LAYOUTS = ("plain", "transposed", "strided", "offset", "expanded", "overlapping", "padded")
 VALUES = ("normal", "special", "ones", "positive")
+DEVICE = "cpu"  # where they live; tiers.py says "cuda" for programs of a GPU
 _SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-3, 88.0)
 
 
@@ -27,7 +28,7 @@ def tensor(
 ) -> Tensor:
     """A tensor whose elements depend on shape, dtype, seed and kind alone."""
     generator = torch.Generator().manual_seed(seed)
-    made = _laid_out(_elements(shape, dtype, values, generator), layout)
+    made = _laid_out(_elements(shape, dtype, values, generator).to(DEVICE), layout)
     return made.requires_grad_() if grad else made
 
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map
 import jitmagic
 from jitmagic.guards.state import read_autocast_rest
 
+from . import inputs
 from .program import BACKWARDS, Program, load
 
 __all__ = ["Difference", "Seen", "examine", "observe"]
@@ -75,6 +76,8 @@ def observe(text: str, wrap: Callable[[Any], Any], mode: Any = None) -> Seen:
     space = load(text)
     seen = Seen()
     target = space["build"]()
+    if isinstance(target, nn.Module):
+        target = target.to(inputs.DEVICE)
     run = wrap(target)
     for number, make in enumerate(space["CALLS"]):
         arguments = make()
@@ -183,7 +186,7 @@ _STEPS = dict(zip(BACKWARDS, (_in_sum, _of_each, _spending, _twice, _per_leaf), 
 def _weighed(t: Tensor) -> Tensor:
     real = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
     weights = torch.linspace(0.5, 1.5, real.numel(), dtype=torch.float64).reshape(real.shape)
-    return (real.double() * weights).sum()
+    return (real.double() * weights.to(t.device)).sum()
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -220,7 +223,7 @@ def _portray(
 def _portray_tensor(
     t: Tensor, where: str, parts: list[tuple[str, Any]], identities: dict[Any, int]
 ) -> None:
-    parts.append((f"{where}: dtype", t.dtype))
+    parts.append((f"{where}: dtype", (t.dtype, t.device)))
     parts.append((f"{where}: shape", tuple(t.shape)))
     if t.numel():
         significant = tuple(s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1)
@@ -240,7 +243,7 @@ def _portray_tensor(
     )
     identities[("kept", len(identities))] = id(t)  # ids stay in step with the count
     seen = t.detach().resolve_conj().resolve_neg()
-    parts.append((f"{where}: value", seen.clone() if seen.numel() else None))
+    parts.append((f"{where}: value", seen.to("cpu", copy=True) if seen.numel() else None))
 
 
 # ------------------------------------------------------------------------------------------ compare
@@ -411,4 +414,5 @@ class _Noise(TorchDispatchMode):
 
     def _factor(self, made: Tensor) -> Tensor:
         steps = torch.randint(-1, 2, made.shape, generator=self.generator)
-        return (1 + steps.to(torch.float64) * torch.finfo(made.dtype).eps).to(made.real.dtype)
+        factor = 1 + steps.to(torch.float64) * torch.finfo(made.dtype).eps
+        return factor.to(made.device, made.real.dtype)

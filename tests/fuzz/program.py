@@ -45,7 +45,7 @@ def helper(x, *rest, scale=2, **named):
 
 
 def weight(like, *shape):
-    return torch.linspace(-1.0, 1.0, math.prod(shape)).view(shape).to(like.dtype)
+    return torch.linspace(-1.0, 1.0, math.prod(shape)).view(shape).to(like)
 """
 
 _MODULE = """

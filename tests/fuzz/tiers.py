@@ -5,6 +5,7 @@
     joint                         the partition's ATen graphs, replayed
     loops scheduled               the reference interpreter on the lowered, or the scheduled program
     triton                        generated Triton, run by its interpreter
+    cuda                          options of jit alone, inputs and parameters on a GPU
 
 The stages are asked in this order to bisect a wrong answer: the first tier that is wrong names the
 stage.
@@ -28,6 +29,8 @@ from jitmagic.options import Options
 from jitmagic.schedule import schedule
 from jitmagic.target import Target
 
+from . import inputs
+
 __all__ = ["TIERS", "compiled_by"]
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -37,6 +40,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "unfused": {"fuse": False},
     "frames": {"backend": "eager"},
     "joint": {"backend": "aot_eager"},
+    "cuda": {},
 }
 STAGES = ("loops", "scheduled", "triton")
 TIERS = (*OPTIONS, *STAGES)
@@ -46,6 +50,7 @@ TIERS = (*OPTIONS, *STAGES)
 def compiled_by(tier: str) -> Iterator[Callable[[Any], Any]]:
     """The wrapper that compiles with the tier, while the context lasts."""
     if tier in OPTIONS:
+        inputs.DEVICE = "cuda" if tier == "cuda" else inputs.DEVICE
         yield lambda target: jitmagic.jit(target, options=OPTIONS[tier])
         return
     kept = pipeline.build_native
