@@ -269,8 +269,7 @@ class Values(ABC):
         )
         if not masks:
             return f"tl.load({place})"
-        fill = repr(node.fill) if isinstance(node.fill, int) else _float(node.fill)
-        return f"tl.load({place}, mask={' & '.join(masks)}, other={fill})"
+        return f"tl.load({place}, mask={' & '.join(masks)}, other={_fill(node)})"
 
     def _as_wide_as(self, offset: str, blocks: set[Block], needed: set[Block]) -> str:
         """Pointers must have at least the shape of their mask."""
@@ -334,6 +333,12 @@ class Values(ABC):
         return index
 
 
-def _float(value: float) -> str:
-    text = repr(float(value))
-    return f'float("{text}")' if text.lstrip("-") in ("inf", "nan") else text
+def _fill(node: Load) -> str:
+    """What a load gives where its mask is off. Triton takes a plain number for a float32."""
+    if isinstance(node.fill, int):
+        return repr(node.fill)
+    text = repr(float(node.fill))
+    if text.lstrip("-") in ("inf", "nan"):
+        return f'float("{text}")'
+    single = node.dtype != torch.float64 or float(torch.tensor(node.fill)) == node.fill
+    return text if single else typed(node.fill, node.dtype)

@@ -78,3 +78,17 @@ def test_narrow_integers_wrap_around():
     assert cast_text("x", torch.float32, torch.uint8) == "x.to(tl.int64).to(tl.uint8)"
     assert cast_text("x", torch.float64, torch.bfloat16) == "x.to(tl.float32).to(tl.bfloat16)"
     assert cast_text("x", torch.int64, torch.bool) == "x != 0"
+
+
+def test_what_fills_masked_loads_keeps_its_dtype():
+    """A plain number would be a float32: padding with 0.001 gave 0.0010000000474974513."""
+    texts = []
+    for dtype in (torch.float64, torch.float32):
+        graph, _ = record(
+            lambda x: torch.nn.functional.pad(x, (1, 2), value=1e-3), torch.ones(2, 2, dtype=dtype)
+        )
+        _, source = render(schedule(lower(graph, "padded"), H200, Options()), H200)
+        assert source is not None
+        texts.append(source.text)
+    assert "other=tl.full([], 0.001, tl.float64)" in texts[0]
+    assert "other=0.001)" in texts[1]

@@ -89,3 +89,12 @@ def test_writing_to_an_input_on_the_cpu_is_right_and_visible() -> None:
         run(x, seen)
     torch.testing.assert_close(run(x, seen), F.gelu(x))
     assert seen.tolist() == [2.0, 2.0]
+
+
+def test_padding_of_float64_is_exact() -> None:
+    x = torch.randn(3, 3, dtype=torch.float64, device="cuda")
+
+    def padded(x: Tensor) -> Tensor:
+        return F.pad(x, (1, 2), value=1e-3) * 2
+
+    assert torch.equal(jitmagic.jit(padded)(x), padded(x))
