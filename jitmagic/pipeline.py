@@ -35,8 +35,8 @@ from .graph.propagate import target_name
 from .graph.saved_hooks import hooks_set_aside
 from .graph.verify import verify as verify_graph
 from .guards.read import read_source
-from .loops.ir import LoopProgram, home_of
-from .loops.lower import lower
+from .loops.ir import LoopProgram
+from .loops.lower import device_of_kernels, lower
 from .loops.show import show
 from .loops.verify import verify as verify_loops
 from .options import Options
@@ -294,7 +294,7 @@ def _build_graph(
     gm: torch.fx.GraphModule, name: str, options: Options, record: CompileRecord, given: Examples
 ) -> Graph:
     """Kernels of the best tier that works; one that fails hands over to the next, visibly."""
-    device = _device_of(gm)
+    device = device_of_kernels(gm)
     target = find_target(device, options)
     if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":
         _warn_no_compiler(target, options)
@@ -327,12 +327,6 @@ def _warn_fallback(name: str, target: Target, weaker: Target, error: Exception) 
         FallbackWarning,
         stacklevel=2,
     )
-
-
-def _device_of(gm: torch.fx.GraphModule) -> torch.device:
-    """The device that the graph's kernels run on."""
-    specs = (node.meta.get("spec") for node in gm.graph.nodes)
-    return home_of(spec.device for spec in specs if isinstance(spec, TensorSpec))
 
 
 def build_native(

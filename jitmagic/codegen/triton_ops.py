@@ -27,6 +27,7 @@ __all__ = [
     "closed",
     "compute_text",
     "literal",
+    "plain_number",
     "typed",
 ]
 
@@ -180,7 +181,7 @@ def combine_prod(a, b):
 
 def typed(value: bool | int | float, dtype: torch.dtype) -> str:
     """A constant of exactly that dtype."""
-    return f"tl.full([], {_number(value, dtype)}, {TL_DTYPES[dtype]})"
+    return f"tl.full([], {plain_number(value, dtype)}, {TL_DTYPES[dtype]})"
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
@@ -188,7 +189,7 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     dtype.
     """
     if dtype == torch.float32 and _plain_single(float(value)):
-        text = _number(value, dtype)
+        text = plain_number(value, dtype)
         return f"({text})" if text.startswith("-") else text
     if dtype in (torch.int32, torch.int64) and 0 <= value < 2**31:
         return str(int(value))
@@ -199,7 +200,8 @@ def _plain_single(value: float) -> bool:
     return value == 0.0 or 2.0**-126 <= abs(value) < 2.0**127
 
 
-def _number(value: bool | int | float, dtype: torch.dtype) -> str:
+def plain_number(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A plain number of that dtype, as Triton reads it."""
     if dtype == torch.bool:
         return "1" if value else "0"
     if not dtype.is_floating_point:

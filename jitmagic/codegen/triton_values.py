@@ -42,7 +42,7 @@ from ..loops.ir import (
 )
 from ..schedule.rebuild import expr_axes, value_axes
 from .structure import Structure
-from .triton_ops import cast_text, closed, compute_text, literal, typed
+from .triton_ops import cast_text, closed, compute_text, literal, plain_number, typed
 from .triton_tile import Block, Tile
 
 __all__ = ["Scope", "Text", "Values"]
@@ -337,8 +337,6 @@ def _fill(node: Load) -> str:
     """What a load gives where its mask is off. Triton takes a plain number for a float32."""
     if isinstance(node.fill, int):
         return repr(node.fill)
-    text = repr(float(node.fill))
-    if text.lstrip("-") in ("inf", "nan"):
-        return f'float("{text}")'
-    single = node.dtype != torch.float64 or float(torch.tensor(node.fill)) == node.fill
-    return text if single else typed(node.fill, node.dtype)
+    if node.dtype == torch.float64 and node.fill:
+        return typed(node.fill, node.dtype)
+    return plain_number(node.fill, torch.float64)

@@ -109,9 +109,8 @@ class Handle:
         self.name = original.name
         self._flat, self._root = flat, root
         self._reason: str | None = None  # why calls without an entry run as eager
-        self._hooked: Family | None = (
-            family  # for whom its callees are hooked when it runs as eager
-        )
+        # for whom its callees are hooked when it runs as eager
+        self._hooked: Family | None = family
         if library is not None and library.plain:
             self._reason, self._hooked = f"eager: {library.plain}", None
         self._wasted = 0

@@ -22,20 +22,18 @@ from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import Builder, Decline, Out
 from .ir import LoopProgram, home_of
-from .ops.extern import send_whole
+from .ops.extern import returns_view, send_whole
 from .registry import LOWERINGS, WHOLE
 from .tensor_view import TensorView, broadcast_point
 
-__all__ = ["lower"]
+__all__ = ["device_of_kernels", "lower"]
 
 assert _register_lowerings is not None
 
 
 def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
-    specs = (node.meta.get("spec") for node in gm.graph.nodes)
-    home = home_of(spec.device for spec in specs if isinstance(spec, TensorSpec))
-    builder = Builder(name, home)
+    builder = Builder(name, device_of_kernels(gm))
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
         builder.node = node.name
@@ -51,6 +49,12 @@ def lower(gm: GraphModule, name: str) -> LoopProgram:
             case other:
                 raise VerifyError(f"{other} node {node.name} in a graph handed to lower()")
     return builder.finish()
+
+
+def device_of_kernels(gm: GraphModule) -> torch.device:
+    """Where the nests of a graph run."""
+    specs = (node.meta.get("spec") for node in gm.graph.nodes)
+    return home_of(spec.device for spec in specs if isinstance(spec, TensorSpec))
 
 
 def _placeholder(builder: Builder, node: Node) -> TensorView | None:
@@ -100,7 +104,7 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         reason = WHOLE.get(str(op), "no lowering for this op")
         return send_whole(builder, out, op, args, kwargs, reason)
     builder.device = next((spec.device for spec in out.specs if spec is not None), None)
-    if builder.device not in (None, builder.home) and not _is_view(op):
+    if builder.device not in (None, builder.home) and not returns_view(op):
         reason = f"it runs on {builder.device}, the kernels on {builder.home}"
         return send_whole(builder, out, op, args, kwargs, reason)
     args = [_brought(builder, arg) for arg in _positional(op, args, kwargs)]
@@ -112,10 +116,6 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
             raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
         args, kwargs = _bind(node.args, env), _bind(node.kwargs, env)
         return send_whole(builder, out, op, args, kwargs, str(why))
-
-
-def _is_view(op: Any) -> bool:
-    return any(result.alias_info is not None for result in op._schema.returns)
 
 
 def _bind(part: Any, env: Mapping[Node, Any]) -> Any:

@@ -189,8 +189,8 @@ class Machine:
         name = self.snapshot.name
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
-        made = Trace(name, graph, inputs, guards, effects, exit_, self._instructions)
-        return replace(made, mutated=self.graph.written())
+        written = self.graph.written()
+        return Trace(name, graph, inputs, guards, effects, exit_, self._instructions, written)
 
     def _break(self, builder: ExitBuilder) -> Break:
         """The state of the root frame before the instruction to stop at."""

@@ -1,7 +1,7 @@
 """Finds as small readable functions: registered with their arguments, checked by the oracle.
 
 Comes in: a function of plain statements and a last `return`, with the source of each call's
-arguments. Goes out: parameters for pytest; `check` runs one eagerly and compiled and compares.
+arguments. Goes out: a test that runs each eagerly and compiled and compares.
 """
 
 from __future__ import annotations
@@ -16,11 +16,21 @@ import pytest
 from .check import examine_under
 from .program import Program
 
-__all__ = ["Finds", "check"]
+__all__ = ["Finds"]
 
 
 class Finds(list[Any]):
     """The parameters of a file's finds, in order."""
+
+    def as_test(self) -> Callable[..., None]:
+        """The test of all of them; those registered later count too."""
+
+        @pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")
+        @pytest.mark.parametrize("registered", self)
+        def behaves_as_eager(registered: tuple[Any, ...]) -> None:
+            _check(*registered)
+
+        return behaves_as_eager
 
     def find(
         self, *calls: str, tier: str = "cpp", falls_back: bool = False, **changes: str
@@ -29,13 +39,13 @@ class Finds(list[Any]):
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
             given = (function, calls, tier, falls_back, changes)
-            self.append(pytest.param(*given, id=function.__name__))
+            self.append(pytest.param(given, id=function.__name__))
             return function
 
         return register
 
 
-def check(
+def _check(
     function: Callable[..., Any],
     calls: tuple[str, ...],
     tier: str,

@@ -5,24 +5,14 @@ As in test_finds.py: a find is named for what was wrong and behaves as eager doe
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 import torch.nn.functional as F
 
-from .finds import Finds, check
+from .finds import Finds
 
 FINDS = Finds()
 find = FINDS.find
-
-
-@pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")
-@pytest.mark.parametrize(("function", "calls", "tier", "falls_back", "changes"), FINDS)
-def test_behaves_as_eager(
-    function: Any, calls: tuple[str, ...], tier: str, falls_back: bool, changes: dict[str, str]
-) -> None:
-    check(function, calls, tier, falls_back, changes)
+test_behaves_as_eager = FINDS.as_test()
 
 
 # -- errors ----------------------------------------------------------------------------------------

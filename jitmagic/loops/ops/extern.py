@@ -19,7 +19,7 @@ from ...spec import TensorSpec
 from ..builder import Builder, Out
 from ..tensor_view import TensorView
 
-__all__ = ["send_whole"]
+__all__ = ["returns_view", "send_whole"]
 
 
 def send_whole(
@@ -51,10 +51,16 @@ def _returns_one_tensor(op: Any) -> bool:
 
 
 @lru_cache(maxsize=1024)
+def returns_view(op: Any) -> bool:
+    """Whether a result shares memory with an argument, by the schema."""
+    return any(result.alias_info is not None for result in op._schema.returns)
+
+
+@lru_cache(maxsize=1024)
 def _without_aliasing(op: Any) -> Any:
     if op._schema.is_mutable:
         raise VerifyError(f"{op} mutates its arguments: the graph is not functional")
-    if all(result.alias_info is None for result in op._schema.returns):
+    if not returns_view(op):
         return op
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
     packet = getattr(torch.ops.aten, f"{name}_copy", None)
