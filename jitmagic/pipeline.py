@@ -42,9 +42,8 @@ from .loops.verify import verify as verify_loops
 from .options import Options
 from .records import CompileRecord
 from .runtime.load import load
-from .runtime.native import redrawing, with_numbers
+from .runtime.native import undoing, with_numbers
 from .runtime.tune import example, tune, tune_products
-from .runtime.undo import undoing
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
 from .target import Target, find_target
@@ -54,7 +53,7 @@ from .trace.machine import Stop, trace
 from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
 from .trace.template import template_of
-from .trace.undo import can_start_over, undone_inputs
+from .trace.undo import can_start_over
 
 __all__ = ["compile_frame", "flatten"]
 
@@ -175,13 +174,10 @@ def compile_graph(
     made = _compile_by(traced, snapshot, specs, options, record)
     if numbers:
         made = with_numbers(made, numbers)
-    if not can_start_over(traced):
-        return made
-    # A graph that raises is followed by eager from the frame's start.
-    if undone := undone_inputs(traced):
-        made = undoing(made, undone)
-    redraws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
-    return redrawing(made) if redraws else made
+    draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
+    if (traced.mutated or draws) and can_start_over(traced):
+        made = undoing(made, traced.mutated, draws)
+    return made
 
 
 def _compile_by(

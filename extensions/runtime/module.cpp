@@ -22,7 +22,7 @@ PyMODINIT_FUNC PyInit__runtime() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
   const bool ready = jitmagic::register_plan(module) && jitmagic::register_autograd(module) &&
-                     jitmagic::register_numbers(module) && jitmagic::register_redraws(module) &&
+                     jitmagic::register_numbers(module) && jitmagic::register_undo(module) &&
                      PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;
   if (!ready) {
     Py_DECREF(module);

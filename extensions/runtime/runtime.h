@@ -9,7 +9,8 @@
 // autograd.cpp  the native autograd Node around a compiled forward and backward
 // signature.cpp what such a node knows of its graphs
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
-// redraws.cpp   generators of graphs that raise go back to where they were
+// undo.cpp      inputs and the generator of graphs that raise get back what they had
+// around.cpp    the Python type of both
 #pragma once
 
 #include <Python.h>
@@ -64,6 +65,6 @@ void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::D
 bool register_plan(PyObject* module);
 bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
-bool register_redraws(PyObject* module);
+bool register_undo(PyObject* module);
 
 }  // namespace jitmagic

@@ -34,9 +34,9 @@ __all__ = [
     "KernelEntry",
     "lower_plan",
     "make_executable",
-    "redrawing",
     "runtime_module",
     "slot_count",
+    "undoing",
     "with_numbers",
 ]
 
@@ -100,9 +100,13 @@ def with_numbers(
     return runtime_module().WithNumbers(run, positions)  # type: ignore[no-any-return]
 
 
-def redrawing(run: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """`run`, which draws on the CPU: torch's default generator is put back when it raises."""
-    return runtime_module().Redraws(run)  # type: ignore[no-any-return]
+def undoing(
+    run: Callable[..., tuple[Any, ...]], written: tuple[int, ...], draws: bool
+) -> Callable[..., tuple[Any, ...]]:
+    """`run`; when it raises, the inputs at `written` get their old contents back, and torch's
+    default CPU generator goes back if it `draws`.
+    """
+    return runtime_module().Undoing(run, written, draws)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:

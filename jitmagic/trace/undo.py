@@ -1,6 +1,6 @@
 """Whether eager may run a frame from its start when its graph has raised.
 
-Comes in: a Trace. Goes out: the inputs that have to get their contents back for it. The writes of a
+Comes in: a Trace. Goes out: yes or no; what it wrote to its inputs is then undone. The writes of a
 compiled graph have no order that the user knows: when it raises, all, some or none are done. They
 are undone where data may make it raise and what it writes is small; else its error is passed on.
 """
@@ -12,22 +12,20 @@ import math
 from ..graph.raising import may_raise_on_data
 from .result import Trace
 
-__all__ = ["can_start_over", "undone_inputs"]
+__all__ = ["can_start_over"]
 
 _MOST = 1 << 20  # bytes that each call may copy for the sake of an error that hardly ever comes
 
 
 def can_start_over(trace: Trace) -> bool:
-    """Whether the inputs are then as they were."""
-    return trace.mutated == undone_inputs(trace)
-
-
-def undone_inputs(trace: Trace) -> tuple[int, ...]:
-    """Positions of the inputs to copy before each run, and to put back."""
+    """Whether what the graph writes to is as it was then: `trace.mutated` is copied before each run
+    and put back. True where it writes to nothing.
+    """
+    if not trace.mutated:
+        return True
     if not any(map(may_raise_on_data, trace.graph.graph.nodes)):
-        return ()
+        return False
     specs = [trace.inputs[n].spec for n in trace.mutated]
     if any(spec.device.type != "cpu" for spec in specs):
-        return ()  # there an index out of range ends the process's use of the device
-    size = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs)
-    return trace.mutated if size <= _MOST else ()
+        return False  # there an index out of range ends the process's use of the device
+    return sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs) <= _MOST

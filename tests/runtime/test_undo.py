@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic.runtime.undo import undoing
+from jitmagic.runtime.native import undoing
 
 
 def shift_and_pick(x: Tensor, i: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def test_the_inputs_go_back_when_the_graph_raises() -> None:
     x, y = torch.ones(2), torch.zeros(2)
     version = y._version
     with pytest.raises(IndexError, match="in the graph"):
-        undoing(run, (1,))(x, y)
+        undoing(run, (1,), False)(x, y)
     assert y.tolist() == [0, 0]
     assert y._version == version + 1  # the graph's own write
 
@@ -48,7 +48,7 @@ def test_what_hooks_on_saved_tensors_end_stays_written() -> None:
 
     x = torch.ones(2)
     with pytest.raises(RuntimeError, match="enough"):
-        undoing(run, (0,))(x)
+        undoing(run, (0,), False)(x)
     assert x.tolist() == [7, 7]
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import jitmagic
-from jitmagic.runtime.native import redrawing
+from jitmagic.runtime.native import undoing
 
 
 def drawn_after(run: Callable[[], object], error: type[BaseException]) -> torch.Tensor:
@@ -30,17 +30,19 @@ def draw_and_fail(error: BaseException) -> Callable[[], tuple[torch.Tensor, ...]
 def test_the_generator_goes_back_when_the_graph_raises() -> None:
     torch.manual_seed(3)
     untouched = torch.rand(4)
-    assert drawn_after(redrawing(draw_and_fail(ValueError("no"))), ValueError).equal(untouched)
+    assert drawn_after(undoing(draw_and_fail(ValueError("no")), (), True), ValueError).equal(
+        untouched
+    )
 
 
 def test_interrupts_and_results_leave_it() -> None:
     torch.manual_seed(3)
     torch.rand(5)
     moved = torch.rand(4)
-    run = redrawing(draw_and_fail(KeyboardInterrupt()))
+    run = undoing(draw_and_fail(KeyboardInterrupt()), (), True)
     assert drawn_after(run, KeyboardInterrupt).equal(moved)
     torch.manual_seed(3)
-    assert redrawing(lambda: (torch.rand(5),))()[0].shape == (5,)
+    assert undoing(lambda: (torch.rand(5),), (), True)()[0].shape == (5,)
     assert torch.rand(4).equal(moved)
 
 
