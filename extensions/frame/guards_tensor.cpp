@@ -1,7 +1,8 @@
 // Tensor guards and the thread's torch state: the only file of this extension that knows torch.
 //
-// Light headers only (c10, TensorBase): the layout of torch.Tensor's Python object is one pointer,
-// whose place is found by looking at a real tensor when the module is imported.
+// The layout of torch.Tensor's Python object is one pointer, whose place is found by looking at a real
+// tensor when the module is imported. What autograd knows of a tensor is read where it lies: asked
+// through torch's functions it is most of the price of a guard.
 
 #include "guards.h"
 
@@ -15,6 +16,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <optional>
@@ -78,6 +80,17 @@ struct TensorCheck final : TorchCheck {
     }
     if (impl->device() != device || !same(impl->sizes(), sizes) || !same(impl->strides(), strides)) {
       return false;
+    }
+    return has_gradient_of(tensor);
+  }
+
+  bool has_gradient_of(const at::TensorBase& tensor) const {
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(impl->autograd_meta());
+    if (!meta) return !requires_grad;
+    if (!meta->is_view_ && !meta->fw_grad_) {  // no other tensor has a say in it
+      const bool made = static_cast<bool>(meta->grad_fn_);
+      return (meta->requires_grad_ || made) == requires_grad && (!requires_grad || !made == is_leaf);
     }
     if (impl->requires_grad() != requires_grad) return false;
     if (impl->_fw_grad(0, tensor).defined()) return false;  // forward-mode AD has one level

@@ -3,8 +3,9 @@
 // nn.Module.__call__ hands its arguments to that slot when it is set. Without hooks the stub of the
 // class's forward is called with the module in front; with hooks of any kind, a forward of the
 // instance's own, or a class whose forward is another by now (%autoreload, a patched class), `eager`
-// (Python) does what nn.Module does. The module is held weakly: tagging adds
-// no cycle, so `del model` frees its memory at once.
+// (Python) does what nn.Module does. Arguments that the stub would hand on as they are go to its
+// dispatcher at once, without the stub's frame. The module is held weakly: tagging adds no cycle, so
+// `del model` frees its memory at once.
 
 #include "dispatch.h"
 #include "memo.h"
@@ -22,6 +23,9 @@ struct ModuleCall {
   vectorcallfunc vectorcall;
   PyObject* module;  // weak reference
   PyObject* stub;    // function with forward's signature
+  PyObject* dispatcher;  // what the stub calls with its parameters, if it takes nothing else
+  PyObject* on_error;    // called with an exception that the dispatcher passes on
+  Py_ssize_t arity;      // how many parameters
   PyObject* forward;  // what the class had as its forward when the stub was made
   PyObject* code;     // and the code that it had
   PyObject* eager;   // called as eager(module, *args, **kwargs)
@@ -49,6 +53,40 @@ bool is_current(const ModuleCall* self, PyObject* module) {
          PyFunction_GET_CODE(found) == self->code;
 }
 
+// Edits the traceback of the exception that is set, as the stub would.
+void show_error(PyObject* on_error) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  PyException_SetTraceback(value, traceback ? traceback : Py_None);
+  Py_XDECREF(traceback);
+  PyObject* done = PyObject_CallOneArg(on_error, value);
+  if (done) {
+    Py_DECREF(done);
+    PyErr_Restore(type, value, PyException_GetTraceback(value));
+  } else {
+    Py_DECREF(type);
+    Py_DECREF(value);
+  }
+}
+
+PyObject* call_dispatcher(const ModuleCall* self, PyObject* const* values) {
+  PyObject* dispatcher = Py_NewRef(self->dispatcher);
+  PyObject* on_error = Py_NewRef(self->on_error);
+  PyObject* result = PyObject_Vectorcall(dispatcher, values, self->arity, nullptr);
+  if (!result) show_error(on_error);
+  Py_DECREF(on_error);
+  Py_DECREF(dispatcher);
+  return result;
+}
+
+PyObject* call_function(PyObject* function, PyObject* const* values, Py_ssize_t count, PyObject* names) {
+  Py_INCREF(function);
+  PyObject* result = PyObject_Vectorcall(function, values, count, names);
+  Py_DECREF(function);
+  return result;
+}
+
 PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyObject* keywords) {
   auto* self = reinterpret_cast<ModuleCall*>(object);
   PyObject* module = reinterpret_cast<PyWeakReference*>(self->module)->wr_object;
@@ -63,10 +101,14 @@ PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyO
   PyObject** values = many.empty() ? few : many.data();
   values[0] = Py_NewRef(module);
   std::copy(args, args + count + named, values + 1);
-  PyObject* callee = Py_NewRef(is_current(self, module) && without_hooks(self, module) ? self->stub
-                                                                                   : self->eager);
-  PyObject* result = PyObject_Vectorcall(callee, values, count + 1, keywords);
-  Py_DECREF(callee);
+  PyObject* result;
+  if (!is_current(self, module) || !without_hooks(self, module)) {
+    result = call_function(self->eager, values, count + 1, keywords);
+  } else if (named || count + 1 != self->arity) {
+    result = call_function(self->stub, values, count + 1, keywords);
+  } else {
+    result = call_dispatcher(self, values);
+  }
   Py_DECREF(module);
   return result;
 }
@@ -81,10 +123,19 @@ bool good_tables(PyObject* tables, PyObject* shared) {
   return true;
 }
 
+// How many parameters a function has, or -1 if the caller's arguments need sorting: its cells, too,
+// would come behind them.
+Py_ssize_t plain_parameters(PyObject* function) {
+  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+  const bool sorted = code->co_flags & (CO_VARARGS | CO_VARKEYWORDS) || code->co_kwonlyargcount;
+  return sorted || PyFunction_GET_CLOSURE(function) ? -1 : code->co_argcount;
+}
+
 PyObject* module_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *module, *stub, *forward, *eager, *tables, *shared, *owner;
-  if (!PyArg_ParseTuple(args, "OOO!OO!O!O:ModuleCall", &module, &stub, &PyFunction_Type, &forward,
-                        &eager, &PyTuple_Type, &tables, &PyTuple_Type, &shared, &owner)) {
+  PyObject *module, *stub, *dispatcher, *on_error, *forward, *eager, *tables, *shared, *owner;
+  if (!PyArg_ParseTuple(args, "OO!OOO!OO!O!O:ModuleCall", &module, &PyFunction_Type, &stub,
+                        &dispatcher, &on_error, &PyFunction_Type, &forward, &eager, &PyTuple_Type,
+                        &tables, &PyTuple_Type, &shared, &owner)) {
     return nullptr;
   }
   if (!good_tables(tables, shared)) {
@@ -95,6 +146,9 @@ PyObject* module_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!self) return nullptr;
   self->vectorcall = module_call;
   self->stub = Py_NewRef(stub);
+  self->dispatcher = Py_NewRef(dispatcher);
+  self->on_error = Py_NewRef(on_error);
+  self->arity = plain_parameters(stub);
   self->forward = Py_NewRef(forward);
   self->code = Py_NewRef(PyFunction_GET_CODE(forward));
   self->eager = Py_NewRef(eager);
@@ -111,6 +165,8 @@ int module_call_traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<ModuleCall*>(object);
   Py_VISIT(self->module);
   Py_VISIT(self->stub);
+  Py_VISIT(self->dispatcher);
+  Py_VISIT(self->on_error);
   Py_VISIT(self->forward);
   Py_VISIT(self->code);
   Py_VISIT(self->eager);
@@ -124,6 +180,8 @@ int module_call_clear(PyObject* object) {
   auto* self = reinterpret_cast<ModuleCall*>(object);
   Py_CLEAR(self->module);
   Py_CLEAR(self->stub);
+  Py_CLEAR(self->dispatcher);
+  Py_CLEAR(self->on_error);
   Py_CLEAR(self->forward);
   Py_CLEAR(self->code);
   Py_CLEAR(self->eager);
@@ -154,7 +212,7 @@ PyTypeObject ModuleCallType = {
     .tp_vectorcall_offset = offsetof(ModuleCall, vectorcall),
     .tp_call = PyVectorcall_Call,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "ModuleCall(module, stub, eager, tables, shared, owner)",
+    .tp_doc = "ModuleCall(module, stub, dispatcher, on_error, forward, eager, tables, shared, owner)",
     .tp_traverse = module_call_traverse,
     .tp_clear = module_call_clear,
     .tp_members = module_call_members,

@@ -1,10 +1,11 @@
 """blame: tracebacks that show the user's frames once each, and nothing of ours.
 
-Comes in: an exception on its way out of a call stub; its traceback begins with the stub's own
-entry. Goes out: the same exception, its traceback as eager's would be: without the stub, without
-what stands between the stub and the frame that runs as plain Python, and, when a compile raised
-it on purpose or was interrupted (fullgraph=True, Ctrl-C), without all that goes on in there. What
-nobody meant to raise keeps its inner frames: it is a mistake of jitmagic's.
+Comes in: an exception on its way out of a call stub, its traceback beginning with the stub's own
+entry, or out of a dispatcher that a module calls without one. Goes out: the same exception, its
+traceback as eager's would be: without the stub, without what stands between the stub and the frame
+that runs as plain Python, and, when a compile raised it on purpose or was interrupted
+(fullgraph=True, Ctrl-C), without all that goes on in there. What nobody meant to raise keeps its
+inner frames: it is a mistake of jitmagic's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from types import TracebackType
 from ..errors import JitmagicError, JitmagicWarning
 from .original import Original
 
-__all__ = ["forget_stub"]
+__all__ = ["forget_ours", "forget_stub"]
 
 _PACKAGE = str(Path(__file__).parents[1])
 _PLAIN = Original.run.__code__
@@ -24,23 +25,23 @@ _PLAIN = Original.run.__code__
 def forget_stub(error: BaseException) -> None:
     """Edit: the traceback of an exception that a call stub passes on."""
     if error.__traceback__ is not None:
-        shown = _behind(error.__traceback__)
-        meant = isinstance(error, JitmagicError | JitmagicWarning)
-        hidden = (
-            shown is not None and _is_ours(shown) and (meant or not isinstance(error, Exception))
-        )
-        error.__traceback__ = None if hidden else shown
+        error.__traceback__ = _shown(error, error.__traceback__.tb_next)
 
 
-def _behind(stub: TracebackType) -> TracebackType | None:
-    """What the user has to see of the entries behind the stub's."""
-    shown = stub.tb_next
-    entry = shown
+def forget_ours(error: BaseException) -> None:
+    """Edit: the traceback of an exception that comes out of a dispatcher, without a stub."""
+    error.__traceback__ = _shown(error, error.__traceback__)
+
+
+def _shown(error: BaseException, inner: TracebackType | None) -> TracebackType | None:
+    """What the user has to see of the entries that a dispatcher left."""
+    first = entry = inner
     while entry is not None:  # stubs further in have shown theirs already: what is left is ours
         if entry.tb_frame.f_code is _PLAIN:
-            shown = entry.tb_next
+            first = entry.tb_next
         entry = entry.tb_next
-    return shown
+    meant = isinstance(error, JitmagicError | JitmagicWarning) or not isinstance(error, Exception)
+    return None if meant and first is not None and _is_ours(first) else first
 
 
 def _is_ours(entry: TracebackType) -> bool:

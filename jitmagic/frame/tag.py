@@ -21,7 +21,7 @@ from ..bytecode import call_stub
 from ..errors import TaggingError
 from ..options import Options
 from . import hook  # noqa: F401  # the native hook learns whom to ask
-from .blame import forget_stub
+from .blame import forget_ours, forget_stub
 from .handle import Compiler, Handle
 from .native import Dispatcher, ModuleCall, call_plainly
 from .skip import unsuitable
@@ -180,7 +180,8 @@ def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -
     stub = _stand_in(forward, handle)
     eager = functools.partial(_call_with_hooks, handle.family)
     current = inspect.getattr_static(cls, "forward")
-    return ModuleCall(module, stub, current, eager, _HOOK_TABLES, _GLOBAL_HOOKS, handle)
+    on_hooks = (eager, _HOOK_TABLES, _GLOBAL_HOOKS)
+    return ModuleCall(module, stub, handle.dispatcher, forget_ours, current, *on_hooks, handle)
 
 
 def _calls_slot(cls: type[torch.nn.Module]) -> bool:

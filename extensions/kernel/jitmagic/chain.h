@@ -51,9 +51,10 @@ JM_INLINE void follow(const float* panel, float* free, int64_t m, int64_t count,
     RowSide rows{step.b.p, step.b.n, step.b.k};
 #pragma GCC unroll 1
     for (int64_t n = 0; n < step.N; n += L, rows.p += L * rows.row) {
-        int64_t height = step.N - n < L ? step.N - n : L;
+        int64_t left = step.N - n, height = left < L ? left : L;
         float* sums = free + n * L;
-        multiply_rows<L, 1, true>(rows, {panel, L}, step.K, height, sums, L);
+        if (left >= L) multiply<L, 1, true>(rows, {panel, L}, step.K, sums, L, left >= 2 * L);
+        else multiply_rows<lower(L), 1, true>(rows, {panel, L}, step.K, left, sums, L);
 #pragma GCC unroll 1
         for (int64_t i = 0; i < height; ++i)
             step.epilogue(Lanes::load(sums + i * L), n + i).store(sums + i * L);

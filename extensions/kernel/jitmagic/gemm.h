@@ -100,9 +100,11 @@ struct RowStrides {
 
 // out[r][…] = sum over k of row r's scalar times C vectors of lanes, one or two. A function of its
 // own: its loop needs every register, so it wants to know when the lanes are Packed, C vectors apart.
+// `more`: R rows follow these, and are fetched meanwhile. (Nothing is fetched from behind a matrix:
+// that memory may be what another thread writes.)
 template <int R, int C, bool Packed>
 __attribute__((noinline)) void multiply(RowSide rows, LaneSide cols, int64_t K, float* out,
-                                        int64_t ldo) {
+                                        int64_t ldo, bool more) {
     Lanes sum[R * C];   // unrolled wherever it is used, or it would live in memory
 #pragma GCC unroll 32
     for (int i = 0; i < R * C; ++i) sum[i] = Lanes(0.0f);
@@ -110,9 +112,9 @@ __attribute__((noinline)) void multiply(RowSide rows, LaneSide cols, int64_t K, 
     const char *p = (const char*)rows.p, *p8 = opaque(p + rows.row * 32);
     const float* q = cols.p;
     int64_t step = rows.k * 4, next = Packed ? C * L : cols.k;
-    // Rows that follow each other in memory: the next tile's are on their way while this one is done.
-    const char* ahead = (const char*)(rows.p + R * rows.row);
-    int64_t hop = rows.k == 1 && rows.row == K ? R * 4 : 0;
+    bool fetch = more && rows.k == 1 && rows.row == K;
+    const char* ahead = (const char*)(rows.p + (fetch ? R * rows.row : 0));
+    int64_t hop = fetch ? R * 4 : 0;
     for (int64_t k = 0; k < K; ++k, p += step, p8 += step, q += next, ahead += hop) {
         __builtin_prefetch(ahead);
         Lanes b0 = Lanes::load(q), b1 = C > 1 ? Lanes::load(q + L) : b0;
@@ -139,7 +141,7 @@ template <int R, int C, bool Packed> JM_INLINE void multiply_rows(RowSide rows, 
                                                      int64_t height, float* out, int64_t ldo) {
 #pragma GCC unroll 1
     for (; height >= R; height -= R, out += R * ldo, rows.p += R * rows.row)
-        multiply<R, C, Packed>(rows, cols, K, out, ldo);
+        multiply<R, C, Packed>(rows, cols, K, out, ldo, height >= 2 * R);
     if constexpr (R > 1) multiply_rows<lower(R), C, Packed>(rows, cols, K, height, out, ldo);
 }
 
