@@ -94,6 +94,8 @@ class ModuleCall:
         self,
         module: Any,
         stub: FunctionType,
+        dispatcher: Dispatcher,
+        on_error: Callable[[BaseException], None],
         forward: FunctionType,
         eager: Callable[..., Any],
         tables: tuple[str, ...],

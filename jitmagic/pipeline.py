@@ -16,12 +16,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
+from .autograd.result import output_specs
 from .autograd.shell import Once, make_callable
 from .bytecode import FrameSnapshot
 from .codegen import choices, render
@@ -33,6 +35,7 @@ from .graph.autocast import autocast_kept
 from .graph.node_meta import changes_mode, lines_of
 from .graph.propagate import target_name
 from .graph.saved_hooks import hooks_set_aside
+from .graph.seams import Stages, cut
 from .graph.verify import verify as verify_graph
 from .guards.read import read_source
 from .loops.ir import LoopProgram
@@ -42,7 +45,7 @@ from .loops.verify import verify as verify_loops
 from .options import Options
 from .records import CompileRecord
 from .runtime.load import load
-from .runtime.native import undoing, with_numbers
+from .runtime.native import staged, undoing, with_numbers
 from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
@@ -200,7 +203,43 @@ def _compile_by(
     def given() -> list[torch.Tensor]:
         return [_example(entry, snapshot) for entry in traced.inputs]
 
-    return _compile_ahead(traced.graph, specs, options, record, given)
+    stages = cut(traced.graph) if _is_differentiated(traced, snapshot) else None
+    if stages is not None:
+        try:
+            return _compile_stages(stages, specs, options, record)
+        except OperationFailed:
+            raise
+        except CompileFailed:
+            pass  # outputs that share memory, say: one graph has no trouble with them
+    return _compile_ahead(traced.graph, specs, options, record, given)[0]
+
+
+def _is_differentiated(traced: Trace, snapshot: FrameSnapshot) -> bool:
+    """Whether gradients between the graph's results may be asked for: by whoever gets them, or by
+    the rest of the frame.
+    """
+    if not isinstance(traced.exit, Break):
+        return True
+    spoken_of = not _GRADIENTS.isdisjoint(snapshot.code.co_names)
+    return spoken_of or "autograd" in traced.exit.reason.message
+
+
+_GRADIENTS = frozenset({"grad", "retain_grad", "register_hook"})
+
+
+def _compile_stages(
+    stages: Stages, inputs: tuple[TensorSpec, ...], options: Options, record: CompileRecord
+) -> Graph:
+    """Each stage is a graph of its own; what it gives is what the next ones are compiled for."""
+    specs, runs = list(inputs), []
+    for stage in stages.stages:
+        if options.verify:
+            verify_graph(stage.graph)
+        taken = tuple(specs[place] for place in stage.inputs)
+        run, made = _compile_ahead(stage.graph, taken, options, record, partial(_examples, taken))
+        runs.append(run)
+        specs += made
+    return staged(len(inputs), runs, stages)
 
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
@@ -236,7 +275,8 @@ def _compile_ahead(
     options: Options,
     record: CompileRecord,
     given: Examples,
-) -> Graph:
+) -> tuple[Graph, list[TensorSpec]]:
+    """The executable, and what its outputs are like."""
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
     with record.stage("partition") as stage:
@@ -247,7 +287,7 @@ def _compile_ahead(
     if parts.backward is not None:
         backward = Once(lambda gm: _build_backward(build, gm, options, record), parts)
         record.later.append(weakref.ref(backward))
-    return make_callable(parts, forward, backward)
+    return make_callable(parts, forward, backward), output_specs(joint)
 
 
 def _build_backward(
@@ -271,7 +311,10 @@ def _build_backward(
 
 def _made_up(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
     """Tensors of the right kind: what a backward is given is not known when it is compiled."""
-    specs = [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
+    return _examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])
+
+
+def _examples(specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
     return [example(spec.shape, spec.stride, spec.dtype, spec.device) for spec in specs]
 
 

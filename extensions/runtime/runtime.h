@@ -11,6 +11,7 @@
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 // undo.cpp      inputs and the generator of graphs that raise get back what they had
 // around.cpp    the Python type of both
+// stages.cpp    graphs that run one after the other as one
 #pragma once
 
 #include <Python.h>
@@ -66,5 +67,6 @@ bool register_plan(PyObject* module);
 bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
 bool register_undo(PyObject* module);
+bool register_stages(PyObject* module);
 
 }  // namespace jitmagic

@@ -22,7 +22,7 @@ import torch
 
 from ..spec import TensorSpec
 
-__all__ = ["FromInput", "Joint", "Output", "Partition", "Result", "ViewOf"]
+__all__ = ["FromInput", "Joint", "Output", "Partition", "Result", "ViewOf", "output_specs"]
 
 
 class Output:
@@ -88,3 +88,17 @@ class Partition:
     recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def output_specs(joint: Joint) -> list[TensorSpec]:
+    """What the user's outputs will be like."""
+    specs = []
+    for output in joint.outputs:
+        match output:
+            case Result(index):
+                specs.append(joint.results[index])
+            case FromInput(index):
+                specs.append(joint.inputs[index])
+            case ViewOf(spec=spec):
+                specs.append(spec)
+    return specs

@@ -7,7 +7,7 @@ so that the C++ side only converts constants once and fills slots per call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..codegen.plan import (
     View,
 )
 from ..errors import NativeMissing
+from ..graph.seams import Stages
 
 __all__ = [
     "CpuEntry",
@@ -36,6 +37,7 @@ __all__ = [
     "make_executable",
     "runtime_module",
     "slot_count",
+    "staged",
     "undoing",
     "with_numbers",
 ]
@@ -107,6 +109,17 @@ def undoing(
     default CPU generator goes back if it `draws`.
     """
     return runtime_module().Undoing(run, written, draws)  # type: ignore[no-any-return]
+
+
+def staged(
+    inputs: int, runs: Sequence[Callable[..., tuple[Any, ...]]], stages: Stages
+) -> Callable[..., tuple[Any, ...]]:
+    """The executables of a cut graph as one."""
+    described = tuple(
+        (run, stage.inputs, stage.outputs, stage.spent)
+        for run, stage in zip(runs, stages.stages, strict=True)
+    )
+    return runtime_module().Staged(inputs, described, stages.outputs)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:

@@ -1,0 +1,184 @@
+"""Where a torch-level graph is cut, so that gradients can be asked for between its results.
+
+Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: its stages, graphs that run one
+after the other and give the same, or nothing where one graph will do. What is compiled together is
+one node to autograd: gradients flow from its results to its inputs. Eager's user may differentiate
+the loss with respect to the features beside it, keep their gradient or hook it, so a result that
+another result is computed from ends a stage. Stages are pieces of the graph's order: writes and
+random draws happen when they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import getitem
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ..spec import TensorSpec
+from .node_meta import changes_mode, mutated_by, tensors_in, value_of
+
+__all__ = ["Stage", "Stages", "cut"]
+
+_MOST = 16  # seams: each costs a compile, and a call each time
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One graph. Its inputs are places: those of the whole graph's inputs come first, then the
+    outputs of each stage in order. `outputs`: how many there are. `spent`: places that nobody reads
+    after this stage.
+    """
+
+    graph: GraphModule
+    inputs: tuple[int, ...]
+    outputs: int
+    spent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages in order, and the places of the whole graph's outputs."""
+
+    stages: tuple[Stage, ...]
+    outputs: tuple[int, ...]
+
+
+def cut(gm: GraphModule) -> Stages | None:
+    """The stages of a graph, or None if no result depends on another or it cannot be cut there."""
+    nodes = list(gm.graph.nodes)
+    if any(map(changes_mode, nodes)):
+        return None
+    places = {node: n for n, node in enumerate(nodes)}
+    ends = sorted({_end(node, places) for node in _asked_for(nodes)})
+    ends = [end for end in ends if nodes[end].op != "placeholder"]
+    if not 0 < len(ends) <= _MOST:
+        return None
+    number = _stage_of(nodes, ends)
+    if any(_forbids(node, number) for node in nodes):
+        return None
+    return _assemble(nodes, number)
+
+
+def _results(nodes: Sequence[Node]) -> list[Node]:
+    return list(dict.fromkeys(nodes[-1].args[0]))  # type: ignore[arg-type]
+
+
+def _differentiable(node: Node) -> bool:
+    spec = node.meta.get("spec")
+    specs = spec if isinstance(spec, tuple) else (spec,)
+    return any(isinstance(one, TensorSpec) and one.requires_grad for one in specs)
+
+
+def _asked_for(nodes: Sequence[Node]) -> Iterator[Node]:
+    """The results that another result has in its history."""
+    results = [node for node in _results(nodes) if _differentiable(node)]
+    for result in results:
+        if result.op == "placeholder":
+            continue
+        behind = {result}
+        for node in nodes:
+            if _differentiable(node) and not behind.isdisjoint(node.all_input_nodes):
+                behind.add(node)
+        if any(other in behind for other in results if other is not result):
+            yield result
+
+
+def _end(result: Node, places: dict[Node, int]) -> int:
+    """The last place of what makes the result: it may be written to after it was made."""
+    memory = _memory(result)
+    writers = [
+        node for node in places if any(memory & _memory(target) for target in mutated_by(node))
+    ]
+    return max(places[node] for node in (result, *writers))
+
+
+def _memory(node: Node) -> set[int]:
+    return {tensor.untyped_storage()._cdata for tensor in tensors_in(value_of(node))}
+
+
+def _stage_of(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:
+    """Each call's stage; the parts of a tuple are taken out of it where it is made."""
+    number: dict[Node, int] = {}
+    stage = 0
+    for n, node in enumerate(nodes):
+        if node.op not in ("placeholder", "output"):
+            whole = node.args[0] if node.target is getitem else None
+            part = isinstance(whole, Node) and isinstance(whole.meta["spec"], tuple)
+            number[node] = number[whole] if part else stage  # type: ignore[index]
+        stage += n in ends
+    last = max(number.values())
+    return {node: min(stage, last) for node, stage in number.items()}
+
+
+def _forbids(node: Node, number: dict[Node, int]) -> bool:
+    """Whether the node stands across a seam in a way that two graphs cannot have."""
+    if node not in number:
+        return False
+    here = number[node]
+    crosses = any(number.get(user, here) != here for user in node.users)
+    spec = node.meta["spec"]
+    if crosses and not isinstance(spec, TensorSpec):
+        return True
+    if crosses and spec.requires_grad != value_of(node).requires_grad:
+        return True  # a later write made it differentiable
+    return any(_is_shared(target, here, number) for target in mutated_by(node))
+
+
+def _is_shared(target: Node, here: int, number: dict[Node, int]) -> bool:
+    """Whether a stage that writes to `target` is given its memory by a stage before: graphs are
+    compiled for inputs of which none is written to through another.
+    """
+    memory = _memory(target)
+    given = (node for node, stage in number.items() if stage < here and memory & _memory(node))
+    return any(number.get(user, here) >= here for node in given for user in node.users)
+
+
+# ----------------------------------------------------------------------------------------- assembly
+
+
+def _assemble(nodes: Sequence[Node], number: dict[Node, int]) -> Stages:
+    results = _results(nodes)
+    held = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
+    read = [_read(nodes, number, stage) for stage in range(max(number.values()) + 1)]
+    stages = []
+    for stage, inputs in enumerate(read):
+        later = {node for other in read[stage + 1 :] for node in other} | set(results)
+        made = [node for node in nodes if number.get(node) == stage and node in later]
+        graph = _piece(inputs, [node for node in nodes if number.get(node) == stage], made)
+        spent = [held[node] for node in inputs if node not in later and node.op != "placeholder"]
+        stages.append(Stage(graph, tuple(held[node] for node in inputs), len(made), tuple(spent)))
+        for node in made:
+            held[node] = len(held)
+    flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
+    return Stages(tuple(stages), tuple(held[node] for node in flat))
+
+
+def _read(nodes: Sequence[Node], number: dict[Node, int], stage: int) -> list[Node]:
+    """What a stage reads that it does not make, in order."""
+    wanted = {
+        value
+        for node in nodes
+        if number.get(node) == stage
+        for value in node.all_input_nodes
+        if number.get(value) != stage
+    }
+    return [node for node in nodes if node in wanted]
+
+
+def _piece(inputs: Sequence[Node], body: Sequence[Node], made: Sequence[Node]) -> GraphModule:
+    graph = Graph()
+    copied: dict[Node, Node] = {}
+    for node in inputs:
+        copied[node] = graph.placeholder(node.name)
+        spec: TensorSpec = node.meta["spec"]
+        copied[node].meta = {"spec": spec, "val": value_of(node)}
+    for node in body:
+        copied[node] = graph.node_copy(node, copied.__getitem__)
+        copied[node].meta = dict(node.meta)
+        if mutated := mutated_by(node):
+            copied[node].meta["mutates"] = tuple(copied[target] for target in mutated)
+    graph.output(tuple(copied[node] for node in made))
+    return GraphModule(torch.nn.Module(), graph, "Stage")

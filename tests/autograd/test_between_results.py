@@ -1,0 +1,167 @@
+"""Gradients between the results of one compiled call, as eager gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import jitmagic
+
+Function = Callable[..., Any]
+
+
+class Layers(nn.Module):
+    """Two layers; `show` says what forward gives."""
+
+    def __init__(self, show: Function) -> None:
+        super().__init__()
+        self.first, self.second, self.show = nn.Linear(4, 8), nn.Linear(8, 4), show
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.show(self, x)
+
+
+def features_and_loss(self: Layers, x: torch.Tensor) -> Any:
+    hidden = torch.tanh(self.first(x))
+    return hidden, self.second(hidden).square().sum()
+
+
+def every_layer(self: Layers, x: torch.Tensor) -> Any:
+    a = self.first(x)
+    b = a.relu()
+    c, d = b.chunk(2, dim=1)
+    return a, c, c * d, (c * d).sum()
+
+
+def with_views(self: Layers, x: torch.Tensor) -> Any:
+    hidden = self.first(x)
+    flat = hidden.view(-1)
+    return hidden, flat, (flat * flat).sum() + hidden.sum()
+
+
+def written_before_use(self: Layers, x: torch.Tensor) -> Any:
+    hidden = self.first(x)
+    hidden.mul_(2)
+    return hidden, self.second(hidden).sum()
+
+
+def random_between(self: Layers, x: torch.Tensor) -> Any:
+    hidden = F.dropout(self.first(x), 0.5)
+    return hidden, F.dropout(self.second(hidden), 0.5)
+
+
+SHOWN = [features_and_loss, every_layer, with_views, written_before_use, random_between]
+
+
+def between(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The gradients of each output with respect to each other."""
+    return [
+        torch.autograd.grad(last.sum(), first, retain_graph=True, allow_unused=True)[0]
+        for last in outputs
+        for first in outputs
+        if first is not last
+    ]
+
+
+def everything(model: Layers, x: torch.Tensor) -> list[torch.Tensor | None]:
+    torch.manual_seed(1)
+    outputs = model(x)
+    kept = outputs[0]
+    kept.retain_grad()
+    found = between(outputs)
+    model.zero_grad()
+    (outputs[-1].sum() + kept.square().sum()).backward()
+    return [*outputs, *found, kept.grad, *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("show", SHOWN)
+def test_results_of_a_module(show: Function) -> None:
+    torch.manual_seed(0)
+    plain, tagged = Layers(show), Layers(show)
+    tagged.load_state_dict(plain.state_dict())
+    jitmagic.jit(tagged)
+    for rows in (3, 3, 5):
+        x = torch.randn(rows, 4)
+        for got, want in zip(everything(tagged, x), everything(plain, x), strict=True):
+            assert (got is None) == (want is None)
+            if got is not None:
+                torch.testing.assert_close(got, want)
+
+
+def middle(x: torch.Tensor, w: torch.Tensor) -> Any:
+    hidden = torch.tanh(x @ w)
+    score = hidden.square().sum()
+    (slope,) = torch.autograd.grad(score, hidden, retain_graph=True)
+    return slope, score
+
+
+def slope_of(score: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(score, hidden)[0]
+
+
+def in_a_helper(x: torch.Tensor, w: torch.Tensor) -> Any:
+    hidden = torch.tanh(x @ w)
+    return slope_of(hidden.exp().sum(), hidden)
+
+
+def behind_a_print(x: torch.Tensor, w: torch.Tensor) -> Any:
+    hidden = torch.tanh(x @ w)
+    score = hidden.exp().sum()
+    print("scored")
+    return torch.autograd.grad(score, hidden)[0]
+
+
+def hooked(x: torch.Tensor, w: torch.Tensor) -> Any:
+    hidden, seen = torch.tanh(x @ w), []
+    score = hidden.exp().sum()
+    hidden.register_hook(seen.append)
+    score.backward()
+    return seen[0]
+
+
+@pytest.mark.parametrize("fn", [middle, in_a_helper, behind_a_print, hooked])
+def test_gradients_asked_for_inside(fn: Function, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
+    want = fn(x, w)
+    said = capsys.readouterr().out
+    tagged = jitmagic.jit(fn)
+    for _ in range(2):
+        torch.testing.assert_close(tagged(x, w), want)
+        assert capsys.readouterr().out == said
+
+
+def test_the_graph_is_cut_and_its_buffers_are_written_once() -> None:
+    torch.manual_seed(0)
+
+    class Camera(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.head = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            features = torch.relu(self.norm(self.conv(x)))
+            return features, self.head(features.mean((2, 3)))
+
+    plain, tagged = Camera(), Camera()
+    tagged.load_state_dict(plain.state_dict())
+    found = jitmagic.explain(jitmagic.jit(tagged))(torch.randn(2, 1, 6, 6))
+    assert found.graph_count == 1 and found.graph_break_count == 0
+    tagged.load_state_dict(plain.state_dict())
+    for _ in range(3):
+        x = torch.randn(2, 1, 6, 6)
+        for model in (plain, tagged):
+            features, scores = model(x)
+            features.retain_grad()
+            scores[:, 1].sum().backward()
+            model.seen = features.grad
+        torch.testing.assert_close(tagged.seen, plain.seen)
+    for (name, got), want in zip(
+        tagged.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(got, want, msg=name)

@@ -1,0 +1,102 @@
+"""Where a graph is cut so that gradients can be asked for between its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from jitmagic.graph.builder import GraphBuilder
+from jitmagic.graph.seams import Stages, cut
+from jitmagic.spec import TensorSpec
+
+Build = Callable[[GraphBuilder, Any], list[Any]]
+
+
+def stages_of(build: Build, requires_grad: bool = True) -> tuple[Stages | None, Any]:
+    builder = GraphBuilder(grad_enabled=True)
+    spec = TensorSpec((4, 4), (4, 1), torch.float32, torch.device("cpu"), requires_grad)
+    for node in build(builder, builder.placeholder("x", spec)):
+        builder.output(node)
+    module, _ = builder.finish("f")
+    return cut(module), module
+
+
+def run(stages: Stages, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    held: list[Any] = list(inputs)
+    for stage in stages.stages:
+        made = stage.graph(*(held[place] for place in stage.inputs))
+        assert len(made) == stage.outputs
+        held.extend(made)
+        for place in stage.spent:
+            held[place] = None
+    return [held[place] for place in stages.outputs]
+
+
+def dependent(b: GraphBuilder, x: Any) -> list[Any]:
+    beside = b.call(torch.exp, (x,))
+    hidden = b.call(torch.tanh, (x,))
+    return [hidden, b.call(torch.mul, (b.call(torch.sin, (hidden,)), beside))]
+
+
+def chunks(b: GraphBuilder, x: Any) -> list[Any]:
+    first, second = b.call("chunk", (b.call(torch.sin, (x,)), 2))
+    return [first, b.call(torch.cos, (first,)), b.call(torch.mul, (first, second))]
+
+
+def written(b: GraphBuilder, x: Any) -> list[Any]:
+    hidden = b.call(torch.tanh, (x,))
+    b.call("mul_", (hidden, 2.0))
+    return [hidden, b.call(torch.sin, (hidden,))]
+
+
+@pytest.mark.parametrize("build", [dependent, chunks, written])
+def test_a_result_that_another_is_computed_from_ends_a_stage(build: Build) -> None:
+    stages, module = stages_of(build)
+    assert stages is not None and len(stages.stages) == 2
+    x = torch.randn(4, 4)
+    for got, want in zip(run(stages, x), module(x), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_what_no_stage_reads_any_more_is_let_go() -> None:
+    stages, _ = stages_of(dependent)
+    assert stages is not None
+    second = stages.stages[1]
+    assert second.inputs == (1, 2) and second.spent == (1,)  # exp(x); tanh(x) is a result
+
+
+def apart(b: GraphBuilder, x: Any) -> list[Any]:
+    return [b.call(torch.sin, (x,)), b.call(torch.cos, (x,))]
+
+
+def detached(b: GraphBuilder, x: Any) -> list[Any]:
+    hidden = b.call(torch.sin, (x,))
+    return [hidden, b.call(torch.cos, (b.call("detach", (hidden,)),))]
+
+
+def written_later(b: GraphBuilder, x: Any) -> list[Any]:
+    hidden = b.call(torch.exp, (x,))
+    view = b.call("view", (hidden, 16))
+    seen = b.call(torch.sin, (hidden,))
+    later = b.call(torch.cos, (seen,))
+    b.call("mul_", (view, 2.0))
+    return [seen, later, view]
+
+
+def states(b: GraphBuilder, x: Any) -> list[Any]:
+    made = [x]
+    for _ in range(40):
+        made.append(b.call(torch.sin, (made[-1],)))
+    return made[1:]
+
+
+@pytest.mark.parametrize("build", [apart, detached, written_later, states])
+def test_one_graph_stays_one(build: Build) -> None:
+    assert stages_of(build)[0] is None
+
+
+def test_without_gradients_nothing_is_cut() -> None:
+    assert stages_of(dependent, requires_grad=False)[0] is None

@@ -1,0 +1,64 @@
+"""Graphs that run one after the other as one callable."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+
+from jitmagic.runtime.native import runtime_module
+
+Staged = runtime_module().Staged
+
+
+class Value:
+    """Something that can be watched."""
+
+
+def test_values_reach_the_stages_that_read_them() -> None:
+    seen = []
+
+    def first(a: int, b: int) -> tuple[int, int]:
+        seen.append((a, b))
+        return a + b, a - b
+
+    def second(total: int, a: int) -> tuple[int]:
+        return (total * a,)
+
+    run = Staged(2, ((first, (0, 1), 2, ()), (second, (2, 0), 1, (2,))), (4, 3, 0, 4))
+    assert run(5, 3) == (40, 2, 5, 40) and seen == [(5, 3)]
+
+
+def test_what_is_spent_dies_before_the_next_stage_runs() -> None:
+    watched: list[Any] = []
+
+    def make() -> tuple[Value]:
+        value = Value()
+        watched.append(weakref.ref(value))
+        return (value,)
+
+    def alive(value: Value) -> tuple[bool]:
+        return (watched[0]() is value,)
+
+    def dead() -> tuple[bool]:
+        return (watched[0]() is None,)
+
+    stages = ((make, (), 1, ()), (alive, (0,), 1, (0,)), (dead, (), 1, ()))
+    assert Staged(0, stages, (1, 2))() == (True, True)
+
+
+def test_errors_pass_and_wrong_shapes_are_named() -> None:
+    def fails() -> tuple[()]:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        Staged(0, ((fails, (), 0, ()),), ())()
+    with pytest.raises(TypeError, match="a stage gives a tuple of 2"):
+        Staged(0, ((lambda: (1,), (), 2, ()),), ())()
+    with pytest.raises(TypeError, match="takes 1 tensors, got 2"):
+        Staged(1, (), (0,))(1, 2)
+    with pytest.raises(ValueError, match="place 3 is none of 1"):
+        Staged(1, ((fails, (3,), 0, ()),), ())
+    with pytest.raises(ValueError, match="place 1 is none of 1"):
+        Staged(1, (), (1,))
