@@ -237,9 +237,9 @@ def _compile_stages(
             verify_graph(stage.graph)
         taken = tuple(specs[place] for place in stage.inputs)
         run, made = _compile_ahead(stage.graph, taken, options, record, partial(_examples, taken))
-        runs.append(run)
+        runs.append((run, stage.inputs, stage.outputs, stage.spent))
         specs += made
-    return staged(len(inputs), runs, stages)
+    return staged(len(inputs), tuple(runs), stages.outputs)
 
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:

@@ -10,7 +10,7 @@ random draws happen when they did.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import getitem
 
@@ -51,9 +51,7 @@ def cut(gm: GraphModule) -> Stages | None:
     nodes = list(gm.graph.nodes)
     if any(map(changes_mode, nodes)):
         return None
-    places = {node: n for n, node in enumerate(nodes)}
-    ends = sorted({_end(node, places) for node in _asked_for(nodes)})
-    ends = [end for end in ends if nodes[end].op != "placeholder"]
+    ends = _fewest(_seam(nodes, result) for result in _results(nodes))
     if not 0 < len(ends) <= _MOST:
         return None
     number = _stage_of(nodes, ends)
@@ -72,27 +70,39 @@ def _differentiable(node: Node) -> bool:
     return any(isinstance(one, TensorSpec) and one.requires_grad for one in specs)
 
 
-def _asked_for(nodes: Sequence[Node]) -> Iterator[Node]:
-    """The results that another result has in its history."""
-    results = [node for node in _results(nodes) if _differentiable(node)]
-    for result in results:
-        if result.op == "placeholder":
-            continue
-        behind = {result}
-        for node in nodes:
-            if _differentiable(node) and not behind.isdisjoint(node.all_input_nodes):
-                behind.add(node)
-        if any(other in behind for other in results if other is not result):
-            yield result
-
-
-def _end(result: Node, places: dict[Node, int]) -> int:
-    """The last place of what makes the result: it may be written to after it was made."""
+def _seam(nodes: Sequence[Node], result: Node) -> range:
+    """The places behind which the graph may be cut: the result is made, and nothing is that other
+    results are computed from it by. Empty where nobody can tell one graph from two.
+    """
+    others = {node for node in _results(nodes) if node is not result and _differentiable(node)}
+    if result.op == "placeholder" or not _differentiable(result):
+        return range(0)
+    behind = {result}
+    for node in nodes:
+        if _differentiable(node) and not behind.isdisjoint(node.all_input_nodes):
+            behind.add(node)
+    between = others & behind
+    for node in reversed(nodes):
+        if node in behind and not between.isdisjoint(node.users):
+            between.add(node)
+    between.discard(result)
     memory = _memory(result)
-    writers = [
-        node for node in places if any(memory & _memory(target) for target in mutated_by(node))
+    made = [
+        n
+        for n, node in enumerate(nodes)
+        if node is result or any(memory & _memory(target) for target in mutated_by(node))
     ]
-    return max(places[node] for node in (result, *writers))
+    first = min((n for n, node in enumerate(nodes) if node in between), default=0)
+    return range(made[-1], first)
+
+
+def _fewest(seams: Iterable[range]) -> list[int]:
+    """Places such that each seam that is not empty has one."""
+    chosen: list[int] = []
+    for seam in sorted(filter(None, seams), key=lambda seam: seam.stop):
+        if not any(place in seam for place in chosen):
+            chosen.append(seam[-1])
+    return chosen
 
 
 def _memory(node: Node) -> set[int]:

@@ -7,7 +7,7 @@ so that the C++ side only converts constants once and fills slots per call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,6 @@ from ..codegen.plan import (
     View,
 )
 from ..errors import NativeMissing
-from ..graph.seams import Stages
 
 __all__ = [
     "CpuEntry",
@@ -112,14 +111,14 @@ def undoing(
 
 
 def staged(
-    inputs: int, runs: Sequence[Callable[..., tuple[Any, ...]]], stages: Stages
+    inputs: int,
+    stages: tuple[tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ...]], ...],
+    results: tuple[int, ...],
 ) -> Callable[..., tuple[Any, ...]]:
-    """The executables of a cut graph as one."""
-    described = tuple(
-        (run, stage.inputs, stage.outputs, stage.spent)
-        for run, stage in zip(runs, stages.stages, strict=True)
-    )
-    return runtime_module().Staged(inputs, described, stages.outputs)  # type: ignore[no-any-return]
+    """Executables that run one after the other as one; (run, inputs, number of outputs, spent) each,
+    see extensions/runtime/stages.cpp.
+    """
+    return runtime_module().Staged(inputs, stages, results)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:

@@ -342,7 +342,8 @@ def test_results_without_a_tangent_add_nothing(backend):
             sum(results[i].sum() * (i + 1) for i in chosen).backward()
             return x.grad
 
-        assert torch.equal(gradient(compiled), gradient(run)), wanted
+        # two graphs: what reaches x is added up in another order
+        torch.testing.assert_close(gradient(compiled), gradient(run), rtol=3e-7, atol=0)
 
 
 def test_a_gradient_that_only_missing_tangents_reach_is_none():

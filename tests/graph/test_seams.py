@@ -52,7 +52,12 @@ def written(b: GraphBuilder, x: Any) -> list[Any]:
     return [hidden, b.call(torch.sin, (hidden,))]
 
 
-@pytest.mark.parametrize("build", [dependent, chunks, written])
+def two_beside(b: GraphBuilder, x: Any) -> list[Any]:
+    mean, spread = b.call(torch.sin, (x,)), b.call(torch.cos, (x,))
+    return [b.call(torch.mul, (mean, b.call(torch.exp, (spread,)))), mean, spread]
+
+
+@pytest.mark.parametrize("build", [dependent, chunks, written, two_beside])
 def test_a_result_that_another_is_computed_from_ends_a_stage(build: Build) -> None:
     stages, module = stages_of(build)
     assert stages is not None and len(stages.stages) == 2
