@@ -115,8 +115,8 @@ def staged(
     stages: tuple[tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ...]], ...],
     results: tuple[int, ...],
 ) -> Callable[..., tuple[Any, ...]]:
-    """Executables that run one after the other as one; (run, inputs, number of outputs, spent) each,
-    see extensions/runtime/stages.cpp.
+    """Executables that run one after the other as one. Each: (run, places of its inputs, number of
+    outputs, places spent), see extensions/runtime/stages.cpp.
     """
     return runtime_module().Staged(inputs, stages, results)  # type: ignore[no-any-return]
 
