@@ -10,7 +10,7 @@
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
-    └── DoubleBackward                create_graph=True through a compiled backward
+    └── DoubleBackward                create_graph=True where the forward cannot be run again
 
     JitmagicWarning (UserWarning)
     ├── FallbackWarning               something runs as eager (or a lower tier) and why
@@ -132,11 +132,11 @@ class BytecodeError(VerifyError):
 
 
 class DoubleBackward(JitmagicError):
-    """Second-order gradients were asked of a compiled backward."""
+    """Gradients that can be differentiated were asked of a graph that cannot be run again."""
 
-    def __init__(self) -> None:
+    def __init__(self, why: str) -> None:
         super().__init__(
-            "create_graph=True (double backward) is not available through a compiled backward\n"
+            f"create_graph=True (double backward) needs the forward once more, op by op: {why}\n"
             "  hint: call the original with jitmagic.disable(fn) where second-order gradients "
             "are needed"
         )

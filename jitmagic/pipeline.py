@@ -287,7 +287,19 @@ def _compile_ahead(
     if parts.backward is not None:
         backward = Once(lambda gm: _build_backward(build, gm, options, record), parts)
         record.later.append(weakref.ref(backward))
-    return make_callable(parts, forward, backward), output_specs(joint)
+    executable = make_callable(parts, forward, backward, gm, lambda: _tell_of_replay(record))
+    return executable, output_specs(joint)
+
+
+def _tell_of_replay(record: CompileRecord) -> None:
+    """Once per function: nothing is wrong, but this backward is no quicker than eager's."""
+    if "replay" not in record.told:
+        record.told.add("replay")
+        warnings.warn(
+            f"{record.name} is differentiated with create_graph=True: such backwards run op by op",
+            FallbackWarning,
+            stacklevel=2,
+        )
 
 
 def _build_backward(

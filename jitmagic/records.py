@@ -65,6 +65,7 @@ class CompileRecord:
     kernels: int = 0
     cache_hits: int = 0  # kernels that came out of the disk cache
     later: list[weakref.ref[Later]] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)  # what the user has been told; the journal's
 
     @property
     def seconds(self) -> float:
@@ -106,10 +107,11 @@ class Journal:
     """All compiles of one handle, oldest first."""
 
     records: list[CompileRecord] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)
 
     def open(self, name: str) -> CompileRecord:
         """Start the record of one compile."""
-        record = CompileRecord(name)
+        record = CompileRecord(name, told=self.told)
         self.records.append(record)
         return record
 

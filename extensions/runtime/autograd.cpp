@@ -1,11 +1,14 @@
 // AutogradFunction: a compiled forward and backward as one differentiable call (jitmagic/autograd/shell.py).
 //
-// AutogradFunction(forward, resolve, signature): called with the graph's input tensors, returns the tuple of
+// AutogradFunction(forward, resolve, replay, signature): called with the graph's input tensors, returns the tuple of
 // user outputs. `forward` returns (*results, *saved intermediates); `resolve(missing)` gives the backward for
 // the case that these tangents are not given, asked for at its first use, called with (*saved, *tangents). Each call that needs gradients makes one Node.
+// A backward that is itself to be differentiated (create_graph) calls `replay` instead, with the inputs, their
+// history and the generators as they were then (jitmagic/autograd/replay.py).
 // The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
 // mode and in-place checks behave as with any other operation.
 
+#include "generators.h"
 #include "signature.h"
 
 #include <structmember.h>
@@ -48,9 +51,22 @@ struct AutocastOff {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
 
+// Empty where one cannot be read, as while a CUDA graph is captured.
+std::vector<GeneratorState> generators_of(const Signature& s) {
+  std::vector<GeneratorState> states;
+  try {
+    for (const c10::Device& device : s.draws) states.emplace_back(device);
+  } catch (const c10::Error&) {
+    states.clear();
+  }
+  return states;
+}
+
 struct CompiledBackward : public Node {
   std::shared_ptr<Signature> signature;
   std::vector<SavedVariable> saved;
+  std::vector<SavedVariable> kept;  // of the signature's `replayed`, those that are not among `saved`
+  std::vector<GeneratorState> drawn;
   std::vector<at::TensorOptions> tangent_options;
   std::vector<char> used_up;  // of the signature's `spent`
   std::vector<char> running;  // the tangents of the backward whose end uses up what it read
@@ -67,18 +83,21 @@ struct CompiledBackward : public Node {
   // any other reason the node is about to die.
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<char> kept(saved.size());
+    std::vector<char> still(saved.size());
     if (std::exchange(ends, false)) {
       const std::vector<char> done = parts_of(std::exchange(running, {}));
       for (size_t p = 0; p < done.size(); p++) used_up[p] |= done[p];
       for (size_t p = 0; p < done.size(); p++) {
-        for (size_t i : signature->spent[p].saved) kept[i] |= !used_up[p];
+        for (size_t i : signature->spent[p].saved) still[i] |= !used_up[p];
       }
     }
     released = true;
     for (size_t i = 0; i < saved.size(); i++) {
-      if (!kept[i]) saved[i].reset_data();
+      if (!still[i]) saved[i].reset_data();
     }
+    if (std::ranges::count(still, 0) < std::ssize(still)) return;
+    for (SavedVariable& input : kept) input.reset_data();
+    drawn.clear();
   }
 
   variable_list apply(variable_list&& grads) override {
@@ -92,9 +111,12 @@ struct CompiledBackward : public Node {
       any |= grad.defined();
     }
     if (!any) return gradients;
-    const bool create_graph = at::GradMode::is_enabled();
-    std::vector<at::Tensor> arguments = create_graph ? std::vector<at::Tensor>() : unpack(given);
-    for (size_t i = 0; i < grads.size() && !create_graph; i++) {
+    if (at::GradMode::is_enabled()) {
+      replay(given, std::move(grads), gradients);
+      return gradients;
+    }
+    std::vector<at::Tensor> arguments = unpack(given);
+    for (size_t i = 0; i < grads.size(); i++) {
       const Geometry& layout = s.tangents[i].layout;
       arguments.push_back(
           grads[i].defined()
@@ -102,11 +124,6 @@ struct CompiledBackward : public Node {
               : at::empty_strided(layout.sizes, layout.strides, tangent_options[i]).zero_());
     }
     GilGuard gil;
-    if (create_graph) {
-      Ref error(PyObject_CallNoArgs(s.double_backward));
-      if (error.object) PyErr_SetObject(s.double_backward, error.object);
-      raise_python_error();
-    }
     call_backward(std::move(arguments), given, gradients);
     for (size_t i = 0; !all && i < gradients.size(); i++) {
       bool reached = false;
@@ -126,15 +143,23 @@ struct CompiledBackward : public Node {
     return parts;
   }
 
-  std::vector<at::Tensor> unpack(const std::vector<char>& given) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const std::vector<char> parts = parts_of(given);
-    std::vector<char> read(saved.size(), signature->absent.empty() || (!released && !std::ranges::count(given, 0)));
+  // The parts that these tangents run through, from now on. None of them may have been used up.
+  std::vector<char> begin(const std::vector<char>& given) {
+    std::vector<char> parts = parts_of(given);
     for (size_t p = 0; p < parts.size(); p++) {
       TORCH_CHECK(!parts[p] || !used_up[p], torch::autograd::ERR_BACKWARD_TWICE);
-      for (size_t i : signature->spent[p].saved) read[i] |= parts[p];
     }
     running = given;
+    return parts;
+  }
+
+  std::vector<at::Tensor> unpack(const std::vector<char>& given) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const std::vector<char> parts = begin(given);
+    std::vector<char> read(saved.size(), signature->absent.empty() || (!released && !std::ranges::count(given, 0)));
+    for (size_t p = 0; p < parts.size(); p++) {
+      for (size_t i : signature->spent[p].saved) read[i] |= parts[p];
+    }
     std::vector<at::Tensor> values;
     values.reserve(saved.size() + tangent_options.size());
     for (size_t i = 0; i < saved.size(); i++) {
@@ -157,7 +182,11 @@ struct CompiledBackward : public Node {
       stack[i + 1] = held.back().object;
     }
     AutocastOff autocast;
-    Ref made(PyObject_Vectorcall(backward, &stack[1], count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+    read_gradients(
+        Ref(PyObject_Vectorcall(backward, &stack[1], count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr)), gradients);
+  }
+
+  static void read_gradients(const Ref& made, variable_list& gradients) {
     if (!made.object) raise_python_error();
     if (!PyTuple_Check(made.object) || size_t(PyTuple_GET_SIZE(made.object)) != gradients.size()) {
       raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward returned something else than its gradients");
@@ -166,6 +195,47 @@ struct CompiledBackward : public Node {
       PyObject* gradient = PyTuple_GET_ITEM(made.object, i);
       if (gradient != Py_None) gradients[i] = THPVariable_Unpack(gradient);
     }
+  }
+
+  // With their history; undefined where an input was not kept.
+  variable_list unpack_inputs(const std::vector<char>& given) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    begin(given);
+    variable_list inputs;
+    size_t apart = 0;
+    for (const Replayed& input : signature->replayed) {
+      inputs.push_back((input.saved < 0 ? kept[apart++] : saved[size_t(input.saved)]).unpack(getptr()));
+    }
+    return inputs;
+  }
+
+  void replay(const std::vector<char>& given, variable_list&& grads, variable_list& gradients) {
+    variable_list inputs = unpack_inputs(given);
+    GilGuard gil;
+    // A backward that reads nothing of the forward may run after the node was released: any draws will do.
+    const bool any = signature->spent.empty();
+    const std::vector<GeneratorState> now = any ? generators_of(*signature) : std::vector<GeneratorState>();
+    const std::vector<GeneratorState>& then = any ? now : drawn;
+    if (then.size() != signature->draws.size()) {
+      raise_as(signature->double_backward, "where the random generator stood could not be read");
+    }
+    Ref values(wrapped(std::move(inputs))), tangents(wrapped(std::move(grads)));
+    if (!values.object || !tangents.object) raise_python_error();
+    signature->keeps_large = true;
+    const Rewound rewound(then);
+    read_gradients(
+        Ref(PyObject_CallFunctionObjArgs(signature->replay, values.object, tangents.object, nullptr)), gradients);
+  }
+
+  // None for an undefined one.
+  static PyObject* wrapped(variable_list&& tensors) {
+    PyObject* tuple = PyTuple_New(Py_ssize_t(tensors.size()));
+    for (size_t i = 0; tuple && i < tensors.size(); i++) {
+      PyObject* tensor = THPVariable_Wrap(std::move(tensors[i]));
+      if (!tensor) Py_CLEAR(tuple);
+      else PyTuple_SET_ITEM(tuple, Py_ssize_t(i), tensor);
+    }
+    return tuple;
   }
 };
 
@@ -237,13 +307,23 @@ void save(const Signature& s, CompiledBackward& node, PyObject* const* args, PyO
     }
     node.saved.emplace_back(value, false);
   }
+  for (const Replayed& input : s.replayed) {
+    if (input.saved >= 0) continue;
+    const at::Tensor& value = THPVariable_Unpack(args[input.input]);
+    // Inference tensors cannot be saved: eager has not done so either.
+    if ((input.large && !s.keeps_large) || value.is_inference()) node.kept.emplace_back();
+    else node.kept.emplace_back(value, false);
+  }
 }
 
-void attach_node(const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made) {
+void attach_node(
+    const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made,
+    std::vector<GeneratorState>&& drawn) {
   const Signature& s = *signature;
   auto node = make_node<CompiledBackward>();
   node->signature = signature;
   node->used_up.resize(s.spent.size());
+  node->drawn = std::move(drawn);
   torch::autograd::edge_list edges;
   edges.reserve(s.grad_inputs.size());
   for (size_t i : s.grad_inputs) {
@@ -324,21 +404,22 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
     if (!THPVariable_Check(args[i])) return PyErr_Format(PyExc_TypeError, "input %zu is no tensor", i);
   }
   refuse_overlap(s, args);
+  std::vector<GeneratorState> drawn = generators_of(s);
   Ref made = run_forward(s, args);
   for (size_t i : s.mutated) {
     const at::Tensor& written = THPVariable_Unpack(args[i]);
     if (!written.is_inference()) torch::autograd::impl::bump_version(written);
   }
-  if (!s.tangents.empty()) attach_node(signature, args, made.object);
+  if (!s.tangents.empty()) attach_node(signature, args, made.object, std::move(drawn));
   return assemble(s, args, made.object);
   END_HANDLE_TH_ERRORS
 }
 
 PyObject* function_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *forward, *resolve, *dict, *failed, *twice;
+  PyObject *forward, *resolve, *replay, *dict, *failed, *twice;
   if (!PyArg_ParseTuple(
-          args, "OOO!OO:AutogradFunction", &forward, &resolve, &PyDict_Type, &dict, &failed, &twice)) {
+          args, "OOOO!OO:AutogradFunction", &forward, &resolve, &replay, &PyDict_Type, &dict, &failed, &twice)) {
     return nullptr;
   }
   auto signature = std::make_shared<Signature>();
@@ -346,6 +427,7 @@ PyObject* function_new(PyTypeObject* type, PyObject* args, PyObject*) {
   signature->resolve = Py_NewRef(resolve);
   signature->compile_failed = Py_NewRef(failed);
   signature->double_backward = Py_NewRef(twice);
+  signature->replay = Py_NewRef(replay);
   read_signature(dict, *signature);
   auto* self = reinterpret_cast<AutogradFunction*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
@@ -367,7 +449,7 @@ PyMemberDef function_members[] = {
 PyTypeObject function_type = [] {
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   type.tp_name = "jitmagic._runtime.AutogradFunction";
-  type.tp_doc = "AutogradFunction(forward, resolve, signature, failed, twice): a differentiable compiled call.";
+  type.tp_doc = "AutogradFunction(forward, resolve, replay, signature, failed, twice): a differentiable compiled call.";
   type.tp_basicsize = sizeof(AutogradFunction);
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
   type.tp_vectorcall_offset = offsetof(AutogradFunction, vectorcall);

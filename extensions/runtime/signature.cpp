@@ -13,7 +13,7 @@ namespace jitmagic {
 Signature::~Signature() {
   if (!Py_IsInitialized()) return;
   GilGuard gil;
-  for (PyObject* held : {forward, resolve, compile_failed, double_backward}) Py_XDECREF(held);
+  for (PyObject* held : {forward, resolve, compile_failed, double_backward, replay}) Py_XDECREF(held);
   for (auto& [given, backward] : backwards) Py_XDECREF(backward);
   for (PyObject* held : absent) Py_XDECREF(held);
 }
@@ -91,6 +91,17 @@ void read_signature(PyObject* dict, Signature& s) {
   for (Py_ssize_t i = 0; i < PyTuple_Size(spent); i++) {
     PyObject* part = PyTuple_GET_ITEM(spent, i);
     s.spent.push_back({integers<size_t>(item(part, 0)), integers<size_t>(item(part, 1))});
+  }
+  PyObject* replayed = entry(dict, "replayed");  // (input, place among the saved ones or -1, large)
+  for (Py_ssize_t i = 0; i < PyTuple_Size(replayed); i++) {
+    PyObject* one = PyTuple_GET_ITEM(replayed, i);
+    s.replayed.push_back({size_t(integer(item(one, 0))), integer(item(one, 1)), integer(item(one, 2)) != 0});
+  }
+  PyObject* draws = entry(dict, "draws");
+  for (Py_ssize_t i = 0; i < PyTuple_Size(draws); i++) {
+    const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(draws, i));
+    if (!name) raise_python_error();
+    s.draws.emplace_back(std::string(name));
   }
   PyObject* absent = entry(dict, "absent");
   for (Py_ssize_t i = 0; i < PyTuple_Size(absent); i++) {

@@ -4,6 +4,9 @@
 
 #include "reading.h"
 
+#include <c10/core/Device.h>
+
+#include <cstddef>
 #include <map>
 #include <utility>
 #include <vector>
@@ -48,6 +51,14 @@ struct Spent {
   std::vector<size_t> tangents, saved;
 };
 
+// An input whose value a replay of the forward needs. One that backward has saved is kept there; `large`: not kept
+// before somebody has asked for a replay.
+struct Replayed {
+  size_t input = 0;
+  std::ptrdiff_t saved = -1;
+  bool large = false;
+};
+
 // What is known when the function is made; shared by all its nodes.
 struct Signature {
   PyObject* forward = nullptr;
@@ -55,12 +66,16 @@ struct Signature {
   std::map<std::vector<char>, PyObject*> backwards;  // by which tangents are given; set by the first use
   PyObject* compile_failed = nullptr;
   PyObject* double_backward = nullptr;
+  PyObject* replay = nullptr;  // (inputs, tangents) -> gradients that can be differentiated
   size_t inputs = 0, results = 0, intermediates = 0;
   std::vector<Output> outputs;
   std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
   std::vector<Tangent> tangents;
   std::vector<std::vector<size_t>> reach;
   std::vector<Spent> spent;
+  std::vector<Replayed> replayed;
+  bool keeps_large = false;        // of `replayed`; from the first time on that they were missing
+  std::vector<c10::Device> draws;  // whose generators the forward draws from
   std::vector<PyObject*> absent;  // what stands for a saved tensor that is not read; empty: all always are
 
   ~Signature();

@@ -6,10 +6,10 @@
 
 #include "around.h"
 
-#include <mutex>
+#include "generators.h"
+
 #include <optional>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -30,28 +30,19 @@ class Before {
       const at::Tensor& input = THPVariable_Unpack(args[position]);
       written_.emplace_back(input, input.detach().clone());
     }
-    if (undoing.draws) {
-      at::Generator now = at::detail::getDefaultCPUGenerator();
-      const std::lock_guard<std::mutex> alone(now.mutex());
-      generator_ = now.clone();
-    }
+    if (undoing.draws) generator_.emplace(c10::kCPU);
   }
 
   void restore() const {
     const at::NoGradGuard no_grad;
     // variable_data: no write that autograd has to know of
     for (const auto& [input, contents] : written_) input.variable_data().copy_(contents);
-    if (generator_) {
-      const at::Tensor state = generator_->get_state();
-      at::Generator now = at::detail::getDefaultCPUGenerator();
-      const std::lock_guard<std::mutex> alone(now.mutex());
-      now.set_state(state);
-    }
+    if (generator_) generator_->restore();
   }
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;
-  std::optional<at::Generator> generator_;
+  std::optional<GeneratorState> generator_;
 };
 
 // Takes the Python error that is set out of the interpreter while it lives.

@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward, NativeMissing
 from .partial import backward_without, spent_parts, tangent_nodes
+from .replay import Replay, drawn_from, replay_inputs
 from .result import FromInput, Output, Partition, Result, ViewOf
 
 __all__ = ["Once", "interpreted", "make_callable"]
@@ -32,14 +33,19 @@ def make_callable(
     partition: Partition,
     forward: Executable,
     backward: Once | Callable[[GraphModule], Executable] | None = None,
+    source: GraphModule | None = None,
+    tell: Callable[[], None] | None = None,
 ) -> Executable:
-    """`backward` makes the executable of a backward graph; None: torch interprets it."""
+    """`backward` makes the executable of a backward graph; None: torch interprets it. `source`: the
+    torch-level graph, for backwards that are differentiated; `tell` is called when there is one.
+    """
     casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     if _is_plain(partition) and not casting:  # else the call would cast what the graph did not
         return forward
     return _native()(
         forward,
         backward if isinstance(backward, Once) else Once(backward or interpreted, partition),
+        Replay(source, partition, tell),
         _signature(partition),
         CompileFailed,
         DoubleBackward,
@@ -108,6 +114,8 @@ def _signature(partition: Partition) -> dict[str, Any]:
         ),
         "reach": partition.reach,
         "spent": spent,
+        "replayed": tuple((n.index, n.saved, int(n.large)) for n in replay_inputs(partition)),
+        "draws": drawn_from(partition),
         "absent": _stand_ins(partition, spent),
     }
 

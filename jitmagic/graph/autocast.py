@@ -23,7 +23,15 @@ from .node_meta import tensors_in
 from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
 from .strictness import check_as_kernels_do
 
-__all__ = ["DEVICES", "OFF", "Autocast", "autocast_kept", "cast_result", "read_autocast"]
+__all__ = [
+    "DEVICES",
+    "OFF",
+    "Autocast",
+    "autocast_as",
+    "autocast_kept",
+    "cast_result",
+    "read_autocast",
+]
 
 META = torch.device("meta")
 DEVICES = ("cpu", "cuda")
@@ -75,6 +83,14 @@ def autocast_kept() -> Iterator[None]:
         for device, on, dtype in zip(DEVICES, enabled, dtypes, strict=True):
             torch.set_autocast_enabled(device, on)
             torch.set_autocast_dtype(device, dtype)
+
+
+@contextmanager
+def autocast_as(mode: Autocast) -> Iterator[None]:
+    """A block that runs under `mode`."""
+    with autocast_kept():
+        _set(mode)
+        yield
 
 
 # -- tensors that report a real device and hold a meta tensor --------------------------------------

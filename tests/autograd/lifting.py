@@ -69,7 +69,7 @@ def compile_like(
     """(compiled callable, its inputs, its Partition): every stage of this room, ATen kernels."""
     gm, inputs = lift(program, args)
     parts = partition(trace_joint(gm, [spec_of(tensor) for tensor in inputs]))
-    return make_callable(parts, interpreted(parts.forward)), inputs, parts
+    return make_callable(parts, interpreted(parts.forward), source=gm), inputs, parts
 
 
 def check(

@@ -1,0 +1,296 @@
+"""Backward of a compiled graph as something that can be differentiated itself (create_graph=True).
+
+In: the torch-level graph of a `Partition`, the inputs that `replay_inputs` names as they were then,
+the tangents. Out: gradients with a history, to any order: the graph runs once more op by op under
+autograd, in the modes it was traced in, and torch differentiates that. (The ATen graph would not
+do: it is recorded below autograd, where detach and no_grad are gone, and decomposed into pieces.)
+Only inputs that backward's saved values are computed from have to have their values; the others
+are of no consequence for any gradient, so that stand-ins take their places. That keeps memory: an
+input is held only where eager holds something computed from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.backends import cuda as attention
+from torch.fx import GraphModule, Node
+
+from ..errors import DoubleBackward
+from ..graph.autocast import Autocast, autocast_as, read_autocast
+from ..graph.raising import may_raise_on_data
+from ..spec import TensorSpec
+from .nodes import is_random
+from .result import Partition, Result, ViewOf
+
+__all__ = ["Replay", "ReplayInput", "drawn_from", "replay_inputs"]
+
+# Of inputs that eager would not hold: what may be held all the same before a replay is asked for.
+_LITTLE = 1 << 22  # bytes
+_SHARE = 4  # or the bytes that backward saves, divided by this
+
+Tensors = tuple[torch.Tensor | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayInput:
+    """An input whose value a replay needs. `saved`: its place among what backward saves, or -1.
+    `large`: it is held for a replay alone and big, so not before one was asked for.
+    """
+
+    index: int
+    saved: int
+    large: bool
+
+
+def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
+    """The inputs that what backward reads, and what is drawn on the way, are computed from."""
+    if partition.backward is None:
+        return ()
+    holders = _placeholders(partition.forward)
+    needed = _behind(_roots(partition))
+    saved = partition.saved_inputs
+    apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
+    passing = [i for i in apart if not _spec(holders[i]).is_leaf]
+    large = sum(_bytes(holders[i]) for i in passing) > max(_LITTLE, _saved(partition) // _SHARE)
+    return tuple(
+        ReplayInput(i, saved.index(i) if i in saved else -1, large and i in passing)
+        for i in sorted((*saved, *apart))
+        if i not in partition.mutated_inputs
+    )
+
+
+def drawn_from(partition: Partition) -> tuple[str, ...]:
+    """The devices whose random generators a differentiable forward draws from."""
+    if partition.backward is None:
+        return ()
+    draws = [node for node in partition.forward.graph.nodes if is_random(node)]
+    return tuple(dict.fromkeys(str(_first_spec(node).device) for node in draws))
+
+
+class Replay:
+    """Called with the values of `replay_inputs` and the tangents, None for each that is missing."""
+
+    def __init__(
+        self,
+        graph: GraphModule | None,
+        partition: Partition,
+        tell: Callable[[], None] | None = None,
+    ) -> None:
+        """Made in the modes that the graph was traced in. `tell` is called before each replay."""
+        self._graph, self._tell = graph, tell
+        self._needed = tuple(one.index for one in replay_inputs(partition))
+        self._inputs = tuple(_spec(node) for node in _placeholders(partition.forward))
+        self._results = _results(partition)
+        self._grad_inputs, self._mutated = partition.grad_inputs, partition.mutated_inputs
+        self._refusal = "" if graph is not None else "the graph is not known"
+        if partition.backward is not None and not self._refusal:
+            self._refusal = _lost_input(partition)
+        self._modes = _Modes.now()
+
+    def __call__(self, values: Tensors, tangents: Tensors) -> Tensors:
+        if self._refusal:
+            raise DoubleBackward(self._refusal)
+        if self._tell is not None:
+            self._tell()
+        inputs = self._take(values)
+        given = [n for n, tangent in enumerate(tangents) if tangent is not None]
+        outputs = self._run(inputs)
+        results = [self._result(outputs, n) for n in given]
+        # What torch.autograd.grad calls, which imports sympy first (0.3 s).
+        made: Tensors = torch.autograd.Variable._execution_engine.run_backward(
+            tuple(results),
+            tuple(tangents[n] for n in given),
+            True,  # keep_graph
+            True,  # create_graph
+            tuple(inputs[i] for i in self._grad_inputs),
+            allow_unreachable=True,
+            accumulate_grad=False,
+        )
+        return made
+
+    def _take(self, values: Tensors) -> list[torch.Tensor]:
+        """The graph's inputs. Each is a tensor of its own, so that a gradient for it has nothing of
+        what flows to it through another input that was computed from it.
+        """
+        known = dict(zip(self._needed, values, strict=True))
+        lost = [i for i, value in known.items() if value is None]
+        if lost:
+            size = sum(_bytes_of(self._inputs[i]) for i in lost)
+            raise DoubleBackward(
+                f"{len(lost)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
+                "  hint: run it again, from now on they are kept (inference tensors cannot be)"
+            )
+        return [
+            _stand_in(spec) if (value := known.get(i)) is None else value.view_as(value)
+            for i, spec in enumerate(self._inputs)
+        ]
+
+    def _run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        assert self._graph is not None
+        with self._modes.again():
+            made: Sequence[torch.Tensor] = self._graph.forward(*inputs)
+        return made
+
+    def _result(self, outputs: Sequence[torch.Tensor], tangent: int) -> torch.Tensor:
+        place, spec = self._results[tangent]
+        found = None if place is None else outputs[place.index]
+        if found is not None and place is not None and place.base:
+            found = found._base
+        if found is None or (found.shape, found.dtype, found.device) != (
+            torch.Size(spec.shape),
+            spec.dtype,
+            spec.device,
+        ):
+            raise DoubleBackward("run again, it does not give what it gave then")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Modes:
+    """What decides what torch functions do, beside their arguments."""
+
+    grad: bool
+    autocast: Autocast
+    attention: tuple[bool, ...]  # its kernels; some of them cannot be differentiated twice
+
+    @staticmethod
+    def now() -> _Modes:
+        kernels = tuple(bool(enabled()) for enabled, _ in _ATTENTION)
+        return _Modes(torch.is_grad_enabled(), read_autocast(), kernels)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """A block that runs in these modes."""
+        before = _Modes.now()
+        with torch.set_grad_enabled(self.grad), autocast_as(self.autocast):
+            self._choose_attention()
+            try:
+                yield
+            finally:
+                before._choose_attention()
+
+    def _choose_attention(self) -> None:
+        for (_, enable), on in zip(_ATTENTION, self.attention, strict=True):
+            enable(on)
+
+
+_ATTENTION: tuple[tuple[Callable[[], bool], Callable[[bool], None]], ...] = (
+    (attention.flash_sdp_enabled, attention.enable_flash_sdp),
+    (attention.mem_efficient_sdp_enabled, attention.enable_mem_efficient_sdp),
+    (attention.math_sdp_enabled, attention.enable_math_sdp),
+    (attention.cudnn_sdp_enabled, attention.enable_cudnn_sdp),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a result is: the output of that index, or the tensor that this output is a view of."""
+
+    index: int
+    base: bool
+
+
+def _results(partition: Partition) -> list[tuple[_Place | None, TensorSpec]]:
+    """Per tangent: where the torch-level graph returns its result, and what it is like."""
+    flat: Any = next(n for n in reversed(partition.forward.graph.nodes) if n.op == "output").args[0]
+    places: dict[int, _Place] = {}
+    for index, output in enumerate(partition.outputs):
+        if isinstance(output, ViewOf) and not output.base_is_input and output.spec.requires_grad:
+            places.setdefault(output.base, _Place(index, True))
+    for index, output in enumerate(partition.outputs):
+        if isinstance(output, Result):
+            places[output.index] = _Place(index, False)
+    return [(places.get(r), _spec(flat[r])) for r in partition.tangents]
+
+
+def _placeholders(gm: GraphModule) -> list[Node]:
+    return [node for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def _roots(partition: Partition) -> list[Node]:
+    """Of the forward graph: what must have its value for the gradients to have theirs."""
+    nodes = list(partition.forward.graph.nodes)
+    flat: Any = nodes[-1].args[0]
+    roots: list[Node] = [_placeholders(partition.forward)[i] for i in partition.saved_inputs]
+    roots += [flat[i] for i in partition.saved_results]
+    roots += flat[partition.results :]
+    for node in nodes:
+        if is_random(node):
+            roots += node.all_input_nodes
+        elif may_raise_on_data(node):
+            roots += _looked_at(node)
+    return roots
+
+
+def _looked_at(node: Node) -> list[Node]:
+    """Indices where there are any: else the numbers themselves can be what it refuses."""
+    given = node.all_input_nodes
+    return [n for n in given if not _first_spec(n).dtype.is_floating_point] or given
+
+
+def _behind(roots: Iterable[Node]) -> set[Node]:
+    found: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _lost_input(partition: Partition) -> str:
+    """Why there is no replay: the forward has written over what it would read. '' if it has not."""
+    needed = _behind(_roots(partition))
+    holders = _placeholders(partition.forward)
+    lost = [holders[i] for i in partition.mutated_inputs if holders[i] in needed]
+    if not lost:
+        return ""
+    return f"it has overwritten what it reads, an input like {_spec(lost[0])}"
+
+
+def _stand_in(spec: TensorSpec) -> torch.Tensor:
+    """A tensor for which nothing but what `spec` says matters. 0 is an index, 1 has a logarithm."""
+    floats = spec.dtype.is_floating_point or spec.dtype.is_complex
+    extents = zip(spec.shape, spec.stride, strict=True)
+    span = 1 + sum((extent - 1) * stride for extent, stride in extents) if _count(spec) else 0
+    memory = torch.full((span,), int(floats), dtype=spec.dtype, device=spec.device)
+    return memory.as_strided(spec.shape, spec.stride).requires_grad_(spec.requires_grad)
+
+
+def _saved(partition: Partition) -> int:
+    """Bytes that backward holds."""
+    assert partition.backward is not None
+    holders = _placeholders(partition.backward)
+    return sum(map(_bytes, holders[: len(holders) - len(partition.tangents)]))
+
+
+def _bytes(node: Node) -> int:
+    return _bytes_of(_spec(node))
+
+
+def _bytes_of(spec: TensorSpec) -> int:
+    return _count(spec) * spec.dtype.itemsize
+
+
+def _count(spec: TensorSpec) -> int:
+    return math.prod(spec.shape)
+
+
+def _spec(node: Node) -> TensorSpec:
+    spec: TensorSpec = node.meta["spec"]
+    return spec
+
+
+def _first_spec(node: Node) -> TensorSpec:
+    """Of an operation with several results: of one of them, or of what it reads."""
+    spec = node.meta.get("spec")
+    if isinstance(spec, TensorSpec):
+        return spec
+    return _first_spec(next(iter(node.users), None) or node.all_input_nodes[0])
