@@ -350,11 +350,29 @@ void attach_node(
   }
 }
 
+at::Tensor strided(const at::Tensor& base, const Output& output) {
+  return base.as_strided(output.view.sizes, output.view.strides, base.storage_offset() + output.view.offset);
+}
+
+// The pairs of real numbers that `output` reads as complex ones.
+at::Tensor pairs(const at::Tensor& base, const Output& output) {
+  at::DimVector sizes(output.view.sizes.begin(), output.view.sizes.end());
+  at::DimVector strides;
+  for (int64_t stride : output.view.strides) strides.push_back(2 * stride);
+  sizes.push_back(2);
+  strides.push_back(1);
+  return base.as_strided(sizes, strides, base.storage_offset() + 2 * output.view.offset);
+}
+
 PyObject* make_view(const Output& output, const at::Tensor& base) {
-  const int64_t offset = base.storage_offset() + output.view.offset;
   const bool cut = !output.requires_grad && base.requires_grad();
-  return THPVariable_Wrap(
-      (cut ? base.detach() : base).as_strided(output.view.sizes, output.view.strides, offset));
+  const at::Tensor plain = cut ? base.detach() : base;
+  switch (output.numbers) {
+    case Output::kReal: return THPVariable_Wrap(strided(at::view_as_real(plain), output));
+    case Output::kComplex: return THPVariable_Wrap(at::view_as_complex(pairs(plain, output)));
+    case Output::kSame: break;
+  }
+  return THPVariable_Wrap(strided(plain, output));
 }
 
 PyObject* assemble(const Signature& s, PyObject* const* args, PyObject* made) {

@@ -49,7 +49,7 @@ Geometry to_geometry(PyObject* tuple, Py_ssize_t first) {
   return made;
 }
 
-// (kind, index) | (kView, base, of_input, requires_grad, sizes, strides, offset)
+// (kind, index) | (kView, base, of_input, requires_grad, sizes, strides, offset, numbers)
 Output to_output(PyObject* tuple) {
   Output made;
   made.kind = Output::Kind(integer(item(tuple, 0)));
@@ -59,6 +59,7 @@ Output to_output(PyObject* tuple) {
     made.requires_grad = integer(item(tuple, 3)) != 0;
     made.view = to_geometry(tuple, 4);
     made.view.offset = integer(item(tuple, 6));
+    made.numbers = Output::Numbers(integer(item(tuple, 7)));
   }
   return made;
 }

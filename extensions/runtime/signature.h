@@ -38,6 +38,7 @@ struct Output {
   bool of_input = false;
   bool requires_grad = false;
   Geometry view;
+  enum Numbers { kSame, kReal, kComplex } numbers = kSame;  // what a view reads its base's numbers as
 };
 
 struct Tangent {

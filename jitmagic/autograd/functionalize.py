@@ -396,6 +396,15 @@ def _composite(
         return func.decompose(*args, **kwargs)
 
 
+def _conjugate(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """A lazy view in eager. Nothing but a formula of autograd's reads those of a backward."""
+    if not mode.in_backward:
+        return _refuse(mode, func, args, kwargs)
+    return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))
+
+
 def _refuse(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
@@ -430,6 +439,7 @@ _SPECIAL: Mapping[Any, Handler] = {
     aten._reshape_alias.default: _reshape_alias,
     aten._unsafe_view.default: _unsafe_view,
     aten.as_strided.default: _as_strided,
+    aten._conj.default: _conjugate,
     aten.as_strided_.default: _as_strided_in_place,
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
@@ -439,7 +449,6 @@ _SPECIAL: Mapping[Any, Handler] = {
     **dict.fromkeys(
         (
             aten._local_scalar_dense.default,
-            aten._conj.default,
             aten._neg_view.default,
             aten.set_.source_Tensor,
             aten.resize_.default,

@@ -227,8 +227,14 @@ class _Results:
 
 
 def _view(value: Traced, base: Traced, of_input: bool, index: int) -> ViewOf:
+    numbers = ""
     if value.dtype is not base.dtype:
-        raise CompileFailed("an output shares memory with another tensor under another dtype")
+        if (
+            value.dtype.to_complex() is not base.dtype
+            and base.dtype.to_complex() is not value.dtype
+        ):
+            raise CompileFailed("an output shares memory with another tensor under another dtype")
+        numbers = "complex" if value.dtype.is_complex else "real"
     if value.requires_grad and value._base is not base:
         raise CompileFailed("outputs share memory but not their autograd history")
     if value.requires_grad and may_overlap(base.shape, base.stride()):
@@ -243,7 +249,7 @@ def _view(value: Traced, base: Traced, of_input: bool, index: int) -> ViewOf:
         is_leaf=not value.requires_grad,
         storage_offset=int(value.storage_offset()),
     )
-    return ViewOf(of_input, index, spec)
+    return ViewOf(of_input, index, spec, numbers)
 
 
 # -- backward --------------------------------------------------------------------------------------

@@ -49,11 +49,12 @@ class FromInput(Output):
 @dataclass(frozen=True, slots=True)
 class ViewOf(Output):
     """as_strided over an input (base_is_input) or over a result, made outside so that autograd sees
-    it."""
+    it. `numbers`: the base's are read as "real" pairs or as "complex" numbers; "": as they are."""
 
     base_is_input: bool
     base: int
     spec: TensorSpec
+    numbers: str = ""
 
 
 @dataclass(frozen=True, slots=True)

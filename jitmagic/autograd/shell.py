@@ -27,6 +27,7 @@ __all__ = ["Once", "interpreted", "make_callable"]
 
 Executable = Callable[..., Any]
 _RESULT, _INPUT, _VIEW = 0, 1, 2  # enum Output::Kind
+_NUMBERS = {"": 0, "real": 1, "complex": 2}  # enum Output::Numbers
 
 
 def make_callable(
@@ -148,7 +149,7 @@ def _output(output: Output) -> tuple[Any, ...]:
             return _RESULT, index
         case FromInput(index):
             return _INPUT, index
-        case ViewOf(of_input, base, spec):
+        case ViewOf(of_input, base, spec, numbers):
             return (
                 _VIEW,
                 base,
@@ -157,6 +158,7 @@ def _output(output: Output) -> tuple[Any, ...]:
                 spec.shape,
                 spec.stride,
                 spec.storage_offset,
+                _NUMBERS[numbers],
             )
     raise TypeError(f"not an output: {output!r}")
 

@@ -263,6 +263,11 @@ def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     return _empty(x.shape, x.dtype), _empty(x.shape, x.dtype)
 
 
+def _angle(x: Tensor) -> Tensor | None:
+    """Of complex numbers: row-major, as the real part of a temporary is copied."""
+    return _empty(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
+
+
 def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     if not x.permute(order).is_contiguous():
@@ -322,6 +327,7 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _attention_gradient: (aten._scaled_dot_product_flash_attention_for_cpu_backward.default,),
     _row_major: (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
     _log_sigmoid: (aten.log_sigmoid_forward.default,),
+    _angle: (aten.angle.default,),
     _kept_layout: (aten.native_dropout_backward.default,),
     _singular_values: (aten._linalg_svd.default,),
 }

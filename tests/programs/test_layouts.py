@@ -23,6 +23,7 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "fft imag": (lambda x: torch.fft.fft(x, dim=(1)).imag * 2, "last"),
     "view_as_real": (lambda x: torch.view_as_real(torch.fft.fft(x, dim=1)), "plain"),
     "irfft": (lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1), dim=1), "plain"),
+    "angle": (lambda x: torch.fft.fft(x, dim=1).angle(), "last"),
     "svd": (lambda x: torch.linalg.svd(x), "plain"),
     "qr": (lambda x: torch.linalg.qr(x), "plain"),
     "lu": (lambda x: torch.linalg.lu_factor_ex(x)[:2], "square"),

@@ -95,9 +95,10 @@ class NNModuleValue(InstanceValue):
             if self.shifted and name in _TABLES:
                 self.refuse(machine, f"{name} after a buffer was replaced")
             return machine.lazy(own[name], Item(table, name), certain=False)
-        if self._plain_lookup and (found := self.in_tables(machine, name)) is not None:
+        plain = self._plain_lookup  # else the class's own __getattr__ says whether tables are read
+        if plain and (found := self.in_tables(machine, name)) is not None:
             return found
-        if attribute_of_class(self.cls.live, name) is NOTHING:
+        if plain and attribute_of_class(self.cls.live, name) is NOTHING:
             self.guard_absent(machine, name, own)
         elif name not in _OWN_CALLS and not name.startswith("__"):
             machine.guard(KeyAbsent(table, name))
