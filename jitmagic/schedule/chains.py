@@ -15,7 +15,7 @@ from .deps import store_values
 from .fuse import MAX_BUFFERS, Fusion
 from .groups import Group
 from .legality import inline_load, solve
-from .products import Product, products_of
+from .products import Product, contiguous_stores, products_of
 from .rebuild import Rebuilder
 from .score import extent_product
 
@@ -83,8 +83,11 @@ def _refusal(
     assert isinstance(left, Load)
     if 1 not in fusion.buffers[left.buffer].stride:
         return "its left operand has gaps between its elements"
-    if not products_of(group.outer, store_values(joined)):
+    products = products_of(group.outer, store_values(joined))
+    if not products:
         return "what is between the products differs from row to row"
+    if not contiguous_stores(products[-1], joined, fusion.buffers):
+        return "its result is not stored in float32, row by row"
     if len({node.buffer for node in (*before.shape.loads, *group.shape.loads)}) > MAX_BUFFERS:
         return f"a kernel takes at most {MAX_BUFFERS} buffers"
     return _uneven(fusion, group.outer[0], [*_products(before), *_products(group)])

@@ -106,9 +106,22 @@ def _in_memory_order(
     return sorted(outer, key=lambda axis: -abs(steps[axis]))
 
 
+def _inside(node: Reduction) -> frozenset[Axis]:
+    """The axes of the loops that run inside a reduction's: those of reductions that need its axes,
+    or the axes of one that runs inside. Others are done before it.
+    """
+    free = value_axes(walk((node.value,)))
+    left = [inner for inner in free if isinstance(inner, Reduction)]
+    axes = set(node.axes)
+    while found := [inner for inner in left if not axes.isdisjoint(free[inner])]:
+        left = [inner for inner in left if inner not in found]
+        axes.update(axis for inner in found for axis in inner.axes)
+    return frozenset(axes.difference(node.axes))
+
+
 class _Shared:
     """Hands out inner axes by extents; a second set where the first is taken by an enclosing
-    loop or by one inside that needs this one's axes.
+    loop or by one inside.
     """
 
     def __init__(self) -> None:
@@ -141,10 +154,7 @@ def _share_inner(stores: tuple[Store, ...]) -> tuple[Store, ...]:
 
 def _share_reductions(stores: Sequence[Store], shared: _Shared) -> list[Store]:
     def renamed(node: Reduction) -> Value:
-        free = value_axes(walk((node.value,)))
-        varying = (n for n, axes in free.items() if not axes.isdisjoint(node.axes))
-        inside = (n.axes for n in varying if isinstance(n, Reduction))
-        axes = shared.axes(node.axes, free_axes(node).union(*inside))
+        axes = shared.axes(node.axes, free_axes(node) | _inside(node))
         bind = {a: AxisVar(b) for a, b in zip(node.axes, axes, strict=True)}
         return Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
 

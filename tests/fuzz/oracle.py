@@ -140,9 +140,10 @@ def _backward(result: Any, arguments: tuple[Any, ...], where: str, seen: Seen, w
     leaves = [t for t in _tensors(arguments) if t.is_leaf and t.requires_grad]
     try:
         losses = [_weighed(t) for t in outputs]
+        ends = outputs if way == "between results" else leaves
         if not torch.isfinite(sum(losses).detach()):
             return
-        for n, step in enumerate(_STEPS[way](losses, leaves)):
+        for n, step in enumerate(_STEPS[way](losses, ends)):
             for m, made in enumerate(step()):
                 _portray(made, f"{where}: gradient {n}.{m}", seen.parts, {})
     except RuntimeError as error:  # a saved tensor was written to: eager notices, a copy need not
@@ -172,15 +173,16 @@ def _twice(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
     return first + _in_sum(losses, leaves)
 
 
-def _per_leaf(losses: list[Tensor], leaves: list[Tensor]) -> _Steps:
-    def of(loss: Tensor, leaf: Tensor) -> Any:
-        (made,) = torch.autograd.grad(loss, leaf, retain_graph=True, allow_unused=True)
+def _per_end(losses: list[Tensor], ends: list[Tensor]) -> _Steps:
+    def of(loss: Tensor, end: Tensor) -> Any:
+        (made,) = torch.autograd.grad(loss, end, retain_graph=True, allow_unused=True)
         return [made.contiguous()] if made is not None else []  # no layout is promised of it
 
-    return [lambda a=a, b=b: of(a, b) for a in losses for b in leaves]
+    return [lambda a=a, b=b: of(a, b) for a in losses for b in ends]
 
 
-_STEPS = dict(zip(BACKWARDS, (_in_sum, _of_each, _spending, _twice, _per_leaf), strict=True))
+_WAYS = (_in_sum, _of_each, _spending, _twice, _per_end, _per_end)
+_STEPS = dict(zip(BACKWARDS, _WAYS, strict=True))
 
 
 def _weighed(t: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["BACKWARDS", "HEAD", "KINDS", "Program", "load"]
 
 KINDS = ("function", "closure", "module", "method")
-BACKWARDS = ("sum", "each", "spend", "twice", "grad")
+BACKWARDS = ("sum", "each", "spend", "twice", "grad", "between results")
 
 HEAD = """\
 import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator
@@ -123,7 +123,8 @@ class Program:
     calls: tuple[tuple[str, ...], ...]
     kind: str = "function"
     shape: str = "tuple"  # of the result: tuple | list | dict | pair | single
-    backward: str = "sum"  # of all results | of each, retaining | of each | twice | per argument
+    # of all results | of each, retaining | of each | twice | per argument | per result
+    backward: str = "sum"
 
     def body(self) -> str:
         """The function's body, not indented."""

@@ -37,6 +37,18 @@ def test_layers_are_one_nest(count):
     assert len(products) == count
     assert all(before.n == after.k for before, after in zip(products, products[1:]))
     assert {product.m for product in products} == {nest.outer[0]}
+    assert len({product.k for product in products}) == count, (
+        "loops inside each other share an axis"
+    )
+
+
+def counted(x, *weights):
+    return layers(x, *weights).sqrt().to(torch.int32)
+
+
+def test_the_last_product_has_to_be_stored_as_it_is():
+    inputs = sizes(16, 16, 16, 8)
+    assert "its result is not stored in float32, row by row" in refusals(counted, inputs)
 
 
 @pytest.mark.parametrize(
