@@ -49,9 +49,9 @@ class Stages:
 def cut(gm: GraphModule) -> Stages | None:
     """The stages of a graph, or None if no result depends on another or it cannot be cut there."""
     nodes = list(gm.graph.nodes)
-    if any(map(changes_mode, nodes)):
-        return None
-    ends = _fewest(_seam(nodes, result) for result in _results(nodes))
+    good = _in_callers_modes(nodes)
+    seams = (_seam(nodes, result) for result in _results(nodes))
+    ends = _fewest([place for place in seam if good[place]] for seam in seams)
     if not 0 < len(ends) <= _MOST:
         return None
     number = _stage_of(nodes, ends)
@@ -96,10 +96,29 @@ def _seam(nodes: Sequence[Node], result: Node) -> range:
     return range(made[-1], first)
 
 
-def _fewest(seams: Iterable[range]) -> list[int]:
+def _in_callers_modes(nodes: Sequence[Node]) -> list[bool]:
+    """Whether grad mode and autocast are behind each node as they were at first, and are at last: a
+    stage begins in the caller's.
+    """
+    at_last = {_mode(node): node.args[-1] for node in nodes if changes_mode(node)}
+    others: set[object] = set()
+    found = []
+    for node in nodes:
+        if changes_mode(node):
+            mode = _mode(node)
+            (others.discard if node.args[-1] == at_last[mode] else others.add)(mode)
+        found.append(not others)
+    return found
+
+
+def _mode(node: Node) -> object:
+    return node.target, node.args[:-1]
+
+
+def _fewest(seams: Iterable[Sequence[int]]) -> list[int]:
     """Places such that each seam that is not empty has one."""
     chosen: list[int] = []
-    for seam in sorted(filter(None, seams), key=lambda seam: seam.stop):
+    for seam in sorted(filter(None, seams), key=lambda seam: seam[-1]):
         if not any(place in seam for place in chosen):
             chosen.append(seam[-1])
     return chosen

@@ -56,7 +56,22 @@ def random_between(self: Layers, x: torch.Tensor) -> Any:
     return hidden, F.dropout(self.second(hidden), 0.5)
 
 
-SHOWN = [features_and_loss, every_layer, with_views, written_before_use, random_between]
+def under_autocast(self: Layers, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = self.first(x)
+    with torch.no_grad():
+        size = hidden.float().square().sum()
+    return hidden, self.second(hidden.float()) / size
+
+
+SHOWN = [
+    features_and_loss,
+    every_layer,
+    with_views,
+    written_before_use,
+    random_between,
+    under_autocast,
+]
 
 
 def between(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
