@@ -448,3 +448,8 @@ def part_of_a_result_that_was_filled_since(x):
     w = z[1:]
     z.exponential_()
     return v * v, w
+
+
+@find("torch.tensor([3, 9, 200, 255], dtype=torch.uint8)")
+def unsigned_numbers_shifted_out_of_themselves(x):
+    return torch.bitwise_right_shift(x, x), x >> 8, x >> 7

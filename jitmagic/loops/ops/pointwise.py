@@ -432,12 +432,14 @@ def nan_to_num(
 
 
 def _shifted(op: str, x: Value, y: Value) -> Value:
-    """Shifts by less than 0 or the width and more: 0 to the left, the sign to the right."""
-    bits = torch.iinfo(x.dtype).bits
+    """Shifts by less than 0 or the width and more: 0 to the left, the sign, if there is one, to the
+    right.
+    """
+    bits, signed = torch.iinfo(x.dtype).bits, torch.iinfo(x.dtype).min < 0
     if isinstance(y, Constant) and 0 <= y.value < bits:
         return compute(op, x, y)
     wild = compute("logical_or", compute("lt", y, 0), compute("ge", y, bits))
-    if op == "lshift":
+    if op == "lshift" or not signed:
         return where(wild, 0, compute(op, x, where(wild, 0, y)))
     return compute(op, x, where(wild, bits - 1, y))
 
