@@ -138,8 +138,7 @@ class GraphBuilder:
         changed = [node.meta["val"] for node in written]
         if cast is None:  # else the calls inside it were checked
             check_as_kernels_do(name, placement.args, placement.kwargs, changed)
-        if placement.device.type == "cpu":
-            check_dtypes(run, name, placement.args, placement.kwargs)
+        check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)

@@ -1,9 +1,10 @@
 """Whether eager's elementwise kernels take these dtypes: they are asked themselves, on one element.
 
-Comes in: a call on meta tensors that stand for CPU tensors. Goes out: nothing, or `EagerRaises`
-with the kernel's own error. Meta functions accept dtypes that kernels refuse (subtraction of bools,
-`int_tensor *= 0.5`, gcd of floats), and a functional graph would compute something there. Each
-combination of operation and dtypes is tried once in a process.
+Comes in: a call on meta tensors and the device that they stand for. Goes out: nothing, or
+`EagerRaises` with the kernel's own error. Meta functions accept dtypes that kernels refuse
+(subtraction of bools, `int_tensor *= 0.5`, gcd of floats), and a functional graph would compute
+something there. Each combination of operation and dtypes is tried once in a process, on the CPU:
+what is no matter of the CPU's kernels (NotImplementedError) holds for other devices too.
 """
 
 from __future__ import annotations
@@ -48,9 +49,13 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def check_dtypes(
-    target: Callable[..., Any] | str, name: str, args: Sequence[Any], kwargs: dict[str, Any]
+    target: Callable[..., Any] | str,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    device: torch.device,
 ) -> None:
-    """Raise EagerRaises where the CPU kernel of an elementwise operation refuses its arguments."""
+    """Raise EagerRaises where the kernel of an elementwise operation refuses its arguments."""
     if name not in _NAMES:
         return
     described = tuple(_described(arg) for arg in args)
@@ -58,7 +63,7 @@ def check_dtypes(
     if None in described or any(part is None for _, part in named):
         return
     error = _refusal(target, described, named)
-    if error is not None:
+    if error is not None and (device.type == "cpu" or not isinstance(error, NotImplementedError)):
         raise EagerRaises(error)
 
 

@@ -275,3 +275,15 @@ def test_verify_finds_bad_graphs() -> None:
     next(n for n in module.graph.nodes if n.op == "call_function").meta.clear()
     with pytest.raises(VerifyError, match="missing"):
         verify(module)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_types_that_no_kernel_takes_raise_on_every_device(device):
+    graph = GraphBuilder()
+    spec = TensorSpec((3,), (1,), torch.int16, torch.device(device))
+    counts = graph.placeholder("counts", spec)
+    with pytest.raises(EagerRaises, match="can't be cast to the desired output type Short"):
+        graph.call("mul_", (counts, -2.5))
+    with pytest.raises(EagerRaises, match="Integers to negative integer powers"):
+        graph.call(torch.pow, (counts, -1))
+    assert graph.call(torch.mul, (counts, -2.5)).meta["spec"].dtype is torch.float32
