@@ -132,11 +132,12 @@ class BytecodeError(VerifyError):
 
 
 class DoubleBackward(JitmagicError):
-    """Gradients that can be differentiated were asked of a graph that cannot be run again."""
+    """Gradients that can be differentiated, or many at once, of a graph that cannot run again."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"create_graph=True (double backward) needs the forward once more, op by op: {why}\n"
+            "a backward with create_graph=True (double backward) or is_grads_batched=True runs the "
+            f"graph once more, which cannot be done here: {why}\n"
             "  hint: call the original with jitmagic.disable(fn) where second-order gradients "
             "are needed"
         )

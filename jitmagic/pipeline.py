@@ -296,7 +296,8 @@ def _tell_of_replay(record: CompileRecord) -> None:
     if "replay" not in record.told:
         record.told.add("replay")
         warnings.warn(
-            f"{record.name} is differentiated with create_graph=True: such backwards run op by op",
+            f"{record.name} is differentiated twice (create_graph) or for a batch of gradients: "
+            "such backwards run op by op",
             FallbackWarning,
             stacklevel=2,
         )

@@ -2,25 +2,22 @@
 //
 // AutogradFunction(forward, resolve, replay, signature): called with the graph's input tensors, returns the tuple of
 // user outputs. `forward` returns (*results, *saved intermediates); `resolve(missing)` gives the backward for
-// the case that these tangents are not given, asked for at its first use, called with (*saved, *tangents). Each call that needs gradients makes one Node.
+// the case that these tangents are not given, asked for at its first use, called with (*saved, *tangents). Each call
+// that needs gradients makes one CompiledBackward (node.h).
 // A backward that is itself to be differentiated (create_graph) calls `replay` instead, with the inputs, their
 // history and the generators as they were then (jitmagic/autograd/replay.py).
 // The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
 // mode and in-place checks behave as with any other operation.
 
-#include "generators.h"
-#include "signature.h"
+#include "node.h"
 
 #include <structmember.h>
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -32,8 +29,6 @@ namespace jitmagic {
 namespace {
 
 using torch::autograd::Node;
-using torch::autograd::SavedVariable;
-using torch::autograd::variable_list;
 // shared_ptr<Node> up to torch 2.11, intrusive_ptr<Node> later.
 using NodePtr = std::remove_cvref_t<decltype(std::declval<torch::autograd::Edge&>().function)>;
 
@@ -45,199 +40,6 @@ auto make_node() {
     return c10::make_intrusive<T>();
   }
 }
-
-// Autocast was applied while tracing: the casts are in the graph.
-struct AutocastOff {
-  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
-};
-
-// Empty where one cannot be read, as while a CUDA graph is captured.
-std::vector<GeneratorState> generators_of(const Signature& s) {
-  std::vector<GeneratorState> states;
-  try {
-    for (const c10::Device& device : s.draws) states.emplace_back(device);
-  } catch (const c10::Error&) {
-    states.clear();
-  }
-  return states;
-}
-
-struct CompiledBackward : public Node {
-  std::shared_ptr<Signature> signature;
-  std::vector<SavedVariable> saved;
-  std::vector<SavedVariable> kept;  // of the signature's `replayed`, those that are not among `saved`
-  std::vector<GeneratorState> drawn;
-  std::vector<at::TensorOptions> tangent_options;
-  std::vector<char> used_up;  // of the signature's `spent`
-  std::vector<char> running;  // the tangents of the backward whose end uses up what it read
-  bool ends = false, released = false;
-
-  std::string name() const override { return "JitmagicBackward"; }
-
-  void will_release_variables() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ends = true;
-  }
-
-  // After a backward that retains nothing: what only that one and earlier ones read is let go. Called for
-  // any other reason the node is about to die.
-  void release_variables() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<char> still(saved.size());
-    if (std::exchange(ends, false)) {
-      const std::vector<char> done = parts_of(std::exchange(running, {}));
-      for (size_t p = 0; p < done.size(); p++) used_up[p] |= done[p];
-      for (size_t p = 0; p < done.size(); p++) {
-        for (size_t i : signature->spent[p].saved) still[i] |= !used_up[p];
-      }
-    }
-    released = true;
-    for (size_t i = 0; i < saved.size(); i++) {
-      if (!still[i]) saved[i].reset_data();
-    }
-    if (std::ranges::count(still, 0) < std::ssize(still)) return;
-    for (SavedVariable& input : kept) input.reset_data();
-    drawn.clear();
-  }
-
-  variable_list apply(variable_list&& grads) override {
-    const Signature& s = *signature;
-    variable_list gradients(s.grad_inputs.size());
-    bool all = true, any = false;
-    std::vector<char> given;
-    for (const at::Tensor& grad : grads) {
-      given.push_back(grad.defined());
-      all &= grad.defined();
-      any |= grad.defined();
-    }
-    if (!any) return gradients;
-    if (at::GradMode::is_enabled()) {
-      replay(given, std::move(grads), gradients);
-      return gradients;
-    }
-    std::vector<at::Tensor> arguments = unpack(given);
-    for (size_t i = 0; i < grads.size(); i++) {
-      const Geometry& layout = s.tangents[i].layout;
-      arguments.push_back(
-          grads[i].defined()
-              ? laid_out(grads[i], layout.sizes, layout.strides)
-              : at::empty_strided(layout.sizes, layout.strides, tangent_options[i]).zero_());
-    }
-    GilGuard gil;
-    call_backward(std::move(arguments), given, gradients);
-    for (size_t i = 0; !all && i < gradients.size(); i++) {
-      bool reached = false;
-      for (size_t tangent : s.reach[i]) reached |= given[tangent] != 0;
-      if (!reached) gradients[i] = at::Tensor();
-    }
-    return gradients;
-  }
-
- private:
-  // Which parts of the backward these tangents run through.
-  std::vector<char> parts_of(const std::vector<char>& given) const {
-    std::vector<char> parts;
-    for (const Spent& part : signature->spent) {
-      parts.push_back(!given.empty() && std::ranges::any_of(part.tangents, [&](size_t t) { return given[t]; }));
-    }
-    return parts;
-  }
-
-  // The parts that these tangents run through, from now on. None of them may have been used up.
-  std::vector<char> begin(const std::vector<char>& given) {
-    std::vector<char> parts = parts_of(given);
-    for (size_t p = 0; p < parts.size(); p++) {
-      TORCH_CHECK(!parts[p] || !used_up[p], torch::autograd::ERR_BACKWARD_TWICE);
-    }
-    running = given;
-    return parts;
-  }
-
-  std::vector<at::Tensor> unpack(const std::vector<char>& given) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const std::vector<char> parts = begin(given);
-    std::vector<char> read(saved.size(), signature->absent.empty() || (!released && !std::ranges::count(given, 0)));
-    for (size_t p = 0; p < parts.size(); p++) {
-      for (size_t i : signature->spent[p].saved) read[i] |= parts[p];
-    }
-    std::vector<at::Tensor> values;
-    values.reserve(saved.size() + tangent_options.size());
-    for (size_t i = 0; i < saved.size(); i++) {
-      values.push_back(read[i] ? saved[i].unpack(getptr()) : THPVariable_Unpack(signature->absent[i]));
-    }
-    return values;
-  }
-
-  void call_backward(
-      std::vector<at::Tensor>&& arguments, const std::vector<char>& given, variable_list& gradients) {
-    PyObject* backward = signature->get_backward(given);
-    if (!backward) raise_python_error();
-    const size_t count = arguments.size();
-    std::vector<Ref> held;
-    std::vector<PyObject*> stack(count + 1);
-    held.reserve(count);
-    for (size_t i = 0; i < count; i++) {
-      held.emplace_back(THPVariable_Wrap(std::move(arguments[i])));
-      if (!held.back().object) raise_python_error();
-      stack[i + 1] = held.back().object;
-    }
-    AutocastOff autocast;
-    read_gradients(
-        Ref(PyObject_Vectorcall(backward, &stack[1], count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr)), gradients);
-  }
-
-  static void read_gradients(const Ref& made, variable_list& gradients) {
-    if (!made.object) raise_python_error();
-    if (!PyTuple_Check(made.object) || size_t(PyTuple_GET_SIZE(made.object)) != gradients.size()) {
-      raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward returned something else than its gradients");
-    }
-    for (size_t i = 0; i < gradients.size(); i++) {
-      PyObject* gradient = PyTuple_GET_ITEM(made.object, i);
-      if (gradient != Py_None) gradients[i] = THPVariable_Unpack(gradient);
-    }
-  }
-
-  // With their history; undefined where an input was not kept.
-  variable_list unpack_inputs(const std::vector<char>& given) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    begin(given);
-    variable_list inputs;
-    size_t apart = 0;
-    for (const Replayed& input : signature->replayed) {
-      inputs.push_back((input.saved < 0 ? kept[apart++] : saved[size_t(input.saved)]).unpack(getptr()));
-    }
-    return inputs;
-  }
-
-  void replay(const std::vector<char>& given, variable_list&& grads, variable_list& gradients) {
-    variable_list inputs = unpack_inputs(given);
-    GilGuard gil;
-    // A backward that reads nothing of the forward may run after the node was released: any draws will do.
-    const bool any = signature->spent.empty();
-    const std::vector<GeneratorState> now = any ? generators_of(*signature) : std::vector<GeneratorState>();
-    const std::vector<GeneratorState>& then = any ? now : drawn;
-    if (then.size() != signature->draws.size()) {
-      raise_as(signature->double_backward, "where the random generator stood could not be read");
-    }
-    Ref values(wrapped(std::move(inputs))), tangents(wrapped(std::move(grads)));
-    if (!values.object || !tangents.object) raise_python_error();
-    signature->keeps_large = true;
-    const Rewound rewound(then);
-    read_gradients(
-        Ref(PyObject_CallFunctionObjArgs(signature->replay, values.object, tangents.object, nullptr)), gradients);
-  }
-
-  // None for an undefined one.
-  static PyObject* wrapped(variable_list&& tensors) {
-    PyObject* tuple = PyTuple_New(Py_ssize_t(tensors.size()));
-    for (size_t i = 0; tuple && i < tensors.size(); i++) {
-      PyObject* tensor = THPVariable_Wrap(std::move(tensors[i]));
-      if (!tensor) Py_CLEAR(tuple);
-      else PyTuple_SET_ITEM(tuple, Py_ssize_t(i), tensor);
-    }
-    return tuple;
-  }
-};
 
 struct AutogradFunction {
   PyObject_HEAD
@@ -307,23 +109,14 @@ void save(const Signature& s, CompiledBackward& node, PyObject* const* args, PyO
     }
     node.saved.emplace_back(value, false);
   }
-  for (const Replayed& input : s.replayed) {
-    if (input.saved >= 0) continue;
-    const at::Tensor& value = THPVariable_Unpack(args[input.input]);
-    // Inference tensors cannot be saved: eager has not done so either.
-    if ((input.large && !s.keeps_large) || value.is_inference()) node.kept.emplace_back();
-    else node.kept.emplace_back(value, false);
-  }
 }
 
 void attach_node(
-    const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made,
-    std::vector<GeneratorState>&& drawn) {
+    const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made, Before&& before) {
   const Signature& s = *signature;
   auto node = make_node<CompiledBackward>();
   node->signature = signature;
   node->used_up.resize(s.spent.size());
-  node->drawn = std::move(drawn);
   torch::autograd::edge_list edges;
   edges.reserve(s.grad_inputs.size());
   for (size_t i : s.grad_inputs) {
@@ -338,6 +131,7 @@ void attach_node(
   }
   try {
     save(s, *node, args, made);
+    node->keep(args, std::move(before));
   } catch (python_error& error) {  // a hook of the user's: nothing that running as eager could make good
     GilGuard gil;
     error.restore();
@@ -422,13 +216,13 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
     if (!THPVariable_Check(args[i])) return PyErr_Format(PyExc_TypeError, "input %zu is no tensor", i);
   }
   refuse_overlap(s, args);
-  std::vector<GeneratorState> drawn = generators_of(s);
+  Before before = s.tangents.empty() ? Before() : Before(s, args);
   Ref made = run_forward(s, args);
   for (size_t i : s.mutated) {
     const at::Tensor& written = THPVariable_Unpack(args[i]);
     if (!written.is_inference()) torch::autograd::impl::bump_version(written);
   }
-  if (!s.tangents.empty()) attach_node(signature, args, made.object, std::move(drawn));
+  if (!s.tangents.empty()) attach_node(signature, args, made.object, std::move(before));
   return assemble(s, args, made.object);
   END_HANDLE_TH_ERRORS
 }

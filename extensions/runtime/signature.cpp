@@ -93,10 +93,11 @@ void read_signature(PyObject* dict, Signature& s) {
     PyObject* part = PyTuple_GET_ITEM(spent, i);
     s.spent.push_back({integers<size_t>(item(part, 0)), integers<size_t>(item(part, 1))});
   }
-  PyObject* replayed = entry(dict, "replayed");  // (input, place among the saved ones or -1, large)
+  PyObject* replayed = entry(dict, "replayed");  // (input, place among the saved ones or -1, large, written)
   for (Py_ssize_t i = 0; i < PyTuple_Size(replayed); i++) {
     PyObject* one = PyTuple_GET_ITEM(replayed, i);
-    s.replayed.push_back({size_t(integer(item(one, 0))), integer(item(one, 1)), integer(item(one, 2)) != 0});
+    s.replayed.push_back(
+        {size_t(integer(item(one, 0))), integer(item(one, 1)), integer(item(one, 2)) != 0, integer(item(one, 3)) != 0});
   }
   PyObject* draws = entry(dict, "draws");
   for (Py_ssize_t i = 0; i < PyTuple_Size(draws); i++) {

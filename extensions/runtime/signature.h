@@ -53,11 +53,11 @@ struct Spent {
 };
 
 // An input whose value a replay of the forward needs. One that backward has saved is kept there; `large`: not kept
-// before somebody has asked for a replay.
+// before somebody has asked for a replay. One that is `written` to by the forward is copied before.
 struct Replayed {
   size_t input = 0;
   std::ptrdiff_t saved = -1;
-  bool large = false;
+  bool large = false, written = false;
 };
 
 // What is known when the function is made; shared by all its nodes.

@@ -1,4 +1,5 @@
-"""Backward of a compiled graph as something that can be differentiated itself (create_graph=True).
+"""Backward of a compiled graph as something that can be differentiated itself (create_graph=True),
+or run for a batch of tangents at once (is_grads_batched).
 
 In: the torch-level graph of a `Partition`, the inputs that `replay_inputs` names as they were then,
 the tangents. Out: gradients with a history, to any order: the graph runs once more op by op under
@@ -33,6 +34,7 @@ __all__ = ["Replay", "ReplayInput", "drawn_from", "replay_inputs"]
 # Of inputs that eager would not hold: what may be held all the same before a replay is asked for.
 _LITTLE = 1 << 22  # bytes
 _SHARE = 4  # or the bytes that backward saves, divided by this
+_COPIED = 1 << 16  # bytes of those that the graph writes to: each call has to copy them first
 
 Tensors = tuple[torch.Tensor | None, ...]
 
@@ -40,12 +42,14 @@ Tensors = tuple[torch.Tensor | None, ...]
 @dataclass(frozen=True, slots=True)
 class ReplayInput:
     """An input whose value a replay needs. `saved`: its place among what backward saves, or -1.
-    `large`: it is held for a replay alone and big, so not before one was asked for.
+    `large`: it is held for a replay alone and big, so not before one was asked for. `written`: the
+    graph writes to it, so that it is a copy that is held.
     """
 
     index: int
     saved: int
     large: bool
+    written: bool
 
 
 def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
@@ -56,13 +60,22 @@ def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
     needed = _behind(_roots(partition))
     saved = partition.saved_inputs
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
-    passing = [i for i in apart if not _spec(holders[i]).is_leaf]
-    large = sum(_bytes(holders[i]) for i in passing) > max(_LITTLE, _saved(partition) // _SHARE)
+    written = [i for i in apart if i in partition.mutated_inputs]
+    passing = [i for i in apart if i not in written and not _is_held(_spec(holders[i]))]
+    large: set[int] = set()
+    if _bytes(holders, passing) > max(_LITTLE, _saved(partition) // _SHARE):
+        large.update(passing)
+    if _bytes(holders, written) > _COPIED:
+        large.update(written)
     return tuple(
-        ReplayInput(i, saved.index(i) if i in saved else -1, large and i in passing)
+        ReplayInput(i, saved.index(i) if i in saved else -1, i in large, i in written)
         for i in sorted((*saved, *apart))
-        if i not in partition.mutated_inputs
     )
+
+
+def _is_held(spec: TensorSpec) -> bool:
+    """Whoever computes gradients for it holds it anyway: a parameter."""
+    return spec.is_leaf and spec.requires_grad
 
 
 def drawn_from(partition: Partition) -> tuple[str, ...]:
@@ -84,21 +97,18 @@ class Replay:
     ) -> None:
         """Made in the modes that the graph was traced in. `tell` is called before each replay."""
         self._graph, self._tell = graph, tell
-        self._needed = tuple(one.index for one in replay_inputs(partition))
+        self._needed = tuple(replay_inputs(partition))
         self._inputs = tuple(_spec(node) for node in _placeholders(partition.forward))
         self._results = _results(partition)
-        self._grad_inputs, self._mutated = partition.grad_inputs, partition.mutated_inputs
-        self._refusal = "" if graph is not None else "the graph is not known"
-        if partition.backward is not None and not self._refusal:
-            self._refusal = _lost_input(partition)
+        self._grad_inputs = partition.grad_inputs
         self._modes = _Modes.now()
 
     def __call__(self, values: Tensors, tangents: Tensors) -> Tensors:
-        if self._refusal:
-            raise DoubleBackward(self._refusal)
+        differentiable = torch.is_grad_enabled()
         if self._tell is not None:
             self._tell()
-        inputs = self._take(values)
+        with torch.enable_grad():
+            inputs = self._take(values)
         given = [n for n, tangent in enumerate(tangents) if tangent is not None]
         outputs = self._run(inputs)
         results = [self._result(outputs, n) for n in given]
@@ -106,8 +116,8 @@ class Replay:
         made: Tensors = torch.autograd.Variable._execution_engine.run_backward(
             tuple(results),
             tuple(tangents[n] for n in given),
-            True,  # keep_graph
-            True,  # create_graph
+            differentiable,  # keep_graph
+            differentiable,  # create_graph
             tuple(inputs[i] for i in self._grad_inputs),
             allow_unreachable=True,
             accumulate_grad=False,
@@ -118,21 +128,23 @@ class Replay:
         """The graph's inputs. Each is a tensor of its own, so that a gradient for it has nothing of
         what flows to it through another input that was computed from it.
         """
-        known = dict(zip(self._needed, values, strict=True))
-        lost = [i for i, value in known.items() if value is None]
+        lost = [one for one, value in zip(self._needed, values, strict=True) if value is None]
         if lost:
-            size = sum(_bytes_of(self._inputs[i]) for i in lost)
+            size = sum(_bytes_of(self._inputs[one.index]) for one in lost)
             raise DoubleBackward(
                 f"{len(lost)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
                 "  hint: run it again, from now on they are kept (inference tensors cannot be)"
             )
-        return [
-            _stand_in(spec) if (value := known.get(i)) is None else value.view_as(value)
-            for i, spec in enumerate(self._inputs)
-        ]
+        known = {
+            one.index: value.clone() if one.written else value.view_as(value)
+            for one, value in zip(self._needed, values, strict=True)
+            if value is not None
+        }
+        return [known[i] if i in known else _stand_in(spec) for i, spec in enumerate(self._inputs)]
 
     def _run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        assert self._graph is not None
+        if self._graph is None:
+            raise DoubleBackward("its graph is not known")
         with self._modes.again():
             made: Sequence[torch.Tensor] = self._graph.forward(*inputs)
         return made
@@ -167,16 +179,18 @@ class _Modes:
     @contextmanager
     def again(self) -> Iterator[None]:
         """A block that runs in these modes."""
-        before = _Modes.now()
+        before = _Modes.now().attention
         with torch.set_grad_enabled(self.grad), autocast_as(self.autocast):
-            self._choose_attention()
             try:
+                _choose_attention(before, self.attention)
                 yield
             finally:
-                before._choose_attention()
+                _choose_attention(self.attention, before)
 
-    def _choose_attention(self) -> None:
-        for (_, enable), on in zip(_ATTENTION, self.attention, strict=True):
+
+def _choose_attention(before: tuple[bool, ...], wanted: tuple[bool, ...]) -> None:
+    for (_, enable), was, on in zip(_ATTENTION, before, wanted, strict=True):
+        if was != on:  # these are the whole process's
             enable(on)
 
 
@@ -245,16 +259,6 @@ def _behind(roots: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _lost_input(partition: Partition) -> str:
-    """Why there is no replay: the forward has written over what it would read. '' if it has not."""
-    needed = _behind(_roots(partition))
-    holders = _placeholders(partition.forward)
-    lost = [holders[i] for i in partition.mutated_inputs if holders[i] in needed]
-    if not lost:
-        return ""
-    return f"it has overwritten what it reads, an input like {_spec(lost[0])}"
-
-
 def _stand_in(spec: TensorSpec) -> torch.Tensor:
     """A tensor for which nothing but what `spec` says matters. 0 is an index, 1 has a logarithm."""
     floats = spec.dtype.is_floating_point or spec.dtype.is_complex
@@ -268,11 +272,11 @@ def _saved(partition: Partition) -> int:
     """Bytes that backward holds."""
     assert partition.backward is not None
     holders = _placeholders(partition.backward)
-    return sum(map(_bytes, holders[: len(holders) - len(partition.tangents)]))
+    return _bytes(holders, range(len(holders) - len(partition.tangents)))
 
 
-def _bytes(node: Node) -> int:
-    return _bytes_of(_spec(node))
+def _bytes(nodes: Sequence[Node], chosen: Iterable[int]) -> int:
+    return sum(_bytes_of(_spec(nodes[i])) for i in chosen)
 
 
 def _bytes_of(spec: TensorSpec) -> int:

@@ -115,7 +115,9 @@ def _signature(partition: Partition) -> dict[str, Any]:
         ),
         "reach": partition.reach,
         "spent": spent,
-        "replayed": tuple((n.index, n.saved, int(n.large)) for n in replay_inputs(partition)),
+        "replayed": tuple(
+            (n.index, n.saved, int(n.large), int(n.written)) for n in replay_inputs(partition)
+        ),
         "draws": drawn_from(partition),
         "absent": _stand_ins(partition, spent),
     }

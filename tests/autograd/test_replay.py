@@ -109,19 +109,42 @@ def test_a_big_input_that_eager_frees_is_kept_from_the_second_time_on():
     torch.testing.assert_close(again, x.exp())
 
 
-def test_what_the_graph_overwrites_cannot_be_read_again():
+@pytest.mark.parametrize("big", [False, True])
+def test_what_the_graph_overwrites(big):
+    """It is copied before: each time where it is small, else once a replay was asked for."""
+
     def step(state, x):
         state.add_(1)
         return (x * state).sin()
 
     compiled = jitmagic.jit(step, fullgraph=True)
-    state, x = torch.zeros(3), t(3)
-    made = compiled(state, x)
-    with pytest.raises(DoubleBackward, match=r"overwritten.*float32\[3\]"):
-        grad(made.sum(), x, create_graph=True)
-    (first,) = grad(made.sum(), x)
-    torch.testing.assert_close(first, x.detach().cos())
-    assert torch.equal(state, torch.ones(3))
+    state, x = torch.zeros(1 << 15 if big else 3), t(1)
+
+    def orders(function):
+        first = grad(function(state, x).sum(), x, create_graph=True)[0]
+        again = grad(first.sum(), x, create_graph=True)[0]
+        return first, again, grad(again.sum(), x)[0]
+
+    if big:
+        with pytest.raises(DoubleBackward, match="1 of its inputs.*not kept"):
+            orders(compiled)
+        assert torch.equal(state, torch.ones_like(state))
+        state.zero_()
+    ours = orders(compiled)
+    assert torch.equal(state, torch.ones_like(state))  # once, whatever is replayed
+    state.zero_()
+    for a, e in zip(ours, orders(step), strict=True):
+        torch.testing.assert_close(a, e)
+
+
+def test_a_copy_is_replayed_any_number_of_times():
+    compiled = jitmagic.jit(lambda s, x: (s.mul_(2), (x * s).sin())[1])
+    state, x = torch.ones(3), t(3)
+    made = compiled(state, x).sum()
+    state.zero_()
+    one, other = (grad(made, x, create_graph=True)[0] for _ in range(2))
+    torch.testing.assert_close(one, (x * 2).cos() * 2)
+    assert torch.equal(one, other)
 
 
 def test_an_input_written_to_after_the_call():
@@ -240,4 +263,43 @@ def test_one_warning_for_a_function():
             second(f, t(n))
     told = [w for w in seen if issubclass(w.category, FallbackWarning)]
     assert len(told) == 1
-    assert "f is differentiated with create_graph=True" in str(told[0].message)
+    assert "f is differentiated twice (create_graph)" in str(told[0].message)
+
+
+@pytest.mark.parametrize("function", [lambda x: (x.sin() * x.roll(1)).cumsum(0), lambda x: 2 * x])
+def test_a_batch_of_gradients(function):
+    """One backward for many tangents, which have no memory of the size of one."""
+    compiled, x = jitmagic.jit(function), t(4)
+    expected = torch.autograd.functional.jacobian(function, x)
+    for options in ({}, {"vectorize": True}, {"vectorize": True, "create_graph": True}):
+        made = torch.autograd.functional.jacobian(compiled, x, **options)
+        torch.testing.assert_close(made, expected)
+    rows = grad(compiled(x), x, torch.eye(4), is_grads_batched=True)[0]
+    torch.testing.assert_close(rows, expected)
+    assert not rows.requires_grad
+
+
+def test_numbers_that_vary():
+    def function(x, scale):
+        return (x * scale).sin() * scale
+
+    compiled, x = jitmagic.jit(function), t(4)
+    for scale in (1.0, 2.0, 3.5, 4.5):
+        ours = second(lambda x, s=scale: compiled(x, s), x)
+        for a, e in zip(ours, second(lambda x, s=scale: function(x, s), x), strict=True):
+            close(a, e, None)
+
+
+def test_gradients_between_results():
+    def function(x, w):
+        features = (x @ w).tanh()
+        return features, (features**2).sin().sum()
+
+    def penalty(function):
+        x, w = t(3, 4), t(4, 4)
+        features, loss = function(x, w)
+        (slope,) = grad(loss, features, create_graph=True)
+        return grad(slope.norm() + loss, (x, w))
+
+    for a, e in zip(penalty(jitmagic.jit(function)), penalty(function), strict=True):
+        close(a, e, None)

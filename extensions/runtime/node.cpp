@@ -1,0 +1,221 @@
+// CompiledBackward: what it holds of a call, and how it gives gradients of that call.
+
+#include "node.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace jitmagic {
+
+using torch::autograd::variable_list;
+
+namespace {
+
+std::vector<GeneratorState> generators_of(const Signature& s) {
+  std::vector<GeneratorState> states;
+  try {
+    for (const c10::Device& device : s.draws) states.emplace_back(device);
+  } catch (const c10::Error&) {
+    states.clear();
+  }
+  return states;
+}
+
+void read_gradients(const Ref& made, variable_list& gradients) {
+  if (!made.object) raise_python_error();
+  if (!PyTuple_Check(made.object) || size_t(PyTuple_GET_SIZE(made.object)) != gradients.size()) {
+    raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward returned something else than its gradients");
+  }
+  for (size_t i = 0; i < gradients.size(); i++) {
+    PyObject* gradient = PyTuple_GET_ITEM(made.object, i);
+    if (gradient != Py_None) gradients[i] = THPVariable_Unpack(gradient);
+  }
+}
+
+// None for an undefined one.
+PyObject* wrapped(variable_list&& tensors) {
+  PyObject* tuple = PyTuple_New(Py_ssize_t(tensors.size()));
+  for (size_t i = 0; tuple && i < tensors.size(); i++) {
+    PyObject* tensor = THPVariable_Wrap(std::move(tensors[i]));
+    if (!tensor) Py_CLEAR(tuple);
+    else PyTuple_SET_ITEM(tuple, Py_ssize_t(i), tensor);
+  }
+  return tuple;
+}
+
+// Many gradients at once (is_grads_batched): such a tensor has no memory that a kernel could read.
+bool is_batch(const at::Tensor& grad) {
+  constexpr c10::DispatchKeySet batched({c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched});
+  return grad.defined() && grad.key_set().has_any(batched);
+}
+
+}  // namespace
+
+Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(s)) {
+  const at::NoGradGuard no_grad;
+  for (const Replayed& input : s.replayed) {
+    if (!input.written) continue;
+    written.emplace_back();
+    if (!input.large || s.keeps_large) written.back() = THPVariable_Unpack(args[input.input]).detach().clone();
+  }
+}
+
+void CompiledBackward::keep(PyObject* const* args, Before&& before) {
+  drawn = std::move(before.drawn);
+  size_t copied = 0;
+  for (const Replayed& input : signature->replayed) {
+    if (input.saved >= 0) continue;
+    const at::Tensor& value = input.written ? before.written[copied++] : THPVariable_Unpack(args[input.input]);
+    const bool held = value.defined() && (!input.large || signature->keeps_large);
+    // Inference tensors cannot be saved: eager has not done so either.
+    if (held && !value.is_inference()) kept.emplace_back(value, false);
+    else kept.emplace_back();
+  }
+}
+
+void CompiledBackward::will_release_variables() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ends = true;
+}
+
+// After a backward that retains nothing: what only that one and earlier ones read is let go. Called for
+// any other reason the node is about to die.
+void CompiledBackward::release_variables() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<char> still(saved.size());
+  if (std::exchange(ends, false)) {
+    const std::vector<char> done = parts_of(std::exchange(running, {}));
+    for (size_t p = 0; p < done.size(); p++) used_up[p] |= done[p];
+    for (size_t p = 0; p < done.size(); p++) {
+      for (size_t i : signature->spent[p].saved) still[i] |= !used_up[p];
+    }
+  }
+  released = true;
+  for (size_t i = 0; i < saved.size(); i++) {
+    if (!still[i]) saved[i].reset_data();
+  }
+  if (std::ranges::count(still, 0) < std::ssize(still)) return;
+  for (torch::autograd::SavedVariable& input : kept) input.reset_data();
+  drawn.clear();
+}
+
+variable_list CompiledBackward::apply(variable_list&& grads) {
+  const Signature& s = *signature;
+  variable_list gradients(s.grad_inputs.size());
+  bool all = true, any = false;
+  std::vector<char> given;
+  for (const at::Tensor& grad : grads) {
+    given.push_back(grad.defined());
+    all &= grad.defined();
+    any |= grad.defined();
+  }
+  if (!any) return gradients;
+  if (at::GradMode::is_enabled() || std::ranges::any_of(grads, is_batch)) {
+    replay(given, std::move(grads), gradients);
+    return gradients;
+  }
+  std::vector<at::Tensor> arguments = unpack(given);
+  for (size_t i = 0; i < grads.size(); i++) {
+    const Geometry& layout = s.tangents[i].layout;
+    arguments.push_back(
+        grads[i].defined()
+            ? laid_out(grads[i], layout.sizes, layout.strides)
+            : at::empty_strided(layout.sizes, layout.strides, tangent_options[i]).zero_());
+  }
+  GilGuard gil;
+  call_backward(std::move(arguments), given, gradients);
+  for (size_t i = 0; !all && i < gradients.size(); i++) {
+    bool reached = false;
+    for (size_t tangent : s.reach[i]) reached |= given[tangent] != 0;
+    if (!reached) gradients[i] = at::Tensor();
+  }
+  return gradients;
+}
+
+// Which parts of the backward these tangents run through.
+std::vector<char> CompiledBackward::parts_of(const std::vector<char>& given) const {
+  std::vector<char> parts;
+  for (const Spent& part : signature->spent) {
+    parts.push_back(!given.empty() && std::ranges::any_of(part.tangents, [&](size_t t) { return given[t]; }));
+  }
+  return parts;
+}
+
+// The parts that these tangents run through, from now on. None of them may have been used up.
+std::vector<char> CompiledBackward::begin(const std::vector<char>& given) {
+  std::vector<char> parts = parts_of(given);
+  for (size_t p = 0; p < parts.size(); p++) {
+    TORCH_CHECK(!parts[p] || !used_up[p], torch::autograd::ERR_BACKWARD_TWICE);
+  }
+  running = given;
+  return parts;
+}
+
+variable_list CompiledBackward::unpack(const std::vector<char>& given) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::vector<char> parts = begin(given);
+  std::vector<char> read(saved.size(), signature->absent.empty() || (!released && !std::ranges::count(given, 0)));
+  for (size_t p = 0; p < parts.size(); p++) {
+    for (size_t i : signature->spent[p].saved) read[i] |= parts[p];
+  }
+  variable_list values;
+  values.reserve(saved.size() + tangent_options.size());
+  for (size_t i = 0; i < saved.size(); i++) {
+    values.push_back(read[i] ? saved[i].unpack(getptr()) : THPVariable_Unpack(signature->absent[i]));
+  }
+  return values;
+}
+
+// With their history; undefined where an input was not kept.
+variable_list CompiledBackward::unpack_inputs(const std::vector<char>& given) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  begin(given);
+  variable_list inputs;
+  size_t apart = 0;
+  for (const Replayed& input : signature->replayed) {
+    inputs.push_back((input.saved < 0 ? kept[apart++] : saved[size_t(input.saved)]).unpack(getptr()));
+  }
+  return inputs;
+}
+
+void CompiledBackward::call_backward(
+    variable_list&& arguments, const std::vector<char>& given, variable_list& gradients) {
+  PyObject* backward = signature->get_backward(given);
+  if (!backward) raise_python_error();
+  const size_t count = arguments.size();
+  std::vector<Ref> held;
+  std::vector<PyObject*> stack(count + 1);
+  held.reserve(count);
+  for (size_t i = 0; i < count; i++) {
+    held.emplace_back(THPVariable_Wrap(std::move(arguments[i])));
+    if (!held.back().object) raise_python_error();
+    stack[i + 1] = held.back().object;
+  }
+  AutocastOff autocast;
+  read_gradients(
+      Ref(PyObject_Vectorcall(backward, &stack[1], count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr)), gradients);
+}
+
+void CompiledBackward::replay(const std::vector<char>& given, variable_list&& grads, variable_list& gradients) {
+  variable_list inputs = unpack_inputs(given);
+  GilGuard gil;
+  // A backward that reads nothing of the forward may run after the node was released: any draws will do.
+  const bool any = signature->spent.empty();
+  const std::vector<GeneratorState> now = any ? generators_of(*signature) : std::vector<GeneratorState>();
+  const std::vector<GeneratorState>& then = any ? now : drawn;
+  if (then.size() != signature->draws.size()) {
+    raise_as(signature->double_backward, "where the random generator stood could not be read");
+  }
+  Ref values(wrapped(std::move(inputs))), tangents(wrapped(std::move(grads)));
+  if (!values.object || !tangents.object) raise_python_error();
+  signature->keeps_large = true;
+  const Rewound rewound(then);
+  read_gradients(
+      Ref(PyObject_CallFunctionObjArgs(signature->replay, values.object, tangents.object, nullptr)), gradients);
+}
+
+}  // namespace jitmagic
