@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, OperationFailed, UserLine
+from ..graph.attribution import call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..spec import TensorSpec
 from .checked import spelled_out
@@ -134,11 +135,12 @@ def _check_cast(node: Node, made: Any) -> None:
 
 def _call(node: Node, env: dict[Node, Any]) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
+    line: UserLine | None = next(iter(node.meta.get("lines", ())), None)
     try:
         if callable(node.target):
-            made = spelled_out(node.target)(*args, **kwargs)
+            made = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":
-            made = getattr(args[0], node.target)(*args[1:], **kwargs)
+            made = call_from(line, getattr(args[0], node.target), args[1:], kwargs)
         else:
             raise CompileFailed(f"{node.op} is no part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there

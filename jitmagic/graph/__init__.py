@@ -4,6 +4,7 @@ shown.
 node_meta   what every node carries: val, spec, lines, mutates, random
 devices     on which device a result lives (meta tensors do not know)
 propagate   one torch call executed on meta tensors
+attribution calls in the name of a user line, for the warnings of torch
 builder     GraphBuilder: placeholders, calls, outputs, the finished GraphModule
 passes      dce, cse, user passes      verify   the invariants      show   text for people
 """

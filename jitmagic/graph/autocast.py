@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ..errors import UserLine
 from .dispatch_mode import DispatchMode, dataless
 from .node_meta import tensors_in
 from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
@@ -229,6 +230,7 @@ def cast_result(
     kwargs: dict[str, Any],
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
+    line: UserLine | None = None,
 ) -> Any:
     """What the call gives under `mode`, as new meta tensors; None: what it gives without.
 
@@ -237,10 +239,10 @@ def cast_result(
     tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
     if not any(mode.dtype_on(device_of(t).type) for t in tensors) or is_view_in_place(target):
         return None
-    on = _watch(mode, target, args, kwargs, device_of, grad)
+    on = _watch(mode, target, args, kwargs, device_of, grad, line)
     if on.error is not None:
         raise on.error
-    off = _watch(OFF, target, args, kwargs, device_of, grad)
+    off = _watch(OFF, target, args, kwargs, device_of, grad, line)
     if off.error is None and on.calls == off.calls:
         return None
     if on.written:
@@ -256,6 +258,7 @@ def _watch(
     kwargs: dict[str, Any],
     device_of: Callable[[torch.Tensor], torch.device],
     grad: bool,
+    line: UserLine | None,
 ) -> _Seen:
     """Run the call under `mode` on tensors of their own."""
     seen = _Seen()
@@ -278,7 +281,8 @@ def _watch(
         with torch.inference_mode(False), autocast_kept():
             _set(mode)
             given, named = show(args), show(kwargs)
-            seen.result = call_on_meta(target, given, named, grad, seen.written, _Watch(seen))
+            watched = grad, seen.written, _Watch(seen), line
+            seen.result = call_on_meta(target, given, named, *watched)
     except Exception as error:  # the caller decides: eager may raise the same
         seen.error = error
     return seen

@@ -123,11 +123,13 @@ class GraphBuilder:
         run = placement.method or target
         storages: set[int] = set()
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
-        cast = cast_result(self.autocast, target, values, named, where, self.grad_enabled)
+        line = next(iter(lines), None)
+        cast = cast_result(self.autocast, target, values, named, where, self.grad_enabled, line)
         if cast is not None:
             value = cast
         else:
-            value = run_on_meta(run, placement.args, placement.kwargs, self.grad_enabled, storages)
+            given_to = placement.args, placement.kwargs
+            value = run_on_meta(run, *given_to, self.grad_enabled, storages, line)
         if placement.moves and isinstance(value, torch.Tensor) and id(value) in devices:
             value = run_on_meta("clone", (value,), {}, self.grad_enabled)
         written = tuple(

@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
+from ..errors import UserLine
 from ..spec import TensorSpec
+from .attribution import call_from
 from .dispatch_mode import DispatchMode
 from .shapes import infer, infer_in_place
 
@@ -78,13 +80,16 @@ def run_on_meta(
     kwargs: dict[str, Any],
     grad: bool,
     written: set[int] | None = None,
+    line: UserLine | None = None,
 ) -> Any:
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
-    `written` receives the storages (by `_cdata`) that some operator of the call writes to.
+    `written` receives the storages (by `_cdata`) that some operator of the call writes to; `line`
+    is the one that warnings name.
     """
     with torch.inference_mode(False):
-        return call_on_meta(target, args, kwargs, grad, set() if written is None else written)
+        storages: set[int] = set() if written is None else written
+        return call_on_meta(target, args, kwargs, grad, storages, line=line)
 
 
 def call_on_meta(
@@ -94,14 +99,15 @@ def call_on_meta(
     grad: bool,
     written: set[int],
     above: DispatchMode | None = None,
+    line: UserLine | None = None,
 ) -> Any:
     """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first."""
     _SHAPES.written = written
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
         try:
             if isinstance(target, str):
-                return getattr(args[0], target)(*args[1:], **kwargs)
-            return _with_kernel_strides(target, args, target(*args, **kwargs))
+                return call_from(line, getattr(args[0], target), args[1:], kwargs)
+            return _with_kernel_strides(target, args, call_from(line, target, args, kwargs))
         except (DataDependent, EagerRaises):
             raise
         except NotImplementedError as error:

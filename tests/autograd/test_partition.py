@@ -12,6 +12,7 @@ from torch import nn
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.mincut import FlowNetwork
 from jitmagic.autograd.partition import partition
+from jitmagic.errors import UserLine
 from jitmagic.spec import spec_of
 from tests.processes import run_python
 
@@ -103,7 +104,7 @@ def test_specs_and_outputs_are_complete():
 def test_lines_reach_backward_nodes():
     graph, inputs = lift(lambda x: (x.sin() * 2).sum(), (t(3),))
     for number, node in enumerate(graph.graph.nodes):
-        node.meta["lines"] = (number,)
+        node.meta["lines"] = (UserLine("program.py", number),)
     joint = trace_joint(graph, [spec_of(x) for x in inputs])
     cos = next(node for node in joint.module.graph.nodes if node.target is aten.cos.default)
     sine = next(n for n in graph.graph.nodes if "sin" in str(n.target))
