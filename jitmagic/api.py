@@ -13,7 +13,6 @@ import gc
 import importlib
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, ModuleType
@@ -22,7 +21,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from .bytecode import FrameSnapshot
-from .errors import FallbackWarning, TaggingError
+from .errors import TaggingError, warn
 from .frame.handle import Compiler, Handle, Skip, all_handles
 from .frame.hook import Suspended
 from .frame.native import Entry
@@ -141,11 +140,9 @@ def jit(
     """
     chosen = make_options(options, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
     if chosen.dynamic:
-        warnings.warn(
+        warn(
             "dynamic=True: symbolic shapes are not built yet; each new shape is compiled anew, "
             f"up to recompile_limit={chosen.recompile_limit} variants",
-            FallbackWarning,
-            stacklevel=2,
         )
     if fn is None:
         return functools.partial(_tag, options=chosen)

@@ -23,6 +23,8 @@ in the classes, so that a sentence is written once.
 from __future__ import annotations
 
 import linecache
+import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +44,7 @@ __all__ = [
     "Unsupported",
     "UserLine",
     "VerifyError",
+    "warn",
 ]
 
 
@@ -153,3 +156,16 @@ class FallbackWarning(JitmagicWarning):
 
 class RecompileWarning(JitmagicWarning):
     """A function met its recompile limit; further new signatures run as eager."""
+
+
+_OURS = frozenset({"jitmagic", "torch"})  # packages whose lines the user did not write
+
+
+def warn(text: str, category: type[JitmagicWarning] = FallbackWarning) -> None:
+    """Warn at the innermost line of the user's (a call stub stands at the function's first)."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        if frame.f_back is None:  # a thread of autograd's: nobody's line
+            break
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)

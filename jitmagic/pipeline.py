@@ -12,7 +12,6 @@ lets the progress line speak. A stage that fails makes the frame run as eager, v
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from .autograd.shell import Once, make_callable
 from .bytecode import FrameSnapshot
 from .codegen import choices, render
 from .codegen.plan import Config, Plan
-from .errors import CompileFailed, FallbackWarning, OperationFailed, Unsupported
+from .errors import CompileFailed, OperationFailed, Unsupported, warn
 from .frame.handle import Handle, Skip
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .graph.autocast import autocast_kept
@@ -295,11 +294,9 @@ def _tell_of_replay(record: CompileRecord) -> None:
     """Once per function: nothing is wrong, but this backward is no quicker than eager's."""
     if "replay" not in record.told:
         record.told.add("replay")
-        warnings.warn(
+        warn(
             f"{record.name} is differentiated twice (create_graph) or for a batch of gradients: "
             "such backwards run op by op",
-            FallbackWarning,
-            stacklevel=2,
         )
 
 
@@ -313,11 +310,9 @@ def _build_backward(
     try:
         return build(gm, "backward", options, record, lambda: _made_up(gm))
     except Exception as error:  # whatever a stage raised: the gradients still have a right answer
-        warnings.warn(
+        warn(
             f"the backward of {record.name} could not be compiled and is replayed op by op: "
             f"{type(error).__name__}: {error}",
-            FallbackWarning,
-            stacklevel=2,
         )
         return _build_replay(gm)
 
@@ -365,19 +360,15 @@ def _build_graph(
 
 def _warn_no_compiler(target: Target, options: Options) -> None:
     named = f" (asked for: {options.cxx!r})" if options.cxx is not None else ""
-    warnings.warn(
+    warn(
         f"{target.why}{named}; CPU code is made with {target.tier}\n"
         "  hint: install g++ or clang++, or set JITMAGIC_CXX to the path of a C++ compiler",
-        FallbackWarning,
-        stacklevel=2,
     )
 
 
 def _warn_fallback(name: str, target: Target, weaker: Target, error: Exception) -> None:
-    warnings.warn(
+    warn(
         f"{name}: the {target.tier} code generator failed, using {weaker.tier} instead\n{error}",
-        FallbackWarning,
-        stacklevel=2,
     )
 
 

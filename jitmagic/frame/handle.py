@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import linecache
 import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import torch
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
-from ..errors import FallbackWarning, RecompileWarning, Unsupported
+from ..errors import RecompileWarning, Unsupported, warn
 from ..guards.check import check, why
 from ..guards.guard import Guard, ValueEquals
 from ..guards.source import Argument
@@ -240,9 +239,7 @@ class Handle:
         if isinstance(made, Entry) and not made.check(values):
             which = _which(record, snapshot)
             made = Skip(f"its guards do not hold for the call they were made from{which}")
-            warnings.warn(
-                f"{self.name} runs as eager: {made.reason}", FallbackWarning, stacklevel=4
-            )
+            warn(f"{self.name} runs as eager: {made.reason}")
         if isinstance(made, Skip):
             record.outcome = f"eager: {made.reason}"
             self._give_up(record.outcome)
@@ -283,7 +280,7 @@ class Handle:
             self.dispatcher.remove(entry)
         reason = f"eager: its compiled graph raised {type(error).__name__}: {error}"
         self._give_up(reason)
-        warnings.warn(f"{self.name} runs as {reason}", FallbackWarning, stacklevel=2)
+        warn(f"{self.name} runs as {reason}")
         return result
 
     # ----------------------------------------------------------------------------------- the ledger
@@ -316,14 +313,13 @@ class Handle:
         self._give_up("limit reached")
         entries = self.dispatcher.entries
         difference = self.why_missed(values)
-        warnings.warn(
+        warn(
             f"{self.name} was compiled {len(entries) + self._wasted} times and the call fits none "
             f"of the variants; calls like it run as eager from now on\n"
             f"  first difference: {difference[0] if difference else 'a guarded object is gone'}\n"
             f"  hint: make what varies an argument that is a tensor, or raise "
             f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}',
             RecompileWarning,
-            stacklevel=4,
         )
 
     def why_missed(self, values: tuple[Any, ...]) -> list[str]:
@@ -402,6 +398,4 @@ def _forget_entries(record: CompileRecord) -> None:
 
 
 def _warn_failed(name: str, failure: str) -> None:
-    warnings.warn(
-        f"{name} could not be compiled and runs as eager: {failure}", FallbackWarning, stacklevel=6
-    )
+    warn(f"{name} could not be compiled and runs as eager: {failure}")

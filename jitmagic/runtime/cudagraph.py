@@ -15,7 +15,6 @@ run plainly. So nothing that a user can see is ever overwritten. What cannot be 
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 
 from ..codegen.plan import Alloc, Call, Plan, PlanStep, View
-from ..errors import FallbackWarning
+from ..errors import warn
 
 __all__ = ["Replayer", "replayed", "why_not"]
 
@@ -309,9 +308,7 @@ class Replayer:
     def _give_up(self, why: str) -> None:
         self.refused = why
         self.recordings.clear()
-        warnings.warn(
-            f"{self.plan.name}: not replayed as a CUDA graph: {why}", FallbackWarning, stacklevel=4
-        )
+        warn(f"{self.plan.name}: not replayed as a CUDA graph: {why}")
 
     def _order(self) -> None:
         """Recordings own memory: a replay on another stream comes after the replays before it."""

@@ -16,14 +16,13 @@ import os
 import shutil
 import stat
 import tempfile
-import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from ..errors import FallbackWarning
+from ..errors import warn
 
 __all__ = ["Store", "content_key", "open_store"]
 
@@ -115,10 +114,8 @@ def open_store(cache_dir: str | None) -> Store:
         return Store(folder)
     temporary = Path(tempfile.mkdtemp(prefix="jitmagic-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    warnings.warn(
+    warn(
         f"the kernel cache {folder} cannot be used ({problem}); kernels are kept for this process "
         "only. Set JITMAGIC_CACHE_DIR to a folder of your own.",
-        FallbackWarning,
-        stacklevel=2,
     )
     return Store(temporary)
