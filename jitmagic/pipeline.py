@@ -37,6 +37,7 @@ from .graph.saved_hooks import hooks_set_aside
 from .graph.seams import Stages, cut
 from .graph.verify import verify as verify_graph
 from .guards.read import read_source
+from .guards.source import Source
 from .loops.ir import LoopProgram
 from .loops.lower import device_of_kernels, lower
 from .loops.show import show
@@ -62,6 +63,7 @@ __all__ = ["compile_frame", "flatten"]
 Graph = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
+_MOST_NUMBERS = 8  # that are tried one after the other where not all of them can be data
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 
 
@@ -155,16 +157,30 @@ def _no_graph() -> tuple[Any, ...]:
 
 
 def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
-    """The user's own code is not cut in two for the sake of a float that varies: where one is used
-    in a way that only a constant allows, it is a constant.
+    """The user's own code is not cut in two for the sake of numbers that vary: those used in a way
+    that only a constant allows are constants.
     """
     varying = handle.varying(snapshot)
     traced = trace(snapshot, handle.options, stop, varying)
     if handle.library is not None or not varying or not isinstance(traced.exit, Break):
         return traced
     plain = trace(snapshot, handle.options, stop)
-    same = isinstance(plain.exit, Break) and plain.exit.where == traced.exit.where
-    return traced if same else plain
+    if _ends_like(traced, plain):
+        return traced
+    kept: frozenset[Source] = frozenset()
+    best = plain
+    for one in sorted(varying, key=repr) if 1 < len(varying) <= _MOST_NUMBERS else ():
+        tried = trace(snapshot, handle.options, stop, kept | {one})
+        if _ends_like(tried, plain):
+            kept, best = kept | {one}, tried
+    return best
+
+
+def _ends_like(traced: Trace, plain: Trace) -> bool:
+    """Whether a trace goes as far as the one without numbers that vary."""
+    if not isinstance(traced.exit, Break):
+        return True
+    return isinstance(plain.exit, Break) and plain.exit.where == traced.exit.where
 
 
 def compile_graph(
@@ -243,7 +259,7 @@ def _compile_stages(
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
     value = read_source(entry.source, snapshot)
-    return torch.tensor(value, dtype=torch.float64) if entry.is_number else value
+    return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_number else value
 
 
 def _modes_kept(gm: torch.fx.GraphModule, run: Graph) -> Graph:

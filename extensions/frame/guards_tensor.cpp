@@ -202,12 +202,21 @@ bool fill(AutocastCheck& check, PyObject* step) {
 
 bool is_tensor(PyObject* object);
 
-// ("IN_RANGE", source, low, high): a Python float, or the value of a 0-dim floating CPU tensor
+// ("IN_RANGE", source, low, high): a Python float or int, or the value of a 0-dim floating CPU tensor. An int of
+// more than 64 bits is in no range; smaller ones that are no double are rounded, beyond any range's ends.
 struct RangeCheck final : TorchCheck {
   double low = 0, high = 0;
 
+  static std::optional<double> value_of_int(PyObject* object) {
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow) return std::nullopt;
+    return static_cast<double>(value);
+  }
+
   static std::optional<double> value_of(PyObject* object) {
     if (PyFloat_CheckExact(object)) return PyFloat_AS_DOUBLE(object);
+    if (PyLong_CheckExact(object)) return value_of_int(object);
     if (!is_tensor(object)) return std::nullopt;
     const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
     if (!impl->has_storage() || impl->layout() != at::kStrided || !impl->device().is_cpu() || impl->dim()) {

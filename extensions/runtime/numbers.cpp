@@ -1,8 +1,8 @@
-// WithNumbers: a compiled graph some of whose inputs are Python floats.
+// WithNumbers: a compiled graph some of whose inputs are Python floats and ints.
 //
-// Such inputs are handed on as 0-dim float64 CPU tensors, so that a number which changes from call to call
-// (a learning rate) is data to the kernels and no constant of theirs. Anything but a float is handed on as it
-// is, and the graph says what is wrong with it.
+// Such inputs are handed on as 0-dim CPU tensors of float64 and int64, so that a number which changes from call
+// to call (a learning rate, a step) is data to the kernels and no constant of theirs. Whatever else comes, a bool
+// or an int beyond 64 bits, is handed on as it is, and the graph says what is wrong with it.
 
 #include "around.h"
 
@@ -13,10 +13,21 @@
 namespace jitmagic {
 namespace {
 
-PyObject* as_tensor(double value) {
-  at::Tensor made = make_tensor({{}, {}, at::kDouble, c10::Device(c10::DeviceType::CPU), sizeof(double)});
-  *static_cast<double*>(made.mutable_data_ptr()) = value;
+template <class T>
+PyObject* wrapped(T value) {
+  const auto dtype = c10::CppTypeToScalarType<T>::value;
+  at::Tensor made = make_tensor({{}, {}, dtype, c10::Device(c10::DeviceType::CPU), sizeof(T)});
+  *static_cast<T*>(made.mutable_data_ptr()) = value;
   return THPVariable_Wrap(std::move(made));
+}
+
+// The tensor of a number, `object` itself where it is none; nullptr with a Python error set.
+PyObject* as_tensor(PyObject* object) {
+  if (PyFloat_CheckExact(object)) return wrapped<double>(PyFloat_AS_DOUBLE(object));
+  if (!PyLong_CheckExact(object)) return Py_NewRef(object);
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return overflow ? Py_NewRef(object) : wrapped<int64_t>(value);
 }
 
 PyObject* numbers_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
@@ -26,8 +37,8 @@ PyObject* numbers_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   std::vector<PyObject*> given(args, args + count);
   std::vector<THPObjectPtr> made;
   for (Py_ssize_t position : *numbers->positions) {
-    if (position >= count || !PyFloat_CheckExact(given[position])) continue;
-    made.emplace_back(as_tensor(PyFloat_AS_DOUBLE(given[position])));
+    if (position >= count) continue;
+    made.emplace_back(as_tensor(given[position]));
     if (!made.back()) return nullptr;
     given[position] = made.back().get();
   }
@@ -43,7 +54,7 @@ PyObject* numbers_new(PyTypeObject* type, PyObject* args, PyObject*) {
 
 PyTypeObject numbers_type = around_type(
     "jitmagic._runtime.WithNumbers",
-    "WithNumbers(run, positions): calls run with the Python floats at these positions as 0-dim tensors.",
+    "WithNumbers(run, positions): calls run with the Python numbers at these positions as 0-dim tensors.",
     numbers_new, sizeof(Around));
 
 }  // namespace

@@ -23,9 +23,10 @@ import torch
 from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..errors import RecompileWarning, Unsupported, warn
-from ..guards.check import check, why
-from ..guards.guard import Guard, ValueEquals
-from ..guards.source import Argument
+from ..guards.check import check, is_other_number, why
+from ..guards.guard import Guard, InRange, ValueEquals
+from ..guards.read import read_source
+from ..guards.source import Argument, Source
 from ..options import Options
 from ..records import CompileRecord, Journal
 from .library import LibraryFunction
@@ -181,20 +182,32 @@ class Handle:
         """The original, called with the dispatcher's values."""
         return self.original
 
-    def varying(self, snapshot: FrameSnapshot) -> frozenset[str] | None:
-        """Float arguments that are data: those that differ from what an entry was compiled for, and
-        of a library function those that are declared to change. None where there are none.
+    def varying(self, snapshot: FrameSnapshot) -> frozenset[Source] | None:
+        """Floats and ints that are data: those that differ from what an entry was compiled for, and
+        of a library function the arguments that are declared to change. None where there are none.
         """
         changed = frozenset(
-            guard.source.name
+            guard.source
             for entry in self.dispatcher.entries
             for guard in _guards_of(entry.notes.record)
-            if isinstance(guard, ValueEquals)
-            and isinstance(guard.source, Argument)
-            and type(guard.value) is type(snapshot.args[guard.source.index]) is float
-            and guard.value != snapshot.args[guard.source.index]
+            if isinstance(guard, ValueEquals | InRange)
+            and self._may_vary(guard.source, entry, snapshot)
+            and is_other_number(guard, snapshot)
         )
-        return (changed or None) if self.library is None else self.library.varying | changed
+        if self.library is None:
+            return changed or None
+        names = snapshot.code.co_varnames[: len(snapshot.args)]
+        declared = (Argument(i, name) for i, name in enumerate(names))
+        return changed | {one for one in declared if one.name in self.library.varying}
+
+    def _may_vary(self, source: Source, entry: Entry, snapshot: FrameSnapshot) -> bool:
+        """Of library code only float arguments. What is no argument may be an instance's setting,
+        which differs from that of another instance and never changes.
+        """
+        if self.library is not None:
+            return isinstance(source, Argument) and type(read_source(source, snapshot)) is float
+        instance = self._instance_of((*snapshot.args, *snapshot.cells))
+        return isinstance(source, Argument) or bool(entry.notes.instance == instance)
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:

@@ -41,7 +41,16 @@ from .read import read_source
 from .source import InstanceDict, Source, describe
 from .state import read_autocast_rest, read_state
 
-__all__ = ["check", "has_forward_gradient", "holds", "same_constant", "short", "why"]
+__all__ = [
+    "check",
+    "has_forward_gradient",
+    "holds",
+    "is_other_number",
+    "range_end",
+    "same_constant",
+    "short",
+    "why",
+]
 
 _UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 _PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
@@ -63,6 +72,17 @@ def holds(guard: Guard, frame: FrameSnapshot) -> bool:
 def why(guard: Guard, frame: FrameSnapshot) -> str:
     """What differs, in a sentence: `x.shape is (3, 4), was (2, 4)`."""
     return _difference(guard, frame) or "nothing differs"
+
+
+def is_other_number(guard: ValueEquals | InRange, frame: FrameSnapshot) -> bool:
+    """Whether what the guard wants to be a float or an int is another one of its kind."""
+    try:
+        value = read_source(guard.source, frame)
+    except _UNREADABLE:
+        return False
+    if type(value) not in (float, int) or holds(guard, frame):
+        return False
+    return isinstance(guard, InRange) or type(value) is type(guard.value)
 
 
 def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
@@ -157,9 +177,18 @@ def _outside(name: str, value: Any, low: float, high: float) -> str | None:
         if not plain or value.dtype not in (torch.float32, torch.float64):
             return f"{name} is no floating-point number on the CPU"
         number = value.item()
-    if type(number) is not float:
-        return f"{name} is a {type(number).__name__}, was a float"
-    return None if low <= number <= high else f"{name} is {number}, not in [{low:g}, {high:g}]"
+    if type(number) not in (float, int):
+        return f"{name} is a {type(number).__name__}, was a number"
+    return (
+        None
+        if low <= number <= high
+        else f"{name} is {number}, not in [{range_end(low)}, {range_end(high)}]"
+    )
+
+
+def range_end(number: float) -> str:
+    """An end of a range in words: an int as it is."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def _cell_differs(name: str, cell: Any) -> str | None:

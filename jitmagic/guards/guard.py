@@ -10,7 +10,8 @@ wants.
           | TypeIs(source, type)                 exact type
           | ValueEquals(source, value)           same exact type, equal constant (nan and -0.0 too)
           | IdentityIs(source, value)            that very object: a function, class, module, ...
-          | InRange(source, low, high)           a float, or the value of a 0-dim CPU tensor
+          | InRange(source, low, high)           a float, an int, or the value of a 0-dim CPU
+                                                 tensor
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
@@ -138,7 +139,7 @@ class IdentityIs(Guard):
 
 @dataclass(frozen=True, slots=True)
 class InRange(Guard):
-    """Of a Python float, or a 0-dim float32 or float64 tensor on the CPU: low <= value <= high."""
+    """low <= value <= high of a Python float or int, or a 0-dim float32 or float64 CPU tensor."""
 
     source: Source
     low: float

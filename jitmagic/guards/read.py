@@ -58,6 +58,8 @@ def _step(source: Source, base: Any) -> Any:
         case Item(key=key):
             return base[key]
         case DictKeyAt(index=index):
+            if not isinstance(base, dict):
+                raise TypeError("no dictionary")
             return list(base)[index]
         case TypeOf():
             return type(base)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields
 
-from .check import short
+from .check import range_end, short
 from .guard import (
     CellEmpty,
     DictKeysAre,
@@ -60,7 +60,7 @@ def show_guard(guard: Guard) -> str:
         case IdentityIs(source=source, value=value):
             return f"{describe(source)} is {short(value)}"
         case InRange(source=source, low=low, high=high):
-            return f"{low:g} <= {describe(source)} <= {high:g}"
+            return f"{range_end(low)} <= {describe(source)} <= {range_end(high)}"
         case LengthIs(source=source, length=length):
             return f"len({describe(source)}) == {length}"
         case SameObject(source=left, other=right):

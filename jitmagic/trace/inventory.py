@@ -32,6 +32,7 @@ from .values import contexts as _contexts
 from .values import exceptions as _exceptions
 from .values import functions as _functions
 from .values import instances as _instances
+from .values import integers as _integers
 from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
@@ -46,5 +47,5 @@ MODULES = (
     _operators, _outside, _texts, _torch_calls, _attributes, _calls, _comparisons,
     _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
     _locals, _stack, _with, _contexts, _exceptions, _functions, _instances, _namedtuples,
-    _namespaces, _nn_module, _data_numbers, _tensor_inputs, _torch_function,
+    _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,
 )  # fmt: skip

@@ -88,13 +88,13 @@ def trace(
     snapshot: FrameSnapshot,
     options: Options,
     stop: Stop | None = None,
-    varying: frozenset[str] | None = None,
+    varying: frozenset[Source] | None = None,
 ) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
-    float arguments that are inputs of the graph; if it is not None, numbers read from tensors may
-    be part of the graph too (values/numbers.py).
+    floats and ints that are inputs of the graph; if it is not None, numbers read from tensors may
+    be part of the graph too (values/numbers.py, values/integers.py).
     """
     programs: dict[CodeType, Program] = {}
     while True:
@@ -120,7 +120,7 @@ class Machine:
         options: Options,
         stop: Stop | None,
         programs: dict[CodeType, Program],
-        varying: frozenset[str] | None = None,
+        varying: frozenset[Source] | None = None,
     ) -> None:
         self.options = options
         self.varying = varying

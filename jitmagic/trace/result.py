@@ -228,7 +228,7 @@ class GraphInput:
     name: str
     source: Source
     spec: TensorSpec
-    is_number: bool = False  # a Python float, handed to the graph as a 0-dim float64 tensor
+    is_number: bool = False  # a Python float or int, a 0-dim float64 or int64 tensor to the graph
 
 
 @dataclass(frozen=True, slots=True)

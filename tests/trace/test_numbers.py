@@ -13,6 +13,7 @@ from jitmagic.bytecode.snapshot import FrameSnapshot
 from jitmagic.graph.verify import verify
 from jitmagic.guards.check import holds
 from jitmagic.guards.guard import InRange
+from jitmagic.guards.source import Argument, Source
 from jitmagic.options import Options
 from jitmagic.trace import result as r
 from jitmagic.trace.machine import trace
@@ -27,9 +28,13 @@ def traced(
 ) -> tuple[r.Trace, FrameSnapshot]:
     snapshot = FrameSnapshot.of_call(program, (count, rate))  # type: ignore[arg-type]
     with torch.no_grad():
-        made = trace(snapshot, Options(), varying=varying)
+        made = trace(snapshot, Options(), varying=_sources(varying))
     verify(made.graph)
     return made, snapshot
+
+
+def _sources(names: frozenset[str] | None) -> frozenset[Source] | None:
+    return None if names is None else frozenset(Argument(1, name) for name in names)
 
 
 def chain(count: Tensor, rate: float) -> float:

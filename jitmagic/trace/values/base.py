@@ -127,7 +127,7 @@ class Machine(Protocol):
 
     options: Options
     graph: Any  # a GraphBuilder and whatever the tensors need of it
-    varying: frozenset[str] | None  # float arguments that are data; None: no number is (numbers.py)
+    varying: frozenset[Source] | None  # numbers that are data; None: none is (values/numbers.py)
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 
     @property

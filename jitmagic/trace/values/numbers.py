@@ -1,7 +1,7 @@
-"""Python floats whose value is data: read from a 0-dim tensor, or an argument that varies.
+"""Python floats whose value is data: read from a 0-dim tensor, or found to vary.
 
-Comes in: `tensor.item()` of a graph input, float arguments named in `Machine.varying`, arithmetic
-on them. Goes out: 0-dim float64 nodes of the graph. Python's float arithmetic is IEEE double
+Comes in: `tensor.item()` of a graph input, floats at sources in `Machine.varying`, arithmetic on
+them. Goes out: 0-dim float64 nodes of the graph. Python's float arithmetic is IEEE double
 arithmetic, except that division by zero, powers that overflow and complex roots raise or change
 the type: each number has bounds, guarded where it enters the graph, and an operation is followed
 only if the bounds exclude all that. Comparisons are followed where the bounds decide them; those of
@@ -21,7 +21,7 @@ from torch.fx import Node
 from ...graph.builder import GraphBuilder
 from ...graph.node_meta import device_of
 from ...guards.guard import InRange, TypeIs
-from ...guards.source import Argument, Source, describe
+from ...guards.source import Source, describe
 from ...spec import TensorSpec
 from ..result import GraphInput, Recipe
 from ..wrap import intercepts
@@ -31,29 +31,39 @@ from .constants import COMPARE, ConstantValue
 if TYPE_CHECKING:
     from .tensor import TensorValue
 
-__all__ = ["FloatValue", "read_number"]
+__all__ = ["EXACT", "FloatValue", "read_number"]
 
 Bounds = tuple[float, float]
 
 _CPU = torch.device("cpu")
 _SCALAR = TensorSpec((), (), torch.float64, _CPU)
 _LARGEST = 2.0**40  # of what is counted in tensors
-_EXACT = 2**53  # integers up to it are floats
+EXACT = 2**53  # integers up to it are floats
 # An argument's bounds: those that hold its value. Zero stays a constant: programs branch on it.
 _ARGUMENT_BOUNDS: tuple[Bounds, ...] = ((1e-30, 1 - 1e-6), (1 - 1e-6, 1e6), (-1e6, -1e-30))
+# Exponents and bases that pow() is replaced for, whose results may differ in the last bit.
+_REPLACED = ((2.0, 3.0, 0.5, -0.5, -1.0, -2.0), (2.0,))
 _POW_ERROR = 1e-12  # relative; libm and the kernels are far better
 
 
 class FloatValue(Value):
-    """A float between `low` and `high`; `node` is its value in the graph, 0-dim float64."""
+    """A float between `low` and `high`; `node` is its value in the graph, 0-dim float64.
 
-    __slots__ = ("high", "live", "low", "node")
+    `exact`: it was made from an int that varies and has to be Python's to the last bit.
+    """
+
+    __slots__ = ("exact", "high", "live", "low", "node")
 
     def __init__(
-        self, node: Node, bounds: Bounds, source: Source | None = None, live: float | None = None
+        self,
+        node: Node,
+        bounds: Bounds,
+        source: Source | None = None,
+        live: float | None = None,
+        exact: bool = False,
     ) -> None:
         super().__init__(source)
-        self.node, self.live = node, live
+        self.node, self.live, self.exact = node, live, exact
         self.low, self.high = bounds
 
     def python_type(self, machine: Machine) -> type:
@@ -71,13 +81,17 @@ class FloatValue(Value):
         if bounds is None:
             return None
         left, right = (other, self) if reflected else (self, other)
+        exact = self.exact or (isinstance(other, FloatValue) and other.exact)
+        if exact and op == "**" and _is_replaced(machine, left, right):
+            self.refuse(machine, "** with another rounding")
         own = self.low, self.high
         made = _result(op, *((bounds, own) if reflected else (own, bounds)))
         if made is None:
             self.refuse(machine, f"{op} that might raise")
         target, full = _NODES[op], op == "/"  # a number by a tensor is reciprocal() * number
         args = [_as_argument(machine, left, full), _as_argument(machine, right, False)]
-        return FloatValue(machine.graph.call(target, args, {}, machine.lines()), made)
+        node = machine.graph.call(target, args, {}, machine.lines())
+        return FloatValue(node, made, exact=exact)
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -109,7 +123,7 @@ class FloatValue(Value):
         if op != "-":
             self.refuse(machine, f"unary {op}")
         node = machine.graph.call(operator.neg, [self.node], {}, machine.lines())
-        return FloatValue(node, (-self.high, -self.low))
+        return FloatValue(node, (-self.high, -self.low), exact=self.exact)
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(torch.Tensor.item, (builder.output(self, self.node),))
@@ -124,10 +138,16 @@ def _bounds_of(machine: Machine, value: Value) -> Bounds | None:
         return value.low, value.high
     if isinstance(value, ConstantValue) and isinstance(value.value, bool | int | float):
         number = value.as_constant(machine)
-        if isinstance(number, int) and abs(number) > _EXACT:
+        if isinstance(number, int) and abs(number) > EXACT:
             value.refuse(machine, "arithmetic with a float")
         return float(number), float(number)
     return None
+
+
+def _is_replaced(machine: Machine, base: Value, exponent: Value) -> bool:
+    if isinstance(exponent, ConstantValue):
+        return exponent.as_constant(machine) in _REPLACED[0]
+    return isinstance(base, ConstantValue) and base.as_constant(machine) in _REPLACED[1]
 
 
 def _as_argument(machine: Machine, value: Value, full: bool) -> Any:
@@ -175,8 +195,8 @@ _ENDS: Mapping[str, Callable[[float, float], float]] = _NODES
 
 @intercepts(float)
 def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
-    """A float argument that differs from call to call becomes an input of the graph."""
-    if not isinstance(source, Argument) or source.name not in (machine.varying or ()):
+    """A float that differs from call to call becomes an input of the graph."""
+    if source not in (machine.varying or ()):
         return None
     bounds = next((b for b in _ARGUMENT_BOUNDS if b[0] <= obj <= b[1]), None)
     if bounds is None:

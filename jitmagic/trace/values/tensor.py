@@ -37,6 +37,8 @@ from ..builtins.torch_rules import DATA_METHODS, REFUSED_METHODS
 from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
+from .counted import call_with_integers
+from .integers import IntValue
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
 from .scaled import call_with_numbers
@@ -346,7 +348,7 @@ def _structure_fields(kind: Any, names: Sequence[str]) -> list[str]:
 
 
 def _is_operand(machine: Machine, other: Value) -> bool:
-    if isinstance(other, TensorValue | FloatValue):
+    if isinstance(other, TensorValue | FloatValue | IntValue):
         return True
     return other.is_constant(machine) and issubclass(
         other.python_type(machine), bool | int | float | complex
@@ -406,8 +408,10 @@ def record(
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     _refuse_detached_inference(graph, name, given)
     try:
-        if any(isinstance(arg, FloatValue) for arg in (*given, *named.values())):
-            result = call_with_numbers(machine, target, given, named)
+        numbers = {type(arg) for arg in (*given, *named.values())} & {FloatValue, IntValue}
+        if numbers:
+            call = call_with_integers if numbers == {IntValue} else call_with_numbers
+            result = call(machine, target, given, named)
             if result is None:
                 what = "a number that is known only when the kernels have run"
                 raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
@@ -445,7 +449,7 @@ def _name(target: Target) -> str:
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
     """As `lower`; numbers that are data stay what they are."""
     value = value.realize(machine)
-    return value if isinstance(value, FloatValue) else lower(machine, value, name)
+    return value if isinstance(value, FloatValue | IntValue) else lower(machine, value, name)
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:
