@@ -17,6 +17,7 @@ from ..api import handle_of, tagged_copy
 from ..errors import UserLine
 from ..frame.handle import Handle
 from ..guards.show import show_guard
+from ..guards.source import describe
 from ..loops.ir import Extern
 from ..records import CompileRecord, Journal
 from ..trace.result import Break, Trace
@@ -81,6 +82,7 @@ class Explanation:
     waiting: int = 0  # backwards that are compiled when they are first used
     trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
     untuned: tuple[str, ...] = ()  # what it did not try, and why
+    numbers: tuple[str, ...] = ()  # Python numbers that change from call to call, in words
 
     @property
     def seconds(self) -> float:
@@ -181,7 +183,17 @@ def describe_journal(
             for graph, tuned in _stages(record, "tune")
             if tuned.reason
         ),
+        numbers=tuple(dict.fromkeys(n for t in traces for n in _numbers(t))),
     )
+
+
+def _numbers(traced: Trace) -> list[str]:
+    return [
+        f"{describe(entry.source)}: {'a float' if entry.spec.dtype.is_floating_point else 'an int'}"
+        ", data of the graph"
+        for entry in traced.inputs
+        if entry.is_number
+    ]
 
 
 def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -37,6 +37,7 @@ def html_report(found: Explanation) -> str:
         *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(found)),
         *(f"<div class='why'>{escape(note)}</div>" for note in notes(found)),
         _details("guards", found.guards),
+        _details("numbers that change from call to call", found.numbers),
         _kernels(found),
         _details("ATen calls left whole", [f"{op}  ({why})" for op, why in found.externs]),
         _details("fusion decisions", found.decisions),

@@ -104,6 +104,7 @@ def rich_report(found: Explanation) -> RenderableType:
     if found.guards:
         parts.append(Text(f"\nguards ({len(found.guards)})", style="bold"))
         parts.extend(Text(f"  {guard}") for guard in found.guards)
+    parts.extend(Text(f"  {number}") for number in found.numbers)
     if found.kernels:
         parts.append(_kernel_table(found))
     parts.extend(Text(f"  left whole: {op}  ({why})") for op, why in found.externs)

@@ -111,6 +111,8 @@ def _arithmetic(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | 
     if not _is_pair(args, kwargs):
         return None
     tensor = _tensor_of(args)
+    if call.name == "sub" and _dtype(tensor) is torch.bool:
+        return None  # raises
     if call.name == "mul" and _dtype(tensor) in _NARROW:
         return _wide(call, tensor, args)
     return _plain(call, args, _common(tensor), _FLOATS + _INTEGERS)
@@ -231,8 +233,10 @@ def _clamp(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 
 
 def _limit(call: _Call, value: Any, dtype: torch.dtype) -> Node | None:
+    """As a tensor; one that is zero gives zeros of another sign than a number does."""
     if isinstance(value, IntValue):
-        return call.number(value, dtype)
+        signed = dtype in _INTEGERS or value.range.excludes_zero
+        return call.number(value, dtype) if signed else None
     if type(value) is not int or (dtype in _INTEGERS and not _holds(dtype, value)):
         return None
     return call.node(torch.full, (), value, dtype=dtype)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,7 @@ from ..result import GraphInput, Recipe
 from ..wrap import intercepts
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import COMPARE, ConstantValue
-from .numbers import EXACT, FloatValue
+from .numbers import EXACT, FloatValue, is_unlike_numbers
 
 __all__ = ["IntValue"]
 
@@ -152,21 +152,19 @@ class IntValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        bounds = _limits(machine, other)
-        if bounds is None:
-            return None
-        if self.range.high < bounds[0]:
-            return machine.constant(COMPARE[op](0, 1))
-        if self.range.low > bounds[1]:
-            return machine.constant(COMPARE[op](1, 0))
-        if self.live is None or bounds[0] != bounds[1]:
+        """Decided by the bounds, or for an argument of the program by the side on which it lies."""
+        limits = _limits(machine, other)
+        if limits is None:
+            return None if is_unlike_numbers(machine, other) else self.refuse(machine, op)
+        for low, high in _SIDES[op](*limits):
+            if low <= self.range.low and self.range.high <= high:
+                break
+            if limits[0] == limits[1] and self.live is not None and low <= self.live <= high:
+                self._narrow(machine, low, high)
+                break
+        else:
             self.refuse(machine, f"comparison {op}")
-        limit = bounds[0]
-        if self.live <= limit:
-            self._narrow(machine, -_LARGEST, _side(limit, self.live == limit, math.floor, -1))
-        if self.live >= limit:
-            self._narrow(machine, _side(limit, self.live == limit, math.ceil, 1), _LARGEST)
-        return machine.constant(COMPARE[op](self.live, limit))
+        return machine.constant(COMPARE[op](self.range.low, limits[0]))
 
     # -- the rest --------------------------------------------------------------------------------
 
@@ -187,10 +185,25 @@ class IntValue(Value):
         return "int computed from one that varies" if self.source is None else "int that varies"
 
 
-def _side(limit: float, equal: bool, rounded: Callable[[float], int], step: int) -> int:
-    """The int next to a limit on the side where the live value lies; the limit if it lies there."""
-    nearest = rounded(limit)
-    return nearest if equal or nearest != limit else nearest + step
+def _at_least(first: float, last: float) -> Sequence[_Range]:
+    return _Range(-_LARGEST, math.ceil(first) - 1), _Range(math.ceil(last), _LARGEST)
+
+
+def _more_than(first: float, last: float) -> Sequence[_Range]:
+    return _Range(-_LARGEST, math.floor(first)), _Range(math.floor(last) + 1, _LARGEST)
+
+
+def _equal_to(first: float, last: float) -> Sequence[_Range]:
+    """Less, more, or just that."""
+    less, more = _at_least(first, last)[0], _more_than(first, last)[1]
+    return less, more, _Range(math.ceil(last), math.floor(first))
+
+
+# The ints for which a comparison with what lies between two limits has one answer.
+_SIDES: Mapping[str, Callable[[float, float], Sequence[_Range]]] = {
+    "<": _at_least, ">=": _at_least, ">": _more_than, "<=": _more_than,
+    "==": _equal_to, "!=": _equal_to,
+}  # fmt: skip
 
 
 class _Operand(NamedTuple):

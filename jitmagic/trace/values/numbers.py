@@ -31,7 +31,7 @@ from .constants import COMPARE, ConstantValue
 if TYPE_CHECKING:
     from .tensor import TensorValue
 
-__all__ = ["EXACT", "FloatValue", "read_number"]
+__all__ = ["EXACT", "FloatValue", "is_unlike_numbers", "read_number"]
 
 Bounds = tuple[float, float]
 
@@ -43,6 +43,7 @@ EXACT = 2**53  # integers up to it are floats
 _ARGUMENT_BOUNDS: tuple[Bounds, ...] = ((1e-30, 1 - 1e-6), (1 - 1e-6, 1e6), (-1e6, -1e-30))
 # Exponents and bases that pow() is replaced for, whose results may differ in the last bit.
 _REPLACED = ((2.0, 3.0, 0.5, -0.5, -1.0, -2.0), (2.0,))
+_UNLIKE = (type(None), str, bytes, tuple, list, dict, set, frozenset, torch.dtype, torch.device)
 _POW_ERROR = 1e-12  # relative; libm and the kernels are far better
 
 
@@ -98,7 +99,7 @@ class FloatValue(Value):
     ) -> Value | None:
         bounds = _bounds_of(machine, other)
         if bounds is None:
-            return None
+            return None if is_unlike_numbers(machine, other) else self.refuse(machine, op)
         low, high = bounds
         if self.high < low:
             return machine.constant(COMPARE[op](0, 1))
@@ -130,6 +131,15 @@ class FloatValue(Value):
 
     def describe(self) -> str:
         return "number from a tensor" if self.source is None else "float that varies"
+
+
+def is_unlike_numbers(machine: Machine, other: Value) -> bool:
+    """Whether no number equals it, or it is a number that varies or a tensor: those are asked next.
+
+    Classes that derive from numbers or compare as they like may equal one.
+    """
+    kind = other.python_type(machine)
+    return kind in _UNLIKE or kind in (float, int) or issubclass(kind, torch.Tensor)
 
 
 def _bounds_of(machine: Machine, value: Value) -> Bounds | None:
