@@ -158,29 +158,42 @@ def _no_graph() -> tuple[Any, ...]:
 
 def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     """The user's own code is not cut in two for the sake of numbers that vary: those used in a way
-    that only a constant allows are constants.
+    that only a constant allows are constants. Python computes with numbers alone faster than a
+    graph.
     """
     varying = handle.varying(snapshot)
     traced = trace(snapshot, handle.options, stop, varying)
-    if handle.library is not None or not varying or not isinstance(traced.exit, Break):
+    if handle.library is not None or not varying:
+        return traced
+    if not isinstance(traced.exit, Break) and not _is_of_numbers(traced):
         return traced
     plain = trace(snapshot, handle.options, stop)
-    if _ends_like(traced, plain):
+    if _is_as_good(traced, plain):
         return traced
     kept: frozenset[Source] = frozenset()
     best = plain
     for one in sorted(varying, key=repr) if 1 < len(varying) <= _MOST_NUMBERS else ():
         tried = trace(snapshot, handle.options, stop, kept | {one})
-        if _ends_like(tried, plain):
+        if _is_as_good(tried, plain):
             kept, best = kept | {one}, tried
     return best
 
 
-def _ends_like(traced: Trace, plain: Trace) -> bool:
-    """Whether a trace goes as far as the one without numbers that vary."""
+def _is_as_good(traced: Trace, plain: Trace) -> bool:
+    """Whether a trace with numbers that vary goes as far as the one without, and has tensors."""
+    if _is_of_numbers(traced):
+        return False
     if not isinstance(traced.exit, Break):
         return True
     return isinstance(plain.exit, Break) and plain.exit.where == traced.exit.where
+
+
+def _is_of_numbers(traced: Trace) -> bool:
+    """Whether all that the graph computes is made from Python numbers and is one."""
+    if not all(entry.is_number for entry in traced.inputs):
+        return False
+    nodes = (node for node in traced.graph.graph.nodes if node.op != "output")
+    return all(node.meta["val"].dim() == 0 for node in nodes if "val" in node.meta)
 
 
 def compile_graph(

@@ -322,6 +322,23 @@ def test_the_call_happens_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "a < b & c\n"
 
 
+@pytest.mark.parametrize("view", [str, Explanation._repr_html_], ids=["text", "html"])
+def test_numbers_that_are_data_are_named(view: Any) -> None:
+    @jitmagic.jit
+    def program(x: Tensor, epoch: int, rate: float) -> Tensor:
+        return x * epoch * rate
+
+    for epoch in (3, 4, 5):
+        program(torch.ones(3), epoch, epoch / 8)
+    told = view(explanation_of(program)).replace("&lt;", "<")
+    for line in (
+        "1 <= epoch <= 1023",
+        "epoch: an int, data of the graph",
+        "rate: a float, data of the graph",
+    ):
+        assert line in told
+
+
 def test_recompiles_add_up() -> None:
     run = jitmagic.jit(whole)
     for n in (2, 3):

@@ -22,6 +22,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.autocast",
     "jitmagic.trace.builtins.torch_calls",
     "jitmagic.trace.values.contexts",
+    "jitmagic.trace.values.integers",
     "jitmagic.trace.values.nn_module",
     "jitmagic.trace.values.numbers",
     "jitmagic.trace.values.tensor_inputs",

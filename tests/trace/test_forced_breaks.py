@@ -64,7 +64,9 @@ def test_break_anywhere(
     for step in candidates[:: max(1, len(candidates) // TRIES)]:
         pending = [Stop(step, UserGraphBreak.of())]
 
-        def traced(snapshot: FrameSnapshot, options: Options, stop: None, varying: None) -> Trace:
+        def traced(
+            snapshot: FrameSnapshot, options: Options, stop: None, varying: Any = None
+        ) -> Trace:
             return trace(snapshot, options, pending.pop() if pending else stop, varying)
 
         monkeypatch.setattr(pipeline, "trace", traced)

@@ -207,6 +207,7 @@ class Value:
     """One Python object of the traced program. The defaults say: not followed (a graph break)."""
 
     __slots__ = ("source",)
+    varies: ClassVar[bool] = False  # a number of any value: which object it is nobody knows
     by_identity: ClassVar[bool] = False  # guarded by IdentityIs: functions, classes, modules
 
     def __init__(self, source: Source | None = None) -> None:

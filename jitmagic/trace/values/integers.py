@@ -55,6 +55,7 @@ class IntValue(Value):
     """An int between `low` and `high`; `node` is its value in the graph, 0-dim int64."""
 
     __slots__ = ("live", "node", "range")
+    varies = True
 
     def __init__(
         self, node: Node, bounds: _Range, source: Source | None = None, live: int | None = None

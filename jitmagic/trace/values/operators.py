@@ -13,7 +13,6 @@ from ...guards.guard import DifferentObject
 from ..breaks import GraphBreak, TooManyInstructions
 from .base import Machine, Value
 from .constants import ConstantValue
-from .integers import IntValue
 
 __all__ = [
     "binary",
@@ -99,9 +98,9 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
         return True
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return _same_atoms(machine, left, right)
-    if isinstance(left, IntValue) or isinstance(right, IntValue):
+    if left.varies or right.varies:
         if left.python_type(machine) is right.python_type(machine):
-            left.refuse(machine, "`is` between ints")
+            left.refuse(machine, "`is` between numbers")
         return False
     if left.source and right.source and not left.by_identity and not right.by_identity:
         machine.guard(DifferentObject(left.source, right.source))
