@@ -204,7 +204,7 @@ PROGRAMS = [
     case("lstm cell", Unrolled, (1, 0, 7), (r(2, 3, 4, grad=True),)),
     case("resnet block", Residual, (1, 0, 3), (r(2, 4, 8, 8, grad=True),)),
     case("autoencoder", Autoencoder, (1, 0, 5), (r(4, 10),)),
-    case("experts", Experts, (8, 9, 19), (r(6, 8, grad=True),)),
+    case("experts", Experts, (7, 8, 18), (r(6, 8, grad=True),)),
     case("encoder", encoder, (1, 0, 11), (r(2, 5, 16, grad=True),)),
     case("rotary", lambda: rotary, (1, 0, 2), (r(2, 6, 8, grad=True),)),
     case("power iteration", lambda: power_iteration, (1, 0, 2), (square(6),)),

@@ -51,7 +51,7 @@ def program(*calls: Callable[[], tuple[Any, ...]], **stated: Any) -> Callable[[A
 # -- breaks in loops -----------------------------------------------------------------------------
 
 
-@program(lambda: (r(4, grad=True),), graphs=5, breaks=5, kernels=5)
+@program(lambda: (r(4, grad=True),), graphs=4, breaks=4, kernels=4)
 def print_in_for(x):
     for i in range(4):
         x = x * 1.5 + i
