@@ -74,9 +74,9 @@ def _seam(nodes: Sequence[Node], result: Node) -> range:
     """The places behind which the graph may be cut: the result is made, and nothing is that other
     results are computed from it by. Empty where nobody can tell one graph from two.
     """
-    others = {node for node in _results(nodes) if node is not result and _differentiable(node)}
     if result.op == "placeholder" or not _differentiable(result):
         return range(0)
+    others = {node for node in _results(nodes) if node is not result and _differentiable(node)}
     behind = {result}
     for node in nodes:
         if _differentiable(node) and not behind.isdisjoint(node.all_input_nodes):
