@@ -100,6 +100,7 @@ def test_a_big_input_that_eager_frees_is_kept_from_the_second_time_on():
         return made, ref
 
     made, ref = run()
+    gc.collect()  # a compile on CPython 3.12 leaves a cycle
     assert ref() is None
     with pytest.raises(DoubleBackward, match=r"8\.4 MB.*not kept(.|\n)*run it again"):
         grad(made.sum(), x, create_graph=True)
