@@ -13,7 +13,7 @@ lets the progress line speak. A stage that fails makes the frame run as eager, v
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -158,42 +158,36 @@ def _no_graph() -> tuple[Any, ...]:
 
 def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     """The user's own code is not cut in two for the sake of numbers that vary: those used in a way
-    that only a constant allows are constants. Python computes with numbers alone faster than a
-    graph.
+    that only a constant allows are constants. Bounds are wide where the frame can do with that.
     """
     varying = handle.varying(snapshot)
-    traced = trace(snapshot, handle.options, stop, varying)
     if handle.library is not None or not varying:
-        return traced
-    if not isinstance(traced.exit, Break) and not _is_of_numbers(traced):
-        return traced
-    plain = trace(snapshot, handle.options, stop)
-    if _is_as_good(traced, plain):
-        return traced
+        return trace(snapshot, handle.options, stop, varying)
+
+    def tried(numbers: frozenset[Source]) -> Iterator[Trace]:
+        for wide in (True, False):
+            yield trace(snapshot, handle.options, stop, numbers, wide)
+
+    whole = next((one for one in tried(varying) if not isinstance(one.exit, Break)), None)
+    if whole is not None:
+        return whole
+    best = plain = trace(snapshot, handle.options, stop)
     kept: frozenset[Source] = frozenset()
-    best = plain
-    for one in sorted(varying, key=repr) if 1 < len(varying) <= _MOST_NUMBERS else ():
-        tried = trace(snapshot, handle.options, stop, kept | {one})
-        if _is_as_good(tried, plain):
-            kept, best = kept | {one}, tried
+    singles = sorted(varying, key=repr) if 1 < len(varying) <= _MOST_NUMBERS else ()
+    for more in (varying, *(frozenset({one}) for one in singles)):
+        good = next((one for one in tried(kept | more) if _is_as_good(one, plain)), None)
+        if good is not None:
+            kept, best = kept | more, good
+        if kept == varying:
+            break
     return best
 
 
 def _is_as_good(traced: Trace, plain: Trace) -> bool:
-    """Whether a trace with numbers that vary goes as far as the one without, and has tensors."""
-    if _is_of_numbers(traced):
-        return False
+    """Whether a trace with numbers that vary goes as far as the one without."""
     if not isinstance(traced.exit, Break):
         return True
     return isinstance(plain.exit, Break) and plain.exit.where == traced.exit.where
-
-
-def _is_of_numbers(traced: Trace) -> bool:
-    """Whether all that the graph computes is made from Python numbers and is one."""
-    if not all(entry.is_number for entry in traced.inputs):
-        return False
-    nodes = (node for node in traced.graph.graph.nodes if node.op != "output")
-    return all(node.meta["val"].dim() == 0 for node in nodes if "val" in node.meta)
 
 
 def compile_graph(

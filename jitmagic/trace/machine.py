@@ -89,16 +89,18 @@ def trace(
     options: Options,
     stop: Stop | None = None,
     varying: frozenset[Source] | None = None,
+    wide: bool = False,
 ) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
     floats and ints that are inputs of the graph; if it is not None, numbers read from tensors may
-    be part of the graph too (values/numbers.py, values/integers.py).
+    be part of the graph too (values/numbers.py, values/integers.py). `wide`: of the floats nothing
+    is known, not even a sign; less can be done with them.
     """
     programs: dict[CodeType, Program] = {}
     while True:
-        machine = Machine(snapshot, options, stop, programs, varying)
+        machine = Machine(snapshot, options, stop, programs, varying, wide)
         try:
             return machine.run()
         except _Restart as restart:
@@ -121,9 +123,10 @@ class Machine:
         stop: Stop | None,
         programs: dict[CodeType, Program],
         varying: frozenset[Source] | None = None,
+        wide: bool = False,
     ) -> None:
         self.options = options
-        self.varying = varying
+        self.varying, self.wide = varying, wide
         self.snapshot = snapshot
         self.effects = EffectLog()
         self.entry_state = read_state()

@@ -435,15 +435,32 @@ def test_across_a_graph_break() -> None:
     assert variants(compiled) == "ccdd"
 
 
-def test_python_computes_with_numbers_alone() -> None:
+def test_numbers_alone_do_not_use_up_the_limit() -> None:
     def program(i: int, rate: float) -> tuple[int, float]:
         return i * 3 - 7, rate * 0.9
 
     compiled = jitmagic.jit(program)
-    for i in (5, 4, 7):
-        assert compiled(i, i / 3) == program(i, i / 3)
-    assert variants(compiled) == "ccc"
-    assert not any(entry.is_number for t in traces(compiled) for entry in t.inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RecompileWarning)
+        for i in (5, 4, 7, 9, 12, 31, 2, 8, 99, 100, 101):
+            for rate in (i / 3, -i / 7, 1 / i, 0.0):
+                assert compiled(i, rate) == program(i, rate)
+
+
+def test_sums_carried_over_breaks_do_not_use_up_the_limit() -> None:
+    def program(rows: Tensor, count: int) -> float:
+        total = 0.0
+        for i in range(count):
+            total += rows[i].double().sum().item() * 2
+            print(end="")
+        return total
+
+    compiled = jitmagic.jit(program)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RecompileWarning)
+        for n in range(16):
+            rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(n))
+            assert compiled(rows, 4) == pytest.approx(program(rows, 4), rel=1e-12)
 
 
 def test_other_types_and_sizes_fit_no_variant_of_an_int() -> None:

@@ -128,6 +128,7 @@ class Machine(Protocol):
     options: Options
     graph: Any  # a GraphBuilder and whatever the tensors need of it
     varying: frozenset[Source] | None  # numbers that are data; None: none is (values/numbers.py)
+    wide: bool  # of floats that are data nothing is known
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 
     @property

@@ -40,6 +40,7 @@ _SCALAR = TensorSpec((), (), torch.float64, _CPU)
 _LARGEST = 2.0**40  # of what is counted in tensors
 EXACT = 2**53  # integers up to it are floats
 # An argument's bounds: those that hold its value. Zero stays a constant: programs branch on it.
+_WIDE: Bounds = (-1e6, 1e6)
 _ARGUMENT_BOUNDS: tuple[Bounds, ...] = ((1e-30, 1 - 1e-6), (1 - 1e-6, 1e6), (-1e6, -1e-30))
 # Exponents and bases that pow() is replaced for, whose results may differ in the last bit.
 _REPLACED = ((2.0, 3.0, 0.5, -0.5, -1.0, -2.0), (2.0,))
@@ -208,7 +209,8 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
     """A float that differs from call to call becomes an input of the graph."""
     if source not in (machine.varying or ()):
         return None
-    bounds = next((b for b in _ARGUMENT_BOUNDS if b[0] <= obj <= b[1]), None)
+    possible = (_WIDE,) if machine.wide else _ARGUMENT_BOUNDS
+    bounds = next((b for b in possible if b[0] <= obj <= b[1]), None)
     if bounds is None:
         return None
     machine.guard(TypeIs(source, float), InRange(source, *bounds))
