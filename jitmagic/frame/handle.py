@@ -210,6 +210,11 @@ class Handle:
         return isinstance(source, Argument) or bool(entry.notes.instance == instance)
 
     @property
+    def label(self) -> str:
+        """What the user calls it: a method with its class."""
+        return self.original.code.co_qualname.rpartition("<locals>.")[2]
+
+    @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
         """File, first line number and lines of the original; none where the source is unknown."""
         return source_lines(self.original.code)
@@ -252,7 +257,7 @@ class Handle:
         if isinstance(made, Entry) and not made.check(values):
             which = _which(record, snapshot)
             made = Skip(f"its guards do not hold for the call they were made from{which}")
-            warn(f"{self.name} runs as eager: {made.reason}")
+            warn(f"{self.label} runs as eager: {made.reason}")
         if isinstance(made, Skip):
             record.outcome = f"eager: {made.reason}"
             self._give_up(record.outcome)
@@ -272,7 +277,7 @@ class Handle:
             raise
         except Exception as error:  # a stage failed: the user's call still has a right answer
             failure = f"{type(error).__name__}: {error}"
-            _warn_failed(self.name, failure)
+            _warn_failed(self.label, failure)
             return Skip(f"compiling it failed with {failure}")
         except BaseException:  # Ctrl-C: the next call starts over
             record.outcome = "failed: interrupted"
@@ -293,7 +298,7 @@ class Handle:
             self.dispatcher.remove(entry)
         reason = f"eager: its compiled graph raised {type(error).__name__}: {error}"
         self._give_up(reason)
-        warn(f"{self.name} runs as {reason}")
+        warn(f"{self.label} runs as {reason}")
         return result
 
     # ----------------------------------------------------------------------------------- the ledger
@@ -327,7 +332,7 @@ class Handle:
         entries = self.dispatcher.entries
         difference = self.why_missed(values)
         warn(
-            f"{self.name} was compiled {len(entries) + self._wasted} times and the call fits none "
+            f"{self.label} was compiled {len(entries) + self._wasted} times and the call fits none "
             f"of the variants; calls like it run as eager from now on\n"
             f"  first difference: {difference[0] if difference else 'a guarded object is gone'}\n"
             f"  hint: make what varies an argument that is a tensor, or raise "
