@@ -60,7 +60,7 @@ def print_in_for(x):
     return x
 
 
-@program(lambda: (r(5).abs() + 1,), lambda: (r(5).abs() * 3 + 1,), graphs=4, breaks=4, kernels=4)
+@program(lambda: (r(5).abs() + 1,), lambda: (r(5).abs() * 3 + 1,), graphs=5, breaks=4, kernels=5)
 def while_with_item(x):
     rounds = 0
     while x.sum().item() > 1.0:

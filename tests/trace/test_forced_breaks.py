@@ -64,10 +64,8 @@ def test_break_anywhere(
     for step in candidates[:: max(1, len(candidates) // TRIES)]:
         pending = [Stop(step, UserGraphBreak.of())]
 
-        def traced(
-            snapshot: FrameSnapshot, options: Options, stop: None, varying: Any = None
-        ) -> Trace:
-            return trace(snapshot, options, pending.pop() if pending else stop, varying)
+        def traced(snapshot: FrameSnapshot, options: Options, stop: None, *numbers: Any) -> Trace:
+            return trace(snapshot, options, pending.pop() if pending else stop, *numbers)
 
         monkeypatch.setattr(pipeline, "trace", traced)
         wanted_args, args = make(), make()
