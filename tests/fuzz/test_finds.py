@@ -453,3 +453,9 @@ def part_of_a_result_that_was_filled_since(x):
 @find("torch.tensor([3, 9, 200, 255], dtype=torch.uint8)")
 def unsigned_numbers_shifted_out_of_themselves(x):
     return torch.bitwise_right_shift(x, x), x >> 8, x >> 7
+
+
+@find("torch.tensor([-0.0, 0.0, -1.0, 1.0, float('nan')] * 7)")
+def zeros_below_zero_that_stay_within_bounds(x):
+    bounded = x.clamp(0), x.clamp(min=0.0), x.clamp(max=0.0), x.clamp(0.0, 1.0), F.relu6(x)
+    return [torch.copysign(torch.ones_like(x), one) for one in bounded]

@@ -395,18 +395,18 @@ def masked_fill(x: Value, mask: Value, value: Value) -> Value:
 
 @pointwise("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
 def clamp(x: Value, low: Value | None, high: Value | None) -> Value:
-    x = x if low is None else compute("maximum", x, low)
-    return x if high is None else compute("minimum", x, high)
+    x = x if low is None else clamp_min(x, low)
+    return x if high is None else clamp_max(x, high)
 
 
 @pointwise("clamp_min.default", "clamp_min.Tensor")
 def clamp_min(x: Value, low: Value) -> Value:
-    return compute("maximum", x, low)
+    return compute("maximum", low, x)  # of equals the second: -0.0 stays what it is
 
 
 @pointwise("clamp_max.default", "clamp_max.Tensor")
 def clamp_max(x: Value, high: Value) -> Value:
-    return compute("minimum", x, high)
+    return compute("minimum", high, x)
 
 
 @pointwise("nan_to_num.default", operands=1)
