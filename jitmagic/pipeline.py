@@ -13,7 +13,7 @@ lets the progress line speak. A stage that fails makes the frame run as eager, v
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -168,19 +168,23 @@ def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
         for wide in (True, False):
             yield trace(snapshot, handle.options, stop, numbers, wide)
 
-    whole = next((one for one in tried(varying) if not isinstance(one.exit, Break)), None)
-    if whole is not None:
-        return whole
+    found = []
+    for one in tried(varying):
+        if not isinstance(one.exit, Break):
+            return one
+        found.append(one)
     best = plain = trace(snapshot, handle.options, stop)
+    if (good := _first_as_good(found, plain)) is not None:
+        return good
     kept: frozenset[Source] = frozenset()
-    singles = sorted(varying, key=repr) if 1 < len(varying) <= _MOST_NUMBERS else ()
-    for more in (varying, *(frozenset({one}) for one in singles)):
-        good = next((one for one in tried(kept | more) if _is_as_good(one, plain)), None)
-        if good is not None:
-            kept, best = kept | more, good
-        if kept == varying:
-            break
+    for number in sorted(varying, key=repr) if 1 < len(varying) <= _MOST_NUMBERS else ():
+        if (good := _first_as_good(tried(kept | {number}), plain)) is not None:
+            kept, best = kept | {number}, good
     return best
+
+
+def _first_as_good(traces: Iterable[Trace], plain: Trace) -> Trace | None:
+    return next((one for one in traces if _is_as_good(one, plain)), None)
 
 
 def _is_as_good(traced: Trace, plain: Trace) -> bool:

@@ -22,7 +22,7 @@ from ..graph.pointwise import is_pointwise, is_transcendental
 from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec
 from .mincut import INFINITE, FlowNetwork
-from .nodes import alias_root, is_random, is_view, module_of
+from .nodes import alias_root, ancestors, is_random, is_view, module_of
 from .result import Joint, Partition
 
 __all__ = ["partition"]
@@ -96,8 +96,8 @@ class _Parts:
         effects = [node for node in nodes if is_random(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
         effects += [n for n in nodes if not n.users and n not in backward and may_raise_on_data(n)]
-        forward = _ancestors((*results, *effects))
-        reached = _ancestors(gradients)
+        forward = ancestors((*results, *effects))
+        reached = ancestors(gradients)
         needed = [n for n in nodes if n in reached and n not in backward]
         return _Parts(
             nodes,
@@ -117,17 +117,6 @@ def _fed_by(nodes: list[Node], tangents: list[Node]) -> set[Node]:
     for node in nodes:
         if node.op != "output" and not found.isdisjoint(node.all_input_nodes):
             found.add(node)
-    return found
-
-
-def _ancestors(roots: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
     return found
 
 
@@ -290,7 +279,7 @@ def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
 
 def _forward_graph(parts: _Parts, between: list[Node]) -> Graph:
     graph, env = Graph(), dict[Node, Node]()
-    wanted = parts.forward | _ancestors(between)
+    wanted = parts.forward | ancestors(between)
     for node in parts.nodes:
         if node in wanted or node in parts.inputs:
             _copy(graph, node, env)

@@ -26,7 +26,7 @@ from ..errors import DoubleBackward
 from ..graph.autocast import Autocast, autocast_as, read_autocast
 from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec
-from .nodes import is_random
+from .nodes import ancestors, is_random
 from .result import Partition, Result, ViewOf
 
 __all__ = ["Replay", "ReplayInput", "drawn_from", "replay_inputs"]
@@ -57,7 +57,7 @@ def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
     if partition.backward is None:
         return ()
     holders = _placeholders(partition.forward)
-    needed = _behind(_roots(partition))
+    needed = ancestors(_roots(partition))
     saved = partition.saved_inputs
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
     written = [i for i in apart if i in partition.mutated_inputs]
@@ -246,17 +246,6 @@ def _looked_at(node: Node) -> list[Node]:
     """Indices where there are any: else the numbers themselves can be what it refuses."""
     given = node.all_input_nodes
     return [n for n in given if not _first_spec(n).dtype.is_floating_point] or given
-
-
-def _behind(roots: Iterable[Node]) -> set[Node]:
-    found: set[Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return found
 
 
 def _stand_in(spec: TensorSpec) -> torch.Tensor:

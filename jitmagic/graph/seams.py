@@ -175,8 +175,9 @@ def _assemble(nodes: Sequence[Node], number: dict[Node, int]) -> Stages:
     stages = []
     for stage, inputs in enumerate(read):
         later = {node for other in read[stage + 1 :] for node in other} | set(results)
-        made = [node for node in nodes if number.get(node) == stage and node in later]
-        graph = _piece(inputs, [node for node in nodes if number.get(node) == stage], made)
+        body = [node for node in nodes if number.get(node) == stage]
+        made = [node for node in body if node in later]
+        graph = _piece(inputs, body, made)
         spent = [held[node] for node in inputs if node not in later and node.op != "placeholder"]
         stages.append(Stage(graph, tuple(held[node] for node in inputs), len(made), tuple(spent)))
         for node in made:
