@@ -7,6 +7,7 @@ import operator
 import pytest
 import torch
 
+import jitmagic
 from jitmagic.autograd.decompose import TABLE
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.shell import interpreted
@@ -182,3 +183,19 @@ def test_convolution_layouts(groups, kernel, transposed, formats):
         back, aten.convolution_backward.default(eager, image, weight, *tail), strict=True
     ):
         assert (a.shape, a.stride()) == (e.shape, e.stride())
+
+
+@pytest.mark.parametrize("op", [torch.tanh, torch.sigmoid])
+def test_gradients_of_complex_numbers_take_the_conjugate(op):
+    """The rules for real numbers are not asked: 1 - y * y would be the derivative."""
+
+    def gradient(function, x):
+        leaf = x.clone().requires_grad_()
+        function(leaf).backward(torch.full_like(x, 1 - 2j))
+        return leaf.grad
+
+    x = torch.complex(data(5), data(5, 1)[:, 0])
+    made, eager = gradient(jitmagic.jit(lambda x: op(x)), x), gradient(op, x)
+    assert torch.equal(made, eager)
+    exact = gradient(op, x.to(torch.complex128))
+    torch.testing.assert_close(made.to(torch.complex128), exact, rtol=1e-5, atol=1e-6)

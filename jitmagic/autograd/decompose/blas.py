@@ -26,7 +26,7 @@ def _cuts_scalars(a: Sym) -> bool:
     return not (a.dtype.is_floating_point or a.dtype.is_complex)
 
 
-@rule(aten.baddbmm.default)
+@rule(aten.baddbmm.default, complex_too=True)
 def _baddbmm(
     r: Recorder, x: Sym, a: Sym, b: Sym, *, beta: float = 1, alpha: float = 1
 ) -> Sym | None:
@@ -35,7 +35,7 @@ def _baddbmm(
     return _blended(x, a.one(aten.bmm.default, b), beta, alpha)
 
 
-@rule(aten.addmv.default)
+@rule(aten.addmv.default, complex_too=True)
 def _addmv(
     r: Recorder, x: Sym, matrix: Sym, vector: Sym, *, beta: float = 1, alpha: float = 1
 ) -> Sym | None:
@@ -44,6 +44,6 @@ def _addmv(
     return _blended(x, matrix.one(aten.mv.default, vector), beta, alpha)
 
 
-@rule(aten.addr.default, opmath=True)
+@rule(aten.addr.default, opmath=True, complex_too=True)
 def _addr(r: Recorder, x: Sym, a: Sym, b: Sym, *, beta: float = 1, alpha: float = 1) -> Sym:
     return _blended(x, a.unsqueeze(1) * b.unsqueeze(0), beta, alpha)

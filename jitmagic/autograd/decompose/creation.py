@@ -25,17 +25,17 @@ def _number_dtype(value: Any) -> torch.dtype:
     return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
 
 
-@rule(aten.zeros.default, aten._efficientzerotensor.default)
+@rule(aten.zeros.default, aten._efficientzerotensor.default, complex_too=True)
 def _zeros(r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Sym:
     return r.full(tuple(size), 0, dtype or torch.get_default_dtype(), _device(device))
 
 
-@rule(aten.ones.default)
+@rule(aten.ones.default, complex_too=True)
 def _ones(r: Recorder, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Sym:
     return r.full(tuple(size), 1, dtype or torch.get_default_dtype(), _device(device))
 
 
-@rule(aten.full.default)
+@rule(aten.full.default, complex_too=True)
 def _full(
     r: Recorder, size: list[int], value: Any, *, dtype: Any = None, device: Any = None, **_: Any
 ) -> Sym | None:
@@ -44,7 +44,7 @@ def _full(
     return r.full(tuple(size), value, dtype or _number_dtype(value), _device(device))
 
 
-@rule(aten.scalar_tensor.default)
+@rule(aten.scalar_tensor.default, complex_too=True)
 def _scalar_tensor(
     r: Recorder, value: Any, *, dtype: Any = None, device: Any = None, **_: Any
 ) -> Sym:
@@ -58,7 +58,7 @@ def _filled(r: Recorder, x: Sym, value: Any, dtype: Any, device: Any, memory_for
     return r.restride(made, like.meta.stride())
 
 
-@rule(aten.zeros_like.default)
+@rule(aten.zeros_like.default, complex_too=True)
 def _zeros_like(
     r: Recorder,
     x: Sym,
@@ -71,7 +71,7 @@ def _zeros_like(
     return _filled(r, x, 0, dtype, device, memory_format)
 
 
-@rule(aten.ones_like.default)
+@rule(aten.ones_like.default, complex_too=True)
 def _ones_like(
     r: Recorder,
     x: Sym,
@@ -84,7 +84,7 @@ def _ones_like(
     return _filled(r, x, 1, dtype, device, memory_format)
 
 
-@rule(aten.full_like.default)
+@rule(aten.full_like.default, complex_too=True)
 def _full_like(
     r: Recorder,
     x: Sym,
@@ -98,21 +98,21 @@ def _full_like(
     return _filled(r, x, value, dtype, device, memory_format)
 
 
-@rule(aten.new_zeros.default)
+@rule(aten.new_zeros.default, complex_too=True)
 def _new_zeros(
     r: Recorder, x: Sym, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
 ) -> Sym:
     return r.full(tuple(size), 0, dtype or x.dtype, _device(device, x.device))
 
 
-@rule(aten.new_ones.default)
+@rule(aten.new_ones.default, complex_too=True)
 def _new_ones(
     r: Recorder, x: Sym, size: list[int], *, dtype: Any = None, device: Any = None, **_: Any
 ) -> Sym:
     return r.full(tuple(size), 1, dtype or x.dtype, _device(device, x.device))
 
 
-@rule(aten.new_full.default)
+@rule(aten.new_full.default, complex_too=True)
 def _new_full(
     r: Recorder,
     x: Sym,
@@ -126,7 +126,7 @@ def _new_full(
     return r.full(tuple(size), value, dtype or x.dtype, _device(device, x.device))
 
 
-@rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
+@rule(aten.arange.default, aten.arange.start, aten.arange.start_step, complex_too=True)
 def _arange(r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
     if dtype is None:
@@ -150,11 +150,11 @@ def _gap(r: Recorder, x: Sym) -> Sym:
     return r.arange(columns, torch.int64, x.device).unsqueeze(0) - down
 
 
-@rule(aten.triu.default)
+@rule(aten.triu.default, complex_too=True)
 def _triu(r: Recorder, x: Sym, diagonal: int = 0) -> Sym:
     return r.where(_gap(r, x) >= diagonal, x, 0)
 
 
-@rule(aten.tril.default)
+@rule(aten.tril.default, complex_too=True)
 def _tril(r: Recorder, x: Sym, diagonal: int = 0) -> Sym:
     return r.where(_gap(r, x) <= diagonal, x, 0)

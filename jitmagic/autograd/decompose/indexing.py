@@ -15,13 +15,13 @@ __all__: list[str] = []
 aten = torch.ops.aten
 
 
-@rule(aten.stack.default)
+@rule(aten.stack.default, complex_too=True)
 def _stack(r: Recorder, tensors: list[Sym], dim: int = 0) -> Any:
     dim %= len(tensors[0].shape) + 1
     return r.emit(aten.cat.default, [part.unsqueeze(dim) for part in tensors], dim)
 
 
-@rule(aten.repeat.default)
+@rule(aten.repeat.default, complex_too=True)
 def _repeat(r: Recorder, x: Sym, repeats: list[int]) -> Sym | None:
     missing = len(repeats) - len(x.shape)
     shape = (*(1,) * missing, *x.shape)
@@ -39,19 +39,19 @@ def _blank(r: Recorder, grad: Sym, sizes: list[int]) -> Sym:
     return r.full(tuple(sizes), 0, grad.dtype, grad.device)
 
 
-@rule(aten.select_backward.default)
+@rule(aten.select_backward.default, complex_too=True)
 def _select_backward(r: Recorder, grad: Sym, sizes: list[int], dim: int, index: int) -> Sym:
     return _blank(r, grad, sizes).one(aten.select_scatter.default, grad, dim, index)
 
 
-@rule(aten.slice_backward.default)
+@rule(aten.slice_backward.default, complex_too=True)
 def _slice_backward(
     r: Recorder, grad: Sym, sizes: list[int], dim: int, start: int, end: int, step: int
 ) -> Sym:
     return _blank(r, grad, sizes).one(aten.slice_scatter.default, grad, dim, start, end, step)
 
 
-@rule(aten.diagonal_backward.default)
+@rule(aten.diagonal_backward.default, complex_too=True)
 def _diagonal_backward(
     r: Recorder, grad: Sym, sizes: list[int], offset: int, dim1: int, dim2: int
 ) -> Sym:

@@ -1,4 +1,9 @@
-"""The decomposition table and the precision rule.
+"""The decomposition table, and what holds for every rule of it.
+
+Complex numbers: a formula for real numbers is not one for complex ones (the derivative of tanh is
+1 - y * y, its gradient takes the conjugate), so a rule is asked for them only when it says that it
+holds: `rule(..., complex_too=True)`, what moves and fills memory. The others leave the operation
+whole.
 
 Precision: an ATen kernel on fp16 or bf16 computes in fp32 and rounds its result once. `rule(...,
 opmath=True)` gives a decomposition the same shape: tensors come in as fp32, results are rounded to
@@ -32,16 +37,28 @@ def up(sym: Sym) -> Sym:
     return sym.to(torch.float32) if sym.dtype in _HALF else sym
 
 
-def rule(*ops: Any, opmath: bool = False) -> Callable[[Rule], Rule]:
+def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable[[Rule], Rule]:
     """Register a decomposition for the overloads."""
 
     def register(function: Rule) -> Rule:
         made = cast(Rule, _with_opmath(function)) if opmath else function
+        if not complex_too:
+            made = cast(Rule, _of_real_numbers(made))
         for op in ops:
             TABLE[op] = made
         return made
 
     return register
+
+
+def _of_real_numbers(function: Decomposition) -> Decomposition:
+    @wraps(function)
+    def declining(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(a, Sym) and a.dtype.is_complex for a in (*args, *kwargs.values())):
+            return None
+        return function(recorder, *args, **kwargs)
+
+    return declining
 
 
 def _with_opmath(function: Decomposition) -> Decomposition:
