@@ -2,7 +2,9 @@
 
 #include "around.h"
 
-#include <structmember.h>
+#include "reading.h"
+
+#include <memory>
 
 namespace jitmagic {
 namespace {
@@ -24,45 +26,21 @@ void around_dealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-PyMemberDef around_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Around, vectorcall), READONLY, nullptr},
-    {"run", T_OBJECT, offsetof(Around, run), READONLY, "the graph itself"},
-    {nullptr}};
-
 }  // namespace
 
 Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call) {
-  std::vector<Py_ssize_t> read;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(positions); i++) {
-    read.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(positions, i)));
-    if (PyErr_Occurred()) return nullptr;
-    if (read.back() < 0) {
-      PyErr_Format(PyExc_ValueError, "position %zd is negative", read.back());
-      return nullptr;
-    }
-  }
+  auto read = std::make_unique<std::vector<Py_ssize_t>>(integers<Py_ssize_t>(positions));
+  for (Py_ssize_t position : *read) check(PyExc_ValueError, position >= 0, "position %zd is negative", position);
   auto* self = reinterpret_cast<Around*>(type->tp_alloc(type, 0));
-  if (!self) return nullptr;
+  if (!self) raise_python_error();
   self->vectorcall = call;
   self->run = Py_NewRef(run);
-  self->positions = new std::vector<Py_ssize_t>(std::move(read));
+  self->positions = read.release();
   return self;
 }
 
 PyTypeObject around_type(const char* full_name, const char* doc, newfunc make, size_t size) {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = full_name;
-  type.tp_doc = doc;
-  type.tp_basicsize = Py_ssize_t(size);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
-  type.tp_vectorcall_offset = offsetof(Around, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_members = around_members;
-  type.tp_new = make;
-  type.tp_traverse = around_traverse;
-  type.tp_clear = around_clear;
-  type.tp_dealloc = around_dealloc;
-  return type;
+  return callable_type({full_name, doc, size, make, around_dealloc, around_traverse, around_clear});
 }
 
 }  // namespace jitmagic

@@ -9,9 +9,8 @@
 // The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
 // mode and in-place checks behave as with any other operation.
 
+#include "callable.h"
 #include "node.h"
-
-#include <structmember.h>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/Exceptions.h>
@@ -41,9 +40,7 @@ auto make_node() {
   }
 }
 
-struct AutogradFunction {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+struct AutogradFunction : Callable {
   std::shared_ptr<Signature>* signature;
 };
 
@@ -170,8 +167,8 @@ PyObject* make_view(const Output& output, const at::Tensor& base) {
 }
 
 PyObject* assemble(const Signature& s, PyObject* const* args, PyObject* made) {
-  Ref tuple(PyTuple_New(Py_ssize_t(s.outputs.size())));
-  if (!tuple.object) raise_python_error();
+  THPObjectPtr tuple(PyTuple_New(Py_ssize_t(s.outputs.size())));
+  if (!tuple) raise_python_error();
   for (size_t i = 0; i < s.outputs.size(); i++) {
     const Output& output = s.outputs[i];
     PyObject* value = nullptr;
@@ -183,22 +180,22 @@ PyObject* assemble(const Signature& s, PyObject* const* args, PyObject* made) {
       Py_INCREF(value);
     }
     if (!value) raise_python_error();
-    PyTuple_SET_ITEM(tuple.object, i, value);
+    PyTuple_SET_ITEM(tuple.get(), i, value);
   }
-  return std::exchange(tuple.object, nullptr);
+  return tuple.release();
 }
 
-Ref run_forward(const Signature& s, PyObject* const* args) {
+THPObjectPtr run_forward(const Signature& s, PyObject* const* args) {
   at::AutoGradMode no_grad(false);
   at::AutoDispatchBelowADInplaceOrView plain;  // results that are views are views for nobody outside
   AutocastOff autocast;
-  Ref made(PyObject_Vectorcall(s.forward, args, s.inputs, nullptr));
-  if (!made.object) raise_python_error();
-  if (!PyTuple_Check(made.object) || size_t(PyTuple_GET_SIZE(made.object)) != s.results + s.intermediates) {
+  THPObjectPtr made(PyObject_Vectorcall(s.forward, args, s.inputs, nullptr));
+  if (!made) raise_python_error();
+  if (!PyTuple_Check(made.get()) || size_t(PyTuple_GET_SIZE(made.get())) != s.results + s.intermediates) {
     raise_as(PyExc_RuntimeError, "jitmagic: the compiled forward returned something else than its results");
   }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made.object); i++) {
-    if (!THPVariable_Check(PyTuple_GET_ITEM(made.object, i))) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made.get()); i++) {
+    if (!THPVariable_Check(PyTuple_GET_ITEM(made.get(), i))) {
       raise_as(s.compile_failed, "an operation left out a tensor that the graph counts on");
     }
   }
@@ -217,13 +214,13 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   }
   refuse_overlap(s, args);
   Before before = s.tangents.empty() ? Before() : Before(s, args);
-  Ref made = run_forward(s, args);
+  THPObjectPtr made = run_forward(s, args);
   for (size_t i : s.mutated) {
     const at::Tensor& written = THPVariable_Unpack(args[i]);
     if (!written.is_inference()) torch::autograd::impl::bump_version(written);
   }
-  if (!s.tangents.empty()) attach_node(signature, args, made.object, std::move(before));
-  return assemble(s, args, made.object);
+  if (!s.tangents.empty()) attach_node(signature, args, made.get(), std::move(before));
+  return assemble(s, args, made.get());
   END_HANDLE_TH_ERRORS
 }
 
@@ -254,29 +251,16 @@ void function_dealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-PyMemberDef function_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(AutogradFunction, vectorcall), READONLY, nullptr},
-    {nullptr}};
-
-PyTypeObject function_type = [] {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "jitmagic._runtime.AutogradFunction";
-  type.tp_doc = "AutogradFunction(forward, resolve, replay, signature, failed, twice): a differentiable compiled call.";
-  type.tp_basicsize = sizeof(AutogradFunction);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_vectorcall_offset = offsetof(AutogradFunction, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_members = function_members;
-  type.tp_new = function_new;
-  type.tp_dealloc = function_dealloc;
-  return type;
-}();
+PyTypeObject function_type = callable_type({
+    .full_name = "jitmagic._runtime.AutogradFunction",
+    .doc = "AutogradFunction(forward, resolve, replay, signature, failed, twice): a differentiable compiled call.",
+    .size = sizeof(AutogradFunction),
+    .make = function_new,
+    .dealloc = function_dealloc,
+});
 
 }  // namespace
 
-bool register_autograd(PyObject* module) {
-  if (PyType_Ready(&function_type) < 0) return false;
-  return PyModule_AddObjectRef(module, "AutogradFunction", reinterpret_cast<PyObject*>(&function_type)) == 0;
-}
+bool register_autograd(PyObject* module) { return PyModule_AddType(module, &function_type) == 0; }
 
 }  // namespace jitmagic

@@ -25,13 +25,13 @@ std::vector<GeneratorState> generators_of(const Signature& s) {
   return states;
 }
 
-void read_gradients(const Ref& made, variable_list& gradients) {
-  if (!made.object) raise_python_error();
-  if (!PyTuple_Check(made.object) || size_t(PyTuple_GET_SIZE(made.object)) != gradients.size()) {
+void read_gradients(PyObject* made, variable_list& gradients) {
+  if (!made) raise_python_error();
+  if (!PyTuple_Check(made) || size_t(PyTuple_GET_SIZE(made)) != gradients.size()) {
     raise_as(PyExc_RuntimeError, "jitmagic: the compiled backward returned something else than its gradients");
   }
   for (size_t i = 0; i < gradients.size(); i++) {
-    PyObject* gradient = PyTuple_GET_ITEM(made.object, i);
+    PyObject* gradient = PyTuple_GET_ITEM(made, i);
     if (gradient != Py_None) gradients[i] = THPVariable_Unpack(gradient);
   }
 }
@@ -187,17 +187,18 @@ void CompiledBackward::call_backward(
   PyObject* backward = signature->get_backward(given);
   if (!backward) raise_python_error();
   const size_t count = arguments.size();
-  std::vector<Ref> held;
+  std::vector<THPObjectPtr> held;
   std::vector<PyObject*> stack(count + 1);
   held.reserve(count);
   for (size_t i = 0; i < count; i++) {
     held.emplace_back(THPVariable_Wrap(std::move(arguments[i])));
-    if (!held.back().object) raise_python_error();
-    stack[i + 1] = held.back().object;
+    if (!held.back()) raise_python_error();
+    stack[i + 1] = held.back().get();
   }
   AutocastOff autocast;
-  read_gradients(
-      Ref(PyObject_Vectorcall(backward, &stack[1], count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr)), gradients);
+  THPObjectPtr made(
+      PyObject_Vectorcall(backward, &stack[1], count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  read_gradients(made.get(), gradients);
 }
 
 void CompiledBackward::replay(const std::vector<char>& given, variable_list&& grads, variable_list& gradients) {
@@ -210,12 +211,13 @@ void CompiledBackward::replay(const std::vector<char>& given, variable_list&& gr
   if (then.size() != signature->draws.size()) {
     raise_as(signature->double_backward, "where the random generator stood could not be read");
   }
-  Ref values(wrapped(std::move(inputs))), tangents(wrapped(std::move(grads)));
-  if (!values.object || !tangents.object) raise_python_error();
+  THPObjectPtr values(wrapped(std::move(inputs))), tangents(wrapped(std::move(grads)));
+  if (!values || !tangents) raise_python_error();
   signature->keeps_large = true;
   const Rewound rewound(then);
-  read_gradients(
-      Ref(PyObject_CallFunctionObjArgs(signature->replay, values.object, tangents.object, nullptr)), gradients);
+  THPObjectPtr made(
+      PyObject_CallFunctionObjArgs(signature->replay, values.get(), tangents.get(), nullptr));
+  read_gradients(made.get(), gradients);
 }
 
 }  // namespace jitmagic

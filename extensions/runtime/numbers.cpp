@@ -34,7 +34,7 @@ PyObject* numbers_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   HANDLE_TH_ERRORS
   const auto* numbers = reinterpret_cast<Around*>(self);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-  std::vector<PyObject*> given(args, args + count);
+  std::vector<PyObject*> given(args, args + count + (names ? PyTuple_GET_SIZE(names) : 0));
   std::vector<THPObjectPtr> made;
   for (Py_ssize_t position : *numbers->positions) {
     if (position >= count) continue;
@@ -47,9 +47,11 @@ PyObject* numbers_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
 }
 
 PyObject* numbers_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
   PyObject *run, *positions;
-  if (!PyArg_ParseTuple(args, "OO!:WithNumbers", &run, &PyTuple_Type, &positions)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OO:WithNumbers", &run, &positions)) return nullptr;
   return reinterpret_cast<PyObject*>(make_around(type, run, positions, numbers_call));
+  END_HANDLE_TH_ERRORS
 }
 
 PyTypeObject numbers_type = around_type(
@@ -59,9 +61,6 @@ PyTypeObject numbers_type = around_type(
 
 }  // namespace
 
-bool register_numbers(PyObject* module) {
-  if (PyType_Ready(&numbers_type) < 0) return false;
-  return PyModule_AddObjectRef(module, "WithNumbers", reinterpret_cast<PyObject*>(&numbers_type)) == 0;
-}
+bool register_numbers(PyObject* module) { return PyModule_AddType(module, &numbers_type) == 0; }
 
 }  // namespace jitmagic

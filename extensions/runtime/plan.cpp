@@ -14,16 +14,13 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include "callable.h"
 #include "plan.h"
-
-#include <structmember.h>  // after Python.h, which runtime.h brings
 
 namespace jitmagic {
 namespace {
 
-struct Executable {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+struct Executable : Callable {
   Program* program;
   PyObject* owners;  // what the kernels' code lives in (loaded libraries)
   PyObject* otherwise;  // called instead when an input in `aligned` is not; may be null
@@ -265,30 +262,17 @@ void executable_dealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-PyMemberDef executable_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Executable, vectorcall), READONLY, nullptr},
-    {nullptr}};
-
-PyTypeObject executable_type = [] {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "jitmagic._runtime.Executable";
-  type.tp_doc = "Executable(program, constants, owners, aligned=(), otherwise=None): a compiled graph; call it with its "
-                "input tensors. When an input listed in `aligned` is not on a 16-byte boundary, `otherwise` is called.";
-  type.tp_basicsize = sizeof(Executable);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_vectorcall_offset = offsetof(Executable, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_members = executable_members;
-  type.tp_new = executable_new;
-  type.tp_dealloc = executable_dealloc;
-  return type;
-}();
+PyTypeObject executable_type = callable_type({
+    .full_name = "jitmagic._runtime.Executable",
+    .doc = "Executable(program, constants, owners, aligned=(), otherwise=None): a compiled graph; call it with its "
+           "input tensors. When an input listed in `aligned` is not on a 16-byte boundary, `otherwise` is called.",
+    .size = sizeof(Executable),
+    .make = executable_new,
+    .dealloc = executable_dealloc,
+});
 
 }  // namespace
 
-bool register_plan(PyObject* module) {
-  if (PyType_Ready(&executable_type) < 0) return false;
-  return PyModule_AddObjectRef(module, "Executable", reinterpret_cast<PyObject*>(&executable_type)) == 0;
-}
+bool register_plan(PyObject* module) { return PyModule_AddType(module, &executable_type) == 0; }
 
 }  // namespace jitmagic

@@ -24,14 +24,19 @@ class TORCH_PYTHON_API ToIValueAllowNumbersAsTensors {
 namespace jitmagic {
 namespace {
 
-std::vector<int> slot_numbers(PyObject* tuple, int limit) {
+int slot_number(PyObject* object, int limit, int lowest = 0) {
+  const int64_t value = integer(object);
+  check(PyExc_ValueError, value >= lowest && value < limit, "malformed program: slot %lld", (long long)value);
+  return int(value);
+}
+
+std::vector<int> slot_numbers(PyObject* tuple, int limit, int lowest = 0) {
   std::vector<int> slots;
-  for (int64_t value : integers(tuple)) {
-    check(PyExc_ValueError, value >= -1 && value < limit, "malformed program: slot %lld", (long long)value);
-    slots.push_back(int(value));
-  }
+  for (PyObject* value : items(tuple)) slots.push_back(slot_number(value, limit, lowest));
   return slots;
 }
+
+constexpr int kNone = -1;  // the lowest number where None may stand for a slot
 
 // (sizes, strides)
 TensorLayout read_sizes(PyObject* tuple) {
@@ -58,17 +63,17 @@ TensorLayout read_layout(PyObject* tuple) {
 }
 
 CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int limit) {
-  const std::string_view tag = PyUnicode_AsUTF8(item(entry, 0));
+  const std::string_view tag = text(item(entry, 0));
   CallArgument argument;
   if (tag == "slot") {
     argument.from = CallArgument::From::Slot;
-    argument.slots = {int(integer(item(entry, 1)))};
+    argument.slots = {slot_number(item(entry, 1), limit)};
   } else if (tag == "list") {
     const auto elements = declared.type()->cast<c10::ListType>();
     const bool optional =
         elements && elements->getElementType()->kind() == c10::TypeKind::OptionalType;
     argument.from = optional ? CallArgument::From::OptionalList : CallArgument::From::List;
-    argument.slots = slot_numbers(item(entry, 1), limit);
+    argument.slots = slot_numbers(item(entry, 1), limit, optional ? kNone : 0);
   } else if (tag == "default") {
     check(PyExc_ValueError, declared.default_value().has_value(), "argument %s has no default", declared.name().c_str());
     argument.constant = *declared.default_value();
@@ -85,40 +90,31 @@ Expected read_expected(PyObject* entry) {
   if (entry == Py_None) return expected;
   expected.known = true;
   expected.layout = read_layout(entry);
-  expected.required = PyObject_IsTrue(item(entry, 4));
+  expected.required = truth(item(entry, 4));
   return expected;
 }
 
 // ("call", name, overload, arguments, results, out, layouts)
 std::shared_ptr<Call> read_call(PyObject* step, int limit) {
-  const char* name = PyUnicode_AsUTF8(item(step, 1));
-  const char* overload = PyUnicode_AsUTF8(item(step, 2));
-  if (!name || !overload) throw python_error();
+  const char* name = text(item(step, 1));
+  const char* overload = text(item(step, 2));
   Call call{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}, {}, false, {}};
   const auto& declared = call.op.schema().arguments();
-  PyObject* given = item(step, 3);
-  check(PyExc_ValueError, size_t(PyTuple_Size(given)) == declared.size(), "wrong arguments for %s", name);
+  const auto given = items(item(step, 3));
+  check(PyExc_ValueError, given.size() == declared.size(), "wrong arguments for %s", name);
   for (size_t i = 0; i < declared.size(); ++i) {
-    call.arguments.push_back(read_argument(PyTuple_GET_ITEM(given, i), declared[i], limit));
+    call.arguments.push_back(read_argument(given[i], declared[i], limit));
   }
-  call.results = slot_numbers(item(step, 4), limit);
-  call.out = PyObject_IsTrue(item(step, 5));
-  PyObject* layouts = item(step, 6);
-  for (Py_ssize_t i = 0; i < PyTuple_Size(layouts); ++i) {
-    call.expected.push_back(read_expected(item(layouts, i)));
-  }
+  call.results = slot_numbers(item(step, 4), limit, kNone);
+  call.out = truth(item(step, 5));
+  for (PyObject* layout : items(item(step, 6))) call.expected.push_back(read_expected(layout));
   return std::make_shared<Call>(std::move(call));
-}
-
-int slot_number(PyObject* object, int limit) {
-  const int64_t value = integer(object);
-  check(PyExc_ValueError, value >= 0 && value < limit, "malformed program: slot %lld", (long long)value);
-  return int(value);
 }
 
 void read_cuda_launch(PyObject* tuple, Step& step, int limit) {
   step.kind = Kind::LaunchCuda;
   step.cuda.function = PyLong_AsUnsignedLongLong(item(tuple, 1));
+  if (PyErr_Occurred()) raise_python_error();
   const auto grid = integers(item(tuple, 2));
   for (size_t i = 0; i < 3; ++i) step.cuda.grid[i] = unsigned(grid.at(i));
   step.cuda.block = unsigned(integer(item(tuple, 3)));
@@ -129,9 +125,7 @@ void read_cuda_launch(PyObject* tuple, Step& step, int limit) {
 }
 
 Step read_step(PyObject* tuple, int limit) {
-  const char* text = PyUnicode_AsUTF8(item(tuple, 0));
-  if (!text) throw python_error();
-  const std::string_view tag = text;
+  const std::string_view tag = text(item(tuple, 0));
   Step step{};
   if (tag == "alloc") {
     step.kind = Kind::Alloc;
@@ -142,7 +136,7 @@ Step read_step(PyObject* tuple, int limit) {
     step.slot = slot_number(item(tuple, 1), limit);
     step.layout = read_layout(item(tuple, 2));
     step.offset = integer(item(tuple, 3));
-    step.as_tensor = PyObject_IsTrue(item(tuple, 4));
+    step.as_tensor = truth(item(tuple, 4));
   } else if (tag == "launch") {
     step.kind = Kind::Launch;
     step.kernel = reinterpret_cast<Kernel>(PyLong_AsVoidPtr(item(tuple, 1)));
@@ -168,7 +162,7 @@ Step read_step(PyObject* tuple, int limit) {
     step.kind = Kind::Free;
     step.slot = slot_number(item(tuple, 1), limit);
   } else {
-    check(PyExc_ValueError, false, "malformed program: unknown step %s", text);
+    check(PyExc_ValueError, false, "malformed program: unknown step %s", tag.data());
   }
   return step;
 }
@@ -183,14 +177,10 @@ std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyOb
   program->pool_bytes = size_t(integer(item(tuple, 2)));
   program->device =
       torch::jit::toIValue(item(tuple, 3), c10::DeviceObjType::get(), std::nullopt).toDevice();
-  program->heavy = PyObject_IsTrue(item(tuple, 4));
-  PyObject* steps = item(tuple, 5);
-  for (Py_ssize_t i = 0; i < PyTuple_Size(steps); ++i) {
-    program->steps.push_back(read_step(item(steps, i), program->slots));
-  }
-  program->outputs = slot_numbers(item(tuple, 6), program->slots);
-  for (Py_ssize_t i = 0; i < PyTuple_Size(constants); ++i) {
-    PyObject* constant = item(constants, i);
+  program->heavy = truth(item(tuple, 4));
+  for (PyObject* step : items(item(tuple, 5))) program->steps.push_back(read_step(step, program->slots));
+  program->outputs = slot_numbers(item(tuple, 6), program->slots, kNone);
+  for (PyObject* constant : items(constants)) {
     check(PyExc_TypeError, THPVariable_Check(constant), "constants must be tensors");
     program->constants.push_back(THPVariable_Unpack(constant));
   }

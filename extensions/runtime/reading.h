@@ -2,6 +2,7 @@
 // through Python's error state.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "runtime.h"
@@ -28,11 +29,25 @@ inline int64_t integer(PyObject* object) {
   return value;
 }
 
+inline bool truth(PyObject* object) { return integer(object) != 0; }
+
+// As long as the object lives.
+inline const char* text(PyObject* object) {
+  const char* characters = PyUnicode_AsUTF8(object);
+  if (!characters) raise_python_error();
+  return characters;
+}
+
+// Borrowed.
+inline std::span<PyObject* const> items(PyObject* tuple) {
+  check(PyExc_TypeError, PyTuple_Check(tuple), "malformed description: expected a tuple");
+  return {reinterpret_cast<PyTupleObject*>(tuple)->ob_item, size_t(PyTuple_GET_SIZE(tuple))};
+}
+
 template <class T = int64_t>
 std::vector<T> integers(PyObject* tuple) {
-  check(PyExc_TypeError, PyTuple_Check(tuple), "malformed description: expected a tuple of integers");
   std::vector<T> values;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) values.push_back(T(integer(PyTuple_GET_ITEM(tuple, i))));
+  for (PyObject* value : items(tuple)) values.push_back(T(integer(value)));
   return values;
 }
 

@@ -11,6 +11,7 @@
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 // undo.cpp      inputs and the generator of graphs that raise get back what they had
 // around.cpp    the Python type of both
+// callable.h    what all these types have in common
 // stages.cpp    graphs that run one after the other as one
 #pragma once
 

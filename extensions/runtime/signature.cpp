@@ -21,13 +21,13 @@ Signature::~Signature() {
 PyObject* Signature::get_backward(const std::vector<char>& given) {
   const auto known = backwards.find(given);
   if (known != backwards.end()) return known->second;
-  Ref missing(PyTuple_New(std::count(given.begin(), given.end(), 0)));
-  if (!missing.object) return nullptr;
+  THPObjectPtr missing(PyTuple_New(std::count(given.begin(), given.end(), 0)));
+  if (!missing) return nullptr;
   Py_ssize_t filled = 0;
   for (size_t i = 0; i < given.size(); i++) {
-    if (!given[i]) PyTuple_SET_ITEM(missing.object, filled++, PyLong_FromSize_t(i));
+    if (!given[i]) PyTuple_SET_ITEM(missing.get(), filled++, PyLong_FromSize_t(i));
   }
-  PyObject* made = PyObject_CallOneArg(resolve, missing.object);
+  PyObject* made = PyObject_CallOneArg(resolve, missing.get());
   if (!made) return nullptr;
   const auto [place, is_new] = backwards.emplace(given, made);
   if (!is_new) Py_DECREF(made);  // another thread was quicker while the GIL was released
@@ -55,13 +55,42 @@ Output to_output(PyObject* tuple) {
   made.kind = Output::Kind(integer(item(tuple, 0)));
   made.index = size_t(integer(item(tuple, 1)));
   if (made.kind == Output::kView) {
-    made.of_input = integer(item(tuple, 2)) != 0;
-    made.requires_grad = integer(item(tuple, 3)) != 0;
+    made.of_input = truth(item(tuple, 2));
+    made.requires_grad = truth(item(tuple, 3));
     made.view = to_geometry(tuple, 4);
     made.view.offset = integer(item(tuple, 6));
     made.numbers = Output::Numbers(integer(item(tuple, 7)));
   }
   return made;
+}
+
+// Whether every place is one of what it is a place in: calls index by them and look no more.
+void check_places(const Signature& s) {
+  const auto below = [](const char* field, size_t limit, const std::vector<size_t>& places) {
+    const bool good = std::ranges::all_of(places, [&](size_t place) { return place < limit; });
+    check(PyExc_ValueError, good, "malformed signature: %s", field);
+  };
+  const size_t saved = s.saved_inputs.size() + s.saved_results.size() + s.intermediates;
+  below("saved_inputs", s.inputs, s.saved_inputs);
+  below("saved_results", s.results, s.saved_results);
+  below("grad_inputs", s.inputs, s.grad_inputs);
+  below("mutated", s.inputs, s.mutated);
+  for (const Output& output : s.outputs) {
+    const bool of_input = output.kind == Output::kInput || (output.kind == Output::kView && output.of_input);
+    below("outputs", of_input ? s.inputs : s.results, {output.index});
+  }
+  for (const Tangent& tangent : s.tangents) below("tangents", s.results, {tangent.result});
+  for (const std::vector<size_t>& behind : s.reach) below("reach", s.tangents.size(), behind);
+  for (const Spent& part : s.spent) {
+    below("spent", s.tangents.size(), part.tangents);
+    below("spent", saved, part.saved);
+  }
+  for (const Replayed& one : s.replayed) {
+    below("replayed", s.inputs, {one.input});
+    check(PyExc_ValueError, one.saved < std::ptrdiff_t(saved), "malformed signature: replayed");
+  }
+  check(PyExc_ValueError, s.reach.size() == s.grad_inputs.size(), "malformed signature: reach");
+  check(PyExc_ValueError, s.absent.empty() || s.absent.size() == saved, "malformed signature: absent");
 }
 
 }  // namespace
@@ -74,42 +103,25 @@ void read_signature(PyObject* dict, Signature& s) {
   s.saved_results = integers<size_t>(entry(dict, "saved_results"));
   s.grad_inputs = integers<size_t>(entry(dict, "grad_inputs"));
   s.mutated = integers<size_t>(entry(dict, "mutated"));
-  PyObject* outputs = entry(dict, "outputs");
-  for (Py_ssize_t i = 0; i < PyTuple_Size(outputs); i++) {
-    s.outputs.push_back(to_output(PyTuple_GET_ITEM(outputs, i)));
-  }
-  PyObject* tangents = entry(dict, "tangents");  // (result, sizes, strides)
-  for (Py_ssize_t i = 0; i < PyTuple_Size(tangents); i++) {
-    PyObject* tangent = PyTuple_GET_ITEM(tangents, i);
+  for (PyObject* output : items(entry(dict, "outputs"))) s.outputs.push_back(to_output(output));
+  for (PyObject* tangent : items(entry(dict, "tangents"))) {  // (result, sizes, strides)
     s.tangents.push_back({size_t(integer(item(tangent, 0))), to_geometry(tangent, 1)});
   }
-  PyObject* reach = entry(dict, "reach");
-  for (Py_ssize_t i = 0; i < PyTuple_Size(reach); i++) {
-    s.reach.push_back(integers<size_t>(PyTuple_GET_ITEM(reach, i)));
-  }
-  check(PyExc_ValueError, s.reach.size() == s.grad_inputs.size(), "malformed signature: reach");
-  PyObject* spent = entry(dict, "spent");  // (tangents, saved)
-  for (Py_ssize_t i = 0; i < PyTuple_Size(spent); i++) {
-    PyObject* part = PyTuple_GET_ITEM(spent, i);
+  for (PyObject* behind : items(entry(dict, "reach"))) s.reach.push_back(integers<size_t>(behind));
+  for (PyObject* part : items(entry(dict, "spent"))) {  // (tangents, saved)
     s.spent.push_back({integers<size_t>(item(part, 0)), integers<size_t>(item(part, 1))});
   }
-  PyObject* replayed = entry(dict, "replayed");  // (input, place among the saved ones or -1, large, written)
-  for (Py_ssize_t i = 0; i < PyTuple_Size(replayed); i++) {
-    PyObject* one = PyTuple_GET_ITEM(replayed, i);
+  // (input, place among the saved ones or -1, large, written)
+  for (PyObject* one : items(entry(dict, "replayed"))) {
     s.replayed.push_back(
-        {size_t(integer(item(one, 0))), integer(item(one, 1)), integer(item(one, 2)) != 0, integer(item(one, 3)) != 0});
+        {size_t(integer(item(one, 0))), integer(item(one, 1)), truth(item(one, 2)), truth(item(one, 3))});
   }
-  PyObject* draws = entry(dict, "draws");
-  for (Py_ssize_t i = 0; i < PyTuple_Size(draws); i++) {
-    const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(draws, i));
-    if (!name) raise_python_error();
-    s.draws.emplace_back(std::string(name));
+  for (PyObject* device : items(entry(dict, "draws"))) s.draws.emplace_back(std::string(text(device)));
+  for (PyObject* tensor : items(entry(dict, "absent"))) {
+    check(PyExc_ValueError, THPVariable_Check(tensor), "malformed signature: absent");
+    s.absent.push_back(Py_NewRef(tensor));
   }
-  PyObject* absent = entry(dict, "absent");
-  for (Py_ssize_t i = 0; i < PyTuple_Size(absent); i++) {
-    s.absent.push_back(Py_NewRef(PyTuple_GET_ITEM(absent, i)));
-    check(PyExc_ValueError, THPVariable_Check(s.absent.back()), "malformed signature: absent");
-  }
+  check_places(s);
 }
 
 }  // namespace jitmagic

@@ -5,10 +5,10 @@
 #include "reading.h"
 
 #include <c10/core/Device.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 #include <cstddef>
 #include <map>
-#include <utility>
 #include <vector>
 
 namespace jitmagic {
@@ -16,15 +16,6 @@ namespace jitmagic {
 struct GilGuard {
   PyGILState_STATE state = PyGILState_Ensure();
   ~GilGuard() { PyGILState_Release(state); }
-};
-
-// An owned reference, dropped with the GIL held (its holder always is).
-struct Ref {
-  PyObject* object = nullptr;
-  explicit Ref(PyObject* owned = nullptr) : object(owned) {}
-  Ref(Ref&& other) noexcept : object(std::exchange(other.object, nullptr)) {}
-  Ref(const Ref&) = delete;
-  ~Ref() { Py_XDECREF(object); }
 };
 
 struct Geometry {

@@ -3,11 +3,13 @@
 // Values have places: the inputs come first, then the outputs of each stage in order. A stage's inputs are
 // places, and so are the results of the whole. A value that no later stage reads is let go at once.
 
-#include "runtime.h"
+#include "callable.h"
+#include "reading.h"
 
 #include <vector>
 
-#include <structmember.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 namespace jitmagic {
 namespace {
@@ -20,9 +22,7 @@ struct OneStage {
   Py_ssize_t outputs;
 };
 
-struct Staged {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+struct Staged : Callable {
   Py_ssize_t inputs;
   std::vector<OneStage>* stages;
   Places* results;
@@ -63,6 +63,7 @@ bool run_stage(const OneStage& stage, Values& values) {
 }
 
 PyObject* staged_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+  HANDLE_TH_ERRORS
   const auto* self = reinterpret_cast<Staged*>(object);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
   if (count != self->inputs || (names && PyTuple_GET_SIZE(names))) {
@@ -78,56 +79,52 @@ PyObject* staged_call(PyObject* object, PyObject* const* args, size_t nargsf, Py
     PyTuple_SET_ITEM(results, Py_ssize_t(i), Py_NewRef(values.at((*self->results)[i])));
   }
   return results;
+  END_HANDLE_TH_ERRORS
 }
 
-// A tuple of places below `known`.
-bool read_places(PyObject* tuple, Py_ssize_t known, Places& places) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
-    const Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, i));
-    if (place == -1 && PyErr_Occurred()) return false;
-    if (place < 0 || place >= known) {
-      PyErr_Format(PyExc_ValueError, "place %zd is none of %zd", place, known);
-      return false;
-    }
-    places.push_back(place);
+// The places whose values are there: not let go.
+using Held = std::vector<bool>;
+
+Places read_places(PyObject* tuple, const Held& held) {
+  Places places = integers<Py_ssize_t>(tuple);
+  const auto count = std::ssize(held);
+  for (Py_ssize_t place : places) {
+    check(PyExc_ValueError, place >= 0 && place < count, "place %zd is none of %zd", place, count);
+    check(PyExc_ValueError, held[place], "the value at place %zd has been let go", place);
   }
-  return true;
+  return places;
 }
 
 // (run, inputs, outputs, spent)
-bool read_stage(Staged* self, PyObject* description, Py_ssize_t& known) {
-  PyObject *run, *inputs, *spent;
+OneStage read_stage(PyObject* description, Held& held) {
   OneStage stage;
-  if (!PyTuple_Check(description)) return PyErr_SetString(PyExc_TypeError, "a stage is a tuple"), false;
-  if (!PyArg_ParseTuple(
-          description, "OO!nO!", &run, &PyTuple_Type, &inputs, &stage.outputs, &PyTuple_Type, &spent)) {
-    return false;
-  }
-  if (!read_places(inputs, known, stage.inputs) || !read_places(spent, known, stage.spent)) return false;
-  known += stage.outputs;
-  stage.run = Py_NewRef(run);
-  self->stages->push_back(std::move(stage));
-  return true;
+  stage.inputs = read_places(item(description, 1), held);
+  stage.outputs = integer(item(description, 2));
+  stage.spent = read_places(item(description, 3), held);
+  check(PyExc_ValueError, stage.outputs >= 0, "a stage has %zd outputs", stage.outputs);
+  for (Py_ssize_t place : stage.spent) held[place] = false;
+  held.resize(held.size() + size_t(stage.outputs), true);
+  stage.run = Py_NewRef(item(description, 0));
+  return stage;
 }
 
 PyObject* staged_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
   PyObject *stages, *results;
-  Py_ssize_t known;
-  if (!PyArg_ParseTuple(args, "nO!O!:Staged", &known, &PyTuple_Type, &stages, &PyTuple_Type, &results)) {
-    return nullptr;
-  }
-  auto* self = reinterpret_cast<Staged*>(type->tp_alloc(type, 0));
-  if (!self) return nullptr;
+  Py_ssize_t inputs;
+  if (!PyArg_ParseTuple(args, "nOO:Staged", &inputs, &stages, &results)) return nullptr;
+  check(PyExc_ValueError, inputs >= 0, "a graph has %zd inputs", inputs);
+  THPObjectPtr made(type->tp_alloc(type, 0));
+  if (!made) return nullptr;
+  auto* self = reinterpret_cast<Staged*>(made.get());
   self->vectorcall = staged_call;
-  self->inputs = known;
+  self->inputs = inputs;
   self->stages = new std::vector<OneStage>();
-  self->results = new Places();
-  bool good = true;
-  for (Py_ssize_t i = 0; good && i < PyTuple_GET_SIZE(stages); i++) {
-    good = read_stage(self, PyTuple_GET_ITEM(stages, i), known);
-  }
-  if (!good || !read_places(results, known, *self->results)) Py_CLEAR(self);
-  return reinterpret_cast<PyObject*>(self);
+  Held held(size_t(inputs), true);
+  for (PyObject* stage : items(stages)) self->stages->push_back(read_stage(stage, held));
+  self->results = new Places(read_places(results, held));
+  return made.release();
+  END_HANDLE_TH_ERRORS
 }
 
 int staged_traverse(PyObject* object, visitproc visit, void* arg) {
@@ -154,32 +151,19 @@ void staged_dealloc(PyObject* object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-PyMemberDef staged_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Staged, vectorcall), READONLY, nullptr},
-    {nullptr}};
-
-PyTypeObject staged_type = [] {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "jitmagic._runtime.Staged";
-  type.tp_doc = "Staged(inputs, stages, results): calls graphs one after the other; a stage is (run, places of its "
-                "inputs, number of its outputs, places that nobody reads after it).";
-  type.tp_basicsize = sizeof(Staged);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
-  type.tp_vectorcall_offset = offsetof(Staged, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_members = staged_members;
-  type.tp_new = staged_new;
-  type.tp_traverse = staged_traverse;
-  type.tp_clear = staged_clear;
-  type.tp_dealloc = staged_dealloc;
-  return type;
-}();
+PyTypeObject staged_type = callable_type({
+    .full_name = "jitmagic._runtime.Staged",
+    .doc = "Staged(inputs, stages, results): calls graphs one after the other; a stage is (run, places of its "
+           "inputs, number of its outputs, places that nobody reads after it).",
+    .size = sizeof(Staged),
+    .make = staged_new,
+    .dealloc = staged_dealloc,
+    .traverse = staged_traverse,
+    .clear = staged_clear,
+});
 
 }  // namespace
 
-bool register_stages(PyObject* module) {
-  if (PyType_Ready(&staged_type) < 0) return false;
-  return PyModule_AddObjectRef(module, "Staged", reinterpret_cast<PyObject*>(&staged_type)) == 0;
-}
+bool register_stages(PyObject* module) { return PyModule_AddType(module, &staged_type) == 0; }
 
 }  // namespace jitmagic

@@ -80,12 +80,14 @@ PyObject* undoing_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
 }
 
 PyObject* undoing_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
   PyObject *run, *written;
   int draws;
-  if (!PyArg_ParseTuple(args, "OO!p:Undoing", &run, &PyTuple_Type, &written, &draws)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OOp:Undoing", &run, &written, &draws)) return nullptr;
   auto* self = static_cast<Undoing*>(make_around(type, run, written, undoing_call));
-  if (self) self->draws = draws;
+  self->draws = draws;
   return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
 }
 
 PyTypeObject undoing_type = around_type(
@@ -96,9 +98,6 @@ PyTypeObject undoing_type = around_type(
 
 }  // namespace
 
-bool register_undo(PyObject* module) {
-  if (PyType_Ready(&undoing_type) < 0) return false;
-  return PyModule_AddObjectRef(module, "Undoing", reinterpret_cast<PyObject*>(&undoing_type)) == 0;
-}
+bool register_undo(PyObject* module) { return PyModule_AddType(module, &undoing_type) == 0; }
 
 }  // namespace jitmagic

@@ -12,7 +12,7 @@ import torch
 from jitmagic.codegen.plan import Alloc, Call, Free, Launch, Layout, Plan, Pool, Slot, View
 from jitmagic.options import make_options
 from jitmagic.runtime.execute import PlanRunner
-from jitmagic.runtime.native import CpuEntry, make_executable
+from jitmagic.runtime.native import CpuEntry, lower_plan, make_executable, runtime_module
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library
 from jitmagic.target import find_target
@@ -208,9 +208,30 @@ def test_wrong_inputs_are_type_errors(args):
         run(*args)
 
 
-def test_malformed_programs_are_refused():
-    with pytest.raises(ValueError, match="slot"):
-        make_executable(Plan("p", 1, (), (), (7,)), {})
+NEG, CAT, INDEX = aten.neg.default, aten.cat.default, aten.index.Tensor
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan("an output", 1, (), (), (7,)),
+        Plan("an argument", 1, (), (Call(NEG, (Slot(9),), {}, (1,)),), (1,)),
+        Plan("one of a list", 1, (), (Call(CAT, ([Slot(0), None],), {}, (1,)),), (1,)),
+        Plan("one of a list", 1, (), (Call(INDEX, (Slot(0), [None, Slot(9)]), {}, (1,)),), (1,)),
+    ],
+    ids=lambda plan: plan.name,
+)
+def test_slots_that_there_are_not_are_refused(plan):
+    with pytest.raises(ValueError, match="malformed program: slot"):
+        make_executable(plan, {})
+
+
+@pytest.mark.parametrize("at", [5, 6])
+def test_programs_of_another_shape_are_refused(at):
+    program = [*lower_plan(Plan("p", 1, (), (), (0,)), {})]
+    program[at] = [*program[at]]
+    with pytest.raises(TypeError, match="malformed description"):
+        runtime_module().Executable(tuple(program), (), ())
 
 
 def test_small_results_come_back_to_the_free_list(library):

@@ -26,6 +26,12 @@ def test_anything_else_is_handed_on() -> None:
     assert run(3) == (3,) and run() == () and run(True) == (True,)
 
 
+def test_keywords_come_along() -> None:
+    run = with_numbers(lambda *given, **named: (given, named), (0, 1))
+    ((first,), named) = run(0.5, scale=2.0)
+    assert first.item() == 0.5 and named == {"scale": 2.0}
+
+
 def test_errors_pass_and_nothing_is_kept() -> None:
     def fail(value: torch.Tensor) -> None:
         raise ValueError("no")

@@ -62,3 +62,14 @@ def test_errors_pass_and_wrong_shapes_are_named() -> None:
         Staged(1, ((fails, (3,), 0, ()),), ())
     with pytest.raises(ValueError, match="place 1 is none of 1"):
         Staged(1, (), (1,))
+
+
+def test_what_is_spent_cannot_be_read() -> None:
+    """Such a stage, or a result of it, would be a null pointer."""
+    spends = (lambda a: (a,), (0,), 1, (0,))
+    with pytest.raises(ValueError, match="the value at place 0 has been let go"):
+        Staged(1, (spends, (lambda a: (a,), (0,), 1, ())), (1,))
+    with pytest.raises(ValueError, match="the value at place 0 has been let go"):
+        Staged(1, (spends,), (0,))
+    with pytest.raises(ValueError, match="a stage has -1 outputs"):
+        Staged(1, ((lambda: (), (), -1, ()),), ())
