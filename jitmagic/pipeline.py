@@ -229,28 +229,24 @@ def _compile_by(
     def given() -> list[torch.Tensor]:
         return [_example(entry, snapshot) for entry in traced.inputs]
 
-    stages = cut(traced.graph) if _is_differentiated(traced, snapshot) else None
-    if stages is not None:
-        try:
+    try:
+        if (stages := cut(traced.graph)) is not None:
             return _compile_stages(stages, specs, options, record)
-        except OperationFailed:
-            raise
-        except CompileFailed:
-            pass  # outputs that share memory, say: one graph has no trouble with them
+    except OperationFailed:
+        raise
+    except CompileFailed as failed:  # outputs that share memory, say: one graph does without
+        _tell_of_one_node(record, str(failed))
     return _compile_ahead(traced.graph, specs, options, record, given)[0]
 
 
-def _is_differentiated(traced: Trace, snapshot: FrameSnapshot) -> bool:
-    """Whether gradients between the graph's results may be asked for: by whoever gets them, or by
-    the rest of the frame.
-    """
-    if not isinstance(traced.exit, Break):
-        return True
-    spoken_of = not _GRADIENTS.isdisjoint(snapshot.code.co_names)
-    return spoken_of or "autograd" in traced.exit.reason.message
-
-
-_GRADIENTS = frozenset({"grad", "retain_grad", "register_hook"})
+def _tell_of_one_node(record: CompileRecord, why: str) -> None:
+    _tell_once(
+        record,
+        "one node",
+        f"results of {record.name} that are computed from one another are one autograd node, "
+        f"so none can be differentiated with respect to another: {why}\n"
+        "  hint: where such gradients are needed, put jitmagic.graph_break() between the results",
+    )
 
 
 def _compile_stages(
@@ -318,13 +314,20 @@ def _compile_ahead(
 
 
 def _tell_of_replay(record: CompileRecord) -> None:
-    """Once per function: nothing is wrong, but this backward is no quicker than eager's."""
-    if "replay" not in record.told:
-        record.told.add("replay")
-        warn(
-            f"{record.name} is differentiated twice (create_graph) or for a batch of gradients: "
-            "such backwards run op by op",
-        )
+    """Nothing is wrong, but this backward is no quicker than eager's."""
+    _tell_once(
+        record,
+        "replay",
+        f"{record.name} is differentiated twice (create_graph) or for a batch of gradients: "
+        "such backwards run op by op",
+    )
+
+
+def _tell_once(record: CompileRecord, what: str, text: str) -> None:
+    """Once per function, however many variants of it are compiled."""
+    if what not in record.told:
+        record.told.add(what)
+        warn(text)
 
 
 def _build_backward(

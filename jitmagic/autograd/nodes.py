@@ -6,7 +6,7 @@ output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,6 @@ from ..graph.raising import may_raise_on_data
 __all__ = [
     "AtenModule",
     "alias_root",
-    "ancestors",
     "erase_dead",
     "is_random",
     "is_view",
@@ -60,18 +59,6 @@ def alias_root(node: Node) -> Node:
         assert isinstance(base, Node)
         node = base
     return node
-
-
-def ancestors(roots: Iterable[Node]) -> set[Node]:
-    """The nodes that these are computed from, and these."""
-    found: set[Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return found
 
 
 def erase_dead(graph: Graph) -> None:

@@ -11,7 +11,6 @@ error exactly where it is one in eager.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +19,10 @@ from torch.fx import Graph, Node
 from ..errors import CompileFailed
 from ..graph.pointwise import is_pointwise, is_transcendental
 from ..graph.raising import may_raise_on_data
+from ..graph.reach import ancestors, descendants
 from ..spec import TensorSpec
 from .mincut import INFINITE, FlowNetwork
-from .nodes import alias_root, ancestors, is_random, is_view, module_of
+from .nodes import alias_root, is_random, is_view, module_of
 from .result import Joint, Partition
 
 __all__ = ["partition"]
@@ -90,7 +90,7 @@ class _Parts:
         inputs, tangents = holders[: len(joint.inputs)], holders[len(joint.inputs) :]
         flat: tuple[Node, ...] = nodes[-1].args[0]  # type: ignore[assignment]
         results, gradients = list(flat[: len(joint.results)]), list(flat[len(joint.results) :])
-        backward = _fed_by(nodes, tangents)
+        backward = descendants(tangents, (node for node in nodes if node.op != "output"))
         # Attention's CUDA backward counts as random too (it replays dropout), which is no effect
         # of the forward.
         effects = [node for node in nodes if is_random(node) and node not in backward]
@@ -110,14 +110,6 @@ class _Parts:
             forward,
             needed,
         )
-
-
-def _fed_by(nodes: list[Node], tangents: list[Node]) -> set[Node]:
-    found = set(tangents)
-    for node in nodes:
-        if node.op != "output" and not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
-    return found
 
 
 # -- save or compute again -------------------------------------------------------------------------
@@ -215,7 +207,7 @@ def _fusible(node: Node) -> bool:
 
 
 def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node]) -> Partition:
-    used = _ancestors_until(parts.gradients, saved | set(parts.inputs) | set(parts.tangents))
+    used = ancestors(parts.gradients, saved | set(parts.inputs) | set(parts.tangents))
     inputs = tuple(i for i, node in enumerate(parts.inputs) if node in used)
     kept_results = tuple(
         i
@@ -258,19 +250,6 @@ def _is_work(node: Node, used: set[Node]) -> bool:
     return node.target not in _FREE and node.target is not operator.getitem
 
 
-def _ancestors_until(roots: Iterable[Node], stop: set[Node]) -> set[Node]:
-    """Ancestors of the roots, not looking behind the nodes in stop (which are included)."""
-    found: set[Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            if node not in stop:
-                stack.extend(node.all_input_nodes)
-    return found
-
-
 def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
     made = graph.node_copy(node, env.__getitem__)
     env[node] = made
@@ -294,7 +273,7 @@ def _backward_graph(parts: _Parts, carried: list[Node]) -> Graph:
         made = graph.placeholder(node.name)
         made.meta.update(spec=node.meta["spec"], lines=node.meta.get("lines", ()))
         env[node] = made
-    wanted = _ancestors_until(parts.gradients, set(env))
+    wanted = ancestors(parts.gradients, set(env))
     for node in parts.nodes:
         if node in wanted and node in parts.backward:
             _emit(graph, node, env)

@@ -25,8 +25,9 @@ from torch.fx import GraphModule, Node
 from ..errors import DoubleBackward
 from ..graph.autocast import Autocast, autocast_as, read_autocast
 from ..graph.raising import may_raise_on_data
+from ..graph.reach import ancestors
 from ..spec import TensorSpec
-from .nodes import ancestors, is_random
+from .nodes import is_random
 from .result import Partition, Result, ViewOf
 
 __all__ = ["Replay", "ReplayInput", "drawn_from", "replay_inputs"]

@@ -1,7 +1,8 @@
 """Where a torch-level graph is cut, so that gradients can be asked for between its results.
 
 Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: its stages, graphs that run one
-after the other and give the same, or nothing where one graph will do. What is compiled together is
+after the other and give the same, or nothing where one graph will do; what cannot be had that way
+is said in words. What is compiled together is
 one node to autograd: gradients flow from its results to its inputs. Eager's user may differentiate
 the loss with respect to the features beside it, keep their gradient or hook it, so a result that
 another result is computed from ends a stage. Stages are pieces of the graph's order: writes and
@@ -10,15 +11,17 @@ random draws happen when they did.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .node_meta import changes_mode, mutated_by, tensors_in, value_of
+from .reach import descendants
 
 __all__ = ["Stage", "Stages", "cut"]
 
@@ -47,16 +50,19 @@ class Stages:
 
 
 def cut(gm: GraphModule) -> Stages | None:
-    """The stages of a graph, or None if no result depends on another or it cannot be cut there."""
+    """The stages of a graph; None if no result depends on another. Raises CompileFailed where one
+    does and two graphs cannot do what one does.
+    """
     nodes = list(gm.graph.nodes)
-    good = _in_callers_modes(nodes)
-    seams = (_seam(nodes, result) for result in _results(nodes))
-    ends = _fewest([place for place in seam if good[place]] for seam in seams)
-    if not 0 < len(ends) <= _MOST:
+    seams = [seam for result in _results(nodes) if (seam := _seam(nodes, result))]
+    if not seams:
         return None
+    ends = _fewest(seams)
+    if len(ends) > _MOST:
+        raise CompileFailed(f"there are {len(ends)} of them in a row, more than {_MOST}")
     number = _stage_of(nodes, ends)
-    if any(_forbids(node, number) for node in nodes):
-        return None
+    for node in nodes:
+        _refuse_crossing(node, number)
     return _assemble(nodes, number)
 
 
@@ -71,16 +77,13 @@ def _differentiable(node: Node) -> bool:
 
 
 def _seam(nodes: Sequence[Node], result: Node) -> range:
-    """The places behind which the graph may be cut: the result is made, and nothing is that other
-    results are computed from it by. Empty where nobody can tell one graph from two.
+    """The places behind which the graph may be cut: the result has been made, but nothing yet of
+    what leads from it to other results. Empty where nobody can tell one graph from two.
     """
     if result.op == "placeholder" or not _differentiable(result):
         return range(0)
     others = {node for node in _results(nodes) if node is not result and _differentiable(node)}
-    behind = {result}
-    for node in nodes:
-        if _differentiable(node) and not behind.isdisjoint(node.all_input_nodes):
-            behind.add(node)
+    behind = descendants([result], filter(_differentiable, nodes))
     between = others & behind
     for node in reversed(nodes):
         if node in behind and not between.isdisjoint(node.users):
@@ -96,29 +99,10 @@ def _seam(nodes: Sequence[Node], result: Node) -> range:
     return range(made[-1], first)
 
 
-def _in_callers_modes(nodes: Sequence[Node]) -> list[bool]:
-    """Whether grad mode and autocast are behind each node as they were at first, and are at last: a
-    stage begins in the caller's.
-    """
-    at_last = {_mode(node): node.args[-1] for node in nodes if changes_mode(node)}
-    others: set[object] = set()
-    found = []
-    for node in nodes:
-        if changes_mode(node):
-            mode = _mode(node)
-            (others.discard if node.args[-1] == at_last[mode] else others.add)(mode)
-        found.append(not others)
-    return found
-
-
-def _mode(node: Node) -> object:
-    return node.target, node.args[:-1]
-
-
-def _fewest(seams: Iterable[Sequence[int]]) -> list[int]:
-    """Places such that each seam that is not empty has one."""
+def _fewest(seams: Sequence[Sequence[int]]) -> list[int]:
+    """Places such that each seam has one."""
     chosen: list[int] = []
-    for seam in sorted(filter(None, seams), key=lambda seam: seam[-1]):
+    for seam in sorted(seams, key=lambda seam: seam[-1]):
         if not any(place in seam for place in chosen):
             chosen.append(seam[-1])
     return chosen
@@ -142,18 +126,19 @@ def _stage_of(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:
     return {node: min(stage, last) for node, stage in number.items()}
 
 
-def _forbids(node: Node, number: dict[Node, int]) -> bool:
-    """Whether the node stands across a seam in a way that two graphs cannot have."""
+def _refuse_crossing(node: Node, number: dict[Node, int]) -> None:
+    """Raise CompileFailed if the node stands across a seam in a way that two graphs cannot have."""
     if node not in number:
-        return False
+        return
     here = number[node]
     crosses = any(number.get(user, here) != here for user in node.users)
     spec = node.meta["spec"]
     if crosses and not isinstance(spec, TensorSpec):
-        return True
+        raise CompileFailed(f"{node.name} between them is no tensor")
     if crosses and spec.requires_grad != value_of(node).requires_grad:
-        return True  # a later write made it differentiable
-    return any(_is_shared(target, here, number) for target in mutated_by(node))
+        raise CompileFailed(f"{node.name} requires grad only since it was written to")
+    if any(_is_shared(target, here, number) for target in mutated_by(node)):
+        raise CompileFailed(f"{node.name} writes to memory that both sides know")
 
 
 def _is_shared(target: Node, here: int, number: dict[Node, int]) -> bool:
@@ -172,18 +157,36 @@ def _assemble(nodes: Sequence[Node], number: dict[Node, int]) -> Stages:
     results = _results(nodes)
     held = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
     read = [_read(nodes, number, stage) for stage in range(max(number.values()) + 1)]
+    callers = {_mode(node): node for node in nodes if changes_mode(node)}
+    others: dict[object, Node] = {}  # what sets the modes that are not as the caller has them
     stages = []
     for stage, inputs in enumerate(read):
         later = {node for other in read[stage + 1 :] for node in other} | set(results)
         body = [node for node in nodes if number.get(node) == stage]
         made = [node for node in body if node in later]
-        graph = _piece(inputs, body, made)
+        entered = tuple(others.values())
+        others = _other_modes(others, body, callers)
+        graph = _piece(inputs, (*entered, *body, *map(callers.__getitem__, others)), made)
         spent = [held[node] for node in inputs if node not in later and node.op != "placeholder"]
         stages.append(Stage(graph, tuple(held[node] for node in inputs), len(made), tuple(spent)))
         for node in made:
             held[node] = len(held)
     flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
     return Stages(tuple(stages), tuple(held[node] for node in flat))
+
+
+def _mode(node: Node) -> object:
+    return node.target, node.args[:-1]
+
+
+def _other_modes(
+    before: Mapping[object, Node], body: Sequence[Node], callers: Mapping[object, Node]
+) -> dict[object, Node]:
+    """Behind a stage: a stage begins and ends in the caller's grad mode and autocast, which are
+    those at the end of the whole graph.
+    """
+    now = {**before, **{_mode(node): node for node in body if changes_mode(node)}}
+    return {mode: node for mode, node in now.items() if node.args[-1] != callers[mode].args[-1]}
 
 
 def _read(nodes: Sequence[Node], number: dict[Node, int], stage: int) -> list[Node]:

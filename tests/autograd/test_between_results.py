@@ -64,6 +64,15 @@ def under_autocast(self: Layers, x: torch.Tensor) -> Any:
     return hidden, self.second(hidden.float()) / size
 
 
+def within_one_block(self: Layers, x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = self.first(x)
+        with torch.autocast("cpu", enabled=False):
+            slope = torch.tanh(hidden.float())
+            size = self.second(slope)
+        return hidden, slope, size, (hidden.T @ size.bfloat16()).float().sum()
+
+
 SHOWN = [
     features_and_loss,
     every_layer,
@@ -71,6 +80,7 @@ SHOWN = [
     written_before_use,
     random_between,
     under_autocast,
+    within_one_block,
 ]
 
 
@@ -140,7 +150,29 @@ def hooked(x: torch.Tensor, w: torch.Tensor) -> Any:
     return seen[0]
 
 
-@pytest.mark.parametrize("fn", [middle, in_a_helper, behind_a_print, hooked])
+def hook_in_a_helper(x: torch.Tensor, w: torch.Tensor) -> Any:
+    hidden, seen = torch.tanh(x @ w), []
+    score = hidden.exp().sum()
+    watch(hidden, seen)
+    score.backward()
+    return seen[0]
+
+
+def watch(hidden: torch.Tensor, seen: list[torch.Tensor]) -> None:
+    hidden.register_hook(seen.append)
+
+
+def helper_behind_a_print(x: torch.Tensor, w: torch.Tensor) -> Any:
+    hidden = torch.tanh(x @ w)
+    score = hidden.exp().sum()
+    print("scored")
+    return slope_of(score, hidden)
+
+
+INSIDE = [middle, in_a_helper, behind_a_print, hooked, hook_in_a_helper, helper_behind_a_print]
+
+
+@pytest.mark.parametrize("fn", INSIDE)
 def test_gradients_asked_for_inside(fn: Function, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     x, w = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
@@ -181,3 +213,26 @@ def test_the_graph_is_cut_and_its_buffers_are_written_once() -> None:
         tagged.state_dict().items(), plain.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(got, want, msg=name)
+
+
+def bits_and_score(x: torch.Tensor, w: torch.Tensor) -> Any:
+    hidden = x @ w
+    halves = hidden.view(torch.float16)  # no stage can hand on one memory under two dtypes
+    angle = torch.sin(hidden)
+    return angle, (angle * hidden).sum() + halves.isnan().sum()
+
+
+def test_results_that_cannot_be_kept_apart_are_a_warning_at_the_users_line() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
+    tagged = jitmagic.jit(bits_and_score)
+    with pytest.warns(jitmagic.FallbackWarning, match="one autograd node.*another dtype") as said:
+        found = tagged(x, w)
+    (warning,) = said
+    assert warning.filename == __file__
+    assert warning.lineno == bits_and_score.__code__.co_firstlineno
+    for got, want in zip(found, bits_and_score(x, w), strict=True):
+        torch.testing.assert_close(got, want)
+        slopes = [torch.autograd.grad(one.sum(), w, retain_graph=True)[0] for one in (got, want)]
+        torch.testing.assert_close(*slopes)
+    tagged(torch.randn(5, 4), w)  # a variant more; it has been said

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from jitmagic.errors import CompileFailed
 from jitmagic.graph.builder import GraphBuilder
 from jitmagic.graph.seams import Stages, cut
 from jitmagic.spec import TensorSpec
@@ -98,9 +99,21 @@ def states(b: GraphBuilder, x: Any) -> list[Any]:
     return made[1:]
 
 
-@pytest.mark.parametrize("build", [apart, detached, written_later, states])
+@pytest.mark.parametrize("build", [apart, detached])
 def test_one_graph_stays_one(build: Build) -> None:
     assert stages_of(build)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (written_later, "mul_ writes to memory that both sides know"),
+        (states, "there are 39 of them in a row, more than 16"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_in_words(build: Build, why: str) -> None:
+    with pytest.raises(CompileFailed, match=why):
+        stages_of(build)
 
 
 def test_without_gradients_nothing_is_cut() -> None:
