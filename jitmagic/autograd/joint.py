@@ -231,10 +231,7 @@ class _Results:
 def _view(value: Traced, base: Traced, of_input: bool, index: int) -> ViewOf:
     numbers = ""
     if value.dtype is not base.dtype:
-        if (
-            value.dtype.to_complex() is not base.dtype
-            and base.dtype.to_complex() is not value.dtype
-        ):
+        if not _are_parts(value.dtype, base.dtype) and not _are_parts(base.dtype, value.dtype):
             raise CompileFailed("an output shares memory with another tensor under another dtype")
         numbers = "complex" if value.dtype.is_complex else "real"
     if value.requires_grad and value._base is not base:
@@ -252,6 +249,11 @@ def _view(value: Traced, base: Traced, of_input: bool, index: int) -> ViewOf:
         storage_offset=int(value.storage_offset()),
     )
     return ViewOf(of_input, index, spec, numbers)
+
+
+def _are_parts(real: torch.dtype, whole: torch.dtype) -> bool:
+    """Whether pairs of `real` are numbers of `whole`."""
+    return whole.is_complex and real is whole.to_real()
 
 
 # -- backward --------------------------------------------------------------------------------------

@@ -135,3 +135,16 @@ def test_a_break_hands_complex_views_on() -> None:
     got.backward()
     program(y).backward()
     torch.testing.assert_close((got, x.grad), (program(y), y.grad))
+
+
+def test_integer_views_of_results_are_refused_in_words() -> None:
+    """Integers have no complex counterpart: asking torch for one raised an error of its own."""
+
+    def bits(x: Tensor) -> tuple[Tensor, ...]:
+        doubled = x * 2
+        return doubled, doubled.view(torch.int32)
+
+    x = torch.randn(4)
+    with pytest.warns(jitmagic.FallbackWarning, match="shares memory with another tensor under"):
+        found = jitmagic.jit(bits)(x)
+    assert all(map(torch.equal, found, bits(x)))
