@@ -31,7 +31,6 @@ class Target:
     isa: str  # cpu: "avx512" | "avx2" | "scalar"; cuda: "sm_90"
     lanes: int  # float32 lanes of one vector register (cpu)
     threads: int  # cores that parallel loops use; 0 on cuda
-    l1_bytes: int
     l2_bytes: int
     cxx: str = ""  # path of the C++ compiler, empty when there is none
     multiprocessors: int = 0
@@ -57,10 +56,10 @@ def _find_cxx(named: str | None) -> str:
     return ""
 
 
-@lru_cache(maxsize=4)
-def _cache_bytes(index: int, default: int) -> int:
-    """Size of one data cache as Linux tells it: index0 is L1 data, index2 is L2."""
-    path = f"/sys/devices/system/cpu/cpu0/cache/index{index}/size"
+@lru_cache(maxsize=1)
+def _l2_bytes(default: int) -> int:
+    """Size of one core's L2 cache as Linux tells it."""
+    path = "/sys/devices/system/cpu/cpu0/cache/index2/size"
     try:
         with open(path) as file:
             text = file.read().strip()
@@ -97,8 +96,7 @@ def find_target(device: torch.device, options: Options) -> Target:
         isa,
         lanes,
         torch.get_num_threads(),
-        _cache_bytes(0, 32 << 10),
-        _cache_bytes(2, 1 << 20),
+        _l2_bytes(1 << 20),
         cxx,
     )
 
@@ -109,4 +107,4 @@ def _cuda_target(device: torch.device) -> Target:
     isa = f"sm_{facts.major}{facts.minor}"
     l2 = int(getattr(facts, "L2_cache_size", 32 << 20))
     sms = int(facts.multi_processor_count)
-    return Target("cuda", tier, why, isa, 1, 0, 128 << 10, l2, "", sms)
+    return Target("cuda", tier, why, isa, 1, 0, l2, "", sms)

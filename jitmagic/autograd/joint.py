@@ -62,7 +62,7 @@ def trace_joint(
         with mode:  # the history of a view whose base was written since is made when asked for
             shapes = tuple(results.output(mode, value) for value in outputs)
         gradients = _differentiate(gm, mode, traced, results.tensors)
-    return _finish(recorder, mode, traced, inputs, shapes, results, gradients)
+    return _finish(recorder, traced, inputs, shapes, results, gradients)
 
 
 @contextmanager
@@ -372,7 +372,6 @@ def _tangent_spec(result: Traced) -> TensorSpec:
 
 def _finish(
     recorder: Recorder,
-    mode: Functionalizer,
     inputs: Sequence[Traced],
     specs: Sequence[TensorSpec],
     outputs: tuple[Output, ...],

@@ -10,7 +10,6 @@ import io
 
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -162,12 +161,3 @@ def text_report(found: Explanation) -> str:
     )
     console.print(rich_report(found))
     return out.getvalue()
-
-
-def kernel_listing(found: Explanation) -> Group:
-    """The generated sources, once per translation unit."""
-    seen: dict[str, str] = {}
-    for kernel in found.kernels:
-        seen.setdefault(kernel.text, kernel.language)
-    lexers = {"cpp": "cpp", "triton": "python", "numba": "python"}
-    return Group(*(Syntax(text, lexers[language]) for text, language in seen.items()))

@@ -6,7 +6,6 @@ could read aloud, without addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 
 from .check import range_end, short
@@ -30,21 +29,7 @@ from .guard import (
 )
 from .source import describe
 
-__all__ = ["show_guard", "show_guards"]
-
-_WIDTH = 56
-
-
-def show_guards(guards: Iterable[Guard]) -> str:
-    """All guards, a line each, with the user's line that needed them where it is known."""
-    return "\n".join(map(_with_place, guards))
-
-
-def _with_place(guard: Guard) -> str:
-    text = show_guard(guard)
-    if guard.where is None:
-        return text
-    return f"{text:<{_WIDTH}}  # line {guard.where.lineno}: {guard.where.text}".rstrip(": ")
+__all__ = ["show_guard"]
 
 
 def show_guard(guard: Guard) -> str:

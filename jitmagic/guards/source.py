@@ -44,7 +44,6 @@ __all__ = [
     "TypeAttr",
     "TypeOf",
     "describe",
-    "root_of",
 ]
 
 
@@ -133,13 +132,6 @@ class ModuleAttr(Source):
 @dataclass(frozen=True, slots=True)
 class Gradient(Source):
     base: Source
-
-
-def root_of(source: Source) -> Source:
-    """The Argument, Global or Builtin that a path starts from."""
-    while (base := getattr(source, "base", None)) is not None:
-        source = base
-    return source
 
 
 def describe(source: Source) -> str:

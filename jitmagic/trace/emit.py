@@ -143,7 +143,7 @@ def _cut(writer: Writer, exit_: Break, home: Home) -> Body:
     body, twins = root.body.clone()
     flatten(body, flat.parameters)
     breaking = flat.at[exit_.offset]
-    _restore(writer, exit_, root.live[breaking], body)
+    _restore(writer, exit_, root.live[breaking])
     writer.put(build.jump(twins[_group(root.body, breaking)[0]]))
     tails: Code = []
     for way in _ways_on(root.body, breaking):
@@ -172,7 +172,7 @@ def _group(body: Body, breaking: Instruction) -> Code:
     return body.instructions[first : last + 1]
 
 
-def _restore(writer: Writer, exit_: Break, live: frozenset[str], body: Body) -> None:
+def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
     """Variables that are still needed go back into their slots, the stack onto the stack."""
     restored = {**exit_.locals, **exit_.cells}
     for name in writer.flat.parameters:

@@ -16,7 +16,7 @@ from ..graph.builder import GraphBuilder
 from ..graph.overlap import meets_itself
 from ..guards.guard import NoOverlap
 from .breaks import GraphBreak, MutatedInput
-from .values.base import Builder, Machine
+from .values.base import Machine
 
 __all__ = ["check_written_inputs"]
 
@@ -33,7 +33,7 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
     _check_apart(graph)
     if "no overlap" not in graph.noted:
         graph.noted.add("no overlap")
-        machine.at_exit(lambda builder: _guard_separate(machine, graph, builder))
+        machine.at_exit(lambda builder: _guard_separate(machine, graph))
 
 
 def _check_change(graph: GraphBuilder, node: Node) -> None:
@@ -62,7 +62,7 @@ def _check_apart(graph: GraphBuilder) -> None:
     graph.compared = counts
 
 
-def _guard_separate(machine: Machine, graph: GraphBuilder, builder: Builder) -> None:
+def _guard_separate(machine: Machine, graph: GraphBuilder) -> None:
     """Guard that nothing shares memory with what is written; the others may do so."""
     written = list(graph.mutated_inputs)
     groups: list[list[Node]] = [[]]

@@ -31,7 +31,7 @@ from .interpreted import run_interpreted
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
-H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 128 << 10, 50 << 20, "", 132)
+H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
 
 
 def rendered(program: LoopProgram, **options: object) -> tuple[Plan, KernelSource | None]:

@@ -18,7 +18,7 @@ from tests.loops.recording import record
 from tests.schedule.programs import PROGRAMS, made_inputs
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
-H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 128 << 10, 50 << 20, "", 132)
+H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
 NAMES = [
     "chain_large", "relu_sum", "softmax_large", "layer_norm_backward", "everything_sum_large",
     "transposed_large", "embedding", "arg_reductions", "half_chain", "column_sum_large",

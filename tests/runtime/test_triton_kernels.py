@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "loops"))  # as its
 from tests.loops.test_fuzz import chain  # noqa: E402
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
-H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 128 << 10, 50 << 20, "", 132)
+H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
 CPU = torch.device("cpu")
 
 

@@ -26,7 +26,7 @@ from tests.loops.recording import record
 from tests.schedule.programs import PROGRAMS, made_inputs
 
 CPU = torch.device("cpu")
-H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 128 << 10, 50 << 20, "", 132)
+H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
 
 
 def two_threads(options: Options) -> Target:

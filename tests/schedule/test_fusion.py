@@ -17,7 +17,7 @@ from tests.loops.recording import clone, record
 from .programs import PROGRAMS, made_inputs
 from .random_programs import random_function
 
-TARGET = Target("cpu", "cpp", "a test", "avx512", 16, 2, 32 << 10, 1 << 20, "g++")
+TARGET = Target("cpu", "cpp", "a test", "avx512", 16, 2, 1 << 20, "g++")
 DEVICE = torch.device("cpu")
 aten = torch.ops.aten
 

@@ -16,7 +16,7 @@ from jitmagic.schedule import schedule
 from jitmagic.target import Target
 from tests.loops.recording import clone, record
 
-H200 = Target("cuda", "triton", "a test", "sm_90", 1, 0, 128 << 10, 50 << 20, "", 132)
+H200 = Target("cuda", "triton", "a test", "sm_90", 1, 0, 50 << 20, "", 132)
 
 
 def check(fn, *inputs) -> int:
@@ -73,6 +73,6 @@ def test_nan_and_ties():
 
 def test_small_devices_keep_their_nests():
     graph, _ = record(lambda x: x.sum(), torch.randn(300, 301))
-    cpu = Target("cpu", "cpp", "a test", "avx512", 16, 2, 32 << 10, 1 << 20, "g++")
+    cpu = Target("cpu", "cpp", "a test", "avx512", 16, 2, 1 << 20, "g++")
     result = schedule(lower(graph, "test"), cpu, Options())
     assert sum(isinstance(step, Nest) for step in result.program.steps) == 1

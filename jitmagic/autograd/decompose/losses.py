@@ -13,7 +13,7 @@ aten = torch.ops.aten
 NONE, MEAN, SUM = 0, 1, 2
 
 
-def _reduce(r: Recorder, loss: Sym, reduction: int) -> Sym:
+def _reduce(loss: Sym, reduction: int) -> Sym:
     if reduction == MEAN:
         return loss.one(aten.mean.default)
     return loss.one(aten.sum.default) if reduction == SUM else loss
@@ -26,7 +26,7 @@ def _norm(x: Sym, reduction: int) -> float:
 
 @rule(aten.mse_loss.default)
 def _mse(r: Recorder, x: Sym, target: Sym, reduction: int = MEAN) -> Sym:
-    return _reduce(r, _squared_gap(r, x, target), reduction)
+    return _reduce(_squared_gap(r, x, target), reduction)
 
 
 @rule(opmath=True)
@@ -44,7 +44,7 @@ def _mse_backward(r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int) -
 def _smooth_l1(
     r: Recorder, x: Sym, target: Sym, reduction: int = MEAN, beta: float = 1.0
 ) -> Sym | None:
-    return None if beta == 0 else _reduce(r, _smooth_l1_value(r, x, target, beta), reduction)
+    return None if beta == 0 else _reduce(_smooth_l1_value(r, x, target, beta), reduction)
 
 
 @rule(opmath=True)
@@ -66,7 +66,7 @@ def _smooth_l1_backward(
 
 @rule(aten.huber_loss.default)
 def _huber(r: Recorder, x: Sym, target: Sym, reduction: int = MEAN, delta: float = 1.0) -> Sym:
-    return _reduce(r, _huber_value(r, x, target, delta), reduction)
+    return _reduce(_huber_value(r, x, target, delta), reduction)
 
 
 @rule(opmath=True)
@@ -119,7 +119,7 @@ def _bce_with_logits(
     loss = (1 - target) * x - log_sigmoid
     if weight is not None:
         loss = loss * weight
-    return _reduce(r, loss, reduction)
+    return _reduce(loss, reduction)
 
 
 # -- negative log likelihood -----------------------------------------------------------------------

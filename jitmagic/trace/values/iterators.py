@@ -11,7 +11,7 @@ Python advances them (LoopIterator).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ...guards.guard import TypeIs
 from ...guards.source import Source
@@ -32,12 +32,6 @@ __all__ = [
     "StepIterator",
     "ZipIterator",
 ]
-
-
-class Items(Protocol):
-    """A sequence as its iterator sees it: a live view, the list may change under the loop."""
-
-    items: list[Value]
 
 
 class IteratorValue(Value):
@@ -80,9 +74,6 @@ class SequenceIterator(IteratorValue):
         self.index += 1
         item: Value = self.container.items[self.index - 1]
         return item
-
-    def length_hint(self) -> int:
-        return max(0, len(self.container.items) - self.index)
 
     def recipe(self, builder: Builder) -> Recipe:
         made = builder.invoke(iter, (builder(self.container),))
