@@ -3,10 +3,10 @@
 In: groups (one per step). Out: fewer groups, with the sentence for every pair that was considered.
 
   1. inline     a pointwise producer that no one needs in memory is written into its readers' values
-  2. vertical   a producer joins a reader's nest when their axes line up; it is stored only if
-  needed 3. horizontal nests over the same points that read the same memory become one nest
+  2. vertical   a producer joins a reader's nest when the axes line up; it is stored only if needed
+  3. horizontal nests over the same points that read the same memory become one nest
 
-Legality (legality.py, Groups.cyclic) and worth (the `_worth` functions, score.py) are asked one
+Legality (legality.py, Groups.cyclic) and worth (the `_not_worth` functions, score.py) are asked one
 after the other.
 """
 
@@ -38,6 +38,7 @@ __all__ = ["MAX_BUFFERS", "Fusion", "fuse"]
 
 MAX_BUFFERS = 48  # arguments of one kernel: more than registers for addresses
 PLAIN_OPERANDS = "a matrix product keeps its own loops and reads its operands from memory"
+NEAR = 1 << 14  # bytes that stay in the first cache, in whatever order they are walked
 MAX_NODES = 800  # values in one nest; keeps the compile time of one kernel in hand
 
 
@@ -66,8 +67,7 @@ def fuse(fusion: Fusion) -> None:
     _horizontal(fusion)
 
 
-# --- 1. inline
-# --------------------------------------------------------------------------------------
+# --- 1. inline ------------------------------------------------------------------------------------
 
 
 def _inline(fusion: Fusion) -> None:
@@ -78,7 +78,7 @@ def _inline(fusion: Fusion) -> None:
         if not group.is_nest:
             continue
         _write_in(group, ready)
-        readers = _inline_readers(fusion, key, group)
+        readers = _inline_readers(fusion, group)
         if readers:
             ready[group.stores[0].buffer] = (group.outer, group.stores[0])
             for reader in readers:
@@ -104,7 +104,7 @@ def _write_in(group: Group, ready: Mapping[str, tuple[tuple[Axis, ...], Store]])
     group.rewrite(group.outer, [rebuild.store(store) for store in group.stores])
 
 
-def _inline_readers(fusion: Fusion, key: int, group: Group) -> tuple[int, ...]:
+def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
     """The steps into which the group is written, or () when it stays a nest."""
     graph, groups = fusion.graph, fusion.groups
     if len(group.stores) != 1 or group.shape.rigid or group.adds:
@@ -162,18 +162,17 @@ def _cheap_to_repeat(fusion: Fusion, group: Group, cost: int) -> bool:
     full = {
         load.buffer
         for load in group.shape.loads
-        if extent_product_of(fusion.buffers[load.buffer]) >= max(size, 2) // 2
+        if element_count(fusion.buffers[load.buffer]) >= max(size, 2) // 2
     }
     return cost <= CHEAP and len(full) <= 1
 
 
-def extent_product_of(buffer: Buffer) -> int:
+def element_count(buffer: Buffer) -> int:
     """Number of elements."""
     return buffer_bytes(buffer) // buffer.dtype.itemsize
 
 
-# --- 2. vertical
-# ------------------------------------------------------------------------------------
+# --- 2. vertical ----------------------------------------------------------------------------------
 
 
 def _vertical(fusion: Fusion) -> None:
@@ -312,12 +311,7 @@ def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> st
     for store in producer.stores:
         moved = Rebuilder(plan.producer).store(store)
         axes = [part for part in moved.index if isinstance(part, AxisVar)]
-        if (
-            last
-            and axes
-            and axes[-1] != last
-            and buffer_bytes(fusion.buffers[store.buffer]) > 1 << 14
-        ):
+        if last and axes and axes[-1] != last and buffer_bytes(fusion.buffers[store.buffer]) > NEAR:
             return "they walk through memory in different orders"
     return None
 
@@ -340,8 +334,7 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
     return None
 
 
-# --- 3. horizontal
-# ----------------------------------------------------------------------------------
+# --- 3. horizontal --------------------------------------------------------------------------------
 
 
 def _horizontal(fusion: Fusion) -> None:
