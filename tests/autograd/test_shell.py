@@ -13,9 +13,8 @@ from torch import nn
 import jitmagic
 from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
-from jitmagic.autograd.shell import _signature, interpreted, make_callable
+from jitmagic.autograd.shell import interpreted, make_callable
 from jitmagic.errors import CompileFailed, DoubleBackward
-from jitmagic.runtime.native import runtime_module
 from jitmagic.spec import spec_of
 
 from .lifting import compile_like, lift
@@ -45,35 +44,6 @@ def test_a_graph_without_gradients_is_the_executable_itself():
 
     assert parts.backward is None
     assert make_callable(parts, forward) is forward
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("saved_inputs", (7,)),
-        ("saved_results", (7,)),
-        ("grad_inputs", (7, 8)),
-        ("mutated", (7,)),
-        ("outputs", ((0, 7),)),
-        ("tangents", ((7, (), ()),)),
-        ("reach", ((7,), (0,))),
-        ("spent", (((0,), (70,)),)),
-        ("replayed", ((7, -1, 0, 0),)),
-        ("absent", (torch.zeros(()),) * 70),
-    ],
-)
-def test_places_that_there_are_not_are_refused(field, value):
-    """Calls index by them without another look."""
-    x, w = t(3, 4), t(4, 4)
-    graph, inputs = lift(program, (x, w))
-    good = _signature(partition(trace_joint(graph, [spec_of(given) for given in inputs])))
-    for signature in (good, {**good, field: value}):
-        given = (print, print, print, signature, CompileFailed, DoubleBackward)
-        if signature is good:
-            assert runtime_module().AutogradFunction(*given)
-        else:
-            with pytest.raises(ValueError, match=f"malformed signature: {field}"):
-                runtime_module().AutogradFunction(*given)
 
 
 def test_node_is_visible():
