@@ -300,8 +300,6 @@ PyMemberDef dispatcher_members[] = {
     {"calls", T_LONGLONG, offsetof(Dispatcher, calls), READONLY, "calls so far"},
     {"owner", T_OBJECT, offsetof(Dispatcher, owner), 0, "the Python Handle"},
     {"family", T_OBJECT, offsetof(Dispatcher, family), 0, "what hooked callees are compiled for"},
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Dispatcher, vectorcall), READONLY, nullptr},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Dispatcher, weakrefs), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 

@@ -87,7 +87,7 @@ PyObject* slot(PyObject* object, PyObject* name, Registers& registers) {
   PyTypeObject* type = Py_TYPE(object);
   PyObject* value = Py_TYPE(descriptor)->tp_descr_get(descriptor, object, (PyObject*)type);
   if (!value) return PyErr_Clear(), nullptr;
-  return registers.keep(value) ? value : nullptr;
+  return registers.keep(value);
 }
 
 // .grad through its own descriptor: only for tensor classes that torch handles in C alone.
@@ -100,7 +100,7 @@ PyObject* gradient(PyObject* tensor, const Step& step, Registers& registers) {
   PyObject* get = step.object;
   PyObject* value = Py_TYPE(get)->tp_descr_get(get, tensor, (PyObject*)Py_TYPE(tensor));
   if (!value) return PyErr_Clear(), nullptr;
-  return registers.keep(value) ? value : nullptr;
+  return registers.keep(value);
 }
 
 PyObject* function_part(PyObject* object, Py_ssize_t part) {
@@ -212,9 +212,9 @@ Registers::~Registers() {
   for (PyObject* object : made_) Py_DECREF(object);
 }
 
-bool Registers::keep(PyObject* made) {
+PyObject* Registers::keep(PyObject* made) {
   made_.push_back(made);
-  return true;
+  return made;
 }
 
 int first_failure(const Program* program, PyObject* const* args, Py_ssize_t count, Registers& registers) {

@@ -70,7 +70,7 @@ class Registers {
   Registers(const Registers&) = delete;
   Registers& operator=(const Registers&) = delete;
   PyObject*& operator[](int index) { return values_[index]; }
-  bool keep(PyObject* made);  // takes a new reference
+  PyObject* keep(PyObject* made);  // takes a new reference; the same, borrowed
 
  private:
   static constexpr int kInline = 48;

@@ -15,7 +15,8 @@ PyMODINIT_FUNC PyInit__frame() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
   const bool ready = jitmagic::register_guards(module) && jitmagic::register_entry(module) &&
-                     jitmagic::register_dispatch(module) && jitmagic::register_module_call(module) && jm_register_hook(module) &&
+                     jitmagic::register_dispatch(module) &&
+                     jitmagic::register_module_call(module) && jm_register_hook(module) &&
                      jitmagic::register_tensor_guards(module);
   if (!ready) {
     Py_DECREF(module);
