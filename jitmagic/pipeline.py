@@ -30,6 +30,7 @@ from .codegen.plan import Config, Plan
 from .errors import CompileFailed, OperationFailed, Unsupported, warn
 from .frame.handle import Handle, Skip
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
+from .frame.skip import frame_reader
 from .graph.autocast import autocast_kept
 from .graph.node_meta import changes_mode, lines_of
 from .graph.propagate import target_name
@@ -75,6 +76,11 @@ def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord
 
 def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
     """Where a stage refuses an operation the graph ends before it, like at any other break."""
+    if (reader := frame_reader(snapshot.code, snapshot.globals)) is not None:
+        why = f"it looks at its own frame or namespace ({reader})"
+        if handle.options.fullgraph:
+            raise Unsupported(why, "pass what it needs as an argument", None)
+        return Skip(why)
     stop: Stop | None = None
     for _ in range(_ATTEMPTS):
         try:

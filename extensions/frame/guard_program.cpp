@@ -44,6 +44,7 @@ constexpr OpName kOps[] = {
     {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
     {"ENTRIES_EMPTY", Op::EntriesEmpty, 4},     // source, keys, absent
     {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
+    {"TYPE_ATTR_ABSENT", Op::TypeAttrAbsent, 3},   // source, name
     {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
@@ -201,7 +202,7 @@ class StepReader {
     switch (step.op) {
       case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::CellEmpty: return true;
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
-      case Op::InstanceAbsent: return name(next, step.object);
+      case Op::InstanceAbsent: case Op::TypeAttrAbsent: return name(next, step.object);
       case Op::Item: return key(next, step);
       case Op::FunctionPart: return part(next, step.number);
       case Op::Gradient: return gradient(next, step);

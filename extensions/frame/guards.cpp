@@ -188,6 +188,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::KeyAbsent: return PyDict_Check(value) && !step.lookup.in(value, step.object);
     case Op::EntriesEmpty: return step.tables->hold(value, step.object, step.space, false);
     case Op::InstanceAbsent: return !step.lookup.in_instance(value, step.object);
+    case Op::TypeAttrAbsent: return PyType_Check(value) && !type_attribute(value, step.object);
     case Op::NamespaceAbsent: return !step.lookup.in(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);

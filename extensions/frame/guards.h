@@ -32,7 +32,8 @@ enum class Op : unsigned char {
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, Type, TypeAttr, Slot,
   FunctionPart, ModuleItem, Gradient,
   // checks: (name, ...)
-  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, NamespaceAbsent,
+  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, TypeAttrAbsent,
+  NamespaceAbsent,
   CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State, Autocast,
 };
 

@@ -18,6 +18,7 @@ import torch
 from ..errors import NativeMissing
 from ..guards.guard import (
     CellEmpty,
+    ClassHasNot,
     DictKeysAre,
     DifferentObject,
     EntriesEmpty,
@@ -100,6 +101,7 @@ _RANK: dict[type[Guard], int] = {
     TensorMatch: 2,
     InRange: 2,
     CellEmpty: 2,
+    ClassHasNot: 2,
     GlobalState: 3,
     KeyAbsent: 4,
     GlobalMissing: 4,
@@ -210,8 +212,12 @@ class _Lowering:
                     self.steps.append(("AUTOCAST", *guard.facts.autocast_rest))
             case GlobalMissing(source=Global(name=name)):
                 self.steps.append(("NAMESPACE_ABSENT", self.namespace, name))
+            case GlobalMissing(source=Builtin(name=name)):
+                self.steps.append(("NAMESPACE_ABSENT", self.builtins, name))
             case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
                 self.steps.append(("INSTANCE_ABSENT", self.register(owner), _exact(key)))
+            case ClassHasNot(source=source, name=name):
+                self.steps.append(("TYPE_ATTR_ABSENT", self.register(source), name))
             case NoOverlap(sources=sources):
                 registers = tuple(self.register(source) for source in sources)
                 self.steps.append(("NO_OVERLAP", registers))

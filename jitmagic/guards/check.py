@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from ..bytecode import FrameSnapshot
 from .guard import (
     CellEmpty,
+    ClassHasNot,
     DictKeysAre,
     DifferentObject,
     EntriesEmpty,
@@ -38,7 +39,7 @@ from .guard import (
     ValueEquals,
 )
 from .read import read_source
-from .source import InstanceDict, Source, describe
+from .source import Builtin, InstanceDict, Source, describe
 from .state import read_autocast_rest, read_state
 
 __all__ = [
@@ -90,8 +91,11 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
         case GlobalState(facts=facts):
             return _state_differs(facts)
         case GlobalMissing(source=source):
+            table, kind = frame.globals, "global"
+            if isinstance(source, Builtin):
+                table, kind = frame.builtins, "builtin"
             name = describe(source)
-            return f"there is a global {name} now" if name in frame.globals else None
+            return f"there is a {kind} {name} now" if name in table else None
         case NoOverlap(sources=sources):
             return _overlap(sources, frame)
         case SameObject(source=left, other=right) | DifferentObject(source=left, other=right):
@@ -140,6 +144,11 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
             if not isinstance(value, tuple | list | dict | set | frozenset):
                 return f"{name} is a {type(value).__name__}, which has no plain length"
             return _is_was(f"len({name})", len(value), length, len(value) == length)
+        case ClassHasNot(name=attribute):
+            if not isinstance(value, type):
+                return f"{name} is a {type(value).__name__}, was a class"
+            bases = [base for base in value.__mro__ if attribute in vars(base)]
+            return f"{_named(bases[0])} has an attribute {attribute} now" if bases else None
         case CellEmpty():
             return _cell_differs(name, value)
     return _mapping_differs(guard, name, value)

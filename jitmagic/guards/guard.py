@@ -15,8 +15,10 @@ wants.
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
+          | ClassHasNot(source, name)          class whose bases and itself have no such attribute
           | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; keys it has not
-          | GlobalMissing(source)                no such name in the globals (builtins are used)
+          | GlobalMissing(source)                no such name in the globals (builtins are used), or
+                                                 in the builtins
           | SameObject(source, other)            two paths lead to one object
           | DifferentObject(source, other)       ... and must not
           | NoOverlap(sources)                   these tensors share no memory (one is mutated)
@@ -39,6 +41,7 @@ __all__ = [
     "GONE",
     "AutocastRest",
     "CellEmpty",
+    "ClassHasNot",
     "DictKeysAre",
     "DifferentObject",
     "EntriesEmpty",
@@ -162,6 +165,12 @@ class DictKeysAre(Guard):
 class KeyAbsent(Guard):
     source: Source
     key: object
+
+
+@dataclass(frozen=True, slots=True)
+class ClassHasNot(Guard):
+    source: Source
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

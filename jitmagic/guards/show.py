@@ -11,6 +11,7 @@ from dataclasses import fields
 from .check import range_end, short
 from .guard import (
     CellEmpty,
+    ClassHasNot,
     DictKeysAre,
     DifferentObject,
     EntriesEmpty,
@@ -27,7 +28,7 @@ from .guard import (
     TypeIs,
     ValueEquals,
 )
-from .source import describe
+from .source import Builtin, describe
 
 __all__ = ["show_guard"]
 
@@ -64,6 +65,10 @@ def _show_absence(guard: Guard) -> str:
         case EntriesEmpty(source=source, keys=keys, absent=absent):
             none = f"; no {', '.join(absent)}" if absent else ""
             return f"{describe(source)}: {', '.join(keys)} empty{none}"
+        case ClassHasNot(source=source, name=name):
+            return f"{describe(source)} has no {name}"
+        case GlobalMissing(source=Builtin(name=name)):
+            return f"no builtin {name}"
         case GlobalMissing(source=source):
             return f"no global {describe(source)}"
         case NoOverlap(sources=sources):

@@ -25,11 +25,13 @@ __all__ = [
     "GraphBreak",
     "InlineTooDeep",
     "LoopIterator",
+    "ManyKeys",
     "MutatedGenerator",
     "MutatedInput",
     "PrintCall",
     "Reason",
     "RefusedTorchCall",
+    "SharedNamespace",
     "StatefulCall",
     "TensorBranch",
     "TensorItem",
@@ -104,6 +106,20 @@ class StatefulCall(Reason):
     template = "{name}() has a result that differs from call to call"
     explanation = "Addresses, clocks, random numbers and frames cannot be baked into a trace."
     advice = "compute it outside and pass it in"
+
+
+class SharedNamespace(Reason):
+    __slots__ = ()
+    template = "a dictionary is changed that also holds attributes or globals which are used"
+    explanation = "Changes made through a dictionary are not seen by reads of attributes, nor back."
+    advice = "use getattr and setattr, or the dictionary alone"
+
+
+class ManyKeys(Reason):
+    __slots__ = ()
+    template = "more than {limit} objects are keys by their identity"
+    explanation = "Each two of them need a guard that they are different objects."
+    advice = "use names or indices as keys"
 
 
 class UnknownObject(Reason):

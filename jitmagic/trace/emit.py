@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FunctionType
+from functools import partial
+from types import CellType, FunctionType
 from typing import Any
 
 from ..bytecode import (
@@ -160,7 +161,42 @@ def _cut(writer: Writer, exit_: Break, home: Home) -> Body:
         _load_plainly(twins[breaking])
     _bind_methods(body)
     body.instructions = [*build.prologue(), *writer.code, *body.instructions, *tails]
+    _name_free_variable(body, twins[breaking], root.body.freevars)
     return body
+
+
+def _name_free_variable(body: Body, breaking: Instruction, freevars: list[str]) -> None:
+    """Edit: an empty cell of an enclosing function is named as such; to the interpreter all cells
+    of flat code are the function's own, whose error is another."""
+    name = breaking.arg
+    if breaking.op not in ("LOAD_DEREF", "DELETE_DEREF") or name not in freevars:
+        return
+    text = f"cannot access free variable '{name}' where it is not associated with a value"
+    make_error = partial(NameError, f"{text} in enclosing scope", name=name)
+    cell = build.load_fast(str(name), bound=True)
+    check = [
+        *build.push_callable_then(build.load_const(_is_empty), cell),
+        *build.pop_jump_if_false(breaking),
+        *build.push_callable(build.load_const(make_error)),
+        *build.call_function(0),
+        Instruction("RAISE_VARARGS", 1),
+    ]
+    for jump in body.instructions:
+        if jump.target is breaking:
+            jump.target = check[0]
+    for region in body.regions:
+        if region.start is breaking:
+            region.start = check[0]
+    position = body.instructions.index(breaking)
+    body.instructions[position:position] = build.placed(check, breaking.position)
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
 
 
 def _group(body: Body, breaking: Instruction) -> Code:

@@ -32,6 +32,7 @@ from .breaks import (
     EscapingException,
     GraphBreak,
     InlineTooDeep,
+    ManyKeys,
     MutatedGenerator,
     TooManyInstructions,
     UnsupportedOperation,
@@ -40,6 +41,7 @@ from .effects import EffectLog, ExitBuilder, distinct_objects
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, make_program
+from .tables import Tables
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue
 from .values.constants import ATOMS
@@ -60,6 +62,7 @@ _LIBRARY = re.compile(
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
+_MOST_KEYS = 64  # objects that are keys by identity: any two of them need a guard
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
@@ -105,6 +108,17 @@ def trace(
             return machine.run()
         except _Restart as restart:
             stop = _earlier(restart.stop, stop)
+            _let_go(restart)
+        finally:
+            machine.forget()
+
+
+def _let_go(error: BaseException) -> None:
+    """Drop the tracebacks of an attempt: their frames hold the errors, and the user's objects."""
+    at: BaseException | None = error
+    while at is not None:
+        at.__traceback__ = None
+        at = at.__context__
 
 
 def _earlier(new: Stop, old: Stop | None) -> Stop:
@@ -129,6 +143,7 @@ class Machine:
         self.varying, self.wide = varying, wide
         self.snapshot = snapshot
         self.effects = EffectLog()
+        self.tables = Tables()
         self.entry_state = read_state()
         self.graph = GraphBuilder(self.entry_state.grad_enabled)
         self.graph.step = lambda: self._steps
@@ -141,6 +156,7 @@ class Machine:
         self._classes: dict[type, ClassValue] = {}
         self._globals: dict[int, GlobalsValue] = {}
         self._generators: list[GeneratorValue] = []
+        self._keys: dict[int, Value] = {}  # what is a key by its identity
         self._hooks: list[Callable[[Builder], None]] = []
         self._steps = 0
         self._first_loop: int | None = None
@@ -166,6 +182,12 @@ class Machine:
         assert isinstance(signal, Returned)
         return self._finish(lambda builder: Return(builder(signal.value)))
 
+    def forget(self) -> None:
+        """Let go of everything: what the user's call was given does not wait for the collector."""
+        for generator in self._generators:
+            del generator.resume, generator.must_close  # closures over the generator itself
+        vars(self).clear()
+
     def _restart(
         self, reason: BreakReason, where: UserLine | None = None, step: int | None = None
     ) -> _Restart:
@@ -189,6 +211,7 @@ class Machine:
             reason = MutatedGenerator.of(what=lost.what)
             raise self._restart(reason, step=lost.born) from None
         distinct_objects(self, list(self.effects.mutated.values()), self._seen())
+        distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
         name = self.snapshot.name
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
@@ -333,6 +356,13 @@ class Machine:
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
         return Lazy(obj, source, certain)
+
+    def keep_apart(self, value: Value) -> None:
+        if value.source is None or id(value) in self._keys:
+            return
+        if len(self._keys) == _MOST_KEYS:
+            raise GraphBreak(ManyKeys.of(limit=_MOST_KEYS))
+        self._keys[id(value)] = value
 
     def constant(self, obj: object) -> Value:
         return fresh_value(self, obj)

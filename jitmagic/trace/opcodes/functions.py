@@ -9,6 +9,7 @@ from ...bytecode.instruction import Instruction
 from ..state import Frame
 from ..values.base import Value
 from ..values.functions import FunctionValue
+from ..values.mappings import DictValue
 from ..values.sequences import TupleValue
 from .registry import opcode
 
@@ -29,7 +30,10 @@ def _set_part(machine: Any, function: FunctionValue, part: int, value: Value) ->
     elif part == _KWDEFAULTS:
         function.kwdefaults = value
     elif part == _ANNOTATIONS:
-        function.annotations = value
+        pairs = value.realize(machine)  # (name, annotation, name, annotation, ...)
+        assert isinstance(pairs, TupleValue)
+        named = zip(pairs.items[::2], pairs.items[1::2], strict=True)
+        function.annotations = DictValue.of(machine, named)
     else:
         cells = value.realize(machine)
         assert isinstance(cells, TupleValue)

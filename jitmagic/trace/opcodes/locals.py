@@ -21,7 +21,7 @@ def _name(instruction: Instruction) -> str:
 
 def _unbound(machine: Any, name: str, kind: type[NameError] = UnboundLocalError) -> Exception:
     what = "cannot access local variable '{}' where it is not associated with a value"
-    if kind is NameError:
+    if kind is not UnboundLocalError:
         what = "name '{}' is not defined"
     error: Exception = machine.error(kind, what.format(name.removesuffix(LOCAL_TWIN)))
     return error
@@ -69,11 +69,16 @@ def _cell(machine: Any, frame: Frame, instruction: Instruction) -> CellValue:
     return cell
 
 
+def _empty(machine: Any, frame: Frame, name: str) -> Exception:
+    own = name in frame.program.body.cellvars
+    return _unbound(machine, name, UnboundLocalError if own else NameError)
+
+
 @opcode("LOAD_DEREF")
 def load_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
     contents = _cell(machine, frame, instruction).load(machine)
     if contents is None:
-        raise _unbound(machine, _name(instruction), NameError)
+        raise _empty(machine, frame, _name(instruction))
     frame.push(contents)
 
 
@@ -85,8 +90,10 @@ def store_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("DELETE_DEREF")
 def delete_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
     cell = _cell(machine, frame, instruction)
-    if cell.load(machine) is None:
-        raise _unbound(machine, _name(instruction), NameError)
+    contents = cell.load(machine)
+    if contents is None:
+        raise _empty(machine, frame, _name(instruction))
+    contents.realize(machine)  # the guard that it is not empty: nobody else looks at it
     cell.store(machine, None)
 
 
@@ -117,8 +124,10 @@ def store_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("DELETE_GLOBAL")
 def delete_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    if frame.globals.find(machine, _name(instruction)) is None:
+    found = frame.globals.find(machine, _name(instruction))
+    if found is None:
         raise _unbound(machine, _name(instruction), NameError)
+    found.realize(machine)  # the guard that there is one: nobody else looks at it
     frame.globals.store(machine, _name(instruction), None)
 
 

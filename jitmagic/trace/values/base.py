@@ -50,6 +50,7 @@ from ...guards.source import Source
 from ...options import Options
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..result import Effect, FromGraph, GraphInput, Recipe
+from ..tables import Tables
 
 __all__ = [
     "Args",
@@ -129,6 +130,7 @@ class Machine(Protocol):
     graph: Any  # a GraphBuilder and whatever the tensors need of it
     varying: frozenset[Source] | None  # numbers that are data; None: none is (values/numbers.py)
     wide: bool  # of floats that are data nothing is known
+    tables: Tables  # dictionaries that are the attributes of something as well
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 
     @property
@@ -155,6 +157,9 @@ class Machine(Protocol):
 
     def constant(self, obj: object) -> Value:
         """The Value of a Python constant made by the trace (no source)."""
+
+    def keep_apart(self, value: Value) -> None:
+        """The value is a key by its identity: guard that no other such key is the same object."""
 
     def error(self, kind: type[BaseException], *args: object, exact: bool = False) -> ObservedError:
         """To be raised: the traced program raises kind(*args). exact=False: the text may differ
@@ -210,6 +215,7 @@ class Value:
     __slots__ = ("source",)
     varies: ClassVar[bool] = False  # a number of any value: which object it is nobody knows
     by_identity: ClassVar[bool] = False  # guarded by IdentityIs: functions, classes, modules
+    opaque: ClassVar[bool] = False  # nothing is known of its contents, whatever its type
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source

@@ -74,7 +74,8 @@ class BuiltinValue(Value):
             return handler(machine, args, kwargs)
         if isinstance(self.obj, _METHODS) and args:
             owner = args[0].realize(machine)
-            if issubclass(owner.python_type(machine), self.obj.__objclass__):
+            kind = owner.python_type(machine)
+            if issubclass(kind, self.obj.__objclass__) and not owner.opaque:
                 bound = bind_builtin(machine, owner, self.obj.__objclass__, self.obj.__name__)
                 return bound.call(machine, args[1:], kwargs)
         raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
-from ...guards.guard import IdentityIs
+from ...guards.guard import ClassHasNot, IdentityIs, ValueEquals
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeAttr, TypeOf
 from ..breaks import GraphBreak, UnknownCFunction, UnknownObject, UnsupportedAttribute
 from ..builtins.registry import handler_of
@@ -42,6 +42,13 @@ _C_PARTS = (
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
+)
+# What `__get__` answers with the descriptor itself where there is only a class.
+_SELF_WITHOUT_INSTANCE = (
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    property,
+    functools.cached_property,
 )
 PLAIN_BASES = (object, types.SimpleNamespace)  # built-in, with a plain instance dictionary
 _STANDARD_GETSETS = ("__dict__", "__weakref__")
@@ -127,6 +134,16 @@ class ClassValue(Value):
                 return self._found(machine, name, position, whole=after is None)
         return NOTHING, self
 
+    def find_surely(self, machine: Machine, name: str) -> tuple[object, Value]:
+        """`find`, guarded also where nothing is found, or what a built-in base has."""
+        raw, value = self.find(machine, name)
+        if self.source is not None and self.live.__flags__ & HEAP_TYPE:
+            if raw is NOTHING:
+                machine.guard(ClassHasNot(self.source, name))
+            elif value.source is None and not isinstance(raw, Value):
+                machine.guard(IdentityIs(TypeAttr(self.source, name), raw))
+        return raw, value
+
     def _found(
         self, machine: Machine, name: str, position: int, *, whole: bool
     ) -> tuple[object, Value]:
@@ -153,18 +170,27 @@ class ClassValue(Value):
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in _CLASS_CONSTANTS:
-            return machine.constant(getattr(self.live, name))
+            return self._constant(machine, name)
         if name == "__class__":
             return machine.constant(type(self.live))
         if name in ("__mro__", "__bases__"):
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
-        raw, value = self.find(machine, name)
-        if raw is NOTHING:
+        raw, value = self.find_surely(machine, name)
+        if raw is NOTHING or _is_data_descriptor(attribute_of_class(type(self.live), name)):
             return self._from_metaclass(machine, name)
         return bind(machine, raw, value, None, self, name)
 
+    def _constant(self, machine: Machine, name: str) -> Value:
+        text = getattr(self.live, name)
+        if self.source is not None and self.live.__flags__ & HEAP_TYPE and type(text) is str:
+            in_dict = name in vars(self.live)
+            kept = TypeAttr(self.source, name) if in_dict else SlotAttr(self.source, name)
+            machine.guard(ValueEquals(kept, text))
+        return machine.constant(text)
+
     def _from_metaclass(self, machine: Machine, name: str) -> Value:
-        if hasattr(type(self.live), name) or hasattr(type(self.live), "__getattr__"):
+        kind = type(self.live)  # not hasattr: that may run code, or make `__annotations__`
+        if any(attribute_of_class(kind, one) is not NOTHING for one in (name, "__getattr__")):
             self.refuse(machine, f"attribute {name!r}")
         message = f"type object '{self.live.__name__}' has no attribute '{name}'"
         raise machine.error(AttributeError, message)
@@ -243,11 +269,11 @@ def bind(
     if isinstance(raw, staticmethod | classmethod):
         function = machine.lazy(raw.__func__, SlotAttr(_pin(machine, raw, value), "__func__"))
         return function if isinstance(raw, staticmethod) else BoundMethodValue(function, owner)
-    if instance is None:
+    if instance is None and isinstance(raw, _SELF_WITHOUT_INSTANCE):
         return value
-    if isinstance(raw, property):
+    if isinstance(raw, property) and instance is not None:
         return _read_property(machine, raw, value, instance, name)
-    if isinstance(raw, functools.cached_property):
+    if isinstance(raw, functools.cached_property) and instance is not None:
         return _read_cached(machine, raw, value, instance)
     getter = attribute_of_class(type(raw), "__get__")
     if getter is NOTHING:
@@ -255,13 +281,19 @@ def bind(
     if isinstance(getter, types.FunctionType) and value.source is not None:
         _pin(machine, raw, value)
         function = machine.wrap(getter, TypeAttr(TypeOf(value.source), "__get__"))
-        return function.call(machine, [value, instance, owner], {})
+        given = machine.constant(None) if instance is None else instance
+        return function.call(machine, [value, given, owner], {})
     raise GraphBreak(UnsupportedAttribute.of(name=name, type=owner.live.__name__))
 
 
 def attribute_of_class(kind: type, name: str) -> object:
     """The raw attribute on the MRO, or NOTHING; nothing is run."""
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), NOTHING)
+
+
+def _is_data_descriptor(raw: object) -> bool:
+    kind = type(raw)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
 def _pin(machine: Machine, raw: object, value: Value) -> Source:

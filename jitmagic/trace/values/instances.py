@@ -13,6 +13,7 @@ from ...guards.guard import KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeOf
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, NewInstance, Recipe
+from ..tables import Face
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from .classes import (
@@ -55,6 +56,9 @@ class InstanceValue(Value):
     def hash_key(self, machine: Machine) -> object:
         if attribute_of_class(self.cls.live, "__hash__") is not object.__hash__:
             self.refuse(machine, "hash()")
+        for name in ("__hash__", "__eq__"):
+            self.cls.find_surely(machine, name)
+        machine.keep_apart(self)
         return self
 
     # -- attributes ------------------------------------------------------------------------------
@@ -82,7 +86,8 @@ class InstanceValue(Value):
         return self._missing(machine, name) if own is None else own
 
     def _missing(self, machine: Machine, name: str) -> Value:
-        raw, value = self.cls.find(machine, "__getattr__")
+        self.cls.find_surely(machine, name)
+        raw, value = self.cls.find_surely(machine, "__getattr__")
         if raw is NOTHING:
             message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
             raise machine.error(AttributeError, message)
@@ -109,11 +114,17 @@ class InstanceValue(Value):
             return machine.lazy(content, SlotAttr(self.source, name), certain=False)
         if not self.cls.live.__dictoffset__:
             return None
-        table = object.__getattribute__(self.live, "__dict__")
+        table = self.use_table(machine)
         if name not in table:
             machine.guard(KeyAbsent(InstanceDict(self.source), name))
             return None
         return machine.lazy(table[name], Item(InstanceDict(self.source), name), certain=False)
+
+    def use_table(self, machine: Machine, *, changing: bool = False) -> dict[str, object]:
+        """The live object's dictionary, about to be read or changed."""
+        table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
+        machine.tables.use(id(table), Face.NAMESPACE, changing=changing)
+        return table
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if not _is_plain(self.cls.live, "__setattr__"):
@@ -134,9 +145,12 @@ class InstanceValue(Value):
         if not member and not self.cls.live.__dictoffset__:
             message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
             raise machine.error(AttributeError, message)
-        if value is None and self.own(machine, name) is None:
-            raise machine.error(AttributeError, name)
+        if self.source is not None and not member:
+            self.use_table(machine, changing=True)
         if value is None:
+            if (old := self.own(machine, name)) is None:
+                raise machine.error(AttributeError, name)
+            old.realize(machine)  # the guard that there is one: nobody else looks at it
             del self.attrs[name]  # a new object sees its keys in the order they were set last
             if self.source is not None:
                 self.attrs[name] = None
@@ -169,7 +183,7 @@ class InstanceValue(Value):
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         """`type(self).__name__(self, *args)`, realized; None: the class has none that Python code
         wrote."""
-        raw, value = self.cls.find(machine, name)
+        raw, value = self.cls.find_surely(machine, name)
         if isinstance(raw, _C_METHODS) and raw.__objclass__ is not object:
             self.refuse(machine, name)
         if raw is NOTHING or isinstance(raw, _C_METHODS):
@@ -185,7 +199,7 @@ class InstanceValue(Value):
         return result
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        raw, value = self.cls.find(machine, "__call__")
+        raw, value = self.cls.find_surely(machine, "__call__")
         if raw is NOTHING:
             message = f"'{self.cls.live.__name__}' object is not callable"
             raise machine.error(TypeError, message)
@@ -301,6 +315,7 @@ class OpaqueValue(Value):
     """An object of a type nobody models: it can be passed on and compared by identity, no more."""
 
     __slots__ = ("kind",)
+    opaque = True
 
     def __init__(self, kind: type, source: Source | None = None) -> None:
         super().__init__(source)

@@ -53,6 +53,7 @@ class IteratorValue(Value):
         return True
 
     def hash_key(self, machine: Machine) -> object:
+        machine.keep_apart(self)
         return self
 
 

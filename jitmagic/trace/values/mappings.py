@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import itertools
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from ...guards.guard import DictKeysAre, TypeIs
 from ...guards.source import Item, SlotAttr, Source
 from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildDict, Effect, Recipe, ReplaceDict
+from ..tables import Face
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
@@ -42,12 +44,13 @@ _STABLE_KEYS = (*ATOMS, type, types.FunctionType, types.BuiltinFunctionType)
 class DictValue(Value):
     """A dictionary. Every change goes through `changed`, which logs the effect."""
 
-    __slots__ = ("kind", "pairs")
+    __slots__ = ("kind", "pairs", "table")
 
     def __init__(
         self, pairs: dict[object, Pair], source: Source | None = None, kind: type = dict
     ) -> None:
         super().__init__(source)
+        self.table: int | None = None  # the id of the live dictionary
         self.pairs = pairs
         self.kind = kind
 
@@ -121,12 +124,19 @@ class DictValue(Value):
     def walk(self, machine: Machine, part: int | None) -> Iterator[Value]:
         """Keys (0), values (1) or items (None) in order; the size must not change meanwhile."""
         size = len(self.pairs)
-        for token in list(self.pairs):
-            if len(self.pairs) != size or token not in self.pairs:
+
+        def check(same: bool) -> None:
+            if not same:
                 message = "dictionary changed size during iteration"
                 raise machine.error(RuntimeError, message)
+
+        for place, token in enumerate(list(self.pairs)):
+            check(len(self.pairs) == size)
+            if next(itertools.islice(self.pairs, place, None)) is not token:
+                self.refuse(machine, "iteration while keys come and go")
             pair = self.pairs[token]
             yield TupleValue(pair) if part is None else pair[part]
+        check(len(self.pairs) == size)  # Python looks before it says that nothing is left
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -176,6 +186,8 @@ class DictValue(Value):
         return self
 
     def changed(self, machine: Machine) -> None:
+        if self.table is not None:
+            machine.tables.use(self.table, Face.OBJECT, changing=True)
         machine.effects.contents(self)
 
     # -- exits -----------------------------------------------------------------------------------
@@ -314,7 +326,7 @@ def _stable(key: object) -> bool:
 @wraps(dict, collections.OrderedDict)
 def _wrap_dict(machine: Machine, obj: dict[object, object], source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
-    return DictValue(_pairs_of(machine, obj, source), source, type(obj))
+    return _of_live(DictValue(_pairs_of(machine, obj, source), source, type(obj)), machine, obj)
 
 
 @wraps(collections.defaultdict)
@@ -324,4 +336,11 @@ def _wrap_defaultdict(
     machine.guard(TypeIs(source, collections.defaultdict))
     factory = machine.lazy(obj.default_factory, SlotAttr(source, "default_factory"))
     pairs = _pairs_of(machine, obj, source)
-    return DefaultDictValue(pairs, source, collections.defaultdict, factory)
+    made = DefaultDictValue(pairs, source, collections.defaultdict, factory)
+    return _of_live(made, machine, obj)
+
+
+def _of_live(made: DictValue, machine: Machine, obj: dict[Any, Any]) -> DictValue:
+    made.table = id(obj)
+    machine.tables.use(made.table, Face.OBJECT)
+    return made

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from ...guards.guard import GlobalMissing, Guard, IdentityIs, KeyAbsent
 from ...guards.source import Builtin, Global, InstanceDict, Item, ModuleAttr, Source
 from ..result import Constant, Recipe
+from ..tables import Face
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 
@@ -59,6 +60,7 @@ class GlobalsValue(Value):
 
     def find(self, machine: Machine, name: str) -> Value | None:
         """The value of a global, or None (guarded) where there is none."""
+        machine.tables.use(id(self.live), Face.NAMESPACE)
         if name in self.written:
             return self.written[name]
         if name in self._known:
@@ -72,6 +74,7 @@ class GlobalsValue(Value):
 
     def store(self, machine: Machine, name: str, value: Value | None) -> None:
         """Write (None: delete) a global."""
+        machine.tables.use(id(self.live), Face.NAMESPACE, changing=True)
         self.written[name] = value
         machine.effects.set_global(self, name, value)
 
@@ -79,7 +82,10 @@ class GlobalsValue(Value):
         """What the name means among the builtins of code that runs with these globals."""
         found = self.live.get("__builtins__", __builtins__)
         table = found.__dict__ if isinstance(found, types.ModuleType) else found
-        if not isinstance(table, dict) or name not in table:
+        if not isinstance(table, dict):
+            return None
+        if name not in table:
+            machine.guard(GlobalMissing(Builtin(name)))
             return None
         return machine.lazy(table[name], Builtin(name), certain=False)
 

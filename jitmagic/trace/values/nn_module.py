@@ -23,6 +23,7 @@ from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr,
 from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
 from ..result import Recipe
+from ..tables import Face
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
@@ -54,6 +55,7 @@ class NNModuleValue(InstanceValue):
         self.shifted = False  # the traced code replaced a buffer: the live tables are out of date
 
     def hash_key(self, machine: Machine) -> object:
+        machine.keep_apart(self)
         return self
 
     # -- attributes ------------------------------------------------------------------------------
@@ -89,7 +91,7 @@ class NNModuleValue(InstanceValue):
     def _live_entry(self, machine: Machine, name: str) -> Value | None:
         """From the instance's dictionary or one of its tables."""
         assert self.source is not None
-        own = object.__getattribute__(self.live, "__dict__")
+        own = self.use_table(machine)
         table = InstanceDict(self.source)
         if name in own:
             if self.shifted and name in _TABLES:
@@ -110,6 +112,7 @@ class NNModuleValue(InstanceValue):
         own = object.__getattribute__(self.live, "__dict__")
         for part in _TABLES:
             entries = own.get(part)
+            machine.tables.use(id(entries), Face.NAMESPACE)
             if isinstance(entries, Mapping) and name in entries:
                 source = Item(Item(InstanceDict(self.source), part), name)
                 return machine.lazy(entries[name], source, certain=False)
@@ -191,6 +194,8 @@ class NNModuleValue(InstanceValue):
         if any(self.attrs.get(table) is not None for table in _TABLES):
             self.refuse(machine, "replacing a buffer of a module whose tables were read")
         self.shifted = True
+        buffers = self.use_table(machine)["_buffers"]
+        machine.tables.use(id(buffers), Face.NAMESPACE, changing=True)
         self.attrs[name] = value
         machine.effects.set_attr(self, name, value)
 

@@ -7,7 +7,7 @@ one of constants is guarded by value. A new set holds any hashable values.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...guards.guard import ValueEquals
@@ -81,10 +81,21 @@ class SetValue(Value):
         """In the order a Python set of these constants has; other items have no knowable order."""
         if len(self.members) > 1 and not self._ordered(machine):
             self.refuse(machine, "iteration (its order is not known)")
-        ordered = list(self.kind(self.members))
-        return StepIterator(
-            machine, type(iter(set())), iter([self.members[key] for key in ordered])
-        )
+        return StepIterator(machine, type(iter(set())), self._walk(machine))
+
+    def _walk(self, machine: Machine) -> Iterator[Value]:
+        size = len(self.members)
+
+        def check() -> None:
+            if len(self.members) != size:
+                raise machine.error(RuntimeError, "Set changed size during iteration")
+
+        for key in list(self.kind(self.members)):
+            check()
+            if key not in self.members:
+                self.refuse(machine, "iteration while it is changed")
+            yield self.members[key]
+        check()  # Python looks before it says that nothing is left
 
     def _ordered(self, machine: Machine) -> bool:
         """Small non-negative ints, whose order does not depend on history or the hash seed."""

@@ -132,6 +132,7 @@ class TensorValue(Value):
         return super().is_instance(machine, kind)
 
     def hash_key(self, machine: Machine) -> object:
+        machine.keep_apart(self)
         return self  # tensors hash by identity
 
     # -- attributes ------------------------------------------------------------------------------
