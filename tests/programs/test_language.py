@@ -8,6 +8,7 @@ all it saw; it runs once with functions left as they are and once with `jitmagic
 from __future__ import annotations
 
 import builtins
+import collections.abc
 import types
 import warnings
 from collections.abc import Callable
@@ -337,6 +338,28 @@ def containers_that_grow_in_their_loop(tag: Tag) -> list[Any]:
             results.append(seen(loop, dict.fromkeys(keys, 0)))
         results.append(seen(set_grows, range(len(keys))))
     return results
+
+
+@scenario
+def patterns_for_more_than_lists_and_dicts(tag: Tag) -> list[Any]:
+    class Listed(collections.abc.Sequence):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return (10, 20)[index]
+
+    @tag
+    def f(o, t):
+        match o:
+            case [a, b]:
+                return "two", a, b, t + 1
+            case {"k": value}:
+                return "mapping", value, t + 2
+        return "other", t
+
+    subjects = [collections.deque([1, 2]), Listed(), types.MappingProxyType({"k": 3}), "ab"]
+    return [seen(f, one, x3()) for one in subjects * 2]
 
 
 # -- a function's own frame ----------------------------------------------------------------------

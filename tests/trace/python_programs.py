@@ -192,6 +192,37 @@ def matching(*subjects):
     return out
 
 
+class Spot:
+    __match_args__ = ("x", "y")
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+
+@program(Spot(0, 2), Spot(1, Spot(2, 3)), Spot(4, 5), True, 7, 2.5, "s", None, [1], (8, 9))
+def class_patterns(*subjects):
+    out = []
+    for subject in subjects:
+        match subject:
+            case Spot(0, y):
+                out.append(("origin", y))
+            case Spot(x, y=Spot(y=inner)) if x < 3:
+                out.append(("nested", x, inner))
+            case Spot(x=x, nothing=_) | Spot(x):
+                out.append(("spot", x))
+            case bool():
+                out.append("bool")
+            case int(n) | float(n):
+                out.append(("number", n))
+            case str(s) | [str(s), *_]:
+                out.append(("text", s))
+            case list(items):
+                out.append(("list", items))
+            case _:
+                out.append("other")
+    return out
+
+
 @program(4)
 def asserting(n):
     assert n > 3, "small"

@@ -193,33 +193,3 @@ def format_simple(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def format_with_spec(machine: Any, frame: Frame, instruction: Instruction) -> None:
     spec = frame.pop(machine)
     frame.push(formatted(machine, frame.pop(machine), "", spec))
-
-
-@opcode("GET_LEN")
-def get_len(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    frame.push(machine.constant(frame.peek(1, machine).length(machine)))
-
-
-@opcode("MATCH_SEQUENCE")
-def match_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    kind = frame.peek(1, machine).python_type(machine)
-    frame.push(machine.constant(issubclass(kind, list | tuple | range)))
-
-
-@opcode("MATCH_MAPPING")
-def match_mapping(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    frame.push(machine.constant(issubclass(frame.peek(1, machine).python_type(machine), dict)))
-
-
-@opcode("MATCH_KEYS")
-def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    """The values under the keys as a tuple, or None if one is missing; both operands stay."""
-    keys, subject = frame.peek(1, machine), frame.peek(2, machine)
-    if not isinstance(subject, DictValue) or not isinstance(keys, TupleValue):
-        raise GraphBreak(
-            UnsupportedOperation.of(what="a mapping pattern", types=subject.describe())
-        )
-    found = [subject.find(machine, key) for key in keys.items]
-    values = [value for value in found if value is not None]
-    complete = len(values) == len(found)
-    frame.push(TupleValue(values) if complete else machine.constant(None))

@@ -84,7 +84,6 @@ UNSUPPORTED: Mapping[str, str] = {
     "SETUP_ANNOTATIONS": _CLASS_BODY,
     "IMPORT_STAR": "only legal at module level",
     "PRINT_EXPR": "only emitted by the interactive prompt",
-    "MATCH_CLASS": "class patterns run user code in ways not modelled",
     "INTERPRETER_EXIT": "not part of user code",
     "ENTER_EXECUTOR": "not part of user code",
     "EXIT_INIT_CHECK": "not part of user code",

@@ -1,0 +1,101 @@
+"""Opcodes of match statements.
+
+The pattern's own tests are comparisons and calls like any others; these look at what a subject is
+and take it apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..breaks import GraphBreak, UnsupportedOperation
+from ..state import Frame
+from ..values.base import ObservedError, Value
+from ..values.classes import ClassValue
+from ..values.mappings import DictValue
+from ..values.sequences import TupleValue
+from .registry import opcode
+
+__all__: list[str] = []
+
+# Py_TPFLAGS_...: set by the interpreter for built-in types and by abc for what registers there.
+_SEQUENCE, _MAPPING, _MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
+
+
+@opcode("GET_LEN")
+def get_len(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(machine.constant(frame.peek(1, machine).length(machine)))
+
+
+@opcode("MATCH_SEQUENCE")
+def match_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """Classes say themselves that they are sequences: deques, what derives from abc.Sequence."""
+    kind = frame.peek(1, machine).python_type(machine)
+    frame.push(machine.constant(bool(kind.__flags__ & _SEQUENCE)))
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    kind = frame.peek(1, machine).python_type(machine)
+    frame.push(machine.constant(bool(kind.__flags__ & _MAPPING)))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """The values under the keys as a tuple, or None if one is missing; both operands stay."""
+    keys, subject = frame.peek(1, machine), frame.peek(2, machine)
+    if not isinstance(subject, DictValue) or not isinstance(keys, TupleValue):
+        raise GraphBreak(
+            UnsupportedOperation.of(what="a mapping pattern", types=subject.describe())
+        )
+    found = [subject.find(machine, key) for key in keys.items]
+    values = [value for value in found if value is not None]
+    complete = len(values) == len(found)
+    frame.push(TupleValue(values) if complete else machine.constant(None))
+
+
+@opcode("MATCH_CLASS")
+def match_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """`case Kind(a, b, name=c)`: what the sub-patterns match as a tuple, or None."""
+    names = frame.pop(machine)
+    kind = frame.pop(machine)
+    subject = frame.pop(machine)
+    if not isinstance(kind, ClassValue):
+        raise GraphBreak(UnsupportedOperation.of(what="a class pattern", types=kind.describe()))
+    assert isinstance(names, TupleValue)
+    assert isinstance(instruction.arg, int)
+    found: list[Value] | None = None
+    if subject.is_instance(machine, kind.live):
+        wanted = _positional(machine, subject, kind, instruction.arg)
+        wanted += [str(name.as_constant(machine)) for name in names.realized(machine)]
+        found = _with_attributes(machine, subject, wanted)
+    frame.push(machine.constant(None) if found is None else TupleValue(found))
+
+
+def _positional(machine: Any, subject: Value, kind: ClassValue, count: int) -> list[Value | str]:
+    """What the positional sub-patterns match: the subject itself, or names of attributes."""
+    if not count:
+        return []
+    try:
+        names = kind.get_attr(machine, "__match_args__").realize(machine)
+    except ObservedError:
+        names = TupleValue(())
+        if kind.live.__flags__ & _MATCH_SELF and count == 1:
+            return [subject]
+    if not isinstance(names, TupleValue) or len(names.items) < count:
+        raise GraphBreak(UnsupportedOperation.of(what="a class pattern", types=kind.describe()))
+    return [str(one.as_constant(machine)) for one in names.realized(machine)[:count]]
+
+
+def _with_attributes(machine: Any, subject: Value, wanted: list[Value | str]) -> list[Value] | None:
+    """What is behind the sub-patterns, in order; None: an attribute is missing."""
+    names = [one for one in wanted if isinstance(one, str)]
+    if len(set(names)) < len(names):
+        subject.refuse(machine, "a class pattern that names an attribute twice")
+    try:
+        return [subject.get_attr(machine, one) if isinstance(one, str) else one for one in wanted]
+    except ObservedError as observed:
+        if not issubclass(observed.error.python_type(machine), AttributeError):
+            raise
+        return None
