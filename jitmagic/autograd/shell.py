@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ..errors import CompileFailed, DoubleBackward, NativeMissing
+from ..errors import CompileFailed, DoubleBackward
+from ..extension import runtime_module
 from .partial import backward_without, spent_parts, tangent_nodes
 from .replay import Replay, drawn_from, replay_inputs
 from .result import FromInput, Output, Partition, Result, ViewOf
@@ -43,7 +44,7 @@ def make_callable(
     casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
     if _is_plain(partition) and not casting:  # else the call would cast what the graph did not
         return forward
-    return _native()(
+    made: Executable = runtime_module().AutogradFunction(
         forward,
         backward if isinstance(backward, Once) else Once(backward or interpreted, partition),
         Replay(source, partition, tell),
@@ -51,14 +52,6 @@ def make_callable(
         CompileFailed,
         DoubleBackward,
     )
-
-
-def _native() -> Callable[..., Executable]:
-    try:
-        from .. import _runtime  # type: ignore[attr-defined]  # noqa: PLC0415 - absent until built
-    except ImportError as error:
-        raise NativeMissing("jitmagic._runtime", str(error)) from error
-    made: Callable[..., Executable] = _runtime.AutogradFunction
     return made
 
 

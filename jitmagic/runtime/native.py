@@ -1,4 +1,4 @@
-"""From a Plan to the tuple that `_runtime.Executable` reads, and the only import of that module.
+"""From a Plan to the tuple that `_runtime.Executable` reads, and what else stands around a graph.
 
 Comes in: a Plan, and per kernel how it is entered (a C function's address, or a CUDA function with
 its grid). Goes out: the native executable. Arguments of ATen calls are put into schema order here,
@@ -26,7 +26,7 @@ from ..codegen.plan import (
     Slot,
     View,
 )
-from ..errors import NativeMissing
+from ..extension import runtime_module
 
 __all__ = [
     "CpuEntry",
@@ -34,7 +34,6 @@ __all__ = [
     "KernelEntry",
     "lower_plan",
     "make_executable",
-    "runtime_module",
     "slot_count",
     "staged",
     "undoing",
@@ -63,18 +62,6 @@ class CudaEntry:
 
 KernelEntry = CpuEntry | CudaEntry
 _HEAVY_BYTES = 1 << 20  # a plan that touches more than this releases the GIL
-
-
-def runtime_module() -> Any:
-    """The native module, or NativeMissing with the remedy."""
-    try:
-        from jitmagic import _runtime  # noqa: PLC0415 - absent until it is built
-    except ImportError as error:
-        raise NativeMissing("jitmagic._runtime", str(error)) from error
-    built, here = _runtime.TORCH_VERSION, torch.__version__
-    if built != here:
-        raise NativeMissing("jitmagic._runtime", f"it was built for torch {built}, this is {here}")
-    return _runtime
 
 
 def make_executable(

@@ -9,7 +9,7 @@ from jitmagic.autograd.joint import trace_joint
 from jitmagic.autograd.partition import partition
 from jitmagic.autograd.shell import _signature
 from jitmagic.errors import CompileFailed, DoubleBackward
-from jitmagic.runtime.native import runtime_module
+from jitmagic.extension import runtime_module
 from jitmagic.spec import spec_of
 
 from .lifting import lift

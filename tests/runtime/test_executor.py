@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from jitmagic.codegen.plan import Alloc, Call, Free, Launch, Layout, Plan, Pool, Slot, View
+from jitmagic.extension import runtime_module
 from jitmagic.options import make_options
 from jitmagic.runtime.execute import PlanRunner
-from jitmagic.runtime.native import CpuEntry, lower_plan, make_executable, runtime_module
+from jitmagic.runtime.native import CpuEntry, lower_plan, make_executable
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library
 from jitmagic.target import find_target

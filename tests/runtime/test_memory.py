@@ -10,7 +10,8 @@ import torch
 
 import jitmagic
 from jitmagic.codegen.plan import Alloc, Plan, Pool
-from jitmagic.runtime.native import make_executable, runtime_module
+from jitmagic.extension import runtime_module
+from jitmagic.runtime.native import make_executable
 
 CPU = torch.device("cpu")
 F32 = torch.float32

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jitmagic.runtime.native import runtime_module
+from jitmagic.extension import runtime_module
 
 Staged = runtime_module().Staged
 
