@@ -44,8 +44,8 @@ def mark_lines(tensor: torch.Tensor, lines: tuple[UserLine, ...]) -> None:
             stack.extend(before for before, _ in node.next_functions)
 
 
-def lines_of(node: Any) -> tuple[UserLine, ...]:
-    """The user lines of an autograd node, () where unknown."""
+def _marked_lines(node: Any) -> tuple[UserLine, ...]:
+    """What `mark_lines` told an autograd node, () where it was not told."""
     lines: tuple[UserLine, ...] = () if node is None else node.metadata.get(_LINES, ())
     return lines
 
@@ -196,7 +196,7 @@ class Functionalizer(DispatchMode):
         if kwargs and kwargs.get("generator") is not None:
             raise CompileFailed("a random generator of the program's own")
         if self.in_backward:
-            self.recorder.lines = lines_of(torch._C._current_autograd_node())
+            self.recorder.lines = _marked_lines(torch._C._current_autograd_node())
         return _handler(func)(self, func, args, kwargs or {})
 
     # -- what the handlers share ---------------------------------------------------------------
