@@ -215,7 +215,7 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   refuse_overlap(s, args);
   Before before = s.tangents.empty() ? Before() : Before(s, args);
   THPObjectPtr made = run_forward(s, args);
-  for (size_t i : s.mutated) {
+  for (size_t i : s.counted) {
     const at::Tensor& written = THPVariable_Unpack(args[i]);
     if (!written.is_inference()) torch::autograd::impl::bump_version(written);
   }

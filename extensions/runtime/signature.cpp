@@ -75,6 +75,7 @@ void check_places(const Signature& s) {
   below("saved_results", s.results, s.saved_results);
   below("grad_inputs", s.inputs, s.grad_inputs);
   below("mutated", s.inputs, s.mutated);
+  below("counted", s.inputs, s.counted);
   for (const Output& output : s.outputs) {
     const bool of_input = output.kind == Output::kInput || (output.kind == Output::kView && output.of_input);
     below("outputs", of_input ? s.inputs : s.results, {output.index});
@@ -103,6 +104,7 @@ void read_signature(PyObject* dict, Signature& s) {
   s.saved_results = integers<size_t>(entry(dict, "saved_results"));
   s.grad_inputs = integers<size_t>(entry(dict, "grad_inputs"));
   s.mutated = integers<size_t>(entry(dict, "mutated"));
+  s.counted = integers<size_t>(entry(dict, "counted"));
   for (PyObject* output : items(entry(dict, "outputs"))) s.outputs.push_back(to_output(output));
   for (PyObject* tangent : items(entry(dict, "tangents"))) {  // (result, sizes, strides)
     s.tangents.push_back({size_t(integer(item(tangent, 0))), to_geometry(tangent, 1)});

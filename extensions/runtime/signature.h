@@ -61,7 +61,7 @@ struct Signature {
   PyObject* replay = nullptr;  // (inputs, tangents) -> gradients that can be differentiated
   size_t inputs = 0, results = 0, intermediates = 0;
   std::vector<Output> outputs;
-  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
+  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated, counted;
   std::vector<Tangent> tangents;
   std::vector<std::vector<size_t>> reach;
   std::vector<Spent> spent;

@@ -404,6 +404,7 @@ def _finish(
         gradients.tangents,
         gradients.inputs,
         gradients.reach,
+        tuple(i for i in mutated if inputs[i]._version),
     )
 
 

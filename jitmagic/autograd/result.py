@@ -70,6 +70,8 @@ class Joint:
     grad_inputs: tuple[int, ...]  # which inputs receive a gradient, in order; () = forward only
     # per gradient: positions of the tangents whose results have this input in their history
     reach: tuple[tuple[int, ...], ...] = ()
+    # mutated inputs whose version counters eager raises: writes through `.data` do not
+    counted_inputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class Partition:
     mutated_inputs: tuple[int, ...]
     recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
+    counted_inputs: tuple[int, ...] = ()  # as Joint's
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 

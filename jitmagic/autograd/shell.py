@@ -101,6 +101,7 @@ def _signature(partition: Partition) -> dict[str, Any]:
         "saved_results": partition.saved_results,
         "grad_inputs": partition.grad_inputs,
         "mutated": partition.mutated_inputs,
+        "counted": partition.counted_inputs,
         "outputs": tuple(_output(output) for output in partition.outputs),
         "tangents": tuple(
             (index, spec.shape, spec.stride)

@@ -49,7 +49,7 @@ class GraphBuilder:
         self.graph = Graph()
         self.grad_enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
         self.autocast = read_autocast()
-        self.differentiates = self.grad_enabled  # whether grad mode was ever on
+        self.differentiates = False  # whether autograd would have recorded anything
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
         self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
@@ -152,7 +152,6 @@ class GraphBuilder:
     def set_grad_enabled(self, mode: bool) -> None:
         """The traced program changes the grad mode; a node appears when the next call needs it."""
         self.grad_enabled = mode
-        self.differentiates |= mode
 
     def set_autocast(self, mode: Autocast) -> None:
         """The traced program changes what calls are cast to; nodes appear as for the grad mode."""
@@ -174,6 +173,8 @@ class GraphBuilder:
         node = self.graph.create_node(kind, target, args, kwargs)
         self._describe(node, value, spec_on(value, device), lines)
         node.meta["step"] = self.step()
+        if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):
+            self.differentiates = True
         if random:
             node.meta["random"] = True
         if written:

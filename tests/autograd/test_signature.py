@@ -27,6 +27,7 @@ def program(x, w):
         ("saved_results", (7,)),
         ("grad_inputs", (7, 8)),
         ("mutated", (7,)),
+        ("counted", (7,)),
         ("outputs", ((0, 7),)),
         ("tangents", ((7, (), ()),)),
         ("reach", ((7,), (0,))),

@@ -425,11 +425,13 @@ def test_a_strange_tensor_may_pass_through():
     assert len(trace.inputs) == 1
 
 
-def test_write_to_a_leaf_is_left_to_eager():
+@pytest.mark.parametrize("first", [True, False])
+def test_write_to_a_leaf_beside_its_gradients_is_left_to_eager(first):
     def program(w):
+        loss = (w * w).sum() if first else None
         with torch.no_grad():
             w.add_(1)
-        return w
+        return (w * w).sum() if loss is None else loss
 
     assert (
         "takes part in autograd"

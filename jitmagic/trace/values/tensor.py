@@ -81,7 +81,7 @@ _AS_CALLS: dict[str, tuple[Target, tuple[Any, ...]]] = {
     "mH": ("adjoint", ()),
     "real": (torch.real, ()),
     "imag": (torch.imag, ()),
-    "data": ("detach", ()),
+    "data": (getattr, ("data",)),  # unlike detach, with a version counter of its own
 }
 _PLAIN_ARGUMENTS = (
     bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -432,7 +432,7 @@ def record(
 
 def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[Any]) -> None:
     """What eager detaches from an inference tensor may be written to, a view of it may not."""
-    for node in given if name in ("Tensor.detach", "torch detach", "Tensor.data") else ():
+    for node in given if name in ("Tensor.detach", "torch detach", "torch getattr") else ():
         live = getattr(graph.owners.get(node), "live", None)
         if live is not None and live.is_inference() and not torch.is_inference_mode_enabled():
             raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
