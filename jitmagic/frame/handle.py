@@ -37,6 +37,7 @@ __all__ = ["Compiler", "Family", "Handle", "Skip", "all_handles", "source_lines"
 
 _WASTED_LIMIT = 4  # times recompile_limit: entries that died before they were of use
 _TOTAL_LIMIT = 64  # times recompile_limit: entries of one code over all module instances
+_AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Family:
 
     def __post_init__(self) -> None:
         self.members: list[Handle] = []  # resume functions and callees; the root is not among them
+        self.limit_reached = False  # by the root or a resume function of its
 
     def drop_dead(self) -> None:
         """Let go of callees whose code is gone: helpers that were defined anew."""
@@ -311,12 +313,25 @@ class Handle:
                 self.dispatcher.remove(entry)
 
     def _is_at_limit(self, values: tuple[Any, ...]) -> bool:
-        limit = self.options.recompile_limit
+        limit = self._limit
         entries = self.dispatcher.entries
         instance = self._instance_of(values)
         alike = sum(entry.notes.instance == instance for entry in entries)
         wasted = self._wasted >= _WASTED_LIMIT * limit
         return alike >= limit or wasted or len(entries) >= _TOTAL_LIMIT * limit
+
+    @property
+    def _limit(self) -> int:
+        """What varies in every call of a function varies in most of what it calls: the parts that
+        see nothing of it are worth compiling, the others are not worth the whole budget again.
+        """
+        limit = self.options.recompile_limit
+        return min(limit, _AFTER_LIMIT) if self._is_below_limit else limit
+
+    @property
+    def _is_below_limit(self) -> bool:
+        """Whether this is a callee of the user's in a function that has reached its limit."""
+        return self.family.limit_reached and self.original.is_weak and self.library is None
 
     def _instance_of(self, values: tuple[Any, ...]) -> int | None:
         """Each module instance has its own budget of variants: layers share their class's code.
@@ -329,6 +344,9 @@ class Handle:
 
     def _reach_limit(self, values: tuple[Any, ...]) -> None:
         self._give_up("limit reached")
+        if self._is_below_limit:
+            return  # that calls run as eager has been said
+        self.family.limit_reached |= not self.original.is_weak
         entries = self.dispatcher.entries
         difference = self.why_missed(values)
         warn(
@@ -371,6 +389,7 @@ class Handle:
                 self.family.options = options
             if self._root:
                 self.family.close()
+                self.family.limit_reached = False
                 self.journal.records.clear()
             self.drop()
             self._reason, self._wasted = None, 0

@@ -245,3 +245,47 @@ def test_the_recompile_limit_is_a_visible_state() -> None:
     for x in xs:
         torch.testing.assert_close(run(x, x), chain(x, x))
     assert "limit reached" in repr(handle_of(run))
+
+
+class Step(nn.Module):
+    """One position: a part that sees the cache grow, and one that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.out = Mixed(), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:
+        return self.out(self.mix(x, cache)).tanh()
+
+
+class Mixed(nn.Module):
+    """Attention to all that came before, and a norm."""
+
+    def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:
+        cache.append(x)
+        seen = torch.cat(cache)
+        return normed((x @ seen.T).softmax(-1) @ seen)
+
+
+def normed(x: Tensor) -> Tensor:
+    return x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+def test_below_the_limit_only_what_does_not_vary_is_compiled() -> None:
+    torch.manual_seed(2)
+    model = Step()
+    caches: list[list[Tensor]] = [[], []]
+    x = torch.randn(1, 4)
+    eager = [x := model(x, caches[0]).detach() for _ in range(12)]
+    run = jitmagic.jit(model, options={"recompile_limit": 4})
+    x = caches[0][0]
+    with pytest.warns(jitmagic.RecompileWarning) as warned:
+        ours = [x := run(x, caches[1]).detach() for _ in range(12)]
+    for one, other in zip(ours, eager, strict=True):
+        torch.testing.assert_close(one, other)
+    assert ["Step.forward" in str(warning.message) for warning in warned] == [True]
+    names = [record.name for record in handle_of(run).journal]
+    states = {member.label: member.state for member in handle_of(run).family.members}
+    assert (states["Mixed.forward"], states["normed"]) == ("limit reached", "compiled")
+    assert names.count("forward") <= 4 + 2 + 1  # Step's, Mixed's, Linear's
+    assert names.count("normed") == 1
