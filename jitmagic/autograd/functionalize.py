@@ -158,6 +158,7 @@ class Functionalizer(DispatchMode):
         self.in_backward = False
         # The tensors are held: an id is a name only while its object lives.
         self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
+        self._numbers: dict[int, tuple[complex, Traced]] = {}
 
     def input(self, index: int, name: str, spec: TensorSpec) -> Traced:
         """A traced graph input: a leaf of the autograd graph of the trace."""
@@ -179,6 +180,12 @@ class Functionalizer(DispatchMode):
         cell = Cell(sym, frozen="the program writes to a tensor that is no graph input")
         made = self._own(sym, cell, False)
         self._constants[id(tensor)] = tensor, made
+        return made
+
+    def number(self, value: complex) -> Traced:
+        """A number that a formula of autograd's holds as a tensor; operations read the number."""
+        made = self.constant(torch.tensor(value, dtype=torch.complex128))
+        self._numbers[id(made)] = value, made
         return made
 
     def _own(self, sym: Sym, cell: Cell, requires_grad: bool) -> Traced:
@@ -207,7 +214,7 @@ class Functionalizer(DispatchMode):
     def read(self, value: Any) -> Any:
         """Arguments with tensors replaced by their current values."""
         if isinstance(value, Traced):
-            return value.sym
+            return self._numbers[id(value)][0] if id(value) in self._numbers else value.sym
         if isinstance(value, torch.Tensor):
             return self.constant(value).sym
         if isinstance(value, (list, tuple)):
@@ -402,6 +409,8 @@ def _conjugate(
     """A lazy view in eager. Nothing but a formula of autograd's reads those of a backward."""
     if not mode.in_backward:
         return _refuse(mode, func, args, kwargs)
+    if isinstance(args[0], complex):  # of `x * 1j`: its dtype must not count in promotions
+        return mode.number(args[0].conjugate())
     return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))
 
 

@@ -51,8 +51,13 @@ def detached(x: Tensor) -> tuple[Tensor, ...]:
     return torch.view_as_complex(x).detach(), x * 2
 
 
+def numbers(x: Tensor) -> tuple[Tensor, ...]:
+    z = torch.exp(-x.exp() + 0.1j * x)
+    return z, (z - 0.3j) / (1 + 2j), (x * (0.7 - 0.1j)).imag, z * 0.1j
+
+
 def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
 
 
 PROGRAMS: dict[str, tuple[Callable[..., tuple[Tensor, ...]], Callable[[], tuple[Tensor, ...]]]] = {
@@ -80,6 +85,10 @@ PROGRAMS: dict[str, tuple[Callable[..., tuple[Tensor, ...]], Callable[[], tuple[
         complex_input,
         lambda: (torch.randn(5, 3, 2)[1:].requires_grad_(),),
     ),
+    "numbers": (numbers, lambda: (leaf(4, 3),)),
+    "numbers and a scalar": (numbers, lambda: (leaf(),)),
+    "numbers, double": (numbers, lambda: (leaf(4, 3, dtype=torch.float64),)),
+    "numbers and a complex scalar": (numbers, lambda: (leaf(dtype=torch.complex128),)),
     "cut off": (detached, lambda: (leaf(4, 3, 2),)),
 }
 
