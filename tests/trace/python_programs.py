@@ -917,3 +917,53 @@ def simple_namespaces(config):
     made = types.SimpleNamespace(a=config.scale, b=[1])
     del config.deep.rate
     return made.a * 2, made, hasattr(config.deep, "rate")
+
+
+class Countdown:
+    """Iterated and reversed by the sequence protocol alone."""
+
+    def __init__(self, n):
+        self.items = list(range(n, 0, -1))
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+class Either(Countdown):
+    def __reversed__(self):
+        return iter("own")
+
+
+@program(4)
+def sequence_protocol(n):
+    down = Countdown(n)
+    back = reversed(down)
+    first = next(back)
+    pairs = [(i, x) for i, x in enumerate(reversed(down))]
+    shortened = []
+    for x in down:
+        shortened.append(x)
+        if len(down) > 2:
+            down.items.pop()
+    return first, list(back), pairs, list(down), 3 in down, shortened, list(reversed(Either(n)))
+
+
+class Broken(Countdown):
+    def __getitem__(self, i):
+        if i == 2:
+            raise KeyError(i)
+        return i
+
+
+@program(4)
+def a_sequence_protocol_that_fails(n):
+    seen = []
+    try:
+        for x in Broken(n):
+            seen.append(x)
+    except KeyError as error:
+        seen.append(error.args)
+    return seen

@@ -133,6 +133,8 @@ class Containers(nn.Module):
         x = self.layers[-1](x) + self.layers[1:][0](x) + len(self.layers)
         for child in self.seq:
             x = child(x)
+        for layer in reversed(self.layers):
+            x = layer(x).sin()
         if "a" in self.by_name and hasattr(self, "seq") and not hasattr(self, "nothing"):
             x = x + self.seq[0].weight.sum()
         return x, sum(p.sum() for p in self.layers[0].parameters())

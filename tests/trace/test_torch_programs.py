@@ -110,6 +110,7 @@ def p_meta_facts(x):
     return (
         x.dtype, x.device, x.is_cuda, x.requires_grad, x.is_leaf, x.layout, x.is_contiguous(),
         x.element_size(), x.is_floating_point(), torch.is_tensor(x), torch.is_tensor(3), x.grad_fn,
+        torch.overrides.is_tensor_like(x), torch.overrides.is_tensor_like(3.0),
         x.get_device(), x.itemsize, torch.numel(x), isinstance(x, torch.Tensor), x.grad,
     )  # fmt: skip
 

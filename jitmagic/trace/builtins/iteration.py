@@ -10,6 +10,7 @@ from typing import Any
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import ConstantValue
+from ..values.instances import InstanceValue
 from ..values.iterators import (
     EnumerateIterator,
     FilterIterator,
@@ -77,6 +78,8 @@ def _filter(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(reversed)
 def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
+    if isinstance(value, InstanceValue):
+        return value.backwards(machine)
     if isinstance(value, ListValue | TupleValue):
         items = reversed(list(value.items))
     elif isinstance(value, ConstantValue) and isinstance(value.value, range | str | bytes):

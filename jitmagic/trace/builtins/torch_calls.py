@@ -14,11 +14,12 @@ from torch.overrides import (
     has_torch_function,
     has_torch_function_unary,
     has_torch_function_variadic,
+    is_tensor_like,
 )
 
 from ...guards.guard import IdentityIs, ValueEquals
 from ...guards.source import ImportedModule, ModuleAttr, Source
-from ..breaks import GraphBreak, RefusedTorchCall
+from ..breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.classes import ClassValue, constructs
@@ -32,6 +33,14 @@ __all__: list[str] = []
 
 @handles(torch.is_tensor)
 def _is_tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(isinstance(args[0], TensorValue))
+
+
+@handles(is_tensor_like)
+def _is_tensor_like(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    kind = args[0].python_type(machine)
+    if not isinstance(args[0], TensorValue) and kind not in (float, int, bool, complex):
+        raise GraphBreak(UnsupportedArguments.of(name="is_tensor_like", what=f"a {kind.__name__}"))
     return machine.constant(isinstance(args[0], TensorValue))
 
 

@@ -6,8 +6,9 @@ the traced code makes.  Goes out: what its methods, inlined, return; attribute w
 
 from __future__ import annotations
 
+import itertools
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ...guards.guard import KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeOf
@@ -26,6 +27,7 @@ from .classes import (
     is_plain_class,
 )
 from .constants import ConstantValue
+from .iterators import StepIterator
 from .operators import drain, equal
 
 __all__ = ["InstanceValue", "OpaqueValue"]
@@ -37,6 +39,10 @@ _OPERATORS = {
 }  # fmt: skip
 _COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 _UNARY = {"-": "neg", "+": "pos", "~": "invert"}
+
+
+class _Sequence:
+    def __getitem__(self, index: int) -> None: ...
 
 
 class InstanceValue(Value):
@@ -227,9 +233,31 @@ class InstanceValue(Value):
 
     def iterate(self, machine: Machine) -> Value:
         result = self.special(machine, "__iter__")
-        if result is None:
+        if result is not None:
+            return result
+        if self.cls.find(machine, "__getitem__")[0] is NOTHING:
             self.refuse(machine, "iteration")
-        return result
+        return StepIterator(
+            machine, type(iter(_Sequence())), self._items(machine, itertools.count())
+        )
+
+    def backwards(self, machine: Machine) -> Value:
+        """What `reversed` makes of the object."""
+        result = self.special(machine, "__reversed__")
+        if result is not None:
+            return result
+        last = self.length(machine) - 1
+        return StepIterator(machine, reversed, self._items(machine, range(last, -1, -1)))
+
+    def _items(self, machine: Machine, indices: Iterable[int]) -> Iterator[Value]:
+        """The sequence protocol: items until there is none."""
+        for index in indices:
+            try:
+                yield self.get_item(machine, machine.constant(index))
+            except ObservedError as observed:
+                if observed.error.python_type(machine) in (IndexError, StopIteration):
+                    return
+                raise
 
     def next(self, machine: Machine) -> Value | None:
         try:
