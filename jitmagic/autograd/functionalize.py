@@ -290,7 +290,12 @@ def _reshape_alias(
 def _unsafe_view(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """A view of a temporary nobody else holds: a tensor with memory of its own."""
+    """A view of a temporary nobody else holds: a tensor with memory of its own.
+
+    Of an input it is a view like others: torch.kron(..., out=) writes through one.
+    """
+    if mode.traced(args[0]).cell.input is not None:
+        return _reshape_alias(mode, func, args, kwargs)
     made = mode.read(args[0]).call(aten.view.default, args[1])
     if made.meta.storage_offset():
         made = made.call(aten.clone.default)

@@ -36,7 +36,7 @@ from .propagate import (
     strides_are_certain,
     target_name,
 )
-from .strictness import check_as_kernels_do
+from .strictness import check_as_kernels_do, check_out
 from .target_traits import draws, statistics_written
 
 __all__ = ["GraphBuilder", "map_nodes"]
@@ -140,6 +140,10 @@ class GraphBuilder:
         changed = [node.meta["val"] for node in written]
         if cast is None:  # else the calls inside it were checked
             check_as_kernels_do(name, placement.args, placement.kwargs, changed)
+        if "out" in placement.kwargs:
+            fresh_kwargs = {k: v for k, v in placement.kwargs.items() if k != "out"}
+            alone = run_on_meta(run, placement.args, fresh_kwargs, self.grad_enabled)
+            check_out(placement.kwargs["out"], alone, changed)
         check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)

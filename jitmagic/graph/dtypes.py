@@ -66,7 +66,7 @@ _INDEX_DTYPES = {
 }
 _NO_BOOL = frozenset(
     "relu relu_ relu6 sub isub neg __sub__ __rsub__ argmax argmin median nanmedian topk kthvalue "
-    "trace".split()
+    "trace threshold threshold_ _threshold".split()
 )
 _TARGETS = frozenset({torch.int64, torch.uint8})
 

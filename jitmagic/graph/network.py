@@ -211,6 +211,18 @@ def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: Any) -> Tensor |
     return _empty(x.shape if reduction == _NONE else (), x.dtype)
 
 
+def _smooth_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1) -> Tensor | None:
+    if beta < 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    return _loss(x, target, reduction)
+
+
+def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1) -> Tensor | None:
+    if delta <= 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta.")
+    return _loss(x, target, reduction)
+
+
 def _logits_loss(
     x: Tensor,
     target: Tensor,
@@ -254,8 +266,8 @@ NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {
     aten.stack.default: _stacked,
     aten.glu.default: _gated,
     aten.mse_loss.default: _loss,
-    aten.smooth_l1_loss.default: _loss,
-    aten.huber_loss.default: _loss,
+    aten.smooth_l1_loss.default: _smooth_loss,
+    aten.huber_loss.default: _huber_loss,
     aten.binary_cross_entropy_with_logits.default: _logits_loss,
     aten.nll_loss_forward.default: _likelihood,
     aten.nll_loss2d_forward.default: _likelihood,

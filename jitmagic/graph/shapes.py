@@ -25,6 +25,7 @@ __all__ = ["infer", "infer_in_place", "iterator_strides", "promoted"]
 
 aten = torch.ops.aten
 META = torch.device("meta")
+_MOST_DIMS = 64  # of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
 Tensors = Sequence[torch.Tensor]
 Rule = Callable[..., Any]
 
@@ -264,7 +265,12 @@ def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         gone = set(range(rank))
     else:
-        gone = {_wrapped(d, rank) for d in ([dims] if isinstance(dims, int) else dims)}
+        listed = [_wrapped(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
+        gone = set(listed)
+        if len(gone) < len(listed):
+            raise RuntimeError("a dimension appears multiple times in the list of dims")
+    if rank > _MOST_DIMS:
+        raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported")
     if keepdim:
         return [1 if i in gone else extent for i, extent in enumerate(shape)]
     return [extent for i, extent in enumerate(shape) if i not in gone]
@@ -279,6 +285,8 @@ def _reduction(kind: str) -> Rule:
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
         made = dtype or x.dtype
+        if kind == "mean" and not (made.is_floating_point or made.is_complex):
+            raise RuntimeError(f"mean() of {made}: floating-point numbers are needed")
         if kind == "sum" and dtype is None and not (made.is_floating_point or made.is_complex):
             made = torch.int64
         if kind == "bool":
@@ -446,8 +454,8 @@ _RULES: Mapping[Any, Rule] = {
     aten.where.self: _where,
     aten.sum.dim_IntList: _reduction("sum"),
     aten.sum.default: _reduction("sum"),
-    aten.mean.dim: _reduction("same"),
-    aten.mean.default: _reduction("same"),
+    aten.mean.dim: _reduction("mean"),
+    aten.mean.default: _reduction("mean"),
     aten.amax.default: _reduction("same"),
     aten.amin.default: _reduction("same"),
     aten.any.dim: _reduction("bool"),

@@ -18,7 +18,7 @@ from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
 
-__all__ = ["check_as_kernels_do"]
+__all__ = ["check_as_kernels_do", "check_out"]
 
 _EMPTY_DIMS_UNCLEAR = frozenset("any all nansum nanmean logsumexp roll".split())
 _ADDEND_RANK = {"addmv": 1, "addmm": 2}
@@ -27,6 +27,7 @@ _FULL_REDUCTIONS = frozenset(
     ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
 )
 _STRIDES_KEPT = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "index_fill"))
+_DEFINED_UP_TO_A_PHASE = frozenset(("linalg_eigh", "linalg_eig", "linalg_svd", "svd"))
 _FILLED_AT_RANDOM = frozenset(
     (
         "normal_ uniform_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ dropout_ "
@@ -61,11 +62,26 @@ def check_as_kernels_do(
         _check_slice(*args, **kwargs)
     if name in ("as_strided", "as_strided_"):
         _check_storage(*args, **kwargs)
+    if name in _DEFINED_UP_TO_A_PHASE and tensors[0].is_complex():
+        _reject("its gradient looks at the numbers: a loss that depends on the phase is refused")
     if name in _STRIDES_KEPT and tensors[0].stride() != torch.empty_like(tensors[0]).stride():
         _reject("the layout of its result follows the gaps and overlaps of its input")
     if name in _FULL_REDUCTIONS and tensors[0].numel() == 0:
         _reject("a reduction of no elements")
     _check_draws(name, args, kwargs, tensors)
+
+
+def check_out(targets: Any, results: Any, written: Sequence[torch.Tensor]) -> None:
+    """Raise EagerRaises unless `out=targets` takes exactly what the call without it gives.
+
+    Which dtypes a kernel casts to is for each to say. A write that goes through memory which is not
+    known to be shared (torch.kron's) is not seen.
+    """
+    for target, result in zip(tensors_in(targets), tensors_in(results), strict=False):
+        if not any(target is tensor for tensor in written):
+            _reject("the write to out= is not seen")
+        if target.dtype is not result.dtype:
+            _reject("whether the result is cast to the dtype of out= is for the kernel to say")
 
 
 def _check_channels(first: torch.Tensor) -> None:
@@ -89,6 +105,7 @@ def _check_slice(
     start: Any = None,
     end: Any = None,
     step: int = 1,
+    **_: Any,
 ) -> None:
     whole = torch.empty(input.shape, device="meta")
     if torch.ops.aten.slice.Tensor(whole, dim, start, end, step).shape != src.shape:

@@ -36,6 +36,11 @@ def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     return _empty(x.shape, x.dtype) if _usual(x) else None
 
 
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
+    """The tensor and the mask are broadcast to each other."""
+    return _same(x) if mask.shape == x.shape else None
+
+
 def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
     """_same; channels_last stays where parts are joined, which torch's meta kernel does not say."""
     aligned = len(shifts) == (len(dims) or 1)
@@ -52,7 +57,11 @@ def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
 def _along(x: Tensor, dim: Any, *args: Any, **kwargs: Any) -> Tensor | None:
     """_same for operations whose second argument is a dimension (or several)."""
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
-    return _same(x) if all(_in_range(d, x) for d in dims) else None
+    if not all(_in_range(d, x) for d in dims):
+        return None
+    if len({d % max(x.dim(), 1) for d in dims}) < len(dims):
+        raise RuntimeError("a dimension appears multiple times in the list of dims")
+    return _same(x)
 
 
 def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | None:
@@ -292,8 +301,8 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _same: (
         aten.softshrink.default,
         aten.sgn.default,
-        aten.masked_scatter.default,
     ),
+    _masked_scatter: (aten.masked_scatter.default,),
     _rolled: (aten.roll.default,),
     _along: (aten.flip.default, aten.index_add.default, aten.logcumsumexp.default),
     _scan: (aten.cumsum.default, aten.cumprod.default),

@@ -234,6 +234,18 @@ class Builder:
             axes, point = self.grid(target.shape)
             store = Store(target.buffer, (), target.at(point), cast(value(point), target.dtype))
             self.steps.append(Nest(self._step(name), axes, (store,), (self.node,)))
+        self._forget_copies(target)
+
+    def write_whole(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
+        """`write` by ATen's copy_."""
+        memory = self.memory(target)
+        args = BufferRef(memory), BufferRef(self.memory(value))
+        op = torch.ops.aten.copy_.default
+        self.steps.append(Extern(self._step(name), op, args, {}, (None,), (memory,), reason))
+        self._forget_copies(target)
+
+    def _forget_copies(self, target: TensorView) -> None:
+        """Copies of views into memory that is overwritten are not of what is there now."""
         self._memory = {
             key: kept
             for key, kept in self._memory.items()

@@ -20,7 +20,7 @@ from ..errors import CompileFailed, VerifyError
 from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
-from .builder import Builder, Decline, Out
+from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
 from .ir import LoopProgram, home_of
 from .ops.extern import returns_view, send_whole
 from .registry import LOWERINGS, WHOLE
@@ -173,11 +173,19 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
     same = builder.root(target.buffer) == builder.root(value.buffer)
     if same and target == value:
         return target
-    if value.device != target.device or target.dtype.is_complex:
-        raise VerifyError(f"{node.name}: a copy_ between devices or of complex values in the graph")
+    if value.device != target.device:
+        raise VerifyError(f"{node.name}: a copy_ between devices in the graph")
     if target.device != builder.home:
         raise CompileFailed(f"{node.name}: a write to a tensor that is not on {builder.home}")
     builder.device = target.device
+    if not LOOP_DTYPES.issuperset((target.dtype, value.dtype)):
+        reason = f"{target.dtype} has no loops"
+        if same:
+            spec = TensorSpec(value.shape, contiguous_stride(value.shape), value.dtype, value.device)
+            apart = Out(f"{node.name}_kept", (spec,))
+            value = builder.extern(apart, torch.ops.aten.clone.default, (value,), {}, reason)[0]
+        builder.write_whole(node.name, target, value, reason)
+        return target
     if same:
         value = builder.copied(value)
     builder.write(

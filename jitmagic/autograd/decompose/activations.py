@@ -97,6 +97,8 @@ def _hardsigmoid_backward(r: Recorder, grad: Sym, x: Sym) -> Sym:
 
 @rule(aten.hardtanh.default)
 def _hardtanh(r: Recorder, x: Sym, low: float = -1, high: float = 1) -> Sym:
+    if not x.dtype.is_floating_point:  # the kernel cuts the bounds, it does not promote
+        low, high = int(low), int(high)
     return _clamp(x, low, high)
 
 

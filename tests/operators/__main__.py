@@ -1,0 +1,51 @@
+"""python -m tests.operators: the sweep, or one shard of it; a line for each difference."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+
+import torch
+
+import jitmagic
+
+from .compare import examine
+from .trials import OPERATORS, WAYS, name_of, trials
+
+
+def main() -> int:
+    options = _options()
+    warnings.filterwarnings("ignore")
+    count, found = 0, 0
+    shard, of = map(int, options.shard.split("/"))
+    for op in OPERATORS[shard::of]:
+        if not name_of(op).startswith(options.only):
+            continue
+        for way in options.ways.split(","):
+            for name in options.dtypes.split(",") if way != "errors" else ["float32"]:
+                dtype = getattr(torch, name)
+                for trial in trials(op, way, dtype, options.samples, options.device):
+                    told = examine(trial)
+                    jitmagic.reset()
+                    count += 1
+                    if told is not None:
+                        found += 1
+                        print(" ".join(told.split())[:400], flush=True)
+    print(f"{count} trials, {found} differences")
+    return 1 if found else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.operators")
+    parser.add_argument("--only", default="", help="operators whose names begin so")
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--dtypes", default="float32,int64,bfloat16,complex64")
+    parser.add_argument("--samples", type=int, default=4, help="at most, of each dtype and way")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shard", default="0/1", help="K/N: every N-th operator from the K-th on")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

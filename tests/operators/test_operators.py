@@ -1,0 +1,45 @@
+"""A part of what `python -m tests.operators` tries: each operator once in each way."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+pytest.importorskip("expecttest", reason="torch's database of samples imports it")
+
+from .compare import examine  # noqa: E402
+from .trials import OPERATORS, name_of, trials  # noqa: E402
+
+# operator, way -> why the difference is left
+_KNOWN = {
+    ("native_batch_norm", "call"): "statistics of 16-bit numbers are kept in float32",
+    ("_native_batch_norm_legit", "call"): "statistics of 16-bit numbers are kept in float32",
+    ("native_layer_norm", "call"): "statistics of 16-bit numbers are kept in float32",
+    ("native_group_norm", "call"): "statistics of 16-bit numbers are kept in float32",
+    ("nonzero_static", "call"): "strides",
+    ("nn.functional.max_unpool2d", "call"): "strides",
+    ("nn.functional.max_unpool2d.grad", "call"): "strides",
+    ("fft.rfft2", "call"): "strides",
+    ("fft.rfftn", "call"): "strides",
+}
+_TRIED = (
+    ("call", torch.float32, 2),
+    ("call", torch.int64, 1),
+    ("call", torch.complex64, 1),
+    ("in place", torch.float32, 1),
+    ("out", torch.float32, 2),
+    ("errors", torch.float32, 2),
+)
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=name_of)
+def test_operator(op):
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of deprecated operators
+        for way, dtype, count in _TRIED:
+            if (name_of(op), way) not in _KNOWN:
+                found += [examine(trial) for trial in trials(op, way, dtype, count)]
+    assert not any(found), "\n".join(text for text in found if text)
