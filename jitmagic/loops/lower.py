@@ -179,13 +179,7 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
         raise CompileFailed(f"{node.name}: a write to a tensor that is not on {builder.home}")
     builder.device = target.device
     if not LOOP_DTYPES.issuperset((target.dtype, value.dtype)):
-        reason = f"{target.dtype} has no loops"
-        if same:
-            spec = TensorSpec(value.shape, contiguous_stride(value.shape), value.dtype, value.device)
-            apart = Out(f"{node.name}_kept", (spec,))
-            value = builder.extern(apart, torch.ops.aten.clone.default, (value,), {}, reason)[0]
-        builder.write_whole(node.name, target, value, reason)
-        return target
+        return _write_whole(builder, node, target, value)
     if same:
         value = builder.copied(value)
     builder.write(
@@ -193,4 +187,18 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
         target,
         lambda point: builder.load(value, broadcast_point(value.shape, point)),
     )
+    return target
+
+
+def _write_whole(builder: Builder, node: Node, target: TensorView, value: TensorView) -> TensorView:
+    reason = f"{target.dtype} has no loops"
+    if builder.root(target.buffer) == builder.root(value.buffer):
+        stride = contiguous_stride(value.shape)
+        apart = Out(
+            f"{node.name}_kept", (TensorSpec(value.shape, stride, value.dtype, value.device),)
+        )
+        (kept,) = builder.extern(apart, torch.ops.aten.clone.default, (value,), {}, reason)
+        assert kept is not None, "a spec was given"
+        value = kept
+    builder.write_whole(node.name, target, value, reason)
     return target
