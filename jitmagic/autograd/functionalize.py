@@ -17,37 +17,18 @@ from typing import Any
 
 import torch
 
-from ..errors import CompileFailed, UserLine
+from ..errors import CompileFailed
 from ..graph.dispatch_mode import DispatchMode, dataless
 from ..spec import TensorSpec
 from .decompose import TABLE
+from .line_marks import marked_lines
 from .mutate import MUTATORS, functional_twin, twin_without_out
 from .recorder import Recorder, Sym
 from .views import ViewStep, split_steps
 
-__all__ = ["Cell", "Functionalizer", "Traced", "mark_lines"]
+__all__ = ["Cell", "Functionalizer", "Traced"]
 
 aten = torch.ops.aten
-
-
-_LINES = "jitmagic.lines"
-
-
-def mark_lines(tensor: torch.Tensor, lines: tuple[UserLine, ...]) -> None:
-    """Tell the new autograd nodes behind `tensor` which user lines they come from."""
-    stack = [tensor.grad_fn]
-    while stack:
-        node = stack.pop()
-        metadata: Any = {} if node is None else node.metadata
-        if node is not None and _LINES not in metadata:
-            metadata[_LINES] = lines
-            stack.extend(before for before, _ in node.next_functions)
-
-
-def _marked_lines(node: Any) -> tuple[UserLine, ...]:
-    """What `mark_lines` told an autograd node, () where it was not told."""
-    lines: tuple[UserLine, ...] = () if node is None else node.metadata.get(_LINES, ())
-    return lines
 
 
 class Cell:
@@ -203,7 +184,7 @@ class Functionalizer(DispatchMode):
         if kwargs and kwargs.get("generator") is not None:
             raise CompileFailed("a random generator of the program's own")
         if self.in_backward:
-            self.recorder.lines = _marked_lines(torch._C._current_autograd_node())
+            self.recorder.lines = marked_lines(torch._C._current_autograd_node())
         return _handler(func)(self, func, args, kwargs or {})
 
     # -- what the handlers share ---------------------------------------------------------------
@@ -290,12 +271,7 @@ def _reshape_alias(
 def _unsafe_view(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """A view of a temporary nobody else holds: a tensor with memory of its own.
-
-    Of an input it is a view like others: torch.kron(..., out=) writes through one.
-    """
-    if mode.traced(args[0]).cell.input is not None:
-        return _reshape_alias(mode, func, args, kwargs)
+    """A view of a temporary nobody else holds: a tensor with memory of its own."""
     made = mode.read(args[0]).call(aten.view.default, args[1])
     if made.meta.storage_offset():
         made = made.call(aten.clone.default)

@@ -26,7 +26,8 @@ from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..spec import TensorSpec
 from .checked import spelled_out
 from .decompose import TABLE
-from .functionalize import Functionalizer, Traced, mark_lines
+from .functionalize import Functionalizer, Traced
+from .line_marks import mark_lines
 from .nodes import alias_root, erase_dead, module_of
 from .recorder import Recorder, Sym, contiguous_strides
 from .result import FromInput, Joint, Output, Result, ViewOf

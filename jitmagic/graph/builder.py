@@ -143,7 +143,7 @@ class GraphBuilder:
         if "out" in placement.kwargs:
             fresh_kwargs = {k: v for k, v in placement.kwargs.items() if k != "out"}
             alone = run_on_meta(run, placement.args, fresh_kwargs, self.grad_enabled)
-            check_out(placement.kwargs["out"], alone, changed)
+            check_out(name, placement.kwargs["out"], alone, changed)
         check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)

@@ -9,6 +9,8 @@ import torch
 
 import jitmagic
 
+from .counts import counts_of
+
 
 def agree(function, make, calls=3):
     """The same results and the same state after each call; no fallback is told of."""
@@ -22,8 +24,8 @@ def agree(function, make, calls=3):
             for a, b in zip(ours, plain, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
                 assert a._version == b._version
-    report = jitmagic.explain(compiled)(*ours)
-    assert (report.graph_count, report.graph_break_count) == (1, 0)
+    counts = counts_of(compiled)
+    assert (counts.graphs, counts.breaks) == (1, 0)
 
 
 def signal(*shape):

@@ -1,0 +1,89 @@
+"""Arguments that eager's kernels refuse or read in their own way, and out= (found by
+tests/operators)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import jitmagic
+
+REFUSED = {
+    "sum over a dimension twice": lambda x: x.sum((0, 0)),
+    "mean over a dimension twice": lambda x: x.mean((1, -1)),
+    "amax over a dimension twice": lambda x: x.amax((0, -2)),
+    "flip of a dimension twice": lambda x: x.flip((0, 0)),
+    "mean to integers": lambda x: x.mean(dtype=torch.int64),
+    "huber_loss without a delta": lambda x: F.huber_loss(x, x + 1, delta=0.0),
+    "smooth_l1_loss of negative beta": lambda x: F.smooth_l1_loss(x, x + 1, beta=-1.0),
+    "threshold of bools": lambda x: F.threshold(x > 0, 0, 1),
+    "amax to another dtype": lambda x: torch.amax(x, 0, out=torch.zeros(4, dtype=torch.float64)),
+    "all to floats": lambda x: torch.all(x, 0, out=torch.zeros(4)),
+}
+TAKEN = {
+    "hardtanh of integers": lambda x: F.hardtanh(x.to(torch.int64), -0.5, 1.5),
+    "hardtanh of bytes": lambda x: F.hardtanh(x.to(torch.uint8), 0.0, 2.7),
+    "kron into memory": lambda x: torch.kron(x, x[:2], out=torch.zeros(6, 16)),
+    "rank into memory": lambda x: torch.linalg.matrix_rank(
+        x, out=torch.zeros((), dtype=torch.long)
+    ),
+    "sine into float64": lambda x: torch.sin(x, out=torch.zeros(3, 4, dtype=torch.float64)),
+    "slice_scatter into memory": lambda x: torch.slice_scatter(
+        x, x[:1], 0, 1, 2, out=torch.zeros(3, 4)
+    ),
+    "fft into memory": lambda x: torch.fft.fft(x, out=torch.zeros(3, 4, dtype=torch.complex64)),
+}
+
+
+def numbers():
+    return torch.randn(3, 4, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    with pytest.raises(Exception) as plain:  # noqa: PT011 - whatever eager raises
+        REFUSED[name](numbers())
+    with pytest.raises(type(plain.value)) as ours:
+        jitmagic.jit(REFUSED[name])(numbers())
+    assert str(ours.value) == str(plain.value)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_taken(name):
+    wanted, have = TAKEN[name](numbers()), jitmagic.jit(TAKEN[name])(numbers())
+    assert have.dtype is wanted.dtype
+    torch.testing.assert_close(have, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_out_of_the_caller():
+    """What the caller handed in is written, and given back."""
+    compiled = jitmagic.jit(lambda x, y, out: torch.kron(x, y, out=out))
+    x, out = numbers(), torch.zeros(9, 16)
+    assert compiled(x, x, out) is out
+    torch.testing.assert_close(out, torch.kron(x, x))
+
+
+def test_a_mask_larger_than_what_it_masks():
+    def masked(x, mask, source):
+        return x.masked_scatter(mask, source).sum()
+
+    def gradient(function):
+        x = numbers()[0].clone().requires_grad_()
+        function(x, numbers() > 0, numbers()).backward()
+        return x.grad
+
+    assert torch.equal(gradient(jitmagic.jit(masked)), gradient(masked))
+
+
+def test_eigenvectors_up_to_a_phase():
+    """Eager looks at the numbers and refuses a loss that depends on the phase."""
+
+    def loss(a):
+        return torch.linalg.eigh(a).eigenvectors.real.sum()
+
+    a = torch.complex(numbers()[:, :3], numbers()[:, 1:])
+    a = (a + a.mH).requires_grad_()
+    for function in (loss, jitmagic.jit(loss)):
+        with pytest.raises(RuntimeError, match="up to multiplication by"):
+            function(a).backward()
