@@ -161,8 +161,14 @@ class RecompileWarning(JitmagicWarning):
 _OURS = frozenset({"jitmagic", "torch"})  # packages whose lines the user did not write
 
 
-def warn(text: str, category: type[JitmagicWarning] = FallbackWarning) -> None:
-    """Warn at the innermost line of the user's (a call stub stands at the function's first)."""
+def warn(
+    text: str, category: type[JitmagicWarning] = FallbackWarning, where: UserLine | None = None
+) -> None:
+    """Warn at `where`, else at the innermost line of the user's (a call stub stands at the
+    function's first)."""
+    if where is not None:
+        warnings.warn_explicit(text, category, where.filename, where.lineno)
+        return
     level, frame = 2, sys._getframe(1)
     while frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
         if frame.f_back is None:  # a thread of autograd's: nobody's line

@@ -22,7 +22,15 @@ from ..loops.ir import Extern
 from ..records import CompileRecord, Journal
 from ..trace.result import Break, Trace
 
-__all__ = ["BreakReport", "Explanation", "KernelReport", "TrialReport", "explain", "explanation_of"]
+__all__ = [
+    "BreakReport",
+    "Explainer",
+    "Explanation",
+    "KernelReport",
+    "TrialReport",
+    "explain",
+    "explanation_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class Explanation:
         return html_report(self)
 
 
-def explain(target: Callable[..., Any], **options: Any) -> Callable[..., Explanation]:
+def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> Explainer:
     """`explain(fn)(*args)`: run `fn` on the arguments with a compile of its own and report on it.
 
     `fn` may be plain or tagged (its options are kept unless others are given); neither its compiled
@@ -115,17 +123,33 @@ def explain(target: Callable[..., Any], **options: Any) -> Callable[..., Explana
     something requires grad, the backward is compiled as well (it does not run), so that its kernels
     and its time are in the report.
     """
-    made = tagged_copy(target, options)
+    if arguments:
+        raise TypeError("explain(f, x) is written explain(f)(x): what it returns is called")
+    return Explainer(target, tagged_copy(target, options))
 
-    def run(*args: Any, **kwargs: Any) -> Explanation:
-        made(*args, **kwargs)
-        handle = _handle(made)
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explainer:
+    """`explain(fn)`: called with fn's arguments, it runs fn and gives the Explanation."""
+
+    target: Callable[..., Any]  # a tagged copy of a module does not keep the module alive
+    made: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        """What is explained: the function's name, or the module's class."""
+        return _shown_name(self.target, _handle(self.made))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
+        self.made(*args, **kwargs)
+        handle = _handle(self.made)
         for record in handle.journal:
             for later in record.waiting():
                 later()
-        return describe_journal(handle.journal, _shown_name(target, handle), handle.source_lines)
+        return describe_journal(handle.journal, self.name, handle.source_lines)
 
-    return run
+    def __repr__(self) -> str:
+        return f"<jitmagic.explain of {self.name}: call it with the arguments, explain(f)(x)>"
 
 
 def explanation_of(target: Callable[..., Any]) -> Explanation:

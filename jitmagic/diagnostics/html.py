@@ -8,7 +8,7 @@ from __future__ import annotations
 from html import escape
 
 from .explain import Explanation
-from .report import TRIAL_COLUMNS, elsewhere, headline, notes, source_rows, trial_rows
+from .report import GUARDS, TRIAL_COLUMNS, elsewhere, headline, notes, source_rows, trial_rows
 
 __all__ = ["html_report"]
 
@@ -36,10 +36,10 @@ def html_report(found: Explanation) -> str:
         _source(found),
         *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(found)),
         *(f"<div class='why'>{escape(note)}</div>" for note in notes(found)),
-        _details("guards", found.guards),
+        _details(GUARDS, found.guards),
         _details("numbers that change from call to call", found.numbers),
         _kernels(found),
-        _details("ATen calls left whole", [f"{op}  ({why})" for op, why in found.externs]),
+        _details("calls of torch's own kernels", [f"{op}  ({why})" for op, why in found.externs]),
         _details("fusion decisions", found.decisions),
         _trials(found),
         _times(found),

@@ -16,6 +16,7 @@ from rich.text import Text
 from .explain import BreakReport, Explanation
 
 __all__ = [
+    "GUARDS",
     "TRIAL_COLUMNS",
     "elsewhere",
     "headline",
@@ -26,6 +27,8 @@ __all__ = [
     "trial_rows",
 ]
 
+GUARDS = "guards: a call that meets them all runs this code, another is compiled anew"
+SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundreds
 TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
 
@@ -36,7 +39,7 @@ def headline(found: Explanation) -> str:
         _count(found.graph_break_count, "graph break"),
         _count(found.op_count, "operation"),
         _count(len(found.kernels), "kernel"),
-        _count(len(found.externs), "ATen call") + " left whole",
+        _count(len(found.externs), "call") + " of torch's own kernels",
     ]
     hits = _count(found.cache_hits, "kernel")
     cached = f", {hits} from the disk cache" if found.cache_hits else ""
@@ -101,12 +104,14 @@ def rich_report(found: Explanation) -> RenderableType:
     parts.extend(Text(str(b), style="yellow") for b in elsewhere(found))
     parts.extend(Text(note, style="yellow") for note in notes(found))
     if found.guards:
-        parts.append(Text(f"\nguards ({len(found.guards)})", style="bold"))
-        parts.extend(Text(f"  {guard}") for guard in found.guards)
+        parts.append(Text(f"\n{GUARDS} ({len(found.guards)})", style="bold"))
+        parts.extend(Text(f"  {guard}") for guard in found.guards[:SHOWN_GUARDS])
+        if (more := len(found.guards) - SHOWN_GUARDS) > 0:
+            parts.append(Text(f"  and {more} more: all are in .guards", style="dim"))
     parts.extend(Text(f"  {number}") for number in found.numbers)
     if found.kernels:
         parts.append(_kernel_table(found))
-    parts.extend(Text(f"  left whole: {op}  ({why})") for op, why in found.externs)
+    parts.extend(Text(f"  torch's own: {op}  ({why})") for op, why in found.externs)
     if found.trials:
         parts.append(_trial_table(found))
     parts.append(_time_table(found))

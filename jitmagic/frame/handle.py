@@ -22,7 +22,7 @@ import torch
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
-from ..errors import RecompileWarning, Unsupported, warn
+from ..errors import RecompileWarning, Unsupported, UserLine, warn
 from ..guards.check import check, is_other_number, why
 from ..guards.guard import Guard, InRange, ValueEquals
 from ..guards.read import read_source
@@ -109,7 +109,7 @@ class Handle:
     ) -> None:
         self.original, self.family, self.library = original, family, library
         self.name = original.name
-        self._flat, self._root = flat, root
+        self._flat, self._root, self._goes_on = flat, root, flat is not None
         self._reason: str | None = None  # why calls without an entry run as eager
         # for whom its callees are hooked when it runs as eager
         self._hooked: Family | None = family
@@ -213,8 +213,18 @@ class Handle:
 
     @property
     def label(self) -> str:
-        """What the user calls it: a method with its class."""
-        return self.original.code.co_qualname.rpartition("<locals>.")[2]
+        """What the user calls it: a method with its class, a notebook's cell `<cell>`."""
+        name = self.original.code.co_qualname.rpartition("<locals>.")[2]
+        return self.name if name == "<module>" else name
+
+    @property
+    def goes_on(self) -> UserLine | None:
+        """Of a resume function: where in the user's function it goes on."""
+        if not self._goes_on:
+            return None
+        code = self.original.code
+        lines = (line for _, _, line in code.co_lines() if line is not None)
+        return UserLine(code.co_filename, next(lines, code.co_firstlineno), self.label)
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
@@ -347,15 +357,22 @@ class Handle:
         if self._is_below_limit:
             return  # that calls run as eager has been said
         self.family.limit_reached |= not self.original.is_weak
-        entries = self.dispatcher.entries
+        where = self.goes_on
+        part, misses = self.label, "the call fits none of the variants; calls like it run"
+        hint = "make what varies an argument that is a tensor"
+        if where is not None:  # called by no user: most often a loop with a graph break in it
+            part = f"{part} from line {where.lineno} on, after a graph break,"
+            misses = "what it goes on with fits none of the variants; it runs"
+            hint = "move what breaks the graph out of the loop, tag only what the loop calls"
+        count = len(self.dispatcher.entries) + self._wasted
         difference = self.why_missed(values)
         warn(
-            f"{self.label} was compiled {len(entries) + self._wasted} times and the call fits none "
-            f"of the variants; calls like it run as eager from now on\n"
+            f"{part} was compiled {count} times and {misses} as eager from now on\n"
             f"  first difference: {difference[0] if difference else 'a guarded object is gone'}\n"
-            f"  hint: make what varies an argument that is a tensor, or raise "
+            f"  hint: {hint}, or raise "
             f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}',
             RecompileWarning,
+            where,
         )
 
     def why_missed(self, values: tuple[Any, ...]) -> list[str]:

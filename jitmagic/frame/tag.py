@@ -146,7 +146,7 @@ def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionTyp
 
 
 def _refusal(target: Any) -> TaggingError:
-    what = getattr(target, "__qualname__", None) or f"a {type(target).__qualname__}"
+    what = getattr(target, "__qualname__", None) or f"an object of type {type(target).__qualname__}"
     if isinstance(target, type):
         return TaggingError(
             f"class {what}", "it is no nn.Module", "tag the methods that work on tensors"

@@ -97,16 +97,30 @@ def stack_name(index: int) -> str:
     return f".stack{index}"
 
 
+_STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
+
+
+def _stack_names(key: ResumeKey) -> list[str]:
+    """Of each stack value. People read them in guards and tracebacks: what is about to become a
+    variable, such as a loop's next item, is named after it."""
+    names = [stack_name(index) for index in range(len(key.nulls))]
+    following = key.instruction
+    if names and following.op in _STORES and isinstance(following.arg, str):
+        names[-1] = f"new {following.arg}"
+    return names
+
+
 def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     body, twins = root.body.clone()
     origin = {new: old for old, new in twins.items()}
-    carried = [stack_name(i) for i, null in enumerate(key.nulls) if not null]
+    on_stack = _stack_names(key)
+    carried = [name for name, null in zip(on_stack, key.nulls, strict=True) if not null]
     parameters = (*key.names, *carried)
     flatten(body, parameters)
     prologue = build.prologue()
-    for index, null in enumerate(key.nulls):
+    for name, null in zip(on_stack, key.nulls, strict=True):
         null_push = [Instruction("PUSH_NULL")]
-        prologue += null_push if null else build.load_fast(stack_name(index), bound=True)
+        prologue += null_push if null else build.load_fast(name, bound=True)
     prologue += build.jump(twins[key.instruction])
     line = key.instruction.position
     body.instructions = [*build.placed(prologue, line), *body.instructions]

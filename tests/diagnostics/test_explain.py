@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import subprocess
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -429,3 +430,28 @@ def test_what_runs_as_eager_is_named() -> None:
     assert outcome.startswith("_multi_tensor_adam ran as eager: library code is compiled whole")
     assert (found.graph_count, found.graph_break_count) == (0, 1)
     assert "_multi_tensor_adam ran as eager" in " ".join(str(found).split())
+
+
+def test_who_forgets_the_second_call_is_told_about_it() -> None:
+    assert "call it with the arguments, explain(f)(x)" in repr(jitmagic.explain(whole))
+    assert "explain of Linear:" in repr(jitmagic.explain(nn.Linear(2, 2)))
+    with pytest.raises(TypeError, match=r"is written explain\(f\)\(x\)"):
+        jitmagic.explain(whole, torch.ones(2))
+    with pytest.raises(jitmagic.JitmagicError, match="cannot compile an object of type int"):
+        jitmagic.explain(3)
+
+
+def test_every_view_says_what_guards_are_and_whose_kernels_run() -> None:
+    found = jitmagic.explain(nn.Linear(3, 2))(torch.ones(1, 3))
+    for text in (str(found), found._repr_html_()):
+        assert "a call that meets them all runs this code" in text
+        assert f"{len(found.externs)} calls of torch" in text
+
+
+def test_the_text_of_a_big_model_is_no_wall_of_guards() -> None:
+    found = jitmagic.explain(nn.Sequential(*(nn.Linear(2, 2) for _ in range(40))))(torch.ones(1, 2))
+    text = str(found)
+    shown = [guard for guard in found.guards if f"  {guard} " in text]
+    assert len(found.guards) > 80 > 41 > len(shown) > 20  # long ones are wrapped
+    assert "more: all are in .guards" in text
+    assert found.guards[-1] in unescape(found._repr_html_())

@@ -110,3 +110,16 @@ len(losses), losses[-1] < losses[0]"""
     (shown,) = [o.data["text/plain"] for o in ran.outputs if "data" in o]
     assert shown == "(30, True)"
     assert "Warning" not in str(ran.outputs)
+
+
+def test_a_loop_that_breaks_too_often_says_so_on_its_line_in_its_own_names():
+    loop = "for i in range(99):\n    if i % 10 == 0: print(i)\n    q = i * 2\nq"
+    cell = f"%%compile\nimport math\n{loop}"
+    ran = run_cells([SETUP, cell])[1]
+    (told,) = [o.text for o in ran.outputs if o.output_type == "stream" and "Warning" in o.text]
+    assert re.search(r"\.py:\d+: RecompileWarning: <cell> from line 3 on, after a graph", told), (
+        told
+    )
+    assert "first difference: new i is 9, was 8" in told
+    assert "out of the loop" in told and ".stack" not in told
+    assert "\n  for i in range(99):\n" in told
