@@ -362,14 +362,16 @@ class Handle:
         hint = "make what varies an argument that is a tensor"
         if where is not None:  # called by no user: most often a loop with a graph break in it
             part = f"{part} from line {where.lineno} on, after a graph break,"
-            misses = "what it goes on with fits none of the variants; it runs"
-            hint = "move what breaks the graph out of the loop, tag only what the loop calls"
+            misses = "now fits none of the variants; what fits none runs"
+            hint = (
+                "remove the break (jitmagic.explain shows it), tag what a loop calls, not the loop"
+            )
         count = len(self.dispatcher.entries) + self._wasted
         difference = self.why_missed(values)
         warn(
             f"{part} was compiled {count} times and {misses} as eager from now on\n"
             f"  first difference: {difference[0] if difference else 'a guarded object is gone'}\n"
-            f"  hint: {hint}, or raise "
+            f"  hint: {hint}, or give jit "
             f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}',
             RecompileWarning,
             where,

@@ -121,5 +121,5 @@ def test_a_loop_that_breaks_too_often_says_so_on_its_line_in_its_own_names():
         told
     )
     assert "first difference: new i is 9, was 8" in told
-    assert "out of the loop" in told and ".stack" not in told
+    assert "tag what a loop calls" in told and ".stack" not in told
     assert "\n  for i in range(99):\n" in told
