@@ -101,7 +101,7 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         reason = "nobody reads it, but it may raise as in eager"
         return send_whole(builder, out, op, args, kwargs, reason)
     if lowering is None:
-        reason = WHOLE.get(str(op), "no lowering for this op")
+        reason = WHOLE.get(str(op), "no lowering, nor a decomposition of these operands")
         return send_whole(builder, out, op, args, kwargs, reason)
     builder.device = next((spec.device for spec in out.specs if spec is not None), None)
     if builder.device not in (None, builder.home) and not returns_view(op):

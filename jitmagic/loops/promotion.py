@@ -135,14 +135,6 @@ def _predicate(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
     return _through(common, len(operands)), torch.bool
 
 
-def _first(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """The first operand's dtype, whatever the others are."""
-    first = operands[0]
-    if not isinstance(first, TensorView):
-        raise Decline("the first operand is no tensor")
-    return _through(first.dtype, len(operands)), first.dtype
-
-
 def _choose(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
     """where(condition, a, b): a and b meet in their common dtype and are not computed with."""
     common = result_type(operands[1:])
@@ -195,7 +187,6 @@ RULES: Mapping[str, Rule] = {
     "compare": _compare,
     "logic": _logic,
     "predicate": _predicate,
-    "first": _first,
     "choose": _choose,
     "integral": _integral,
     "alpha": _alpha,

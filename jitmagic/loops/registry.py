@@ -6,6 +6,11 @@ operands are promoted by the named rule (promotion.py), broadcast, and the resul
 result's dtype. Names, not overload objects: importing the table resolves nothing and a torch
 without one op loses one line. A lowering that cannot handle its arguments raises Decline before it
 has added anything.
+
+A formula lives in one place: in autograd/decompose where smaller ATen operations can say it, so
+that the partitioner and the scheduler see its parts, and here only where they cannot. What both
+have is a canonical form that a decomposition ends in (full, arange.start_step), or what one
+declines (masked_fill.Tensor by a scalar of another device).
 """
 
 from __future__ import annotations

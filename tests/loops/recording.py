@@ -1,4 +1,7 @@
-"""Runs a function on real tensors and writes down its ATen ops as an fx graph with specs."""
+"""Runs a function on real tensors and writes down its ATen ops as an fx graph with specs.
+
+What the product decomposes before it lowers is decomposed here too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from jitmagic.autograd.decompose import TABLE
+from jitmagic.autograd.recorder import Recorder
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern, LoopProgram, Nest
 from jitmagic.loops.lower import lower
@@ -68,10 +73,33 @@ def record(fn: Callable[..., Any], *inputs: torch.Tensor) -> tuple[torch.fx.Grap
         results = fn(*inputs)
     flat = list(results) if isinstance(results, (tuple, list)) else [results]
     graph.output(tuple(recorder.of(part) for part in flat))
+    for node in list(graph.nodes):
+        if node.target in TABLE:
+            _decompose(node)
     graph.eliminate_dead_code(
         lambda node: node.op in ("placeholder", "output") or "copy_" in str(node.target)
     )
     return torch.fx.GraphModule(root, graph), flat
+
+
+def _decompose(node: torch.fx.Node) -> None:
+    """Put the node's decomposition in its place; one whose rule declines stays."""
+    recorder = Recorder(TABLE)
+    syms = {arg: recorder.placeholder(arg.name, arg.meta["spec"]) for arg in node.all_input_nodes}
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), syms.__getitem__)
+    made = recorder.emit(node.target, *args, **kwargs)
+    if any(new.target is node.target for new in recorder.graph.nodes):
+        return
+    copies = {sym.node: arg for arg, sym in syms.items()}
+    with node.graph.inserting_before(node):
+        for new in recorder.graph.nodes:
+            if new not in copies:
+                copies[new] = node.graph.node_copy(new, copies.__getitem__)
+    if not isinstance(made, (tuple, list)):
+        node.replace_all_uses_with(copies[made.node])
+        return
+    for part in list(node.users):
+        part.replace_all_uses_with(copies[made[part.args[1]].node])
 
 
 def clone(tensor: torch.Tensor) -> torch.Tensor:

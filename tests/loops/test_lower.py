@@ -125,11 +125,7 @@ def test_missing_specs_are_refused():
 
 
 def test_unused_results_have_no_buffer():
-    program = check(
-        lambda x: aten.native_layer_norm(x, [4], None, None, 1e-5)[0],
-        torch.randn(3, 4),
-        exact=False,
-    )
+    program = check(lambda x: x.max(1)[1], torch.randn(3, 4))
     assert [len(step.stores) for step in program.steps] == [1]
     program = check(lambda x: torch.sort(x)[1], torch.randn(3, 4), whole=["aten.sort.default"])
     assert program.steps[0].results[0] is None

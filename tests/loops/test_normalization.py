@@ -1,10 +1,10 @@
-"""Softmax, layer norm, batch norm and dropout, whole or by parts, against eager and float64."""
+"""Softmax, layer norm, batch norm and dropout against eager and float64."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from recording import check, clone, nests, record
+from recording import check, clone, record
 
 from jitmagic.loops.interp import run
 from jitmagic.loops.lower import lower
@@ -24,10 +24,9 @@ def test_softmax_and_log_softmax(dtype, dim):
     x = torch.randn(6, 9, 5).to(dtype) * 3
     x[1, 2] = float("-inf")
     x[1, 2, 0] = 1
-    program = check(
+    check(
         lambda x: (aten._softmax(x, dim, False), aten._log_softmax(x, dim, False)), x, exact=False
     )
-    assert nests(program) == 2
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -38,7 +37,10 @@ def test_softmax_backward(dtype):
 
 
 def test_softmax_of_a_scalar():
-    check(lambda x: aten._softmax(x, 0, False), torch.tensor(3.0), exact=False)
+    x = torch.tensor(3.0)
+    check(lambda x: (aten._softmax(x, 0, False), aten._log_softmax(x, -1, False)), x, exact=False)
+    for op in (aten._softmax_backward_data, aten._log_softmax_backward_data):
+        check(lambda g, y, op=op: op(g, y, 0, x.dtype), x, torch.tensor(0.5), exact=False)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -48,10 +50,12 @@ def test_layer_norm(dtype, affine, shape):
     x = (torch.randn(shape) * 2 + 1).to(dtype)
     last = shape[-2:] if len(shape) == 4 else shape[-1:]
     w, b = torch.randn(last).to(dtype), torch.randn(last).to(dtype)
-    if affine:
-        check(lambda x, w, b: aten.native_layer_norm(x, last, w, b, 1e-5), x, w, b, exact=False)
-    else:
-        check(lambda x: aten.native_layer_norm(x, last, None, None, 1e-5), x, exact=False)
+    read = 3 if dtype.itemsize > 2 else 1  # statistics of 16-bit floats are kept in float32
+
+    def normal(x, w=None, b=None):
+        return aten.native_layer_norm(x, last, w, b, 1e-5)[:read]
+
+    check(normal, *((x, w, b) if affine else (x,)), exact=False)
 
 
 @pytest.mark.parametrize("wanted", [[True, True, True], [True, False, False], [False, True, True]])

@@ -10,8 +10,12 @@ from jitmagic.loops.interp import run
 from jitmagic.loops.lower import lower
 from jitmagic.loops.python_form import from_python, to_python
 from jitmagic.loops.show import show, show_step
+from jitmagic.options import Options
+from jitmagic.schedule import schedule
+from jitmagic.target import Target
 
 aten = torch.ops.aten
+TARGET = Target("cpu", "cpp", "a test", "avx512", 16, 2, 1 << 20, "g++")
 
 PROGRAMS = {
     "chain": (lambda x, y: torch.relu(x * y + 2).sum(-1), ((8, 64), (8, 64))),
@@ -28,11 +32,17 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_python_form_reads_back(name):
+def lowered(name, fused):
     fn, shapes = PROGRAMS[name]
     graph, _ = record(fn, *(torch.randn(shape) for shape in shapes))
     program = lower(graph, name)
+    return schedule(program, TARGET, Options()).program if fused else program
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_python_form_reads_back(name, fused):
+    program = lowered(name, fused)
     text = to_python(program)
     again = from_python(text, program.constants)
     assert again == program or again.constants
@@ -45,7 +55,7 @@ def test_python_form_reads_back(name):
     assert to_python(again) == text
     assert "0x" not in text
     assert show(program).startswith(f"def {name}(")
-    inputs = [torch.randn(shape) for shape in shapes]
+    inputs = [torch.randn(shape) for shape in PROGRAMS[name][1]]
     for a, b in zip(run(program, [i.clone() for i in inputs]), run(again, inputs)):
         assert torch.equal(a, b)
 
@@ -69,8 +79,7 @@ def test(x0: float32[8, 64], x1: float32[8, 64]):
 
 
 def test_shared_values_and_nested_reductions_are_named_once():
-    graph, _ = record(lambda x: aten.native_layer_norm(x, [5], None, None, 1e-5), torch.randn(3, 5))
-    program = lower(graph, "norm")
+    program = lowered("norm", fused=True)
     text = show_step(program, program.steps[0])
     assert (text.count("Sum("), text.count("Sum()")) == (2, 1)
     assert "native_layer_norm_default_0[i0, " in text

@@ -22,17 +22,18 @@ def _stack(r: Recorder, tensors: list[Sym], dim: int = 0) -> Any:
 
 
 @rule(aten.repeat.default, complex_too=True)
-def _repeat(r: Recorder, x: Sym, repeats: list[int]) -> Sym | None:
+def _repeat(r: Recorder, x: Sym, repeats: list[int]) -> Sym:
     missing = len(repeats) - len(x.shape)
     shape = (*(1,) * missing, *x.shape)
-    if not math.prod(shape) * math.prod(repeats):
-        return None
+    repeated = tuple(n * extent for n, extent in zip(repeats, shape, strict=True))
+    if not math.prod(repeated):
+        return r.full(repeated, 0, x.dtype, x.device)
     apart = x.view(*(part for extent in shape for part in (1, extent)))
     spread = apart.expand(
         *(p for n, extent in zip(repeats, shape, strict=True) for p in (n, extent))
     )
     whole = spread.one(aten.clone.default, memory_format=torch.contiguous_format)
-    return whole.view(*(n * extent for n, extent in zip(repeats, shape, strict=True)))
+    return whole.view(*repeated)
 
 
 def _blank(r: Recorder, grad: Sym, sizes: list[int]) -> Sym:

@@ -226,6 +226,26 @@ def _batch_norm_no_stats(
     return _batch_norm(r, x, weight, bias, None, None, True, momentum, eps)[:3]
 
 
+@rule(aten._native_batch_norm_legit_no_training.default)
+def _batch_norm_inference(
+    r: Recorder,
+    x: Sym,
+    weight: Sym | None,
+    bias: Sym | None,
+    running_mean: Sym,
+    running_var: Sym,
+    momentum: float,
+    eps: float,
+) -> Any:
+    return _batch_norm(r, x, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
+
+
+@rule(aten._native_batch_norm_legit_functional.default)
+def _batch_norm_functional(r: Recorder, x: Sym, *args: Any) -> list[Sym | None] | None:
+    made = _batch_norm(r, x, *args) if x.meta.numel() else [None]
+    return None if made[-1] is None else made
+
+
 @rule(aten.cudnn_batch_norm.default)
 def _cudnn_batch_norm(r: Recorder, x: Sym, *args: Any) -> list[Sym | None]:
     out, mean, invstd, new_mean, new_var = _batch_norm(r, x, *args)

@@ -16,13 +16,13 @@ aten = torch.ops.aten
 
 
 def _dims(x: Sym, dim: Any) -> list[int]:
-    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+    if not x.shape or dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(len(x.shape)))
-    return [d % max(len(x.shape), 1) for d in ([dim] if isinstance(dim, int) else dim)]
+    return [d % len(x.shape) for d in ([dim] if isinstance(dim, int) else dim)]
 
 
 def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tuple[Sym, Sym] | None:
-    if not x.dtype.is_floating_point or not x.shape:
+    if not x.dtype.is_floating_point:
         return None
     dims = _dims(x, dim)
     wide = up(x)
@@ -80,24 +80,35 @@ def _vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Sym | None:
-    if not x.dtype.is_floating_point or dtype is not None or not x.meta.numel():
+    asked = x.dtype if dtype is None else dtype
+    if not x.dtype.is_floating_point or not asked.is_floating_point or not x.meta.numel():
         return None
-    dims, wide = _dims(x, dim), up(x)
-    if ord == 2:
-        made = (wide * wide).sum(dims, keepdim).sqrt()
-    elif ord == 1:
-        made = wide.abs().sum(dims, keepdim)
-    elif ord == math.inf:
-        made = wide.abs().amax(dims, keepdim)
-    else:
-        return None
-    return made.to(x.dtype)
+    dims, wide = _dims(x, dim), up(x.to(asked))
+    return _norm_of(wide, float(ord), dims, keepdim).to(asked)
+
+
+def _norm_of(x: Sym, order: float, dims: list[int], keepdim: bool) -> Sym:
+    if order == 2:
+        return (x * x).sum(dims, keepdim).sqrt()
+    if order == 0:
+        return x.differs(0).to(x.dtype).sum(dims, keepdim)
+    size = x.abs()
+    if order == math.inf:
+        return size.amax(dims, keepdim)
+    if order == -math.inf:
+        return size.one(aten.amin.default, dims, keepdim)
+    if order == 1:
+        return size.sum(dims, keepdim)
+    powers = size.one(aten.pow.Tensor_Scalar, order)
+    return powers.sum(dims, keepdim).one(aten.pow.Tensor_Scalar, 1 / order)
 
 
 @rule(aten.logsumexp.default)
 def _logsumexp(r: Recorder, x: Sym, dim: Any, keepdim: bool = False) -> Sym | None:
-    if not x.dtype.is_floating_point or not x.meta.numel() or not x.shape:
+    if not x.meta.numel():
         return None
+    if not x.dtype.is_floating_point:
+        x = x.to(torch.get_default_dtype())
     dims, wide = _dims(x, dim), up(x)
     top = wide.amax(dims, True)
     top = r.where(top.abs().equals(math.inf), 0.0, top)

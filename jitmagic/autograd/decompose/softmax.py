@@ -18,7 +18,7 @@ def _result_dtype(x: Sym, half_to_float: bool) -> torch.dtype:
 
 @rule(aten._softmax.default)
 def _softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | None:
-    if not x.meta.numel() or not x.shape:
+    if not x.meta.numel():
         return None
     wide = up(x)
     shifted = (wide - wide.amax([dim], True)).exp()
@@ -27,7 +27,7 @@ def _softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | None:
 
 @rule(aten._log_softmax.default)
 def _log_softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | None:
-    if not x.meta.numel() or not x.shape:
+    if not x.meta.numel():
         return None
     wide = up(x)
     shifted = wide - wide.amax([dim], True)
@@ -37,9 +37,7 @@ def _log_softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | No
 @rule(aten._softmax_backward_data.default)
 def _softmax_backward(
     r: Recorder, grad: Sym, output: Sym, dim: int, input_dtype: torch.dtype
-) -> Sym | None:
-    if not output.shape:
-        return None
+) -> Sym:
     y = up(output)
     weighted = up(grad) * y
     return (weighted - y * weighted.sum([dim], True)).to(input_dtype)
@@ -48,8 +46,6 @@ def _softmax_backward(
 @rule(aten._log_softmax_backward_data.default)
 def _log_softmax_backward(
     r: Recorder, grad: Sym, output: Sym, dim: int, input_dtype: torch.dtype
-) -> Sym | None:
-    if not output.shape:
-        return None
+) -> Sym:
     g = up(grad)
     return (g - up(output).exp() * g.sum([dim], True)).to(input_dtype)

@@ -5,12 +5,10 @@ from . import (
     generate,
     indexing,
     matmul,
-    normalization,
     pointwise,
     random,
     reductions,
     shuffles,
-    softmax,
     views,
 )
 
@@ -19,11 +17,9 @@ __all__ = [
     "generate",
     "indexing",
     "matmul",
-    "normalization",
     "pointwise",
     "random",
     "reductions",
     "shuffles",
-    "softmax",
     "views",
 ]

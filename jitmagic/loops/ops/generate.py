@@ -32,15 +32,8 @@ def full(builder: Builder, out: Out, size: Any, value: Number, **_: Any) -> Tens
     return _fill(builder, out, value)
 
 
-@lowers("full_like.default", "fill.Scalar")
-def full_like(builder: Builder, out: Out, x: TensorView, value: Number, **_: Any) -> TensorView:
-    return _fill(builder, out, value)
-
-
-@lowers("new_full.default")
-def new_full(
-    builder: Builder, out: Out, x: TensorView, size: Any, value: Number, **_: Any
-) -> TensorView:
+@lowers("fill.Scalar")
+def fill_scalar(builder: Builder, out: Out, x: TensorView, value: Number, **_: Any) -> TensorView:
     return _fill(builder, out, value)
 
 
@@ -51,19 +44,9 @@ def fill_tensor(builder: Builder, out: Out, x: TensorView, value: TensorView) ->
     return builder.pointwise(out, lambda point: builder.load(value, point))
 
 
-@lowers("zeros.default", "zeros_like.default", "new_zeros.default", "zero.default")
-def zeros(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
+@lowers("zero.default")
+def zero(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
     return _fill(builder, out, 0)
-
-
-@lowers("ones.default", "ones_like.default", "new_ones.default")
-def ones(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
-    return _fill(builder, out, 1)
-
-
-@lowers("scalar_tensor.default")
-def scalar_tensor(builder: Builder, out: Out, value: Number, **_: Any) -> TensorView:
-    return _fill(builder, out, value)
 
 
 @lowers("empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default")
@@ -91,14 +74,9 @@ def _range(start: Number, step: Number, dtype: torch.dtype) -> Callable[[Point],
     return value
 
 
-@lowers("arange.default")
-def arange(builder: Builder, out: Out, end: Number, **_: Any) -> TensorView:
-    return builder.pointwise(out, _range(0, 1, out.spec.dtype))
-
-
-@lowers("arange.start", "arange.start_step")
-def arange_start(
-    builder: Builder, out: Out, start: Number, end: Number, step: Number = 1, **_: Any
+@lowers("arange.start_step")
+def arange(
+    builder: Builder, out: Out, start: Number, end: Number, step: Number, **_: Any
 ) -> TensorView:
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
 
@@ -132,22 +110,3 @@ def eye(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
         return cast(on, out.spec.dtype)
 
     return builder.pointwise(out, value)
-
-
-def _triangle(upper: bool) -> Callable[..., TensorView]:
-    op = "ge" if upper else "le"
-
-    def lowering(builder: Builder, out: Out, x: TensorView, diagonal: int = 0) -> TensorView:
-        def value(point: Point) -> Value:
-            *_, row, column = point
-            border = IndexValue(add(row, Integer(diagonal)))
-            kept = compute(op, IndexValue(column), border)
-            return where(kept, builder.load(x, point), constant(0, x.dtype))
-
-        return builder.pointwise(out, value)
-
-    return lowering
-
-
-lowers("tril.default")(_triangle(upper=False))
-lowers("triu.default")(_triangle(upper=True))

@@ -220,27 +220,6 @@ def _kept(x: TensorView, at: Sequence[Expr]) -> Point:
     return broadcast_point(x.shape, at)
 
 
-@lowers("stack.default")
-def stack(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0) -> TensorView:
-    dim = wrap_dim(dim, len(out.spec.shape))
-    if len(tensors) > _MOST_JOINED:
-        raise Decline(f"a stack of more than {_MOST_JOINED} tensors")
-
-    def value(point: Point) -> Value:
-        rest = (*point[:dim], *point[dim + 1 :])
-        made: Value | None = None
-        for n in reversed(range(len(tensors))):
-            here = _between(point[dim], n or None, n + 1 if n < len(tensors) - 1 else None)
-            found = cast(_masked(builder, tensors[n], rest, here), out.spec.dtype)
-            ours = _between(point[dim], None, n + 1)
-            made = found if made is None or ours is None else where(ours, found, made)
-        if made is None:
-            raise Decline("a stack of nothing")
-        return made
-
-    return builder.pointwise(out, value)
-
-
 @lowers("constant_pad_nd.default")
 def constant_pad_nd(
     builder: Builder, out: Out, x: TensorView, pad: Sequence[int], fill: Number = 0
@@ -300,20 +279,16 @@ def slice_scatter(
 def _replace(
     builder: Builder,
     out: Out,
-    x: TensorView | None,
+    x: TensorView,
     source: TensorView,
     dim: int,
     first: int,
     step: int,
 ) -> TensorView:
-    """x (None: zeros) with a slice of dimension `dim` taken from source."""
+    """x with a slice of dimension `dim` taken from source."""
 
     def value(point: Point) -> Value:
-        rest = (
-            constant(0, out.spec.dtype)
-            if x is None
-            else cast(builder.load(x, point), out.spec.dtype)
-        )
+        rest = cast(builder.load(x, point), out.spec.dtype)
         if not source.numel:
             return rest
         extent = out.spec.shape[dim]
@@ -321,7 +296,7 @@ def _replace(
         at = list(point)
         at[dim] = floordiv(add(point[dim], Integer(-first)), step)
         found = cast(_masked(builder, source, _kept(source, at), mask), out.spec.dtype)
-        return found if mask is None or x is None else where(mask, found, rest)
+        return found if mask is None else where(mask, found, rest)
 
     return builder.pointwise(out, value)
 
@@ -332,29 +307,6 @@ def select_scatter(
 ) -> TensorView:
     dim = wrap_dim(dim, len(x.shape))
     return _replace(builder, out, x, _unsqueezed(source, dim), dim, index % x.shape[dim], 1)
-
-
-@lowers("slice_backward.default")
-def slice_backward(
-    builder: Builder,
-    out: Out,
-    grad: TensorView,
-    sizes: Sequence[int],
-    dim: int,
-    start: int,
-    end: int,
-    step: int,
-) -> TensorView:
-    dim = wrap_dim(dim, len(sizes))
-    return _replace(builder, out, None, grad, dim, clamp_index(start, sizes[dim], 0), step)
-
-
-@lowers("select_backward.default")
-def select_backward(
-    builder: Builder, out: Out, grad: TensorView, sizes: Sequence[int], dim: int, index: int
-) -> TensorView:
-    dim = wrap_dim(dim, len(sizes))
-    return _replace(builder, out, None, _unsqueezed(grad, dim), dim, index % sizes[dim], 1)
 
 
 @lowers("diagonal_scatter.default")
@@ -368,19 +320,6 @@ def diagonal_scatter(
     dim2: int = 1,
 ) -> TensorView:
     return on_diagonal(builder, out, x, source, offset, dim1, dim2)
-
-
-@lowers("diagonal_backward.default")
-def diagonal_backward(
-    builder: Builder,
-    out: Out,
-    grad: TensorView,
-    sizes: Sequence[int],
-    offset: int,
-    dim1: int,
-    dim2: int,
-) -> TensorView:
-    return on_diagonal(builder, out, None, grad, offset, dim1, dim2)
 
 
 def on_diagonal(
@@ -469,16 +408,3 @@ def _rolled(out: Out, point: Point, shift: int) -> Expr:
     for size, part in zip(out.spec.shape, point, strict=True):
         flat = add(mul(flat, size), part)
     return mod(add(flat, Integer(-shift)), max(prod(out.spec.shape), 1))
-
-
-@lowers("repeat.default")
-def repeat(builder: Builder, out: Out, x: TensorView, repeats: Sequence[int]) -> TensorView:
-    extra = len(repeats) - len(x.shape)
-    return _moved(
-        builder,
-        out,
-        x,
-        lambda point: [
-            mod(part, max(size, 1)) for size, part in zip(x.shape, point[extra:], strict=True)
-        ],
-    )

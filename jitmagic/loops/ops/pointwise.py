@@ -388,8 +388,9 @@ def choose(condition: Value, x: Value, y: Value) -> Value:
     return where(condition, x, y)
 
 
-@pointwise("masked_fill.Scalar", "masked_fill.Tensor", rule="fill")
+@pointwise("masked_fill.Tensor", rule="fill")
 def masked_fill(x: Value, mask: Value, value: Value) -> Value:
+    """Its decomposition leaves it whole where a CPU scalar fills a GPU tensor."""
     return where(mask, value, x)
 
 
@@ -407,25 +408,6 @@ def clamp_min(x: Value, low: Value) -> Value:
 @pointwise("clamp_max.default", "clamp_max.Tensor")
 def clamp_max(x: Value, high: Value) -> Value:
     return compute("minimum", high, x)
-
-
-@pointwise("nan_to_num.default", operands=1)
-def nan_to_num(
-    x: Value,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-    *,
-    result: torch.dtype,
-) -> Value:
-    if x.dtype not in FLOATS:
-        return x
-    limits = torch.finfo(result)
-    high = limits.max if posinf is None else posinf
-    low = limits.min if neginf is None else neginf
-    kept = where(compute("eq", x, float("inf")), high, x)
-    kept = where(compute("eq", x, float("-inf")), low, kept)
-    return where(compute("isnan", x), nan or 0.0, kept)
 
 
 # -- shifts ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from ...spec import TensorSpec
 from ..builder import Builder, Decline, Out
 from ..ir import Value
-from ..registry import lowers, pointwise, whole
+from ..registry import lowers, whole
 from ..tensor_view import Point, TensorView
 from ..values import cast, compute, opmath, round_to
 
@@ -66,8 +66,3 @@ def native_dropout(
     for (n, _, _), view in zip(wanted, views, strict=True):
         made[n] = view
     return made
-
-
-@pointwise("native_dropout_backward.default", rule="first", operands=2)
-def native_dropout_backward(grad: Value, mask: Value, scale: float) -> Value:
-    return compute("mul", grad, compute("mul", mask, scale))

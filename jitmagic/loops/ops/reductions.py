@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 
 import torch
 
@@ -18,7 +18,7 @@ from ..expr import Expr
 from ..ir import Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView
-from ..values import FLOATS, cast, compute, constant, opmath, where
+from ..values import cast, compute, constant, opmath
 from .views import wrap_dim
 
 __all__ = ["Reduced"]
@@ -188,16 +188,6 @@ def amin(
     return _extreme(builder, out, x, "min", dims, keepdim)
 
 
-@lowers("max.default")
-def max_all(builder: Builder, out: Out, x: TensorView) -> TensorView:
-    return _extreme(builder, out, x, "max", None, False)
-
-
-@lowers("min.default")
-def min_all(builder: Builder, out: Out, x: TensorView) -> TensorView:
-    return _extreme(builder, out, x, "min", None, False)
-
-
 @lowers("argmax.default")
 def argmax(
     builder: Builder, out: Out, x: TensorView, dim: int | None = None, keepdim: bool = False
@@ -290,131 +280,3 @@ def count_nonzero(builder: Builder, out: Out, x: TensorView, dims: Dims = None) 
 
 
 # -- spread ---------------------------------------------------------------------------------------
-
-
-def _moments(reduced: Reduced, correction: float | None) -> Callable[[Point], tuple[Value, Value]]:
-    """(variance, mean) at a point, by the two-pass formula."""
-    if reduced.x.dtype not in FLOATS:
-        raise Decline("the variance of what is not real floating point")
-    wide = opmath(reduced.x.dtype)
-    read = reduced.load(wide)
-    n = float(reduced.count)
-    divisor = max(n - (1.0 if correction is None else float(correction)), 0.0)
-
-    def value(point: Point) -> tuple[Value, Value]:
-        middle = compute("truediv", _sum(reduced, point, read, wide), n)
-
-        def squared(at: Point) -> Value:
-            distance = compute("sub", read(at), middle)
-            return compute("mul", distance, distance)
-
-        return compute("truediv", _sum(reduced, point, squared, wide), divisor), middle
-
-    return value
-
-
-@lowers("var.correction", "var.dim", "var.default")
-def var(
-    builder: Builder,
-    out: Out,
-    x: TensorView,
-    dims: Dims = None,
-    *_: bool,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> TensorView:
-    if _:
-        raise Decline("the old form of var")
-    moments = _moments(Reduced.over(builder, x, dims, keepdim), correction)
-    return builder.pointwise(out, lambda point: moments(point)[0])
-
-
-@lowers("std.correction")
-def std(
-    builder: Builder,
-    out: Out,
-    x: TensorView,
-    dims: Dims = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> TensorView:
-    moments = _moments(Reduced.over(builder, x, dims, keepdim), correction)
-    return builder.pointwise(out, lambda point: compute("sqrt", moments(point)[0]))
-
-
-@lowers("var_mean.correction")
-def var_mean(
-    builder: Builder,
-    out: Out,
-    x: TensorView,
-    dims: Dims = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> list[TensorView | None]:
-    moments = _moments(Reduced.over(builder, x, dims, keepdim), correction)
-    made: list[TensorView | None] = [None, None]
-    cache: dict[Point, tuple[Value, Value]] = {}
-
-    def part(n: int) -> Callable[[Point], Value]:
-        return lambda point: cache.setdefault(point, moments(point))[n]
-
-    wanted = [n for n in (0, 1) if out.part(n) is not None]
-    parts = [(spec, part(n), ()) for n in wanted if (spec := out.part(n)) is not None]
-    for n, view in zip(wanted, builder.nest(out.name, parts), strict=True):
-        made[n] = view
-    return made
-
-
-@lowers("logsumexp.default")
-def logsumexp(
-    builder: Builder, out: Out, x: TensorView, dims: Dims, keepdim: bool = False
-) -> TensorView:
-    reduced = Reduced.over(builder, x, dims, keepdim)
-    wide = opmath(out.spec.dtype)
-    read = reduced.load(wide)
-
-    def value(point: Point) -> Value:
-        if 0 in reduced.sizes:
-            return constant(-inf, wide)
-        top = reduced.combine("max", point, read)
-        top = where(compute("eq", compute("abs", top), inf), 0.0, top)
-        total = _sum(reduced, point, lambda at: compute("exp", compute("sub", read(at), top)), wide)
-        return compute("add", compute("log", total), top)
-
-    return builder.pointwise(out, value)
-
-
-@lowers("linalg_vector_norm.default")
-def vector_norm(
-    builder: Builder,
-    out: Out,
-    x: TensorView,
-    order: float = 2,
-    dims: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> TensorView:
-    reduced = Reduced.over(builder, x, dims, keepdim)
-    wide = opmath(out.spec.dtype)
-    read = reduced.load(wide)
-
-    def size(at: Point) -> Value:
-        return compute("abs", read(at))
-
-    def value(point: Point) -> Value:
-        if abs(order) == inf:
-            return reduced.combine("max" if order > 0 else "min", point, size)
-        if order == 0:
-            return _sum(reduced, point, lambda at: cast(compute("ne", read(at), 0.0), wide), wide)
-        if order == 1:
-            return _sum(reduced, point, size, wide)
-        if order == 2:
-            squares = _sum(reduced, point, lambda at: compute("mul", read(at), read(at)), wide)
-            return compute("sqrt", squares)
-        powers = _sum(reduced, point, lambda at: compute("pow", size(at), float(order)), wide)
-        return compute("pow", powers, 1.0 / order)
-
-    return builder.pointwise(out, value)
