@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from recording import check, clone, record
+from recording import check, clone, externs, record
 
 from jitmagic.loops.interp import run
 from jitmagic.loops.lower import lower
@@ -113,3 +113,15 @@ def test_dropout_backward():
     for dtype in FLOATS:
         grad, mask = torch.randn(4, 9).to(dtype), torch.rand(4, 9) > 0.5
         check(lambda g, m: aten.native_dropout_backward(g, m, 1 / 0.7), grad, mask)
+
+
+def test_without_elements_they_go_whole():
+    x = torch.randn(0, 5)
+    whole = ["aten._softmax.default", "aten.native_layer_norm.default"]
+    program = check(
+        lambda x: (aten._softmax(x, 1, False), *aten.native_layer_norm(x, [5], None, None, 1e-5)),
+        x,
+        whole=whole,
+    )
+    assert externs(program) == whole
+    check(lambda x: (x.repeat(2, 3), x.new_ones(2, 3).repeat(0, 2)), x)
