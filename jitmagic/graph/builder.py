@@ -174,6 +174,8 @@ class GraphBuilder:
     ) -> Any:
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         kind = "call_method" if isinstance(target, str) else "call_function"
+        if target is operator.pow and not isinstance(args[0], Node):
+            target = torch.pow  # fx writes (-2) ** x as -2 ** x, which is -(2 ** x)
         node = self.graph.create_node(kind, target, args, kwargs)
         self._describe(node, value, spec_on(value, device), lines)
         node.meta["step"] = self.step()

@@ -75,6 +75,14 @@ def test_unused_inputs_and_dead_nodes_go() -> None:
     assert [n.target for n in module.graph.nodes if n.op == "call_function"] == [torch.sin]
 
 
+@pytest.mark.parametrize("base", [-2, -2.5, -2.5j, float("-inf")])
+def test_powers_of_negative_numbers(base: complex) -> None:
+    x = torch.arange(4.0)
+    graph, (node,) = builder_for(x)
+    made = finish(graph, graph.call(operator.pow, [base, node]))
+    assert torch.equal(made(x)[0], base**x)
+
+
 def test_random_and_mutating_nodes_stay_and_draw_as_eager() -> None:
     x = torch.zeros(3)
     graph, (a,) = builder_for(x)
