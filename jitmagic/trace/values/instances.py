@@ -222,7 +222,10 @@ class InstanceValue(Value):
         self._required(machine, "__delitem__", key)
 
     def length(self, machine: Machine) -> int:
-        return int(self._required(machine, "__len__").as_constant(machine))
+        found = self._required(machine, "__len__").as_constant(machine)
+        if not isinstance(found, int) or found < 0:
+            self.refuse(machine, "len()")
+        return int(found)
 
     def contains(self, machine: Machine, item: Value) -> Value:
         result = self.special(machine, "__contains__", item)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
+from ...guards.guard import ClassHasNot, EntriesEmpty, IdentityIs, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
@@ -76,6 +76,7 @@ class NNModuleValue(InstanceValue):
             return self._of_class(machine, name)
         if not self._plain_lookup:
             return self._missing(machine, name)
+        self._rely_on_class(machine, name)
         raise self.no_attribute(machine, name)
 
     @property
@@ -134,6 +135,7 @@ class NNModuleValue(InstanceValue):
             raw, value = self.cls.find(machine, name)
             return bind(machine, raw, value, self, self.cls, name)
         raw = vars(base)[name]
+        self._rely_on_class(machine, name)
         if isinstance(raw, types.FunctionType):
             return BoundMethodValue(trusted(machine, raw), self)
         if isinstance(raw, property) and raw.fget is not None:
@@ -147,7 +149,19 @@ class NNModuleValue(InstanceValue):
             return machine.constant(tuple(raw))
         return trusted(machine, raw)
 
+    def _rely_on_class(self, machine: Machine, name: str) -> None:
+        """Guard what a class of the user's inherits from torch's, or lacks: it may get its own."""
+        kind, source = self.cls.live, self.cls.source
+        if source is None or belongs_to_torch(kind.__module__):
+            return
+        raw = attribute_of_class(kind, name)
+        missing = raw is NOTHING
+        machine.guard(
+            ClassHasNot(source, name) if missing else IdentityIs(TypeAttr(source, name), raw)
+        )
+
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
+        self._rely_on_class(machine, name)
         raw = attribute_of_class(self.cls.live, name)
         if raw is NOTHING or isinstance(raw, types.WrapperDescriptorType):
             return None
@@ -155,6 +169,8 @@ class NNModuleValue(InstanceValue):
         return method.call(machine, list(args), {}).realize(machine)
 
     def truth(self, machine: Machine) -> bool:
+        for name in ("__bool__", "__len__"):
+            self._rely_on_class(machine, name)
         if not hasattr(self.cls.live, "__len__") and not hasattr(self.cls.live, "__bool__"):
             return True
         return super().truth(machine)
@@ -219,6 +235,7 @@ class NNModuleValue(InstanceValue):
         if isinstance(self.live, torch.nn.RNNBase):
             why = "recurrent layers keep weak references to flattened weights"
             raise GraphBreak(RefusedTorchCall.of(name=f"torch.nn.{kind.__name__}", why=why))
+        self._rely_on_class(machine, "__call__")
         self._check_hooks(machine)
         return self.get_attr(machine, "forward").realize(machine).call(machine, args, kwargs)
 
