@@ -23,7 +23,7 @@ import torch
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
 from ..graph.builder import GraphBuilder
-from ..guards.guard import AutocastRest, Guard, IdentityIs, SameObject
+from ..guards.guard import AutocastRest, Guard, IdentityIs, SameObject, TypeIs
 from ..guards.source import Argument, Source
 from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
@@ -157,6 +157,7 @@ class Machine:
         self._globals: dict[int, GlobalsValue] = {}
         self._generators: list[GeneratorValue] = []
         self._keys: dict[int, Value] = {}  # what is a key by its identity
+        self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
         self._steps = 0
         self._first_loop: int | None = None
@@ -210,6 +211,9 @@ class Machine:
         except Unrestorable as lost:
             reason = MutatedGenerator.of(what=lost.what)
             raise self._restart(reason, step=lost.born) from None
+        for found, source in self._found:
+            if found.real is None:  # that it is there may be all that the program asked
+                self.guard(TypeIs(source, type(found.obj)))
         distinct_objects(self, list(self.effects.mutated.values()), self._seen())
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
         name = self.snapshot.name
@@ -355,7 +359,10 @@ class Machine:
         return value
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
-        return Lazy(obj, source, certain)
+        made = Lazy(obj, source, certain)
+        if not certain:
+            self._found.append((made, source))
+        return made
 
     def keep_apart(self, value: Value) -> None:
         if value.source is None or id(value) in self._keys:

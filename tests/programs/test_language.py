@@ -250,62 +250,6 @@ def calls_of_instances_appear(tag: Tag) -> list[Any]:
 
 
 @scenario
-def classes_of_modules_change(tag: Tag) -> list[Any]:
-    class Layer(torch.nn.Identity):
-        pass
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = Layer()
-
-        def forward(self, t):
-            t = t + 1 if self else t - 1
-            t = self.helper(t) if hasattr(self, "helper") else t
-            return self.layer(t), getattr(self, "scale", 1), self == self
-
-    model = Model()
-
-    @tag
-    def f(t):
-        return model(t)
-
-    results = [seen(f, x3())]
-    for owner, name, value in (
-        (Layer, "forward", lambda self, t: t * 100),
-        (Layer, "__call__", lambda self, t: t * 1000),
-        (Model, "__bool__", lambda self: False),
-        (Model, "__len__", lambda self: 0),
-        (Model, "scale", 5),
-        (Model, "helper", lambda self, t: t * 7),
-        (Model, "__eq__", lambda self, other: False),
-    ):
-        setattr(owner, name, value)
-        results.append(seen(f, x3()))
-        delattr(owner, name)
-        results.append(seen(f, x3()))
-        if name == "__eq__":
-            owner.__hash__ = torch.nn.Module.__hash__
-    return results
-
-
-@scenario
-def lengths_that_are_none(tag: Tag) -> list[Any]:
-    class Thing:
-        def __init__(self, length):
-            self.length = length
-
-        def __len__(self):
-            return self.length
-
-    @tag
-    def f(thing, t):
-        return len(thing), t + 1
-
-    return [seen(f, Thing(length), x3()) for length in (1, 2.5, -1, True, "a") * 2]
-
-
-@scenario
 def builtins_appear(tag: Tag) -> list[Any]:
     @tag
     def f(t):
