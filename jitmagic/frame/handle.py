@@ -66,7 +66,7 @@ class Family:
 
     def __post_init__(self) -> None:
         self.members: list[Handle] = []  # resume functions and callees; the root is not among them
-        self.limit_reached = False  # by the root or a resume function of its
+        self.limit_reached = False  # by the root or one of its resume functions
 
     def drop_dead(self) -> None:
         """Let go of callees whose code is gone: helpers that were defined anew."""

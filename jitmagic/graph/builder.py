@@ -140,10 +140,10 @@ class GraphBuilder:
         changed = [node.meta["val"] for node in written]
         if cast is None:  # else the calls inside it were checked
             check_as_kernels_do(name, placement.args, placement.kwargs, changed)
-        if "out" in placement.kwargs:
-            fresh_kwargs = {k: v for k, v in placement.kwargs.items() if k != "out"}
-            alone = run_on_meta(run, placement.args, fresh_kwargs, self.grad_enabled)
-            check_out(name, placement.kwargs["out"], alone, changed)
+        if (targets := placement.kwargs.get("out")) is not None:
+            others = {k: v for k, v in placement.kwargs.items() if k != "out"}
+            alone = run_on_meta(run, placement.args, others, self.grad_enabled)
+            check_out(name, targets, alone, changed)
         check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)

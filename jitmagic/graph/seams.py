@@ -2,11 +2,10 @@
 
 Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: its stages, graphs that run one
 after the other and give the same, or nothing where one graph will do; what cannot be had that way
-is said in words. What is compiled together is
-one node to autograd: gradients flow from its results to its inputs. Eager's user may differentiate
-the loss with respect to the features beside it, keep their gradient or hook it, so a result that
-another result is computed from ends a stage. Stages are pieces of the graph's order: writes and
-random draws happen when they did.
+is said in words. What is compiled together is one node to autograd: gradients flow from its results
+to its inputs. Eager's user may differentiate the loss with respect to the features beside it, keep
+their gradient or hook it, so a result that another result is computed from ends a stage. Stages are
+pieces of the graph's order: writes and random draws happen when they did.
 """
 
 from __future__ import annotations

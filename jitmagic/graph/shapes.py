@@ -19,7 +19,7 @@ import torch
 from .convolution import convolution, convolution_backward
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
-from .whole import WHOLE_RULES
+from .whole import WHOLE_RULES, refuse_repeated
 
 __all__ = ["infer", "infer_in_place", "iterator_strides", "promoted"]
 
@@ -266,9 +266,8 @@ def _reduced_shape(shape: Sequence[int], dims: Any, keepdim: bool) -> list[int]:
         gone = set(range(rank))
     else:
         listed = [_wrapped(d, rank) for d in ([dims] if isinstance(dims, int) else dims)]
+        refuse_repeated(listed)
         gone = set(listed)
-        if len(gone) < len(listed):
-            raise RuntimeError("a dimension appears multiple times in the list of dims")
     if rank > _MOST_DIMS:
         raise RuntimeError(f"only tensors with up to {_MOST_DIMS} dims are supported")
     if keepdim:

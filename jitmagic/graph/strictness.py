@@ -106,7 +106,7 @@ def _check_slice(
     start: Any = None,
     end: Any = None,
     step: int = 1,
-    **_: Any,
+    out: torch.Tensor | None = None,
 ) -> None:
     whole = torch.empty(input.shape, device="meta")
     if torch.ops.aten.slice.Tensor(whole, dim, start, end, step).shape != src.shape:

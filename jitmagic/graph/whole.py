@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["WHOLE_RULES"]
+__all__ = ["WHOLE_RULES", "refuse_repeated"]
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -29,6 +29,12 @@ def _usual(*tensors: Tensor) -> bool:
 
 def _in_range(dim: int, x: Tensor) -> bool:
     return -x.dim() <= dim < x.dim()
+
+
+def refuse_repeated(dims: Sequence[int]) -> None:
+    """Raise as eager does where a dimension, counted from the front, is named twice."""
+    if len(set(dims)) < len(dims):
+        raise RuntimeError("a dimension appears multiple times in the list of dims")
 
 
 def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
@@ -59,8 +65,7 @@ def _along(x: Tensor, dim: Any, *args: Any, **kwargs: Any) -> Tensor | None:
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
     if not all(_in_range(d, x) for d in dims):
         return None
-    if len({d % max(x.dim(), 1) for d in dims}) < len(dims):
-        raise RuntimeError("a dimension appears multiple times in the list of dims")
+    refuse_repeated([d % max(x.dim(), 1) for d in dims])
     return _same(x)
 
 

@@ -7,7 +7,7 @@ with `out=`, and calls that eager refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,10 +30,10 @@ OPERATORS = tuple(op for op in op_db if op.name not in _UNWRITTEN)
 class Trial:
     """`call(*arguments)`; with `grads` the gradients of its results are taken too."""
 
-    label: str
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
     grads: bool = False
+    label: str = ""
 
 
 def name_of(op: OpInfo) -> str:
@@ -49,8 +49,7 @@ def trials(
         return
     torch.manual_seed(0)
     for n, trial in enumerate(_spread(list(WAYS[way](op, dtype, device)), count)):
-        label = f"{name_of(op)} {way} {dtype} sample {n}"
-        yield Trial(label, trial.call, trial.arguments, trial.grads)
+        yield replace(trial, label=f"{name_of(op)} {way} {dtype} sample {n}")
 
 
 def _spread(made: list[Any], count: int) -> list[Any]:
@@ -63,7 +62,7 @@ def _calls(op: OpInfo, dtype: torch.dtype, device: str) -> Iterator[Trial]:
     kind = torch.device(device).type
     grads = op.supports_autograd and dtype in op.supported_backward_dtypes(kind)
     for sample in op.sample_inputs(device, dtype, requires_grad=grads):
-        yield Trial("", _with_keywords(op.op), (sample.input, sample.args, sample.kwargs), grads)
+        yield Trial(_with_keywords(op.op), (sample.input, sample.args, sample.kwargs), grads)
 
 
 def _in_place(op: OpInfo, dtype: torch.dtype, device: str) -> Iterator[Trial]:
@@ -74,7 +73,7 @@ def _in_place(op: OpInfo, dtype: torch.dtype, device: str) -> Iterator[Trial]:
     for sample in op.sample_inputs(device, dtype):
         if not sample.broadcasts_input:
             given = sample.input, sample.args, sample.kwargs
-            yield Trial("", _with_keywords(on_a_copy), given)
+            yield Trial(_with_keywords(on_a_copy), given)
 
 
 def _into(op: OpInfo, dtype: torch.dtype, device: str) -> Iterator[Trial]:
@@ -93,14 +92,14 @@ def _into(op: OpInfo, dtype: torch.dtype, device: str) -> Iterator[Trial]:
         )
         for target in (targets[0], targets[1 + n % 2]):
             keywords = {**sample.kwargs, "out": target}
-            yield Trial("", _with_keywords(op.op), (sample.input, sample.args, keywords))
+            yield Trial(_with_keywords(op.op), (sample.input, sample.args, keywords))
 
 
 def _refused(op: OpInfo, dtype: torch.dtype, device: str) -> Iterator[Trial]:
     if op.error_inputs_func is not None:
         for refused in op.error_inputs(device):
             sample = refused.sample_input
-            yield Trial("", _with_keywords(op.op), (sample.input, sample.args, sample.kwargs))
+            yield Trial(_with_keywords(op.op), (sample.input, sample.args, sample.kwargs))
 
 
 def _with_keywords(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -242,8 +242,8 @@ def _batch_norm_inference(
 
 @rule(aten._native_batch_norm_legit_functional.default)
 def _batch_norm_functional(r: Recorder, x: Sym, *args: Any) -> list[Sym | None] | None:
-    made = _batch_norm(r, x, *args) if x.meta.numel() else [None]
-    return None if made[-1] is None else made
+    *_, training, _momentum, _eps = args
+    return _batch_norm(r, x, *args) if training and x.meta.numel() else None
 
 
 @rule(aten.cudnn_batch_norm.default)

@@ -33,6 +33,7 @@ __all__ = [
     "attribute_of_class",
     "bind",
     "constructs",
+    "is_data_descriptor",
     "is_plain_class",
 ]
 
@@ -137,12 +138,19 @@ class ClassValue(Value):
     def find_surely(self, machine: Machine, name: str) -> tuple[object, Value]:
         """`find`, guarded also where nothing is found, or what a built-in base has."""
         raw, value = self.find(machine, name)
-        if self.source is not None and self.live.__flags__ & HEAP_TYPE:
-            if raw is NOTHING:
-                machine.guard(ClassHasNot(self.source, name))
-            elif value.source is None and not isinstance(raw, Value):
-                machine.guard(IdentityIs(TypeAttr(self.source, name), raw))
+        unguarded = value.source is None and not isinstance(raw, Value)
+        if self.live.__flags__ & HEAP_TYPE and (raw is NOTHING or unguarded):
+            self.rely_on(machine, name, raw)
         return raw, value
+
+    def rely_on(self, machine: Machine, name: str, raw: object) -> None:
+        """Guard that the attribute is this very object; NOTHING: that there is none."""
+        if self.source is None:
+            return
+        if raw is NOTHING:
+            machine.guard(ClassHasNot(self.source, name))
+        else:
+            machine.guard(IdentityIs(TypeAttr(self.source, name), raw))
 
     def _found(
         self, machine: Machine, name: str, position: int, *, whole: bool
@@ -176,7 +184,7 @@ class ClassValue(Value):
         if name in ("__mro__", "__bases__"):
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
         raw, value = self.find_surely(machine, name)
-        if raw is NOTHING or _is_data_descriptor(attribute_of_class(type(self.live), name)):
+        if raw is NOTHING or is_data_descriptor(attribute_of_class(type(self.live), name)):
             return self._from_metaclass(machine, name)
         return bind(machine, raw, value, None, self, name)
 
@@ -291,9 +299,10 @@ def attribute_of_class(kind: type, name: str) -> object:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), NOTHING)
 
 
-def _is_data_descriptor(raw: object) -> bool:
+def is_data_descriptor(raw: object) -> bool:
+    """Whether what a class has goes before what an instance has itself."""
     kind = type(raw)
-    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+    return not isinstance(raw, Value) and (hasattr(kind, "__set__") or hasattr(kind, "__delete__"))
 
 
 def _pin(machine: Machine, raw: object, value: Value) -> Source:

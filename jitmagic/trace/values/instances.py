@@ -24,6 +24,7 @@ from .classes import (
     attribute_of_class,
     bind,
     constructs,
+    is_data_descriptor,
     is_plain_class,
 )
 from .constants import ConstantValue
@@ -76,7 +77,7 @@ class InstanceValue(Value):
         if not _is_plain(kind, "__getattribute__") or name == "__dict__":
             self.refuse(machine, f"attribute {name!r}")
         raw, value = self.cls.find(machine, name)
-        if raw is not NOTHING and _is_data_descriptor(raw):
+        if raw is not NOTHING and is_data_descriptor(raw):
             return self._slot_or_bound(machine, raw, value, name)
         own = self.own(machine, name)
         if own is not None:
@@ -145,7 +146,7 @@ class InstanceValue(Value):
         entry."""
         raw, descriptor = self.cls.find(machine, name)
         member = isinstance(raw, types.MemberDescriptorType)
-        if raw is not NOTHING and _is_data_descriptor(raw) and not member:
+        if raw is not NOTHING and is_data_descriptor(raw) and not member:
             self._through_descriptor(machine, raw, descriptor, name, value)
             return
         if not member and not self.cls.live.__dictoffset__:
@@ -335,11 +336,6 @@ def _implemented(result: Value | None) -> Value | None:
     if isinstance(result, ConstantValue) and result.value is NotImplemented:
         return None
     return result
-
-
-def _is_data_descriptor(raw: object) -> bool:
-    kind = type(raw)
-    return not isinstance(raw, Value) and (hasattr(kind, "__set__") or hasattr(kind, "__delete__"))
 
 
 class OpaqueValue(Value):

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from ...guards.guard import ClassHasNot, EntriesEmpty, IdentityIs, KeyAbsent, TypeIs
+from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
@@ -151,14 +151,9 @@ class NNModuleValue(InstanceValue):
 
     def _rely_on_class(self, machine: Machine, name: str) -> None:
         """Guard what a class of the user's inherits from torch's, or lacks: it may get its own."""
-        kind, source = self.cls.live, self.cls.source
-        if source is None or belongs_to_torch(kind.__module__):
-            return
-        raw = attribute_of_class(kind, name)
-        missing = raw is NOTHING
-        machine.guard(
-            ClassHasNot(source, name) if missing else IdentityIs(TypeAttr(source, name), raw)
-        )
+        kind = self.cls.live
+        if not belongs_to_torch(kind.__module__):
+            self.cls.rely_on(machine, name, attribute_of_class(kind, name))
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         self._rely_on_class(machine, name)
