@@ -351,5 +351,18 @@ def replay(effect: Effect, writer: Writer) -> Code:
 
 
 def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
-    target.clear()
+    """Keys that stay keep their places and others come behind them, as in the user's code: an
+    iterator over `target` that goes on afterwards meets what it would meet there."""
+    places = {id(key): place for place, key in enumerate(target)}
+    stay: set[int] = set()
+    last = -1
+    for key in new:
+        place = places.get(id(key), -1)
+        if place <= last:
+            break
+        stay.add(id(key))
+        last = place
+    for key in list(target):
+        if id(key) not in stay:
+            del target[key]
     target.update(new)

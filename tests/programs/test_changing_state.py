@@ -136,6 +136,36 @@ def what_was_there_is_gone(tag: Tag) -> list[Any]:
     return [*results, seen(named, x3()), seen(enclosed, x3())]
 
 
+@scenario
+def dictionaries_that_a_loop_changes(tag: Tag) -> list[Any]:
+    def moves_to_the_end(d, t):
+        for k in d:
+            v = d.pop(k)
+            d[k] = v + 1
+            t = t * v
+        return t
+
+    def moves_another(d, t):
+        for k in d:
+            print(end="")
+            if k == "a":
+                d["b"] = d.pop("b") * 3
+            t = t * d[k]
+        return t
+
+    def goes_on_behind_a_break(d, t):
+        keys = iter(d)
+        first = next(keys)
+        d[first] = d.pop(first) + t.sum().item()
+        return t + len(d), list(d), first
+
+    results = []
+    for loop in (moves_to_the_end, moves_another, goes_on_behind_a_break):
+        table = {"a": 2, "b": 3, "c": 5}
+        results += [seen(tag(loop), table, x3()), list(table.items())]
+    return results
+
+
 @pytest.mark.parametrize("made", SCENARIOS, ids=lambda made: made.__name__)
 def test_as_plain(made: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JITMAGIC_VERIFY", "1")
