@@ -25,7 +25,6 @@ from ..loops.ir import (
     Reduction,
     Store,
     Value,
-    operands,
     walk,
 )
 from ..schedule.rebuild import expr_axes
@@ -156,7 +155,7 @@ class Body:
             if self.known(node) is not None:
                 stack.pop()
                 continue
-            waiting = [part for part in operands(node) if self.known(part) is None]
+            waiting = [part for part in node.operands if self.known(part) is None]
             if waiting:
                 stack.extend(reversed(waiting))
                 continue
@@ -175,7 +174,7 @@ class Body:
     def _home(self, node: Value) -> int:
         free = self.one.free[node]
         depth = next(d for d, s in enumerate(self.scopes) if d and free <= s.bound)
-        parts = (self.known(part) for part in operands(node))
+        parts = (self.known(part) for part in node.operands)
         return max([depth, *(part.depth for part in parts if part is not None)])
 
     def _code(self, node: Value, depth: int) -> str:
@@ -250,7 +249,7 @@ class Body:
         it a mutated input or an operand that dies here and whose memory is used again (memory.py).
         """
         for store in stores[1:]:
-            for value in (store.value, *operands(IndexValue(store.index[0]))):
+            for value in (store.value, *IndexValue(store.index[0]).operands):
                 text = self._reach(value, self.depth)
                 if not text.named and self._reads_what_changes(value):
                     self._give_name(text)
@@ -358,7 +357,7 @@ def _count_uses(one: Structure) -> dict[Value, int]:
     """How often each value is an operand of another or of a store."""
     uses: dict[Value, int] = {}
     for node in one.free:
-        for part in operands(node):
+        for part in node.operands:
             uses[part] = uses.get(part, 0) + 1
     for store in (store for single in one.passes for store in single.stores):
         uses[store.value] = uses.get(store.value, 0) + 1

@@ -24,7 +24,6 @@ from ..loops.ir import (
     Reduction,
     Store,
     Value,
-    operands,
 )
 from .numba_ops import HALVES, cast_text, compute_text, literal
 from .structure import Structure
@@ -100,7 +99,7 @@ class Body:
         stack = [root]
         while stack:
             node = stack[-1]
-            waiting = [part for part in operands(node) if self._known(part) is None]
+            waiting = [part for part in node.operands if self._known(part) is None]
             if self._known(node) is None and waiting:
                 stack.extend(reversed(waiting))
                 continue
@@ -134,7 +133,7 @@ class Body:
         """The outermost block in which everything that the node is made of is known."""
         free = self.one.free[node]
         depth = next(d for d, s in enumerate(self.scopes) if d and free <= s.bound)
-        known = (self._known(part) for part in operands(node))
+        known = (self._known(part) for part in node.operands)
         return max([depth, *(found[1] for found in known if found is not None)])
 
     def _code(self, node: Value, depth: int) -> str:
@@ -167,7 +166,7 @@ class Body:
     def store(self, store: Store) -> str:
         """The statement that writes one point of a store; its value is set before."""
         value = self.name_of(store.value)
-        for part in operands(IndexValue(store.index[0])):
+        for part in IndexValue(store.index[0]).operands:
             self.name_of(part)
         place = f"{self.names[store.buffer]}[{self.index(store.index[0])}]"
         dtype = store.value.dtype

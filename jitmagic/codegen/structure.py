@@ -32,7 +32,6 @@ from ..loops.ir import (
     Reduction,
     Store,
     Value,
-    operands,
     walk,
 )
 from ..schedule.deps import store_values
@@ -240,7 +239,7 @@ def _levels(
         if node in ready:
             levels[node] = 0
             continue
-        level = max((levels[part] for part in operands(node)), default=0)
+        level = max((levels[part] for part in node.operands), default=0)
         here = isinstance(node, Reduction) and free[node] <= bound
         levels[node] = level + 1 if here else level
     return levels
@@ -283,7 +282,7 @@ def _walk_point(roots: Iterable[Value]) -> list[Value]:
             continue
         seen[node] = None
         if not isinstance(node, Reduction):
-            stack.extend(operands(node))
+            stack.extend(node.operands)
     return list(seen)
 
 
@@ -305,7 +304,7 @@ def _costly_again(
         if node in known and _point_cost(node, axes, free) >= EXPENSIVE:
             found[node] = None
         elif not isinstance(node, Reduction):
-            stack.extend(operands(node))
+            stack.extend(node.operands)
     return list(found)
 
 

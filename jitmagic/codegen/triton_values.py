@@ -37,7 +37,6 @@ from ..loops.ir import (
     Load,
     Reduction,
     Value,
-    operands,
     walk,
 )
 from ..schedule.rebuild import expr_axes, value_axes
@@ -85,7 +84,7 @@ class Values(ABC):
         self.all_blocks = (*tile.outer, *tile.inner.values())
         self.free = dict(one.free)
         self._home = {axis: block for block in self.all_blocks for axis in block.axes}
-        self._uses = Counter(part for node in one.free for part in operands(node))
+        self._uses = Counter(part for node in one.free for part in node.operands)
         self._uses.update(root for part in one.passes for root in part.roots)
         self._temporaries = 0
 
@@ -93,7 +92,7 @@ class Values(ABC):
         """Take in values that the structure does not have."""
         nodes = walk((value,))
         self.free |= value_axes(nodes)
-        self._uses.update(part for node in nodes for part in operands(node))
+        self._uses.update(part for node in nodes for part in node.operands)
 
     @abstractmethod
     def nested(self, node: Reduction, depth: int) -> None:
@@ -195,7 +194,7 @@ class Values(ABC):
             if self.known(node) is not None:
                 stack.pop()
                 continue
-            parts = () if isinstance(node, Reduction) else operands(node)
+            parts = () if isinstance(node, Reduction) else node.operands
             waiting = [part for part in parts if self.known(part) is None]
             if waiting:
                 stack.extend(reversed(waiting))
@@ -207,7 +206,7 @@ class Values(ABC):
         if isinstance(node, Constant):
             self.scopes[0].env[node] = Text(typed(node.value, node.dtype), 0, named=True)
             return
-        depth = self._depth(self.free[node], operands(node))
+        depth = self._depth(self.free[node], node.operands)
         if isinstance(node, Reduction):
             self.nested(node, depth)
             return

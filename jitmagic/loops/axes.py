@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .expr import Axis, axes_of
-from .ir import IndexValue, Load, Reduction, Value, operands
+from .ir import IndexValue, Load, Reduction, Value
 
 __all__ = ["free_axes"]
 
@@ -14,7 +14,7 @@ def free_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
     """The free axes of every node; `nodes` come operands first, as `ir.walk` gives them."""
     free: dict[Value, frozenset[Axis]] = {}
     for node in nodes:
-        axes: frozenset[Axis] = frozenset().union(*(free[part] for part in operands(node)))
+        axes: frozenset[Axis] = frozenset().union(*(free[part] for part in node.operands))
         match node:
             case Load(index=index):
                 axes = axes.union(*(axes_of(part) for part in index))

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -61,7 +62,6 @@ __all__ = [
     "Store",
     "Value",
     "home_of",
-    "operands",
     "walk",
 ]
 
@@ -108,9 +108,14 @@ class _Interned(type):
     _table: WeakValueDictionary[tuple[object, ...], Value] = WeakValueDictionary()
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
+        if not kwargs and len(args) == len(names):  # most are there already: nothing is made
+            key = (cls, *map(_key, args))
+            known = _Interned._table.get(key)
+            return known or _Interned._table.setdefault(key, super().__call__(*args))
         node = super().__call__(*args, **kwargs)
-        parts = [_key(getattr(node, name)) for name in cls.__match_args__]  # type: ignore[attr-defined]
-        return _Interned._table.setdefault((cls.__name__, *parts), node)
+        key = (cls, *(_key(getattr(node, name)) for name in names))
+        return _Interned._table.setdefault(key, node)
 
 
 def _key(part: object) -> object:
@@ -122,6 +127,11 @@ class Value(metaclass=_Interned):
     """Base of the scalar-valued nodes. All have `.dtype`."""
 
     dtype: torch.dtype
+
+    @cached_property
+    def operands(self) -> tuple[Value, ...]:
+        """The values it is computed from (masks and run-time indexes included)."""
+        return _operands(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,8 +264,7 @@ class LoopProgram:
 _PLAIN = (AxisVar, Integer)  # most indexes: nothing inside
 
 
-def operands(value: Value) -> tuple[Value, ...]:
-    """The values a node is computed from (masks and run-time indexes included)."""
+def _operands(value: Value) -> tuple[Value, ...]:
     match value:
         case Load(index=index, mask=mask):
             inside = tuple(
@@ -293,5 +302,5 @@ def walk(roots: Iterator[Value] | tuple[Value, ...]) -> list[Value]:
             order[node] = None
             continue
         stack.append((node, True))
-        stack.extend((part, False) for part in reversed(operands(node)) if part not in order)
+        stack.extend((part, False) for part in reversed(node.operands) if part not in order)
     return list(order)

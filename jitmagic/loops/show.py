@@ -39,7 +39,6 @@ from .ir import (
     Step,
     Store,
     Value,
-    operands,
     walk,
 )
 
@@ -115,7 +114,7 @@ class _NestText:
         nodes = walk(tuple(_roots(nest.stores)))
         self.free = free_axes(nodes)
         self.uses: dict[Value, int] = dict.fromkeys(nodes, 0)
-        for node in [part for user in nodes for part in operands(user)]:
+        for node in [part for user in nodes for part in user.operands]:
             self.uses[node] += 1
         self.names: dict[Value, str] = {}
         self.out: list[str] = []
@@ -230,5 +229,5 @@ class _NestText:
 
 def _roots(stores: Iterable[Store]) -> Iterable[Value]:
     for store in stores:
-        yield from operands(Load(store.buffer, store.index, torch.bool))
+        yield from Load(store.buffer, store.index, torch.bool).operands
         yield store.value

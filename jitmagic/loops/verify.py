@@ -31,7 +31,6 @@ from .ir import (
     Step,
     Store,
     Value,
-    operands,
 )
 
 __all__ = ["verify"]
@@ -192,7 +191,7 @@ class _Verifier:
             self.seen.add((node, scope))
             self.node(node, scope)
             inner = scope | frozenset(node.axes) if isinstance(node, Reduction) else scope
-            stack.extend((part, inner) for part in operands(node))
+            stack.extend((part, inner) for part in node.operands)
 
     def node(self, node: Value, bound: frozenset[Axis]) -> None:
         match node:

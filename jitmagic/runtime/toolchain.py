@@ -18,10 +18,9 @@ from ..errors import ToolchainError
 from ..target import Target
 from .store import Store, content_key
 
-__all__ = ["FLAGS", "Library", "build_library", "header_folder"]
+__all__ = ["Library", "build_library", "flags", "header_folder"]
 
-FLAGS = (
-    "-O3",
+_FLAGS = (
     "-std=c++17",
     "-fopenmp",
     "-fno-math-errno",
@@ -32,6 +31,14 @@ FLAGS = (
     "-fPIC",
     "-w",
 )
+_LONG = 60_000  # characters; GPT's backward has 47 000
+
+
+def flags(text: str) -> tuple[str, ...]:
+    """How a source is compiled. Of the longest functions (unrolled loops) -O3 walks the stores
+    again and again: three times as long as -O2, for code that is as fast.
+    """
+    return ("-O2" if len(text) > _LONG else "-O3", *_FLAGS)
 
 
 class Library:
@@ -89,7 +96,12 @@ def _march() -> str:
 def build_library(text: str, target: Target, store: Store) -> Library:
     """Compile (or find) the shared object for one translation unit and load it."""
     key = content_key(
-        text, _headers_key(), " ".join(FLAGS), _compiler_key(target.cxx), _machine_key(), target.isa
+        text,
+        _headers_key(),
+        " ".join(flags(text)),
+        _compiler_key(target.cxx),
+        _machine_key(),
+        target.isa,
     )
     if (found := store.get(key, ".so")) is not None:
         return Library(found, cached=True)
@@ -99,7 +111,7 @@ def build_library(text: str, target: Target, store: Store) -> Library:
 def _compile(text: str, cxx: str, out: Path) -> None:
     source = out.with_suffix(".cpp")
     source.write_text(text)
-    command = [cxx, *FLAGS, _march(), f"-I{header_folder()}", str(source), "-o", str(out)]
+    command = [cxx, *flags(text), _march(), f"-I{header_folder()}", str(source), "-o", str(out)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

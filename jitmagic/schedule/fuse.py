@@ -208,6 +208,7 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     elif groups.cyclic(producer, consumer):
         refusal = "another step has to run between them"
     refusal = refusal or _lost_check(producer, consumer, stores)
+    refusal = refusal or _too_many_buffers(producer, consumer, frozenset(stores))
     plan = refusal or align(producer.shape, consumer.shape, links)
     if isinstance(plan, str):
         fusion.say(producer, consumer, False, plan)
@@ -236,6 +237,15 @@ def _lost_check(producer: Group, consumer: Group, stores: Mapping[str, Store]) -
         lost = lost_check(store, producer.outer, links, consumer.stores) if links else None
         if lost is not None:
             return lost
+    return None
+
+
+def _too_many_buffers(producer: Group, consumer: Group, made: frozenset[str]) -> str | None:
+    """Asked before anything is rebuilt: joining keeps all loads but those of what is `made`."""
+    read = {load.buffer for load in consumer.shape.loads} - made
+    read.update(load.buffer for load in producer.shape.loads)
+    if len(read) + len(producer.stores) + len(consumer.stores) > MAX_BUFFERS:
+        return "the kernel would need too many buffers"
     return None
 
 
@@ -294,8 +304,6 @@ def _not_worth(
     fusion: Fusion, producer: Group, consumer: Group, plan: Alignment, stores: Sequence[Store]
 ) -> str | None:
     """The sentence that says why the joined nest would be slower, or None."""
-    if len({load.buffer for load in loads_of(stores)}) + len(stores) > MAX_BUFFERS:
-        return "the kernel would need too many buffers"
     if walk_cost(stores) > MAX_NODES:
         return "the kernel would become too long"
     if not (producer.shape.rigid or consumer.shape.rigid):
@@ -308,9 +316,9 @@ def _not_worth(
 def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> str | None:
     """Two pointwise nests: both must walk memory in the same order."""
     last = plan.outer[-1:] and AxisVar(plan.outer[-1])
-    for store in producer.stores:
-        moved = Rebuilder(plan.producer).store(store)
-        axes = [part for part in moved.index if isinstance(part, AxisVar)]
+    moved = Rebuilder(plan.producer)
+    for store in producer.stores:  # without inner axes, which would be bound in it
+        axes = [part for part in map(moved.expr, store.index) if isinstance(part, AxisVar)]
         if last and axes and axes[-1] != last and buffer_bytes(fusion.buffers[store.buffer]) > NEAR:
             return "they walk through memory in different orders"
     return None

@@ -28,7 +28,7 @@ from ..loops.expr import (
     mod,
     mul,
 )
-from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, operands, walk
+from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, walk
 
 __all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis", "value_axes"]
 
@@ -117,7 +117,7 @@ class Rebuilder:
         return expr
 
     def _parts(self, node: Value) -> tuple[Value, ...]:
-        return () if isinstance(node, Reduction) and self._clashes(node) else operands(node)
+        return () if isinstance(node, Reduction) and self._clashes(node) else node.operands
 
     def _clashes(self, node: Reduction) -> bool:
         return any(axis in self.bindings or axis in self._captured for axis in node.axes)
@@ -188,7 +188,7 @@ def expr_axes(expr: Expr) -> frozenset[Axis]:
     """All axes an expression depends on, through run-time indexes too."""
     found = axes_of(expr)
     if _has_value(expr):
-        for value in operands(IndexValue(expr)):
+        for value in IndexValue(expr).operands:
             found |= free_axes(value)
     return found
 
@@ -204,7 +204,7 @@ def value_axes(nodes: Iterable[Value]) -> dict[Value, frozenset[Axis]]:
     none: frozenset[Axis] = frozenset()
     for node in nodes:
         axes = none
-        for part in operands(node):
+        for part in node.operands:
             axes |= free[part]
         match node:
             case Load(index=index):

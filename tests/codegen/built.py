@@ -16,7 +16,7 @@ from jitmagic.codegen.plan import KernelSource
 from jitmagic.loops.ir import LoopProgram
 from jitmagic.options import Options
 from jitmagic.runtime.execute import PlanRunner
-from jitmagic.runtime.toolchain import FLAGS, header_folder
+from jitmagic.runtime.toolchain import flags, header_folder
 from jitmagic.schedule import schedule
 from jitmagic.target import find_target
 
@@ -34,7 +34,7 @@ def build(text: str) -> ctypes.CDLL:
     source, library = base.with_suffix(".cpp"), base.with_suffix(".so")
     if not library.exists():
         source.write_text(text)
-        command = ["g++", *FLAGS, "-march=native", f"-I{header_folder()}", str(source)]
+        command = ["g++", *flags(text), "-march=native", f"-I{header_folder()}", str(source)]
         done = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000] + text
     return ctypes.CDLL(str(library))
