@@ -143,7 +143,7 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
         case TensorMatch():
             return _tensor_differs(guard, name, value)
         case TypeIs(type=cls):
-            return _is_was(f"type({name})", _named(type(value)), _named(cls), type(value) is cls)
+            return _is_was(f"type({name})", _named(type(value)), short(cls), type(value) is cls)
         case ValueEquals(value=wanted):
             return _is_was(name, short(value), short(wanted), same_constant(value, wanted))
         case IdentityIs(value=wanted):

@@ -120,8 +120,18 @@ class TensorMatch(Guard):
 
 @dataclass(frozen=True, slots=True)
 class TypeIs(Guard):
+    """The class is held weakly: one that was defined anew must not live on in the journal."""
+
     source: Source
-    type: type
+    held: object
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held", _weakly(self.held))
+
+    @property
+    def type(self) -> Any:
+        """The class, or `GONE`."""
+        return _referent(self.held)
 
 
 @dataclass(frozen=True, slots=True)

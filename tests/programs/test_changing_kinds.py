@@ -9,6 +9,7 @@ import collections
 import collections.abc
 import dataclasses
 import enum
+import functools
 import typing
 from typing import Any
 
@@ -240,6 +241,21 @@ def exceptions_of_the_users(tag: Tag) -> list[Any]:
     )
     Failed.__bases__ = (Odd,)
     return [*results, seen(f, x3())]
+
+
+@scenario
+def the_traced_code_changes_the_class(tag: Tag) -> list[Any]:
+    class Thing: ...
+
+    @tag
+    def f(thing, value, t):
+        Thing.own = value
+        return t * thing.own
+
+    thing = Thing()
+    vars(thing).update(own=2.0, set=None)
+    values = (3.0, property(two), Fixed(4.0), functools.partial(two, None))
+    return [seen(f, one, value, x3()) for value in values for one in (thing, Thing())]
 
 
 # -- dataclasses, enums, named tuples ------------------------------------------------------------

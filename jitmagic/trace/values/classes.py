@@ -217,6 +217,7 @@ class ClassValue(Value):
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         setter = self.of_metaclass(machine, "__setattr__")
         special = name.startswith("__") or setter is not type.__setattr__
+        special |= _is_descriptor(value.realize(machine).python_type(machine))
         if special or not self.live.__flags__ & HEAP_TYPE or self.source is None:
             self.refuse(machine, f"setting attribute {name!r}")
         self.written[name] = value
@@ -306,6 +307,14 @@ def bind(
         given = machine.constant(None) if instance is None else instance
         return function.call(machine, [value, given, owner], {})
     raise GraphBreak(UnsupportedAttribute.of(name=name, type=owner.live.__name__))
+
+
+def _is_descriptor(kind: type) -> bool:
+    """Whether objects of the class, found in another, are asked what they give there. Functions
+    are, and are followed."""
+    names = ("__get__", "__set__", "__delete__")
+    asked = any(attribute_of_class(kind, name) is not NOTHING for name in names)
+    return asked and kind is not types.FunctionType
 
 
 def _is_like(raw: object, machine: Machine, kind: type[_T]) -> TypeGuard[_T]:
