@@ -12,7 +12,7 @@ from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..state import Frame
 from ..values.base import ObservedError, Value
-from ..values.class_facts import is_instance
+from ..values.class_facts import has_flag, is_instance
 from ..values.classes import ClassValue
 from ..values.mappings import DictValue
 from ..values.sequences import TupleValue
@@ -33,13 +33,13 @@ def get_len(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def match_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Classes say themselves that they are sequences: deques, what derives from abc.Sequence."""
     kind = frame.peek(1, machine).python_type(machine)
-    frame.push(machine.constant(bool(kind.__flags__ & _SEQUENCE)))
+    frame.push(machine.constant(has_flag(machine, kind, _SEQUENCE)))
 
 
 @opcode("MATCH_MAPPING")
 def match_mapping(machine: Any, frame: Frame, instruction: Instruction) -> None:
     kind = frame.peek(1, machine).python_type(machine)
-    frame.push(machine.constant(bool(kind.__flags__ & _MAPPING)))
+    frame.push(machine.constant(has_flag(machine, kind, _MAPPING)))
 
 
 @opcode("MATCH_KEYS")

@@ -10,9 +10,12 @@ it.
 from __future__ import annotations
 
 import abc
+import collections.abc
+import contextlib
 import enum
 import functools
 import types
+import typing
 
 import torch
 
@@ -24,6 +27,7 @@ __all__ = [
     "NOTHING",
     "attribute_of_class",
     "belongs_to_torch",
+    "has_flag",
     "is_data_descriptor",
     "is_instance",
     "is_standard",
@@ -37,11 +41,11 @@ __all__ = [
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _TRUSTED = frozenset(
-    (
-        abc.ABC, abc.ABCMeta, enum.EnumMeta, enum.Enum, enum.IntEnum, enum.Flag, enum.IntFlag,
-        enum.StrEnum, functools.cached_property,
-    )
-)  # fmt: skip
+    part
+    for module in (abc, collections, collections.abc, contextlib, enum, functools, typing)
+    for part in vars(module).values()
+    if isinstance(part, type)
+)
 
 
 class _Nothing:
@@ -158,5 +162,20 @@ def is_subclass(machine: Machine, own: type, kind: type, check: str = "__subclas
         raise GraphBreak(UnsupportedOperation.of(what=what, types=f"class {kind.__name__}"))
     answer = issubclass(own, kind)
     if not answer:
-        machine.guard(NoneRegistered(abc.get_cache_token()))
+        keep_unregistered(machine)
     return answer
+
+
+def has_flag(machine: Machine, kind: type, flag: int) -> bool:
+    """A flag of a class that its bases and what ABCs it was registered with tell."""
+    keep_bases(machine, kind)
+    if kind.__flags__ & flag:
+        return True
+    if may_change(kind):
+        keep_unregistered(machine)
+    return False
+
+
+def keep_unregistered(machine: Machine) -> None:
+    """Rely on no class being registered with an ABC."""
+    machine.guard(NoneRegistered(abc.get_cache_token()))
