@@ -64,7 +64,9 @@ def may_change(kind: type) -> bool:
     """Whether facts about the class need a guard."""
     if kind.__flags__ & _IMMUTABLE or kind in _TRUSTED:
         return False
-    return not belongs_to_torch(kind.__module__) or issubclass(kind, torch.fx.GraphModule)
+    module = vars(kind).get("__module__")  # asked plainly, a metaclass could answer
+    torch_made = isinstance(module, str) and belongs_to_torch(module)
+    return not torch_made or torch.fx.GraphModule in kind.__mro__
 
 
 def attribute_of_class(kind: type, name: str) -> object:
