@@ -252,6 +252,7 @@ PERTURBATIONS = {
     "cell empty": set_world("cell", lambda: types.CellType()),
     "no cell": set_world("cell", 7),
     "other function": set_world("fn", lambda: all_guards),
+    "method": lambda w: setattr(w, "fn", types.MethodType(w.fn, 1)),
     "defaults": lambda w: setattr(w.fn, "__defaults__", (6,)),
     "no function": set_world("fn", 5),
     "rate above": set_entry("rate", 1.5),
