@@ -14,7 +14,7 @@ TORCH_VERSION: str
 class GuardProgram:
     """A register machine over borrowed objects; its steps are made by frame/native.py.
 
-    alive: False once an object held weakly has died
+    alive: False once it can never pass again: an object held weakly has died
     first_failure: index of the first step that fails, -1 when all pass
     """
 

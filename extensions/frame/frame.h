@@ -4,6 +4,7 @@
 //   hook.c             the PEP 523 hook and the state of the thread it acts on
 //   constants.cpp      equality that runs no user code
 //   memo.cpp           lookups remembered while a dictionary does not change
+//   class_facts.cpp    what is relied on of a class, remembered while it does not change
 //   guards.cpp         running guard programs      guard_program.cpp  making them
 //   guards_tensor.cpp  the only file that knows torch
 //   template.cpp       result templates            entry.cpp          guards, run and template
@@ -30,6 +31,14 @@ PyObject* jm_instance_dict(PyObject* object);
 // What changes with every change of a dictionary and is the same for no two of them (PEP 509); 0: this
 // Python does not say.
 uint64_t jm_dict_version(PyObject* dict);
+
+// What changes with every change of a class or of a class below it (attributes, `__bases__`) and is
+// the same for no two classes; 0: it has none now. _PyType_Lookup gives it one, where it may have
+// one: from 3.13 on a class that has changed a thousand times gets no more.
+unsigned jm_type_version(PyTypeObject* type);
+
+// The dictionary of a class itself: borrowed.
+PyObject* jm_type_dict(PyTypeObject* type);
 
 // Whether every key of the dictionary is an exact str, from the kind of its key table: then a lookup
 // compares strings only. May say false although it is so.

@@ -44,8 +44,9 @@ constexpr OpName kOps[] = {
     {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
     {"ENTRIES_EMPTY", Op::EntriesEmpty, 4},     // source, keys, absent
     {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
-    {"TYPE_ATTR_ABSENT", Op::TypeAttrAbsent, 3},   // source, name
     {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
+    {"CLASS", Op::Class, 4},                    // class, MRO, facts (class_facts.h)
+    {"ABC_TOKEN", Op::AbcToken, 3},             // abc.get_cache_token, what it gave
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
     {"IN_RANGE", Op::InRange, 4},               // source, low, high
@@ -171,6 +172,11 @@ class StepReader {
     return keep(at(index), step.object) && keep(at(index + 1), step.space);
   }
 
+  bool abc_token(int index, Step& step) const {
+    if (!PyCFunction_CheckExact(at(index))) return refuse("a function in C is expected");
+    return keep(at(index), step.space) && keep(at(index + 1), step.object);
+  }
+
   bool keys(int index, PyObject*& place) const {
     return PyTuple_Check(at(index)) ? keep(at(index), place) : refuse("a tuple of keys is expected");
   }
@@ -194,6 +200,9 @@ class StepReader {
       case Op::NoOverlap:
         step.registers = std::make_unique<std::vector<int>>();
         return many(next, *step.registers);
+      case Op::Class:
+        return (step.facts = ClassFacts::make(at(next), at(next + 1), at(next + 2))) != nullptr;
+      case Op::AbcToken: return abc_token(next, step);
       case Op::State: return (step.torch = make_state_check(tuple_)) != nullptr;
       case Op::Autocast: return (step.torch = make_autocast_check(tuple_)) != nullptr;
       default: break;
@@ -202,7 +211,7 @@ class StepReader {
     switch (step.op) {
       case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::CellEmpty: return true;
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
-      case Op::InstanceAbsent: case Op::TypeAttrAbsent: return name(next, step.object);
+      case Op::InstanceAbsent: return name(next, step.object);
       case Op::Item: return key(next, step);
       case Op::FunctionPart: return part(next, step.number);
       case Op::Gradient: return gradient(next, step);
@@ -271,6 +280,7 @@ int program_traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(step.space);
     int stopped = 0;
     if (step.torch) step.torch->visit_refs(visit, arg, stopped);
+    if (!stopped && step.facts) stopped = step.facts->visit_refs(visit, arg);
     if (stopped) return stopped;
   }
   return 0;

@@ -171,9 +171,23 @@ bool no_overlap(const Step& step, Registers& registers) {
   return !tensors_overlap(objects, count);
 }
 
-PyObject* referent(PyObject* weak) {
-  PyObject* object = reinterpret_cast<PyWeakReference*>(weak)->wr_object;
-  return object && object != Py_None && Py_REFCNT(object) > 0 ? object : nullptr;
+// abc.get_cache_token(), a function in C, gives this number still.
+bool has_abc_token(PyObject* get, PyObject* token) {
+  PyObject* now = PyObject_CallNoArgs(get);
+  if (!now) return PyErr_Clear(), false;
+  const bool same = same_constant(now, token);
+  Py_DECREF(now);
+  return same;
+}
+
+// False for ever once an object held weakly has died, or classes were registered with an ABC.
+bool may_pass(const Step& step) {
+  switch (step.op) {
+    case Op::IsWeak: case Op::TypeIs: return referent(step.object);
+    case Op::Class: return step.facts->alive();
+    case Op::AbcToken: return has_abc_token(step.space, step.object);
+    default: return true;
+  }
 }
 
 bool passes(const Step& step, Registers& registers) {
@@ -188,7 +202,8 @@ bool passes(const Step& step, Registers& registers) {
     case Op::KeyAbsent: return PyDict_Check(value) && !step.lookup.in(value, step.object);
     case Op::EntriesEmpty: return step.tables->hold(value, step.object, step.space, false);
     case Op::InstanceAbsent: return !step.lookup.in_instance(value, step.object);
-    case Op::TypeAttrAbsent: return PyType_Check(value) && !type_attribute(value, step.object);
+    case Op::Class: return step.facts->hold();
+    case Op::AbcToken: return has_abc_token(step.space, step.object);
     case Op::NamespaceAbsent: return !step.lookup.in(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);
@@ -237,10 +252,7 @@ int first_failure(const Program* program, PyObject* const* args, Py_ssize_t coun
 
 bool is_alive(const Program* program) {
   if (!program->steps) return false;
-  return std::all_of(program->steps->begin(), program->steps->end(), [](const Step& step) {
-    const bool weak = step.op == Op::IsWeak || step.op == Op::TypeIs;
-    return !weak || referent(step.object) != nullptr;
-  });
+  return std::all_of(program->steps->begin(), program->steps->end(), may_pass);
 }
 
 }  // namespace jitmagic

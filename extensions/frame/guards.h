@@ -1,6 +1,7 @@
 // Guard programs: a register machine over borrowed objects that checks what a trace relied on.
 #pragma once
 
+#include "class_facts.h"
 #include "frame.h"
 #include "memo.h"
 
@@ -32,8 +33,8 @@ enum class Op : unsigned char {
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, Type, TypeAttr, Slot,
   FunctionPart, ModuleItem, Gradient,
   // checks: (name, ...)
-  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, TypeAttrAbsent,
-  NamespaceAbsent,
+  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, NamespaceAbsent,
+  Class, AbcToken,
   CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State, Autocast,
 };
 
@@ -51,6 +52,7 @@ struct Step {
   mutable Lookup lookup;       // what `object` was when it was last looked up in a dictionary
   std::unique_ptr<TorchCheck> torch;
   std::unique_ptr<EmptyTables> tables;          // EntriesEmpty
+  std::unique_ptr<ClassFacts> facts;            // Class
   std::unique_ptr<std::vector<int>> registers;  // NoOverlap
 };
 
@@ -83,7 +85,7 @@ class Registers {
 // Index of the first step that fails, or -1.
 int first_failure(const Program* program, PyObject* const* args, Py_ssize_t count, Registers& registers);
 
-// Whether everything held weakly is still alive.
+// False once the program can never pass again: an object held weakly has died.
 bool is_alive(const Program* program);
 
 bool register_guards(PyObject* module);

@@ -26,6 +26,11 @@ static Py_ssize_t shared_key_index(PyDictKeysObject* keys, PyObject* name) {
 
 uint64_t jm_dict_version(PyObject* dict) { return jm_version_tag((PyDictObject*)dict); }
 
+// Set to 0 when the class changes, in all versions known; the flag beside it says nothing more.
+unsigned jm_type_version(PyTypeObject* type) { return type->tp_version_tag; }
+
+PyObject* jm_type_dict(PyTypeObject* type) { return jm_dict_of_type(type); }
+
 // For instances without managed dictionaries the pointer is computed, nothing is made.
 static PyObject* plain_dict_of(PyObject* object) {
   PyObject** place = _PyObject_GetDictPtr(object);

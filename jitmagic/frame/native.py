@@ -9,6 +9,7 @@ namespaces and nothing that can be held weakly.
 
 from __future__ import annotations
 
+import abc
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +19,8 @@ import torch
 from ..errors import NativeMissing
 from ..guards.guard import (
     CellEmpty,
-    ClassHasNot,
+    ClassFact,
+    ClassFacts,
     DictKeysAre,
     DifferentObject,
     EntriesEmpty,
@@ -29,6 +31,7 @@ from ..guards.guard import (
     InRange,
     KeyAbsent,
     LengthIs,
+    NoneRegistered,
     NoOverlap,
     SameObject,
     TensorMatch,
@@ -101,7 +104,8 @@ _RANK: dict[type[Guard], int] = {
     TensorMatch: 2,
     InRange: 2,
     CellEmpty: 2,
-    ClassHasNot: 2,
+    ClassFacts: 2,
+    NoneRegistered: 3,
     GlobalState: 3,
     KeyAbsent: 4,
     GlobalMissing: 4,
@@ -132,7 +136,7 @@ def _cost(guard: Guard) -> tuple[int, int]:
 
 def _sources(guard: Guard) -> tuple[Source, ...]:
     match guard:
-        case GlobalState():
+        case GlobalState() | ClassFacts() | NoneRegistered():
             return ()
         case NoOverlap(sources=sources):
             return sources
@@ -216,8 +220,10 @@ class _Lowering:
                 self.steps.append(("NAMESPACE_ABSENT", self.builtins, name))
             case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
                 self.steps.append(("INSTANCE_ABSENT", self.register(owner), _exact(key)))
-            case ClassHasNot(source=source, name=name):
-                self.steps.append(("TYPE_ATTR_ABSENT", self.register(source), name))
+            case ClassFacts(cls=cls, mro=mro, facts=facts):
+                self.steps.append(("CLASS", cls, mro, tuple(map(_fact, facts))))
+            case NoneRegistered(token=token):
+                self.steps.append(("ABC_TOKEN", abc.get_cache_token, token))
             case NoOverlap(sources=sources):
                 registers = tuple(self.register(source) for source in sources)
                 self.steps.append(("NO_OVERLAP", registers))
@@ -254,6 +260,15 @@ def _check(guard: Guard, register: int) -> Step:
         case CellEmpty():
             return ("CELL_EMPTY", register)
     raise TypeError(f"not a guard: {guard!r}")
+
+
+def _fact(fact: ClassFact) -> Step:
+    match fact.kind:
+        case "is":
+            return ("IS", _exact(fact.name), fact.start, fact.value)
+        case "absent":
+            return ("ABSENT", _exact(fact.name), fact.start)
+    return (fact.kind.upper(), _exact(fact.name))
 
 
 def _state(guard: GlobalState) -> Step:

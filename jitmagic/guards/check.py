@@ -8,6 +8,7 @@ user code.
 
 from __future__ import annotations
 
+import abc
 import struct
 import types
 from collections.abc import Iterable
@@ -20,7 +21,8 @@ from torch.autograd import forward_ad
 from ..bytecode import FrameSnapshot
 from .guard import (
     CellEmpty,
-    ClassHasNot,
+    ClassFact,
+    ClassFacts,
     DictKeysAre,
     DifferentObject,
     EntriesEmpty,
@@ -31,6 +33,7 @@ from .guard import (
     InRange,
     KeyAbsent,
     LengthIs,
+    NoneRegistered,
     NoOverlap,
     SameObject,
     StateFacts,
@@ -55,7 +58,11 @@ __all__ = [
 
 _UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
 _PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
-_NAMED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_NAMED = (
+    types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+)  # fmt: skip
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _WIDTH = 60  # of a value in a sentence
 _ELEMENTWISE = (str, int, bytes, range, torch.device)
 
@@ -98,6 +105,11 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
             return f"there is a {kind} {name} now" if name in table else None
         case NoOverlap(sources=sources):
             return _overlap(sources, frame)
+        case ClassFacts():
+            return _class_differs(guard)
+        case NoneRegistered(token=token):
+            same = abc.get_cache_token() == token
+            return None if same else "a class was registered with an abstract base class"
         case SameObject(source=left, other=right) | DifferentObject(source=left, other=right):
             return _pair(guard, left, right, frame)
         case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
@@ -131,7 +143,7 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
         case TensorMatch():
             return _tensor_differs(guard, name, value)
         case TypeIs(type=cls):
-            return _is_was(f"type({name})", _named(type(value)), _named(cls), type(value) is cls)
+            return _is_was(f"type({name})", _named(type(value)), short(cls), type(value) is cls)
         case ValueEquals(value=wanted):
             return _is_was(name, short(value), short(wanted), same_constant(value, wanted))
         case IdentityIs(value=wanted):
@@ -144,11 +156,6 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
             if not isinstance(value, tuple | list | dict | set | frozenset):
                 return f"{name} is a {type(value).__name__}, which has no plain length"
             return _is_was(f"len({name})", len(value), length, len(value) == length)
-        case ClassHasNot(name=attribute):
-            if not isinstance(value, type):
-                return f"{name} is a {type(value).__name__}, was a class"
-            bases = [base for base in value.__mro__ if attribute in vars(base)]
-            return f"{_named(bases[0])} has an attribute {attribute} now" if bases else None
         case CellEmpty():
             return _cell_differs(name, value)
     return _mapping_differs(guard, name, value)
@@ -169,6 +176,45 @@ def _mapping_differs(guard: Guard, name: str, value: Any) -> str | None:
             changed = [*filled, *present]
             return f"{name} has {', '.join(changed)} now" if changed else None
     raise TypeError(f"not a guard: {guard!r}")
+
+
+def _class_differs(guard: ClassFacts) -> str | None:
+    cls = guard.cls
+    if not isinstance(cls, type):
+        return "a class is gone"
+    now, before = cls.__mro__, guard.mro
+    if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
+        return f"{_named(cls)} inherits from {_bases(now)}, did from {_bases(before)}"
+    differences = (_fact_differs(cls, fact) for fact in guard.facts)
+    return next((found for found in differences if found is not None), None)
+
+
+def _bases(mro: tuple[object, ...]) -> str:
+    return ", ".join(map(short, mro[1:-1])) or "object alone"
+
+
+def _fact_differs(cls: type, fact: ClassFact) -> str | None:
+    owners = [base for base in cls.__mro__[fact.start :] if fact.name in vars(base)]
+    name = f"{_named(owners[0] if owners else cls)}.{fact.name}"
+    if not owners:
+        return f"{name} is not there any more" if fact.kind in ("is", "slot") else None
+    found = vars(owners[0])[fact.name]
+    if fact.kind == "is":
+        now, before = short(found), short(fact.value)
+        before = before if now != before else f"another {type(fact.value).__name__}"
+        return _is_was(name, now, before, found is fact.value)
+    if fact.kind == "slot":
+        slot = isinstance(found, types.MemberDescriptorType) and found.__name__ == fact.name
+        return None if slot else f"{name} is {short(found)}, was a slot"
+    if fact.kind == "yields" and _yields(type(found)):
+        return None
+    return f"there is a {name} now: {short(found)}"
+
+
+def _yields(kind: type) -> bool:
+    """Whether objects of the class give way to what an instance has under the same name."""
+    sets = any(name in vars(base) for base in kind.__mro__ for name in ("__set__", "__delete__"))
+    return bool(kind.__flags__ & _IMMUTABLE) and not sets
 
 
 def _is_empty_dict(value: object) -> bool:

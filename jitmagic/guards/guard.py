@@ -15,7 +15,9 @@ wants.
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
-          | ClassHasNot(source, name)          class whose bases and itself have no such attribute
+          | ClassFacts(cls, mro, facts)        a class: its bases, and attributes that it has,
+                                                 lacks, or leaves to its instances (no source)
+          | NoneRegistered(token)              no class was registered with an ABC (no source)
           | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; keys it has not
           | GlobalMissing(source)                no such name in the globals (builtins are used), or
                                                  in the builtins
@@ -31,7 +33,7 @@ from __future__ import annotations
 import types
 import weakref
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..errors import UserLine
 from ..spec import TensorSpec
@@ -41,7 +43,8 @@ __all__ = [
     "GONE",
     "AutocastRest",
     "CellEmpty",
-    "ClassHasNot",
+    "ClassFact",
+    "ClassFacts",
     "DictKeysAre",
     "DifferentObject",
     "EntriesEmpty",
@@ -53,6 +56,7 @@ __all__ = [
     "KeyAbsent",
     "LengthIs",
     "NoOverlap",
+    "NoneRegistered",
     "SameObject",
     "StateFacts",
     "TensorMatch",
@@ -93,6 +97,13 @@ def _weakly(value: object) -> object:
     return value if isinstance(value, _Ref) or not can_be_weak(value) else _Ref(value)
 
 
+def _referent(held: object) -> object:
+    if not isinstance(held, _Ref):
+        return held
+    value = held()
+    return GONE if value is None else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
     """Base of the family: `where` is the user's line that relied on the fact (not compared)."""
@@ -109,8 +120,18 @@ class TensorMatch(Guard):
 
 @dataclass(frozen=True, slots=True)
 class TypeIs(Guard):
+    """The class is held weakly: one that was defined anew must not live on in the journal."""
+
     source: Source
-    type: type
+    held: object
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held", _weakly(self.held))
+
+    @property
+    def type(self) -> Any:
+        """The class, or `GONE`."""
+        return _referent(self.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +155,7 @@ class IdentityIs(Guard):
     @property
     def value(self) -> object:
         """The object, or `GONE`."""
-        if not isinstance(self.held, _Ref):
-            return self.held
-        value = self.held()
-        return GONE if value is None else value
+        return _referent(self.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +186,62 @@ class KeyAbsent(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassHasNot(Guard):
-    source: Source
+class ClassFact:
+    """What a class has under a name, looked up from position `start` of its MRO on (no __get__, no
+    metaclass).
+
+    is: the very object `held`, weakly where it allows that. absent: nothing. yields: nothing, or
+    what gives way to an instance's own attribute and always will: an object of a type that cannot
+    change and is no data descriptor. slot: a slot of that name; the object would hold its class.
+    """
+
+    kind: Literal["is", "absent", "yields", "slot"]
     name: str
+    start: int = 0
+    held: object = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held", _weakly(self.held))
+
+    @property
+    def value(self) -> object:
+        """The object of "is", or `GONE`."""
+        return _referent(self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFacts(Guard):
+    """What is relied on of one class whose identity is guarded elsewhere: the guard holds it and
+    its bases weakly, as objects, whatever path they were reached by.
+    """
+
+    held: object
+    held_mro: tuple[object, ...]
+    facts: tuple[ClassFact, ...]
+
+    @classmethod
+    def about(cls, kind: type, *facts: ClassFact) -> ClassFacts:
+        """The guard of a class as it is now."""
+        return cls(_weakly(kind), tuple(map(_weakly, kind.__mro__)), facts)
+
+    @property
+    def cls(self) -> Any:
+        """The class, or `GONE`."""
+        return _referent(self.held)
+
+    @property
+    def mro(self) -> tuple[object, ...]:
+        """The class and its bases in the order of look-ups; `GONE` for what died."""
+        return tuple(map(_referent, self.held_mro))
+
+
+@dataclass(frozen=True, slots=True)
+class NoneRegistered(Guard):
+    """abc.get_cache_token() is what it was: that an ABC does not take a class for one of its own
+    holds until some class is registered with some ABC.
+    """
+
+    token: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ program: no user code runs.
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 from ..bytecode import FrameSnapshot
@@ -31,6 +32,11 @@ from .source import (
 )
 
 __all__ = ["read_source"]
+
+_HAVE_PART: dict[str, Any] = {
+    "__self__": types.MethodType | types.BuiltinFunctionType,
+    "__func__": types.MethodType,
+}
 
 
 def read_source(source: Source, frame: FrameSnapshot) -> Any:
@@ -68,8 +74,12 @@ def _step(source: Source, base: Any) -> Any:
                 if name in cls.__dict__:
                     return cls.__dict__[name]
             raise AttributeError(name)
-        case SlotAttr(name=name) | FunctionPart(part=name):
+        case SlotAttr(name=name):
             return getattr(base, name)
+        case FunctionPart(part=part):
+            if not isinstance(base, _HAVE_PART.get(part, types.FunctionType)):
+                raise AttributeError(part)  # a bound method passes on what its function has
+            return getattr(base, part)
         case Gradient():
             return base.grad
     raise TypeError(f"not a source: {source!r}")

@@ -11,7 +11,7 @@ from dataclasses import fields
 from .check import range_end, short
 from .guard import (
     CellEmpty,
-    ClassHasNot,
+    ClassFacts,
     DictKeysAre,
     DifferentObject,
     EntriesEmpty,
@@ -22,6 +22,7 @@ from .guard import (
     InRange,
     KeyAbsent,
     LengthIs,
+    NoneRegistered,
     NoOverlap,
     SameObject,
     TensorMatch,
@@ -31,6 +32,8 @@ from .guard import (
 from .source import Builtin, describe
 
 __all__ = ["show_guard"]
+
+_MOST = 6  # names of one kind in a line
 
 
 def show_guard(guard: Guard) -> str:
@@ -65,8 +68,10 @@ def _show_absence(guard: Guard) -> str:
         case EntriesEmpty(source=source, keys=keys, absent=absent):
             none = f"; no {', '.join(absent)}" if absent else ""
             return f"{describe(source)}: {', '.join(keys)} empty{none}"
-        case ClassHasNot(source=source, name=name):
-            return f"{describe(source)} has no {name}"
+        case ClassFacts():
+            return _show_class(guard)
+        case NoneRegistered():
+            return "no class was registered with an abstract base class since"
         case GlobalMissing(source=Builtin(name=name)):
             return f"no builtin {name}"
         case GlobalMissing(source=source):
@@ -80,6 +85,21 @@ def _show_absence(guard: Guard) -> str:
             values = known if facts.autocast_rest is None else [*known, rest]
             return f"torch state: {', '.join(values)}"
     raise TypeError(f"not a guard: {guard!r}")
+
+
+def _show_class(guard: ClassFacts) -> str:
+    """`Net: same bases; same forward; no __len__, fc1; no property size`."""
+    parts = ["same bases"]
+    for kinds, words in (
+        (("is", "slot"), "same"),
+        (("absent",), "no"),
+        (("yields",), "no property"),
+    ):
+        names = list(dict.fromkeys(fact.name for fact in guard.facts if fact.kind in kinds))
+        if names:
+            more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+            parts.append(f"{words} {', '.join(names[:_MOST])}{more}")
+    return f"class {short(guard.cls)}: {'; '.join(parts)}"
 
 
 def _is_dense(guard: TensorMatch) -> bool:

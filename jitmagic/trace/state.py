@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..bytecode.decode import decode
 from ..bytecode.instruction import Body, Instruction
 from ..errors import UserLine
 from ..guards.guard import (
+    ClassFact,
+    ClassFacts,
     DictKeysAre,
     GlobalState,
     Guard,
@@ -24,7 +26,7 @@ from ..guards.guard import (
     TypeIs,
     ValueEquals,
 )
-from ..guards.source import Source
+from ..guards.source import FunctionPart, Source
 from .values.base import Machine, Value
 
 __all__ = ["Frame", "GuardBook", "Program", "make_program"]
@@ -35,26 +37,42 @@ class GuardBook:
 
     def __init__(self) -> None:
         self._guards: dict[object, Guard] = {}
+        self._facts: dict[object, dict[ClassFact, None]] = {}  # by class
 
     def add(self, guard: Guard, where: UserLine | None) -> None:
         """Rely on `guard`; the first line that did is the one remembered."""
         key = _key(guard)
+        if isinstance(guard, ClassFacts):
+            self._facts.setdefault(key, {}).update(dict.fromkeys(guard.facts))
         if key not in self._guards:
             self._guards[key] = guard if guard.where else replace(guard, where=where)
 
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
-        """All guards; a TypeIs implied by a sharper guard of the same source is left out."""
+        """All guards, one for each class; a TypeIs implied by a sharper guard of the same source
+        is left out."""
         sharper: set[Source] = {
             guard.source
             for guard in self._guards.values()
             if isinstance(guard, ValueEquals | IdentityIs | TensorMatch)
         }
+        sharper |= {source.base for source in sharper if _is_code(source)}
         kept = (
-            guard
-            for guard in self._guards.values()
+            self._whole(key, guard)
+            for key, guard in self._guards.items()
             if not (isinstance(guard, TypeIs) and guard.source in sharper)
         )
         return (GlobalState(facts=state), *kept)
+
+    def _whole(self, key: object, guard: Guard) -> Guard:
+        """A class's guard with all that was relied on."""
+        if not isinstance(guard, ClassFacts):
+            return guard
+        return replace(guard, facts=tuple(self._facts[key]))
+
+
+def _is_code(source: Source) -> TypeGuard[FunctionPart]:
+    """Whether only a function has such a part."""
+    return isinstance(source, FunctionPart) and source.part == "__code__"
 
 
 def _key(guard: Guard) -> object:
@@ -62,6 +80,8 @@ def _key(guard: Guard) -> object:
     hashed)."""
     if isinstance(guard, ValueEquals | IdentityIs | DictKeysAre):
         return type(guard), guard.source
+    if isinstance(guard, ClassFacts):
+        return type(guard), guard.cls
     return guard
 
 

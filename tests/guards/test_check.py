@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import functools
 import itertools
@@ -156,9 +157,9 @@ def all_guards(world: World) -> list[g.Guard]:
         g.GlobalMissing(s.Global("FACTOR")),
         g.GlobalMissing(s.Builtin("len")),
         g.GlobalMissing(s.Builtin("FACTOR")),
-        g.ClassHasNot(s.TypeOf(THING), "other"),
-        g.ClassHasNot(s.TypeOf(THING), "__hash__"),
-        g.ClassHasNot(THING, "other"),
+        g.ClassFacts.about(Thing, g.ClassFact("absent", "other")),
+        g.ClassFacts.about(Thing, g.ClassFact("absent", "__hash__")),
+        g.NoneRegistered(abc.get_cache_token()),
         g.KeyAbsent(s.InstanceDict(THING), "other"),
         g.KeyAbsent(s.InstanceDict(entry("slotted")), "other"),
         g.EntriesEmpty(hooks, ("_forward_hooks", "_backward_hooks"), ("forward",)),
@@ -251,6 +252,7 @@ PERTURBATIONS = {
     "cell empty": set_world("cell", lambda: types.CellType()),
     "no cell": set_world("cell", 7),
     "other function": set_world("fn", lambda: all_guards),
+    "method": lambda w: setattr(w, "fn", types.MethodType(w.fn, 1)),
     "defaults": lambda w: setattr(w.fn, "__defaults__", (6,)),
     "no function": set_world("fn", 5),
     "rate above": set_entry("rate", 1.5),

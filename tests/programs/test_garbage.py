@@ -13,6 +13,50 @@ import pytest
 import torch
 
 import jitmagic
+from jitmagic.api import handle_of
+
+
+def make_class() -> type:
+    class Thing:
+        __slots__ = ("there", "written")
+        scale = 2.0
+
+        def __init__(self):
+            self.there = 3.0
+
+        @property
+        def read(self):
+            return 1.0
+
+        def method(self):
+            return self.there
+
+    return Thing
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda thing, t: t * thing.there,
+        lambda thing, t: t * thing.read,
+        lambda thing, t: t * thing.method(),
+        lambda thing, t: t * thing.scale,
+        lambda thing, t: (setattr(thing, "written", 1.0), t + 1),
+        lambda thing, t: t + 1 if isinstance(thing, (int, Holder)) else t * hasattr(thing, "other"),
+        lambda thing, t: t + (thing == thing) + bool(thing),
+    ],
+)
+def test_a_class_dies_that_a_compiled_function_relied_on(use: Callable[..., Any]) -> None:
+    """Guards hold it weakly: a cell of a notebook that defines it anew does not pile them up."""
+    tagged = jitmagic.jit(use)
+    made = make_class()
+    tagged(made(), torch.ones(3))
+    alive = weakref.ref(made)
+    del made
+    gc.collect()
+    assert alive() is None
+    tagged(make_class()(), torch.ones(3))
+    assert len(handle_of(tagged).dispatcher.entries) == 1
 
 
 class Holder:

@@ -39,6 +39,8 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   return *_PyObject_ValuesPointer(object);
 }
 
+static inline PyObject* jm_dict_of_type(PyTypeObject* type) { return type->tp_dict; }
+
 // PEP 509.
 static inline uint64_t jm_version_tag(PyDictObject* dict) {
   return dict->ma_version_tag;

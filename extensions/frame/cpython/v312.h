@@ -42,6 +42,13 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   return NULL;
 }
 
+// Built-in classes keep theirs with the interpreter. The class goes on holding it.
+static inline PyObject* jm_dict_of_type(PyTypeObject* type) {
+  PyObject* dict = PyType_GetDict(type);
+  Py_DECREF(dict);
+  return dict;
+}
+
 // PEP 509.
 static inline uint64_t jm_version_tag(PyDictObject* dict) {
   return dict->ma_version_tag;

@@ -46,6 +46,13 @@ static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) 
   return values->valid ? values : NULL;
 }
 
+// Built-in classes keep theirs with the interpreter. The class goes on holding it.
+static inline PyObject* jm_dict_of_type(PyTypeObject* type) {
+  PyObject* dict = PyType_GetDict(type);
+  Py_DECREF(dict);
+  return dict;
+}
+
 // Gone from this version on.
 static inline uint64_t jm_version_tag(PyDictObject* dict) {
   (void)dict;

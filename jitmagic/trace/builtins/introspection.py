@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import abc
 from typing import Any
 
 from ...guards.source import TypeOf
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.callables import BuiltinMethodValue, BuiltinValue
-from ..values.classes import NOTHING, ClassValue, SuperValue, attribute_of_class
+from ..values.class_facts import NOTHING, attribute_of_class, is_instance, is_subclass, keep
+from ..values.classes import ClassValue, SuperValue
 from ..values.constants import ConstantValue
 from ..values.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ..values.instances import InstanceValue
@@ -47,7 +47,7 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
 @handles(isinstance)
 def _isinstance(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     kinds = _kinds(machine, args[1], "isinstance")
-    return machine.constant(any(args[0].is_instance(machine, kind) for kind in kinds))
+    return machine.constant(any(is_instance(machine, args[0], kind) for kind in kinds))
 
 
 @handles(issubclass)
@@ -55,15 +55,8 @@ def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], ClassValue):
         raise GraphBreak(UnsupportedArguments.of(name="issubclass", what="not a class"))
     kinds = _kinds(machine, args[1], "issubclass")
-    if any(_checks_itself(type(kind)) for kind in kinds):
-        raise GraphBreak(UnsupportedArguments.of(name="issubclass", what="__subclasscheck__"))
-    return machine.constant(issubclass(args[0].live, tuple(kinds)))
-
-
-def _checks_itself(metaclass: type) -> bool:
-    """Whether a metaclass written in Python has its own idea of subclasses (ABCMeta's is pure)."""
-    check = attribute_of_class(metaclass, "__subclasscheck__")
-    return check not in (type.__subclasscheck__, abc.ABCMeta.__subclasscheck__)
+    own = args[0].live
+    return machine.constant(any(is_subclass(machine, own, kind) for kind in kinds))
 
 
 @handles(callable)
@@ -72,7 +65,9 @@ def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, _CALLABLE):
         return machine.constant(True)
     kind = value.python_type(machine)
-    return machine.constant(attribute_of_class(kind, "__call__") is not NOTHING)
+    called = attribute_of_class(kind, "__call__")
+    keep(machine, kind, "__call__", called)
+    return machine.constant(called is not NOTHING)
 
 
 @handles(getattr)
@@ -81,7 +76,7 @@ def _getattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     try:
         return args[0].get_attr(machine, name)
     except ObservedError as observed:
-        if len(args) < 3 or not _is_attribute_error(machine, observed):
+        if len(args) < 3 or not observed.error.matches(machine, AttributeError):
             raise
         return args[2]
 
@@ -91,14 +86,10 @@ def _hasattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     try:
         args[0].get_attr(machine, args[1].as_constant(machine))
     except ObservedError as observed:
-        if not _is_attribute_error(machine, observed):
+        if not observed.error.matches(machine, AttributeError):
             raise
         return machine.constant(False)
     return machine.constant(True)
-
-
-def _is_attribute_error(machine: Machine, observed: ObservedError) -> bool:
-    return issubclass(observed.error.python_type(machine), AttributeError)
 
 
 @handles(setattr)

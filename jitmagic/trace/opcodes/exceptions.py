@@ -8,6 +8,7 @@ from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..state import Frame
 from ..values.base import ObservedError, Value
+from ..values.class_facts import keep_bases
 from ..values.classes import ClassValue
 from ..values.exceptions import ExceptionValue
 from ..values.sequences import TupleValue
@@ -59,14 +60,15 @@ def pop_except(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(machine: Any, frame: Frame, instruction: Instruction) -> None:
     wanted = frame.pop(machine)
-    error = frame.peek(1, machine).python_type(machine)
+    error = frame.peek(1, machine)
     frame.push(machine.constant(_matches(machine, error, wanted)))
 
 
-def _matches(machine: Any, error: type, wanted: Value) -> bool:
+def _matches(machine: Any, error: Any, wanted: Value) -> bool:
     if isinstance(wanted, TupleValue):
         return any(_matches(machine, error, one) for one in wanted.realized(machine))
-    if not isinstance(wanted, ClassValue) or not issubclass(wanted.live, BaseException):
+    if not isinstance(wanted, ClassValue) or BaseException not in wanted.live.__mro__:
         message = "catching classes that do not inherit from BaseException is not allowed"
         raise machine.error(TypeError, message)
-    return issubclass(error, wanted.live)
+    keep_bases(machine, wanted.live)
+    return bool(error.matches(machine, wanted.live))

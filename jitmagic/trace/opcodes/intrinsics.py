@@ -24,7 +24,7 @@ def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> No
     elif instruction.arg == _LIST_TO_TUPLE and isinstance(operand, ListValue):
         frame.push(TupleValue(operand.items))
     elif instruction.arg == _STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
-        if issubclass(operand.cls.live, StopIteration):
+        if operand.matches(machine, StopIteration):
             raise machine.error(RuntimeError, "generator raised StopIteration")
         frame.push(operand)
     else:

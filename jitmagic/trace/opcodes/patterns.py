@@ -12,6 +12,7 @@ from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..state import Frame
 from ..values.base import ObservedError, Value
+from ..values.class_facts import has_flag, is_instance
 from ..values.classes import ClassValue
 from ..values.mappings import DictValue
 from ..values.sequences import TupleValue
@@ -32,13 +33,13 @@ def get_len(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def match_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Classes say themselves that they are sequences: deques, what derives from abc.Sequence."""
     kind = frame.peek(1, machine).python_type(machine)
-    frame.push(machine.constant(bool(kind.__flags__ & _SEQUENCE)))
+    frame.push(machine.constant(has_flag(machine, kind, _SEQUENCE)))
 
 
 @opcode("MATCH_MAPPING")
 def match_mapping(machine: Any, frame: Frame, instruction: Instruction) -> None:
     kind = frame.peek(1, machine).python_type(machine)
-    frame.push(machine.constant(bool(kind.__flags__ & _MAPPING)))
+    frame.push(machine.constant(has_flag(machine, kind, _MAPPING)))
 
 
 @opcode("MATCH_KEYS")
@@ -66,7 +67,7 @@ def match_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
     assert isinstance(names, TupleValue)
     assert isinstance(instruction.arg, int)
     found: list[Value] | None = None
-    if subject.is_instance(machine, kind.live):
+    if is_instance(machine, subject, kind.live):
         wanted = _positional(machine, subject, kind, instruction.arg)
         wanted += [str(name.as_constant(machine)) for name in names.realized(machine)]
         found = _with_attributes(machine, subject, wanted)
@@ -96,6 +97,6 @@ def _with_attributes(machine: Any, subject: Value, wanted: list[Value | str]) ->
     try:
         return [subject.get_attr(machine, one) if isinstance(one, str) else one for one in wanted]
     except ObservedError as observed:
-        if not issubclass(observed.error.python_type(machine), AttributeError):
+        if not observed.error.matches(machine, AttributeError):
             raise
         return None

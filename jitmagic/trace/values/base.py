@@ -38,7 +38,6 @@ How other rooms plug in (each module is named once in trace/inventory.py, which 
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol
 
@@ -235,16 +234,6 @@ class Value:
     def python_type(self, machine: Machine) -> type:
         """The exact type; guarded already when the value was realized."""
         raise GraphBreak(UnknownObject.of(what="the type", type=type(self).__name__))
-
-    def is_instance(self, machine: Machine, kind: type) -> bool:
-        """`isinstance(self, kind)`."""
-        own = self.python_type(machine)
-        if kind in own.__mro__:
-            return True
-        check = type(kind).__instancecheck__
-        if check not in (type.__instancecheck__, abc.ABCMeta.__instancecheck__):
-            self.refuse(machine, f"isinstance of {kind.__name__}")
-        return issubclass(own, kind)
 
     def is_constant(self, machine: Machine) -> bool:
         """Whether `as_constant` works: an immutable Python constant (int, str, None, dtype, ...),

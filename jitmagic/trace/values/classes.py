@@ -1,8 +1,7 @@
 """Classes: attribute lookup along the MRO, descriptors, and instantiation of plain Python classes.
 
-Comes in: a class, known by identity.  Goes out: its attributes (each guarded where it was found),
-bound as the descriptor protocol says, and new instances, whose `__init__` is inlined.
-Not guarded: that nobody adds a descriptor to a class later under a name an instance uses.
+Comes in: a class, known by identity.  Goes out: its attributes (each guarded where it was found, or
+not found), bound as the descriptor protocol says, and new instances, whose `__init__` is inlined.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
+from typing import TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
 
-from ...guards.guard import ClassHasNot, IdentityIs, ValueEquals
+from ...guards.guard import IdentityIs, TypeIs, ValueEquals
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeAttr, TypeOf
 from ..breaks import GraphBreak, UnknownCFunction, UnknownObject, UnsupportedAttribute
 from ..builtins.registry import handler_of
@@ -20,23 +20,30 @@ from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinMethodValue, BuiltinValue, builtin_value, name_of
+from .class_facts import (
+    NOTHING,
+    attribute_of_class,
+    is_data_descriptor,
+    keep,
+    keep_bases,
+    keep_free,
+    may_change,
+)
 from .constants import ATOMS
 from .functions import BoundMethodValue
 from .sequences import TupleValue
 
 __all__ = [
     "HEAP_TYPE",
-    "NOTHING",
     "PLAIN_BASES",
     "ClassValue",
     "SuperValue",
-    "attribute_of_class",
     "bind",
     "constructs",
-    "is_data_descriptor",
     "is_plain_class",
 ]
 
+_T = TypeVar("_T")
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _C_PARTS = (
     types.WrapperDescriptorType,
@@ -57,33 +64,27 @@ _CLASS_CONSTANTS = ("__name__", "__qualname__", "__module__", "__doc__")
 _PLAIN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
-class _Nothing:
-    """No such attribute."""
-
-
-NOTHING = _Nothing()
-
-
 def is_plain_class(kind: type) -> bool:
     """Whether instances are made of Python parts alone: every base but object is a `class`
     statement."""
-    found = _PLAIN.get(kind)
-    if found is None:
-        found = all(_is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
-        _PLAIN[kind] = found
-    return found
+    return all(_is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
 
 
 def _is_python_class(kind: type) -> bool:
-    if not kind.__flags__ & HEAP_TYPE:
-        return False
+    found = _PLAIN.get(kind)
+    if found is None:
+        found = _PLAIN[kind] = bool(kind.__flags__ & HEAP_TYPE) and not _has_c_parts(kind)
+    return found
+
+
+def _has_c_parts(kind: type) -> bool:
     for name, part in vars(kind).items():
         own = getattr(part, "__objclass__", None) is kind
         if own and isinstance(part, _C_PARTS) and name not in _STANDARD_GETSETS:
-            return False
+            return True
         if isinstance(part, types.BuiltinFunctionType) and part.__self__ is kind:
-            return False
-    return True
+            return True
+    return False
 
 
 class ClassValue(Value):
@@ -114,17 +115,16 @@ class ClassValue(Value):
         return self.live
 
     def truth(self, machine: Machine) -> bool:
-        if type(self.live) is not type and (
-            hasattr(type(self.live), "__len__") or hasattr(type(self.live), "__bool__")
-        ):
-            self.refuse(machine, "bool()")
+        for name in ("__bool__", "__len__"):
+            if self.of_metaclass(machine, name) is not NOTHING:
+                self.refuse(machine, "bool()")
         return True
 
     # -- attributes ------------------------------------------------------------------------------
 
     def find(self, machine: Machine, name: str, after: type | None = None) -> tuple[object, Value]:
-        """(raw object, its value) of a name on the MRO, behind `after`; NOTHING if there is
-        none."""
+        """(raw object, its value) of a name on the MRO, behind `after`; NOTHING if there is none.
+        Relied on, but for values that have a source: they are guarded where somebody looks."""
         mro = self.live.__mro__
         start = mro.index(after) + 1 if after is not None else 0
         for position, base in enumerate(mro[start:], start):
@@ -132,33 +132,30 @@ class ClassValue(Value):
             if name in written:
                 return written[name], written[name]
             if name in vars(base):
-                return self._found(machine, name, position, whole=after is None)
+                return self._found(machine, name, position, start)
+        keep(machine, self.live, name, NOTHING, start)
         return NOTHING, self
 
-    def find_surely(self, machine: Machine, name: str) -> tuple[object, Value]:
-        """`find`, guarded also where nothing is found, or what a built-in base has."""
-        raw, value = self.find(machine, name)
-        unguarded = value.source is None and not isinstance(raw, Value)
-        if self.live.__flags__ & HEAP_TYPE and (raw is NOTHING or unguarded):
-            self.rely_on(machine, name, raw)
-        return raw, value
-
-    def rely_on(self, machine: Machine, name: str, raw: object) -> None:
-        """Guard that the attribute is this very object; NOTHING: that there is none."""
-        if self.source is None:
-            return
-        if raw is NOTHING:
-            machine.guard(ClassHasNot(self.source, name))
-        else:
-            machine.guard(IdentityIs(TypeAttr(self.source, name), raw))
+    def peek(self, machine: Machine, name: str) -> object:
+        """The raw object of a name, or what the traced code stored under it; not relied on."""
+        for base in self.live.__mro__:
+            written = machine.class_of(base, None).written
+            if name in written:
+                return written[name]
+            if name in vars(base):
+                return vars(base)[name]
+        return NOTHING
 
     def _found(
-        self, machine: Machine, name: str, position: int, *, whole: bool
+        self, machine: Machine, name: str, position: int, start: int
     ) -> tuple[object, Value]:
-        key = name if whole else f"{position}.{name}"
+        key = f"{start}.{name}" if start else name
         if key not in self._known:
             raw = vars(self.live.__mro__[position])[name]
-            self._known[key] = raw, self._value_of(machine, raw, name, position, whole)
+            value = self._value_of(machine, raw, name, position, whole=start == 0)
+            self._known[key] = raw, value
+            if start or value.source is None:
+                keep(machine, self.live, name, raw, start)
         return self._known[key]
 
     def _value_of(
@@ -181,12 +178,26 @@ class ClassValue(Value):
             return self._constant(machine, name)
         if name == "__class__":
             return machine.constant(type(self.live))
-        if name in ("__mro__", "__bases__"):
+        if name == "__mro__" or (name == "__bases__" and not may_change(self.live)):
+            keep_bases(machine, self.live)
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
-        raw, value = self.find_surely(machine, name)
-        if raw is NOTHING or is_data_descriptor(attribute_of_class(type(self.live), name)):
+        if self.of_metaclass(machine, "__getattribute__") is not type.__getattribute__:
+            self.refuse(machine, f"attribute {name!r}")
+        metaclass, raw_there = type(self.live), attribute_of_class(type(self.live), name)
+        raw, value = self.find(machine, name)
+        if raw is NOTHING or is_data_descriptor(raw_there):
             return self._from_metaclass(machine, name)
+        keep_free(machine, metaclass, name, raw_there)
         return bind(machine, raw, value, None, self, name)
+
+    def of_metaclass(self, machine: Machine, name: str) -> object:
+        """What the class itself, as an object, gets from its class; relied on."""
+        metaclass = type(self.live)
+        raw = attribute_of_class(metaclass, name)
+        keep(machine, metaclass, name, raw)
+        if self.source is not None and may_change(metaclass):
+            machine.guard(TypeIs(self.source, metaclass))
+        return raw
 
     def _constant(self, machine: Machine, name: str) -> Value:
         text = getattr(self.live, name)
@@ -197,14 +208,16 @@ class ClassValue(Value):
         return machine.constant(text)
 
     def _from_metaclass(self, machine: Machine, name: str) -> Value:
-        kind = type(self.live)  # not hasattr: that may run code, or make `__annotations__`
-        if any(attribute_of_class(kind, one) is not NOTHING for one in (name, "__getattr__")):
-            self.refuse(machine, f"attribute {name!r}")
+        for one in (name, "__getattr__"):  # not hasattr: it may run code, or make `__annotations__`
+            if self.of_metaclass(machine, one) is not NOTHING:
+                self.refuse(machine, f"attribute {name!r}")
         message = f"type object '{self.live.__name__}' has no attribute '{name}'"
         raise machine.error(AttributeError, message)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        special = name.startswith("__") or type(self.live).__setattr__ is not type.__setattr__
+        setter = self.of_metaclass(machine, "__setattr__")
+        special = name.startswith("__") or setter is not type.__setattr__
+        special |= _is_descriptor(value.realize(machine).python_type(machine))
         if special or not self.live.__flags__ & HEAP_TYPE or self.source is None:
             self.refuse(machine, f"setting attribute {name!r}")
         self.written[name] = value
@@ -216,6 +229,7 @@ class ClassValue(Value):
         handler = handler_of(self.live)
         if handler is not None:
             return handler(machine, args, kwargs)
+        keep_bases(machine, self.live)
         constructor = _constructor_for(self.live)
         if constructor is not None:
             return constructor(machine, self, args, kwargs)
@@ -274,17 +288,18 @@ def bind(
         return value if instance is None else BoundMethodValue(value, instance)
     if isinstance(raw, types.ClassMethodDescriptorType):
         return BuiltinMethodValue(owner, raw.__objclass__, raw.__name__)
-    if isinstance(raw, staticmethod | classmethod):
+    if _is_like(raw, machine, staticmethod) or _is_like(raw, machine, classmethod):
         function = machine.lazy(raw.__func__, SlotAttr(_pin(machine, raw, value), "__func__"))
         return function if isinstance(raw, staticmethod) else BoundMethodValue(function, owner)
     if instance is None and isinstance(raw, _SELF_WITHOUT_INSTANCE):
         return value
-    if isinstance(raw, property) and instance is not None:
+    if _is_like(raw, machine, property) and instance is not None:
         return _read_property(machine, raw, value, instance, name)
-    if isinstance(raw, functools.cached_property) and instance is not None:
+    if _is_like(raw, machine, functools.cached_property) and instance is not None:
         return _read_cached(machine, raw, value, instance)
     getter = attribute_of_class(type(raw), "__get__")
     if getter is NOTHING:
+        keep(machine, type(raw), "__get__", NOTHING)
         return value
     if isinstance(getter, types.FunctionType) and value.source is not None:
         _pin(machine, raw, value)
@@ -294,15 +309,21 @@ def bind(
     raise GraphBreak(UnsupportedAttribute.of(name=name, type=owner.live.__name__))
 
 
-def attribute_of_class(kind: type, name: str) -> object:
-    """The raw attribute on the MRO, or NOTHING; nothing is run."""
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), NOTHING)
+def _is_descriptor(kind: type) -> bool:
+    """Whether objects of the class, found in another, are asked what they give there. Functions
+    are, and are followed."""
+    names = ("__get__", "__set__", "__delete__")
+    asked = any(attribute_of_class(kind, name) is not NOTHING for name in names)
+    return asked and kind is not types.FunctionType
 
 
-def is_data_descriptor(raw: object) -> bool:
-    """Whether what a class has goes before what an instance has itself."""
-    kind = type(raw)
-    return not isinstance(raw, Value) and (hasattr(kind, "__set__") or hasattr(kind, "__delete__"))
+def _is_like(raw: object, machine: Machine, kind: type[_T]) -> TypeGuard[_T]:
+    """Whether a descriptor acts as one of the class does: it is no subclass with a way of its
+    own."""
+    if not isinstance(raw, kind):
+        return False
+    keep(machine, type(raw), "__get__", attribute_of_class(type(raw), "__get__"))
+    return attribute_of_class(type(raw), "__get__") is vars(kind)["__get__"]
 
 
 def _pin(machine: Machine, raw: object, value: Value) -> Source:

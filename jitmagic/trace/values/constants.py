@@ -22,6 +22,7 @@ from ..breaks import GraphBreak, UnsupportedArguments
 from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
+from .class_facts import is_standard
 from .iterators import IteratorValue, RangeIterator, StepIterator
 
 __all__ = ["ATOMS", "BINARY", "COMPARE", "UNARY", "ConstantValue", "EnumValue", "fold"]
@@ -45,6 +46,9 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "-": operator.neg, "+": operator.pos, "~": operator.invert,
 }  # fmt: skip
 
+_SPECIAL = {
+    op: f"__{function.__name__.strip('_')}__" for op, function in {**BINARY, **COMPARE}.items()
+}
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 _SINGLE_TYPES = (torch.dtype, torch.layout, torch.memory_format)  # one object per value
 _LARGEST_POWER = 4096  # bits an integer power may have; larger ones are left to Python
@@ -216,19 +220,27 @@ class EnumValue(Value):
     def identity(self) -> object:
         return self.value
 
+    def _leave(self, machine: Machine, name: str, what: str) -> None:
+        """Break where the class of the user's has its own way, which would be run here."""
+        if not is_standard(machine, type(self.value), name):
+            self.refuse(machine, what)
+
     def hash_key(self, machine: Machine) -> object:
+        for name in ("__hash__", "__eq__"):
+            self._leave(machine, name, "hash()")
         return self.value
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if name in ("value", "_value_"):
-            return machine.constant(self.value._value_)
-        if name in ("name", "_name_"):
-            return machine.constant(self.value._name_)
+        if name in ("value", "_value_", "name", "_name_"):
+            self._leave(machine, name, f"attribute {name!r}")
+            return machine.constant(getattr(self.value, f"_{name.strip('_')}_"))
         self.refuse(machine, f"attribute {name!r}")
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        for name in ("__eq__", "__ne__", _SPECIAL[op]):
+            self._leave(machine, name, f"comparison {op}")
         if type(self.value).__eq__ is not object.__eq__ or op not in ("==", "!="):
             if not other.is_constant(machine):
                 return None
@@ -241,10 +253,14 @@ class EnumValue(Value):
     ) -> Value | None:
         if not other.is_constant(machine):
             return None
+        self._leave(machine, _SPECIAL[op], f"operator {op}")
+        self._leave(machine, _SPECIAL[op].replace("__", "__r", 1), f"operator {op}")
         left, right = (other, self) if reflected else (self, other)
         return fold(machine, BINARY[op], left, right)
 
     def truth(self, machine: Machine) -> bool:
+        for name in ("__bool__", "__len__"):
+            self._leave(machine, name, "bool()")
         return bool(self.value)  # an IntEnum or Flag is as true as its value, a plain member always
 
     def recipe(self, builder: Builder) -> Recipe:

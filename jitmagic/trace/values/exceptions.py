@@ -13,11 +13,13 @@ from collections.abc import Iterable
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, Recipe
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from .classes import HEAP_TYPE, NOTHING, ClassValue, attribute_of_class, bind, constructs
+from .class_facts import NOTHING, attribute_of_class, is_standard, keep, keep_bases
+from .classes import HEAP_TYPE, ClassValue, bind, constructs
 from .sequences import TupleValue
 
 __all__ = ["ExceptionValue", "TracebackValue"]
 
+_COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 _HIDDEN = ("__traceback__", "__context__", "with_traceback", "add_note", "__notes__")
 
 
@@ -38,18 +40,34 @@ class ExceptionValue(Value):
     def python_type(self, machine: Machine) -> type:
         return self.cls.live
 
+    def matches(self, machine: Machine, *kinds: type) -> bool:
+        """Whether `except kinds` catches it; Python looks at the bases alone."""
+        keep_bases(machine, self.cls.live)
+        return any(kind in self.cls.live.__mro__ for kind in kinds)
+
     def hash_key(self, machine: Machine) -> object:
+        for name in ("__hash__", "__eq__"):
+            self._leave(machine, name, "hash()")
         return self
 
     def truth(self, machine: Machine) -> bool:
+        for name in ("__bool__", "__len__"):
+            self._leave(machine, name, "bool()")
         return True
 
+    def _leave(self, machine: Machine, name: str, what: str) -> None:
+        """Break where the class has its own way."""
+        if not is_standard(machine, self.cls.live, name):
+            self.refuse(machine, what)
+
     def get_attr(self, machine: Machine, name: str) -> Value:
+        for special in ("__getattribute__", "__getattr__"):
+            self._leave(machine, special, f"attribute {name!r}")
         if name in self.attrs:
             return self.attrs[name]
         if not self.exact:
             self.refuse(machine, f"attribute {name!r}")
-        if name == "args":
+        if name == "args" and is_standard(machine, self.cls.live, name):
             return TupleValue(self.args)
         if name == "value" and self.cls.live is StopIteration:
             return self.args[0] if self.args else machine.constant(None)
@@ -64,19 +82,22 @@ class ExceptionValue(Value):
         return bind(machine, raw, value, self, self.cls, name)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if hasattr(self.cls.live, name):
+        if attribute_of_class(self.cls.live, name) is not NOTHING:
             self.refuse(machine, f"setting attribute {name!r}")
+        keep(machine, self.cls.live, name, NOTHING)
+        self._leave(machine, "__setattr__", f"setting attribute {name!r}")
         self.attrs[name] = value
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        if attribute_of_class(self.cls.live, "__eq__") is not object.__eq__:
-            self.refuse(machine, f"comparison {op}")
+        for name in _COMPARISONS:
+            self._leave(machine, name, f"comparison {op}")
         return None
 
     def text(self, machine: Machine) -> str:
         """`str(exception)` where the class leaves it to BaseException."""
+        self._leave(machine, "__str__", "str()")
         printed = attribute_of_class(self.cls.live, "__str__")
         if not self.exact or printed is not BaseException.__str__:
             self.refuse(machine, "str()")
@@ -137,7 +158,8 @@ def _is_exception(kind: type) -> bool:
 @constructs(_is_exception)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """Exception classes keep their arguments; an `__init__` written in Python is inlined."""
-    if isinstance(attribute_of_class(cls.live, "__new__"), types.FunctionType | staticmethod):
+    special = cls.of_metaclass(machine, "__call__") is not type.__call__
+    if special or not is_standard(machine, cls.live, "__new__"):
         raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
     made = ExceptionValue(machine, cls, args)
     raw, value = cls.find(machine, "__init__")

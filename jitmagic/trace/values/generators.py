@@ -53,7 +53,7 @@ class GeneratorValue(IteratorValue):
             item = self.resume(value)
         except ObservedError as observed:
             self.finished = True
-            if issubclass(observed.error.python_type(machine), StopIteration):
+            if observed.error.matches(machine, StopIteration):
                 raise machine.error(RuntimeError, "generator raised StopIteration") from None
             raise
         finally:

@@ -17,16 +17,16 @@ from ..result import Effect, NewInstance, Recipe
 from ..tables import Face
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
-from .classes import (
+from .class_facts import (
     NOTHING,
-    PLAIN_BASES,
-    ClassValue,
     attribute_of_class,
-    bind,
-    constructs,
     is_data_descriptor,
-    is_plain_class,
+    is_standard,
+    keep,
+    keep_free,
+    keep_order,
 )
+from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .constants import ConstantValue
 from .iterators import StepIterator
 from .operators import drain, equal
@@ -61,40 +61,45 @@ class InstanceValue(Value):
         return self.cls.live
 
     def hash_key(self, machine: Machine) -> object:
-        if attribute_of_class(self.cls.live, "__hash__") is not object.__hash__:
+        if self.cls.find(machine, "__hash__")[0] is not object.__hash__:
             self.refuse(machine, "hash()")
-        for name in ("__hash__", "__eq__"):
-            self.cls.find_surely(machine, name)
         machine.keep_apart(self)
         return self
 
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        kind = self.cls.live
-        if name == "__class__":
-            return self.cls
-        if not _is_plain(kind, "__getattribute__") or name == "__dict__":
+        if not self.leaves(machine, "__getattribute__") or name == "__dict__":
             self.refuse(machine, f"attribute {name!r}")
-        raw, value = self.cls.find(machine, name)
-        if raw is not NOTHING and is_data_descriptor(raw):
-            return self._slot_or_bound(machine, raw, value, name)
+        if name == "__class__" and is_standard(machine, self.cls.live, name):
+            return self.cls
+        raw = self.cls.peek(machine, name)
+        if is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            keep_order(machine, raw)
+            return self._bound(machine, name)
         own = self.own(machine, name)
         if own is not None:
+            keep_free(machine, self.cls.live, name, raw)
             return own
-        if raw is not NOTHING:
-            return bind(machine, raw, value, self, self.cls, name)
-        return self._missing(machine, name)
+        if raw is NOTHING or isinstance(raw, types.MemberDescriptorType):
+            return self._missing(machine, name)
+        return self._bound(machine, name)
 
-    def _slot_or_bound(self, machine: Machine, raw: object, value: Value, name: str) -> Value:
-        if not isinstance(raw, types.MemberDescriptorType):
-            return bind(machine, raw, value, self, self.cls, name)
-        own = self.own(machine, name)
-        return self._missing(machine, name) if own is None else own
+    def _bound(self, machine: Machine, name: str) -> Value:
+        raw, value = self.cls.find(machine, name)
+        return bind(machine, raw, value, self, self.cls, name)
+
+    def leaves(self, machine: Machine, name: str) -> bool:
+        """Whether the class leaves a special method to C code that does what object's does."""
+        raw = attribute_of_class(self.cls.live, name)
+        if raw not in [vars(base).get(name) for base in PLAIN_BASES]:
+            return False
+        keep(machine, self.cls.live, name, raw)
+        return True
 
     def _missing(self, machine: Machine, name: str) -> Value:
-        self.cls.find_surely(machine, name)
-        raw, value = self.cls.find_surely(machine, "__getattr__")
+        keep(machine, self.cls.live, name, attribute_of_class(self.cls.live, name))
+        raw, value = self.cls.find(machine, "__getattr__")
         if raw is NOTHING:
             message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
             raise machine.error(AttributeError, message)
@@ -134,7 +139,7 @@ class InstanceValue(Value):
         return table
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if not _is_plain(self.cls.live, "__setattr__"):
+        if not self.leaves(machine, "__setattr__"):
             raw, setter = self.cls.find(machine, "__setattr__")
             bound = bind(machine, raw, setter, self, self.cls, "__setattr__").realize(machine)
             bound.call(machine, [machine.constant(name), value], {})
@@ -144,11 +149,12 @@ class InstanceValue(Value):
     def store_attr(self, machine: Machine, name: str, value: Value | None) -> None:
         """`object.__setattr__` (None: `__delattr__`): data descriptors first, then the own
         entry."""
-        raw, descriptor = self.cls.find(machine, name)
+        raw = self.cls.peek(machine, name)
         member = isinstance(raw, types.MemberDescriptorType)
-        if raw is not NOTHING and is_data_descriptor(raw) and not member:
-            self._through_descriptor(machine, raw, descriptor, name, value)
+        if is_data_descriptor(raw) and not member:
+            self._through_descriptor(machine, name, value)
             return
+        keep_free(machine, self.cls.live, name, raw)
         if not member and not self.cls.live.__dictoffset__:
             message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
             raise machine.error(AttributeError, message)
@@ -166,9 +172,8 @@ class InstanceValue(Value):
             self.attrs[name] = value
             machine.effects.set_attr(self, name, value)
 
-    def _through_descriptor(
-        self, machine: Machine, raw: object, descriptor: Value, name: str, value: Value | None
-    ) -> None:
+    def _through_descriptor(self, machine: Machine, name: str, value: Value | None) -> None:
+        raw, descriptor = self.cls.find(machine, name)
         if not isinstance(raw, property) or descriptor.source is None:
             self.refuse(machine, f"setting attribute {name!r}")
         part = "fdel" if value is None else "fset"
@@ -181,7 +186,7 @@ class InstanceValue(Value):
         method.call(machine, [self] if value is None else [self, value], {})
 
     def del_attr(self, machine: Machine, name: str) -> None:
-        if not _is_plain(self.cls.live, "__delattr__"):
+        if not self.leaves(machine, "__delattr__"):
             self.refuse(machine, f"deleting attribute {name!r}")
         self.store_attr(machine, name, None)
 
@@ -190,7 +195,7 @@ class InstanceValue(Value):
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         """`type(self).__name__(self, *args)`, realized; None: the class has none that Python code
         wrote."""
-        raw, value = self.cls.find_surely(machine, name)
+        raw, value = self.cls.find(machine, name)
         if isinstance(raw, _C_METHODS) and raw.__objclass__ is not object:
             self.refuse(machine, name)
         if raw is NOTHING or isinstance(raw, _C_METHODS):
@@ -206,7 +211,7 @@ class InstanceValue(Value):
         return result
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        raw, value = self.cls.find_surely(machine, "__call__")
+        raw, value = self.cls.find(machine, "__call__")
         if raw is NOTHING:
             message = f"'{self.cls.live.__name__}' object is not callable"
             raise machine.error(TypeError, message)
@@ -259,7 +264,7 @@ class InstanceValue(Value):
             try:
                 yield self.get_item(machine, machine.constant(index))
             except ObservedError as observed:
-                if observed.error.python_type(machine) in (IndexError, StopIteration):
+                if observed.error.matches(machine, IndexError, StopIteration):
                     return
                 raise
 
@@ -267,7 +272,7 @@ class InstanceValue(Value):
         try:
             return self._required(machine, "__next__")
         except ObservedError as observed:
-            if observed.error.python_type(machine) is StopIteration:
+            if observed.error.matches(machine, StopIteration):
                 return None
             raise
 
@@ -327,11 +332,6 @@ class InstanceValue(Value):
         return f"{self.cls.live.__name__} object"
 
 
-def _is_plain(kind: type, name: str) -> bool:
-    """Whether the class leaves attribute access to C code that does what object's does."""
-    return attribute_of_class(kind, name) in [vars(base).get(name) for base in PLAIN_BASES]
-
-
 def _implemented(result: Value | None) -> Value | None:
     if isinstance(result, ConstantValue) and result.value is NotImplemented:
         return None
@@ -377,10 +377,10 @@ def _wrap_instance(machine: Machine, obj: object, source: Source) -> Value:
 @constructs(is_plain_class)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """`cls(*args, **kwargs)` as type.__call__ does it."""
-    if attribute_of_class(type(cls.live), "__call__") is not type.__call__:
+    if cls.of_metaclass(machine, "__call__") is not type.__call__:
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))
     made = _new(machine, cls, args, kwargs)
-    if not issubclass(made.python_type(machine), cls.live):
+    if cls.live not in made.python_type(machine).__mro__:
         return made
     raw, value = cls.find(machine, "__init__")
     if raw is not object.__init__:
@@ -394,7 +394,10 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
 def _new(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     raw, value = cls.find(machine, "__new__")
     if raw in [vars(base)["__new__"] for base in PLAIN_BASES]:
-        if getattr(cls.live, "__abstractmethods__", None):
+        abstract = vars(cls.live).get("__abstractmethods__")
+        if abstract is not None:
+            keep(machine, cls.live, "__abstractmethods__", abstract)
+        if abstract:
             message = f"Can't instantiate abstract class {cls.live.__name__}"
             raise machine.error(TypeError, message)
         return InstanceValue(cls)

@@ -7,6 +7,7 @@ inlined.
 
 from __future__ import annotations
 
+import collections
 import typing
 from collections.abc import Iterable
 
@@ -16,12 +17,15 @@ from ..breaks import GraphBreak, UnknownCFunction
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .classes import NOTHING, ClassValue, bind, constructs
+from .class_facts import NOTHING, attribute_of_class, is_standard, keep
+from .classes import ClassValue, bind, constructs
 from .instances import OpaqueValue
 from .sequences import TupleValue, wrap_items
 
 __all__ = ["NamedTupleValue", "is_named_tuple"]
 
+_FIELD = type(vars(collections.namedtuple("_Pair", "a b"))["a"])
+_BASES = (tuple, object, typing.Generic)
 # Special names in the classes that `namedtuple` and `typing.NamedTuple` make.
 _USUAL = frozenset(
     "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ "
@@ -30,11 +34,19 @@ _USUAL = frozenset(
 )
 
 
+# Those that tell what such an object does where the traced code uses it as a tuple.
+_PROTOCOLS = (
+    "__getattribute__", "__getattr__", "__getitem__", "__iter__", "__len__", "__bool__",
+    "__contains__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__",
+    "__add__", "__radd__", "__mul__", "__rmul__", "__class__",
+)  # fmt: skip
+
+
 def is_named_tuple(kind: type) -> bool:
     """Whether the class only names the fields of a tuple and leaves all protocols alone."""
     if not issubclass(kind, tuple) or not isinstance(getattr(kind, "_fields", None), tuple):
         return False
-    own = [base for base in kind.__mro__ if base not in (tuple, object, typing.Generic)]
+    own = [base for base in kind.__mro__ if base not in _BASES]
     names = {name for base in own for name in vars(base)}
     return all(name in _USUAL for name in names if name.startswith("__") and name.endswith("__"))
 
@@ -56,9 +68,11 @@ class NamedTupleValue(TupleValue):
         return tuple.__new__(self.cls.live, parts)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        fields = self.cls.live._fields  # type: ignore[attr-defined]
-        if name in fields:
-            item: Value = self.items[fields.index(name)]
+        kind = self.cls.live
+        raw = attribute_of_class(kind, name)
+        if isinstance(raw, _FIELD):
+            keep(machine, kind, name, raw)
+            item: Value = self.items[kind._fields.index(name)]  # type: ignore[attr-defined]
             return item
         if name == "__class__":
             return self.cls
@@ -74,11 +88,17 @@ class NamedTupleValue(TupleValue):
         return self.cls.live.__name__
 
 
+def _keep_protocols(machine: Machine, kind: type) -> None:
+    for name in _PROTOCOLS:
+        assert is_standard(machine, kind, name)
+
+
 @constructs(is_named_tuple)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     raw, value = cls.find(machine, "__new__")
     if raw is tuple.__dict__["__new__"]:
         raise GraphBreak(UnknownCFunction.of(name=cls.live.__name__))
+    _keep_protocols(machine, cls.live)
     function: Value = bind(machine, raw, value, None, cls, "__new__").realize(machine)
     return function.call(machine, [cls, *args], kwargs)
 
@@ -89,6 +109,7 @@ def _wrap_named_tuple(machine: Machine, obj: tuple[object, ...], source: Source)
     machine.guard(TypeIs(source, kind))
     if not is_named_tuple(kind):
         return OpaqueValue(kind, source)
+    _keep_protocols(machine, kind)
     return NamedTupleValue(
         machine.class_of(kind, TypeOf(source)), wrap_items(machine, obj, source), source
     )

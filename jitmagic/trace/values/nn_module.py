@@ -26,14 +26,24 @@ from ..result import Recipe
 from ..tables import Face
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
-from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
+from .class_facts import (
+    NOTHING,
+    attribute_of_class,
+    belongs_to_torch,
+    is_data_descriptor,
+    is_standard,
+    keep,
+    keep_free,
+    keep_order,
+)
+from .classes import ClassValue, bind, constructs
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
 from .operators import unpack
 from .sequences import SliceValue, TupleValue
 from .tensor import TensorValue
-from .trusted import belongs_to_torch, trusted
+from .trusted import trusted
 
 __all__ = ["NNModuleValue"]
 
@@ -61,29 +71,35 @@ class NNModuleValue(InstanceValue):
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        kind = self.cls.live
-        if name == "__class__":
-            return self.cls
-        if name == "__dict__" or _own(kind, "__getattribute__", object):
+        if name == "__dict__" or not self.leaves(machine, "__getattribute__"):
             self.refuse(machine, f"attribute {name!r}")
-        raw = attribute_of_class(kind, name)
-        if isinstance(raw, property):
+        if name == "__class__" and is_standard(machine, self.cls.live, name):
+            return self.cls
+        raw = self.cls.peek(machine, name)
+        if is_data_descriptor(raw):
+            keep_order(machine, raw)
             return self._of_class(machine, name)
         own = self.own(machine, name)
         if own is not None:
             return own
         if raw is not NOTHING:
             return self._of_class(machine, name)
-        if not self._plain_lookup:
+        if not self._leaves_tables(machine):
             return self._missing(machine, name)
-        self._rely_on_class(machine, name)
+        keep(machine, self.cls.live, name, NOTHING)
         raise self.no_attribute(machine, name)
 
-    @property
-    def _plain_lookup(self) -> bool:
+    def _leaves_tables(self, machine: Machine) -> bool:
         """Whether names in the tables are found by torch's own `__getattr__`."""
-        found = attribute_of_class(self.cls.live, "__getattr__")
-        return found is torch.nn.Module.__dict__["__getattr__"]
+        return self._as_torch(machine, "__getattr__")
+
+    def _as_torch(self, machine: Machine, name: str) -> bool:
+        """Whether the class has what nn.Module has under the name; relied on if so."""
+        raw = attribute_of_class(self.cls.live, name)
+        if raw is not attribute_of_class(torch.nn.Module, name):
+            return False
+        keep(machine, self.cls.live, name, raw)
+        return True
 
     def no_attribute(self, machine: Machine, name: str) -> ObservedError:
         message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
@@ -94,14 +110,18 @@ class NNModuleValue(InstanceValue):
         assert self.source is not None
         own = self.use_table(machine)
         table = InstanceDict(self.source)
+        raw = attribute_of_class(self.cls.live, name)
         if name in own:
             if self.shifted and name in _TABLES:
                 self.refuse(machine, f"{name} after a buffer was replaced")
+            keep_free(machine, self.cls.live, name, raw)
             return machine.lazy(own[name], Item(table, name), certain=False)
-        plain = self._plain_lookup  # else the class's own __getattr__ says whether tables are read
+        # Else the class itself has it, or its own __getattr__ says whether tables are read.
+        plain = raw is NOTHING and self._leaves_tables(machine)
         if plain and (found := self.in_tables(machine, name)) is not None:
+            keep(machine, self.cls.live, name, NOTHING)
             return found
-        if plain and attribute_of_class(self.cls.live, name) is NOTHING:
+        if plain:
             self.guard_absent(machine, name, own)
         elif name not in _OWN_CALLS and not name.startswith("__"):
             machine.guard(KeyAbsent(table, name))
@@ -130,12 +150,12 @@ class NNModuleValue(InstanceValue):
     def _of_class(self, machine: Machine, name: str) -> Value:
         """A class attribute: trusted where torch's class has it, guarded where the user's has."""
         kind = self.cls.live
-        base = next(base for base in kind.__mro__ if name in vars(base))
+        base = next((base for base in kind.__mro__ if name in vars(base)), kind)
         if not belongs_to_torch(base.__module__) or name in machine.class_of(kind, None).written:
             raw, value = self.cls.find(machine, name)
             return bind(machine, raw, value, self, self.cls, name)
         raw = vars(base)[name]
-        self._rely_on_class(machine, name)
+        keep(machine, kind, name, raw)
         if isinstance(raw, types.FunctionType):
             return BoundMethodValue(trusted(machine, raw), self)
         if isinstance(raw, property) and raw.fget is not None:
@@ -149,26 +169,13 @@ class NNModuleValue(InstanceValue):
             return machine.constant(tuple(raw))
         return trusted(machine, raw)
 
-    def _rely_on_class(self, machine: Machine, name: str) -> None:
-        """Guard what a class of the user's inherits from torch's, or lacks: it may get its own."""
-        kind = self.cls.live
-        if not belongs_to_torch(kind.__module__):
-            self.cls.rely_on(machine, name, attribute_of_class(kind, name))
-
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        self._rely_on_class(machine, name)
         raw = attribute_of_class(self.cls.live, name)
+        keep(machine, self.cls.live, name, raw)
         if raw is NOTHING or isinstance(raw, types.WrapperDescriptorType):
             return None
         method = self._of_class(machine, name).realize(machine)
         return method.call(machine, list(args), {}).realize(machine)
-
-    def truth(self, machine: Machine) -> bool:
-        for name in ("__bool__", "__len__"):
-            self._rely_on_class(machine, name)
-        if not hasattr(self.cls.live, "__len__") and not hasattr(self.cls.live, "__bool__"):
-            return True
-        return super().truth(machine)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         kind = self.cls.live
@@ -180,7 +187,7 @@ class NNModuleValue(InstanceValue):
     # -- writing ---------------------------------------------------------------------------------
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if _own(self.cls.live, "__setattr__", torch.nn.Module):
+        if not self._as_torch(machine, "__setattr__"):
             super().set_attr(machine, name, value)
             return
         value = value.realize(machine)
@@ -204,6 +211,7 @@ class NNModuleValue(InstanceValue):
             self.refuse(machine, f"such a value for the buffer {name!r}")
         if any(self.attrs.get(table) is not None for table in _TABLES):
             self.refuse(machine, "replacing a buffer of a module whose tables were read")
+        keep(machine, self.cls.live, name, attribute_of_class(self.cls.live, name))
         self.shifted = True
         buffers = self.use_table(machine)["_buffers"]
         machine.tables.use(id(buffers), Face.NAMESPACE, changing=True)
@@ -211,7 +219,8 @@ class NNModuleValue(InstanceValue):
         machine.effects.set_attr(self, name, value)
 
     def del_attr(self, machine: Machine, name: str) -> None:
-        if name not in object.__getattribute__(self.live, "__dict__"):
+        plain = self._as_torch(machine, "__delattr__")
+        if not plain or name not in object.__getattribute__(self.live, "__dict__"):
             self.refuse(machine, f"deleting attribute {name!r}")
         self.store_attr(machine, name, None)
 
@@ -220,17 +229,12 @@ class NNModuleValue(InstanceValue):
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         kind = self.cls.live
         # A GraphModule's own __call__ only adds to the traceback when its forward raises.
-        own_call = kind.__call__ is torch.nn.Module.__call__
-        plain = (
-            (own_call or issubclass(kind, torch.fx.GraphModule))
-            and kind._call_impl is torch.nn.Module._call_impl  # type: ignore[attr-defined]
-        )
-        if not plain:
+        called = issubclass(kind, torch.fx.GraphModule) or self._as_torch(machine, "__call__")
+        if not called or not self._as_torch(machine, "_call_impl"):
             return super().call(machine, args, kwargs)
         if isinstance(self.live, torch.nn.RNNBase):
             why = "recurrent layers keep weak references to flattened weights"
             raise GraphBreak(RefusedTorchCall.of(name=f"torch.nn.{kind.__name__}", why=why))
-        self._rely_on_class(machine, "__call__")
         self._check_hooks(machine)
         return self.get_attr(machine, "forward").realize(machine).call(machine, args, kwargs)
 
@@ -322,11 +326,6 @@ def _table_lookup(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         module.guard_absent(machine, wanted, own)
         raise module.no_attribute(machine, wanted)
     return found
-
-
-def _own(kind: type, name: str, base: type) -> bool:
-    """Whether the class has another `name` than `base`."""
-    return attribute_of_class(kind, name) is not vars(base)[name]
 
 
 def _is_tagged(call: object) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ...guards.guard import DifferentObject
 from ..breaks import GraphBreak, TooManyInstructions
 from .base import Machine, Value
+from .class_facts import keep_bases
 from .constants import ConstantValue
 
 __all__ = [
@@ -50,7 +51,10 @@ def _prefers_reflected(machine: Machine, left: Value, right: Value) -> bool:
     if isinstance(left, ConstantValue) or isinstance(right, ConstantValue):
         return False
     kinds = left.python_type(machine), right.python_type(machine)
-    return kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0])
+    if kinds[0] is kinds[1]:
+        return False
+    keep_bases(machine, kinds[1])
+    return kinds[0] in kinds[1].__mro__
 
 
 def _no_operator(machine: Machine, op: str, left: Value, right: Value) -> str:

@@ -125,12 +125,6 @@ class TensorValue(Value):
     def python_type(self, machine: Machine) -> type:
         return self.kind
 
-    def is_instance(self, machine: Machine, kind: type) -> bool:
-        """Parameter's metaclass also takes marked tensors of other classes: no inputs."""
-        if kind is torch.nn.Parameter:
-            return issubclass(self.kind, kind)
-        return super().is_instance(machine, kind)
-
     def hash_key(self, machine: Machine) -> object:
         machine.keep_apart(self)
         return self  # tensors hash by identity

@@ -21,6 +21,7 @@ from ..result import Constant, Recipe
 from ..wrap import intercepts
 from .base import Builder, Machine, Value
 from .callables import BuiltinValue
+from .class_facts import belongs_to_torch
 from .constants import ATOMS
 from .contexts import context_class
 from .functions import CellValue, FunctionValue
@@ -28,14 +29,9 @@ from .mappings import DictValue
 from .namespaces import GlobalsValue, ModuleValue
 from .torch_function import operators_of, torch_function
 
-__all__ = ["TorchPythonFunction", "belongs_to_torch", "trusted", "trusted_function"]
+__all__ = ["TorchPythonFunction", "trusted", "trusted_function"]
 
 _AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
-
-
-def belongs_to_torch(module: str | None) -> bool:
-    """Whether a module name is torch or below it."""
-    return module == "torch" or (module or "").startswith("torch.")
 
 
 class TorchNamespace(GlobalsValue):

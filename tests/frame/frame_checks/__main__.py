@@ -14,7 +14,7 @@ import traceback
 import types
 from pathlib import Path
 
-MODULES = ("guarding", "dispatching", "hooking")
+MODULES = ("guarding", "classes", "dispatching", "hooking")
 
 
 def load(library: str) -> None:

@@ -357,10 +357,6 @@ def cells_functions_methods_modules_types():
     name = ("TYPE_ATTR", 1, 0, "__hash__")
     assert first(Hostile, name, ("IS", 1, Hostile.__dict__["__hash__"]))
     assert not first(3, name)
-    assert first(Hostile, ("TYPE_ATTR_ABSENT", 0, "nothing"))
-    assert not first(Hostile, ("TYPE_ATTR_ABSENT", 0, "__hash__"))
-    assert not first(Hostile, ("TYPE_ATTR_ABSENT", 0, "__init_subclass__"))  # of a base
-    assert not first(3, ("TYPE_ATTR_ABSENT", 0, "nothing"))
     assert first(functools.partial(len, 1), ("SLOT", 1, 0, "func"), ("IS", 1, len))
     assert first(bool, ("SLOT", 1, 0, "__mro__"), ("ITEM", 2, 1, 1), ("IS", 2, int))
     assert not first(Hostile(), ("SLOT", 1, 0, "__hash__"))  # a function is no slot

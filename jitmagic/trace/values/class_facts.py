@@ -1,0 +1,183 @@
+"""What a trace relies on about classes, guarded where it is read.
+
+Comes in: a class whose identity is guarded, or follows from that of an object of it. Goes out: what
+it has under a name, and what Python answers about its bases, each with a fact in the one guard of
+that class. Classes that nobody changes need none: built-in ones cannot be changed, torch's and a
+few of the standard library's are trusted. Nothing is run but what an ABC asks when Python would ask
+it.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections.abc
+import contextlib
+import enum
+import functools
+import types
+import typing
+
+import torch
+
+from ...guards.guard import ClassFact, ClassFacts, NoneRegistered
+from ..breaks import GraphBreak, UnsupportedOperation
+from .base import Machine, Value
+
+__all__ = [
+    "NOTHING",
+    "attribute_of_class",
+    "belongs_to_torch",
+    "has_flag",
+    "is_data_descriptor",
+    "is_instance",
+    "is_standard",
+    "is_subclass",
+    "keep",
+    "keep_bases",
+    "keep_free",
+    "keep_order",
+    "may_change",
+]
+
+_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_TRUSTED = frozenset(
+    part
+    for module in (abc, collections, collections.abc, contextlib, enum, functools, typing)
+    for part in vars(module).values()
+    if isinstance(part, type)
+)
+
+
+class _Nothing:
+    """No such attribute."""
+
+
+NOTHING = _Nothing()
+
+
+def belongs_to_torch(module: str | None) -> bool:
+    """Whether a module name is torch or below it."""
+    return module == "torch" or (module or "").startswith("torch.")
+
+
+def may_change(kind: type) -> bool:
+    """Whether facts about the class need a guard."""
+    if kind.__flags__ & _IMMUTABLE or kind in _TRUSTED:
+        return False
+    module = vars(kind).get("__module__")  # asked plainly, a metaclass could answer
+    torch_made = isinstance(module, str) and belongs_to_torch(module)
+    return not torch_made or torch.fx.GraphModule in kind.__mro__
+
+
+def attribute_of_class(kind: type, name: str) -> object:
+    """The raw attribute on the MRO, or NOTHING; nothing is run and nothing guarded."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), NOTHING)
+
+
+def is_data_descriptor(raw: object) -> bool:
+    """Whether what a class has goes before what an instance has itself."""
+    if isinstance(raw, Value):
+        return False
+    return any(
+        attribute_of_class(type(raw), name) is not NOTHING for name in ("__set__", "__delete__")
+    )
+
+
+# ------------------------------------------------------------------------------------------- facts
+
+
+def keep_bases(machine: Machine, kind: type) -> None:
+    """Rely on the bases of a class."""
+    if may_change(kind):
+        machine.guard(ClassFacts.about(kind))
+
+
+def keep(machine: Machine, kind: type, name: str, raw: object, start: int = 0) -> None:
+    """Rely on the class having this very object under the name, from position `start` of its MRO
+    on; NOTHING: on its having none."""
+    if not may_change(kind):
+        return
+    fact = ClassFact("is", name, start, raw)
+    if raw is NOTHING:
+        fact = ClassFact("absent", name, start)
+    elif isinstance(raw, types.MemberDescriptorType) and raw.__name__ == name and not start:
+        fact = ClassFact("slot", name)
+    machine.guard(ClassFacts.about(kind, fact))
+
+
+def keep_free(machine: Machine, kind: type, name: str, raw: object) -> None:
+    """Rely on an instance's own attribute going before `raw`, which the class has (or NOTHING)."""
+    if isinstance(raw, Value) or not may_change(kind):
+        return
+    if isinstance(raw, types.MemberDescriptorType):  # a slot: the instance's own place
+        keep(machine, kind, name, raw)
+    elif raw is NOTHING or type(raw).__flags__ & _IMMUTABLE:
+        machine.guard(ClassFacts.about(kind, ClassFact("yields", name)))
+    else:
+        keep(machine, kind, name, raw)
+        keep_order(machine, raw)
+
+
+def keep_order(machine: Machine, raw: object) -> None:
+    """Rely on a descriptor's class saying no other than now whether it is a data descriptor."""
+    for part in ("__set__", "__delete__"):
+        keep(machine, type(raw), part, attribute_of_class(type(raw), part))
+
+
+def is_standard(machine: Machine, kind: type, name: str) -> bool:
+    """Whether what the class has under the name (if anything) comes from a class that nobody
+    changes; relied on if so."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), object)
+    if may_change(owner):
+        return False
+    keep(machine, kind, name, vars(owner).get(name, NOTHING))
+    return True
+
+
+# ------------------------------------------------------------------------ isinstance and issubclass
+
+
+def is_instance(machine: Machine, value: Value, kind: type) -> bool:
+    """`isinstance(value, kind)`."""
+    own = value.python_type(machine)
+    if kind in (own, object):
+        return True
+    if kind is torch.nn.Parameter:  # its metaclass also takes marked tensors, which are no inputs
+        return kind in own.__mro__
+    if not is_standard(machine, own, "__class__"):
+        value.refuse(machine, f"isinstance of {kind.__name__}")
+    return is_subclass(machine, own, kind, "__instancecheck__")
+
+
+def is_subclass(machine: Machine, own: type, kind: type, check: str = "__subclasscheck__") -> bool:
+    """`issubclass(own, kind)`. An ABC remembers whom it took for one of its own, for ever, and whom
+    it did not until a class is registered with some ABC; it is asked as Python would ask it.
+    """
+    metaclass = type(kind)
+    asked = attribute_of_class(metaclass, check)
+    keep(machine, metaclass, check, asked)
+    if asked is vars(type)[check]:
+        keep_bases(machine, own)
+        return kind in own.__mro__
+    if asked is not vars(abc.ABCMeta)[check]:
+        what = f"is{check[2:-7]} of"  # isinstance, issubclass
+        raise GraphBreak(UnsupportedOperation.of(what=what, types=f"class {kind.__name__}"))
+    answer = issubclass(own, kind)
+    if not answer:
+        keep_unregistered(machine)
+    return answer
+
+
+def has_flag(machine: Machine, kind: type, flag: int) -> bool:
+    """A flag of a class that its bases and what ABCs it was registered with tell."""
+    keep_bases(machine, kind)
+    if kind.__flags__ & flag:
+        return True
+    if may_change(kind):
+        keep_unregistered(machine)
+    return False
+
+
+def keep_unregistered(machine: Machine) -> None:
+    """Rely on no class being registered with an ABC."""
+    machine.guard(NoneRegistered(abc.get_cache_token()))
