@@ -11,7 +11,7 @@ original exception) for whatever cannot be expressed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.attribution import call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
+from ..graph.node_meta import tensors_in
 from ..spec import TensorSpec
 from .checked import spelled_out
 from .decompose import TABLE
@@ -150,10 +151,22 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
         _check_cast(node, made)
     if node.target is getattr and args[1] == "data" and isinstance(made, Traced):
         made.origin = Taking(None, args[0]), 0  # not of detach, which shares the version counter
+    elif isinstance(made, Traced):
+        _claim(made, tensors_in((args, kwargs)))
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_lines(tensor, node.meta.get("lines", ()))
     return made
+
+
+def _claim(made: Traced, given: Iterable[torch.Tensor]) -> None:
+    """What torch.zeros and its like give is, to the mode, detached from what the kernel made; to
+    the program it is the tensor that owns the memory.
+    """
+    known = {id(tensor.cell) for tensor in given if isinstance(tensor, Traced)}
+    cell = made.cell
+    if not (cell.input is not None or cell.frozen or made.path or id(cell) in known):
+        cell.base, made.origin = made, None
 
 
 def _failed(node: Node, error: Exception) -> OperationFailed:

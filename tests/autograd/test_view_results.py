@@ -320,6 +320,34 @@ def test_versions_of_results_are_the_writes_of_the_program() -> None:
         assert versions == [one._version for one in (*theirs, other)] == [3, 0, 1, 1, 2]
 
 
+def test_views_of_a_buffer_made_inside() -> None:
+    """It is the base of its views, whatever gives it its history, and counts writes through them."""
+
+    def filled(x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.zeros(2, 2)
+        y[0] = x
+        return y, y[0], y.unbind(0)[1]
+
+    def written(x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.zeros(2, 2)
+        part = y[:1]
+        torch.add(x.detach(), 1, out=part[0])
+        return y, part, y.detach()
+
+    for program in (filled, written):
+        tagged = jitmagic.jit(program)
+        x = torch.ones(2, requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", jitmagic.FallbackWarning)
+            ours, theirs = tagged(x), program(x)
+        assert [one._base is ours[0] for one in ours] == [one._base is theirs[0] for one in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other)
+            assert described(one)[:3] == described(other)[:3]
+            assert one._version == other._version
+        assert counts_of(tagged).breaks == 0
+
+
 def test_what_backward_has_saved_may_not_be_written_through_a_view() -> None:
     def program(x: Tensor) -> tuple[Tensor, ...]:
         y = x.exp()
