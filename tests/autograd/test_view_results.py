@@ -321,7 +321,7 @@ def test_versions_of_results_are_the_writes_of_the_program() -> None:
 
 
 def test_views_of_a_buffer_made_inside() -> None:
-    """It is the base of its views, whatever gives it its history, and counts writes through them."""
+    """It is the base of its views, wherever its history is from, and counts writes through them."""
 
     def filled(x: Tensor) -> tuple[Tensor, ...]:
         y = torch.zeros(2, 2)
