@@ -1,9 +1,10 @@
 // AutogradFunction: a compiled forward and backward as one differentiable call (jitmagic/autograd/shell.py).
 //
 // AutogradFunction(forward, resolve, replay, signature): called with the graph's input tensors, returns the tuple of
-// user outputs. `forward` returns (*results, *saved intermediates); `resolve(missing)` gives the backward for
-// the case that these tangents are not given, asked for at its first use, called with (*saved, *tangents). Each call
-// that needs gradients makes one CompiledBackward (node.h).
+// user outputs. `forward` returns (*results, *saved intermediates), None stands for one that has nothing to give;
+// `resolve(missing)` gives the backward for the case that these tangents are not given, asked for at its first use,
+// called with (*saved, *tangents). Each call that needs gradients makes one CompiledBackward (node.h). Then come the
+// steps outside of the graph (outside.h): views and version counters.
 // A backward that is itself to be differentiated (create_graph) calls `replay` instead, with the inputs, their
 // history and the generators as they were then (jitmagic/autograd/replay.py).
 // The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
@@ -108,8 +109,10 @@ void save(const Signature& s, CompiledBackward& node, PyObject* const* args, PyO
   }
 }
 
-void attach_node(
-    const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made, Before&& before) {
+using BackwardPtr = decltype(make_node<CompiledBackward>());
+
+// The node, as the history of the results that require grad.
+BackwardPtr attach_node(const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made) {
   const Signature& s = *signature;
   auto node = make_node<CompiledBackward>();
   node->signature = signature;
@@ -126,9 +129,14 @@ void attach_node(
     torch::autograd::set_history(result, shared);
     node->tangent_options.push_back(result.options());
   }
+  return node;
+}
+
+// What the node holds of the call: with version counters as they are from now on.
+void fill_node(CompiledBackward& node, PyObject* const* args, PyObject* made, Before&& before) {
   try {
-    save(s, *node, args, made);
-    node->keep(args, std::move(before));
+    save(*node.signature, node, args, made);
+    node.keep(args, std::move(before));
   } catch (python_error& error) {  // a hook of the user's: nothing that running as eager could make good
     GilGuard gil;
     error.restore();
@@ -141,44 +149,41 @@ void attach_node(
   }
 }
 
-at::Tensor strided(const at::Tensor& base, const Output& output) {
-  return base.as_strided(output.view.sizes, output.view.strides, base.storage_offset() + output.view.offset);
-}
+// The tensors of a call by their places.
+class Places {
+ public:
+  Places(const Signature& s, PyObject* const* args, PyObject* made) : s_(s), args_(args), made_(made) {}
 
-// The pairs of real numbers that `output` reads as complex ones.
-at::Tensor pairs(const at::Tensor& base, const Output& output) {
-  at::DimVector sizes(output.view.sizes.begin(), output.view.sizes.end());
-  at::DimVector strides;
-  for (int64_t stride : output.view.strides) strides.push_back(2 * stride);
-  sizes.push_back(2);
-  strides.push_back(1);
-  return base.as_strided(sizes, strides, base.storage_offset() + 2 * output.view.offset);
-}
-
-PyObject* make_view(const Output& output, const at::Tensor& base) {
-  const bool cut = !output.requires_grad && base.requires_grad();
-  const at::Tensor plain = cut ? base.detach() : base;
-  switch (output.numbers) {
-    case Output::kReal: return THPVariable_Wrap(strided(at::view_as_real(plain), output));
-    case Output::kComplex: return THPVariable_Wrap(at::view_as_complex(pairs(plain, output)));
-    case Output::kSame: break;
+  void perform_outside() {
+    for (const Outside& step : s_.outside) perform(step, tensor(step.place), views_);
   }
-  return THPVariable_Wrap(strided(plain, output));
-}
 
-PyObject* assemble(const Signature& s, PyObject* const* args, PyObject* made) {
+  // A new reference.
+  PyObject* object(size_t place) {
+    if (place < s_.inputs) return Py_NewRef(args_[place]);
+    if (place < s_.inputs + s_.results) return Py_NewRef(PyTuple_GET_ITEM(made_, place - s_.inputs));
+    return THPVariable_Wrap(views_[place - s_.inputs - s_.results]);
+  }
+
+ private:
+  const Signature& s_;
+  PyObject* const* args_;
+  PyObject* made_;
+  c10::SmallVector<at::Tensor, 4> views_;
+
+  // A copy: `views_` grows while it is used.
+  at::Tensor tensor(size_t place) const {
+    if (place < s_.inputs) return THPVariable_Unpack(args_[place]);
+    if (place < s_.inputs + s_.results) return result_of(made_, place - s_.inputs);
+    return views_[place - s_.inputs - s_.results];
+  }
+};
+
+PyObject* assemble(const Signature& s, Places& places) {
   THPObjectPtr tuple(PyTuple_New(Py_ssize_t(s.outputs.size())));
   if (!tuple) raise_python_error();
   for (size_t i = 0; i < s.outputs.size(); i++) {
-    const Output& output = s.outputs[i];
-    PyObject* value = nullptr;
-    if (output.kind == Output::kView) {
-      value = make_view(
-          output, output.of_input ? THPVariable_Unpack(args[output.index]) : result_of(made, output.index));
-    } else {
-      value = output.kind == Output::kInput ? args[output.index] : PyTuple_GET_ITEM(made, output.index);
-      Py_INCREF(value);
-    }
+    PyObject* value = places.object(s.outputs[i]);
     if (!value) raise_python_error();
     PyTuple_SET_ITEM(tuple.get(), i, value);
   }
@@ -186,6 +191,7 @@ PyObject* assemble(const Signature& s, PyObject* const* args, PyObject* made) {
 }
 
 THPObjectPtr run_forward(const Signature& s, PyObject* const* args) {
+  if (s.forward == Py_None) return THPObjectPtr(PyTuple_New(0));  // all is done outside
   at::AutoGradMode no_grad(false);
   at::AutoDispatchBelowADInplaceOrView plain;  // results that are views are views for nobody outside
   AutocastOff autocast;
@@ -215,12 +221,11 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   refuse_overlap(s, args);
   Before before = s.tangents.empty() ? Before() : Before(s, args);
   THPObjectPtr made = run_forward(s, args);
-  for (size_t i : s.counted) {
-    const at::Tensor& written = THPVariable_Unpack(args[i]);
-    if (!written.is_inference()) torch::autograd::impl::bump_version(written);
-  }
-  if (!s.tangents.empty()) attach_node(signature, args, made.get(), std::move(before));
-  return assemble(s, args, made.get());
+  const BackwardPtr node = s.tangents.empty() ? BackwardPtr() : attach_node(signature, args, made.get());
+  Places places(s, args, made.get());
+  places.perform_outside();
+  if (node) fill_node(*node, args, made.get(), std::move(before));
+  return assemble(s, places);
   END_HANDLE_TH_ERRORS
 }
 

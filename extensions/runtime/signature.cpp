@@ -49,21 +49,6 @@ Geometry to_geometry(PyObject* tuple, Py_ssize_t first) {
   return made;
 }
 
-// (kind, index) | (kView, base, of_input, requires_grad, sizes, strides, offset, numbers)
-Output to_output(PyObject* tuple) {
-  Output made;
-  made.kind = Output::Kind(integer(item(tuple, 0)));
-  made.index = size_t(integer(item(tuple, 1)));
-  if (made.kind == Output::kView) {
-    made.of_input = truth(item(tuple, 2));
-    made.requires_grad = truth(item(tuple, 3));
-    made.view = to_geometry(tuple, 4);
-    made.view.offset = integer(item(tuple, 6));
-    made.numbers = Output::Numbers(integer(item(tuple, 7)));
-  }
-  return made;
-}
-
 // Whether every place is one of what it is a place in: calls index by them and look no more.
 void check_places(const Signature& s) {
   const auto below = [](const char* field, size_t limit, const std::vector<size_t>& places) {
@@ -75,11 +60,12 @@ void check_places(const Signature& s) {
   below("saved_results", s.results, s.saved_results);
   below("grad_inputs", s.inputs, s.grad_inputs);
   below("mutated", s.inputs, s.mutated);
-  below("counted", s.inputs, s.counted);
-  for (const Output& output : s.outputs) {
-    const bool of_input = output.kind == Output::kInput || (output.kind == Output::kView && output.of_input);
-    below("outputs", of_input ? s.inputs : s.results, {output.index});
+  size_t known = s.inputs + s.results;
+  for (const Outside& step : s.outside) {
+    below("outside", known, {step.place});
+    known += step.filled();
   }
+  below("outputs", s.places, s.outputs);
   for (const Tangent& tangent : s.tangents) below("tangents", s.results, {tangent.result});
   for (const std::vector<size_t>& behind : s.reach) below("reach", s.tangents.size(), behind);
   for (const Spent& part : s.spent) {
@@ -104,8 +90,12 @@ void read_signature(PyObject* dict, Signature& s) {
   s.saved_results = integers<size_t>(entry(dict, "saved_results"));
   s.grad_inputs = integers<size_t>(entry(dict, "grad_inputs"));
   s.mutated = integers<size_t>(entry(dict, "mutated"));
-  s.counted = integers<size_t>(entry(dict, "counted"));
-  for (PyObject* output : items(entry(dict, "outputs"))) s.outputs.push_back(to_output(output));
+  s.places = s.inputs + s.results;
+  for (PyObject* step : items(entry(dict, "outside"))) {
+    s.outside.push_back(read_outside(step));
+    s.places += s.outside.back().filled();
+  }
+  s.outputs = integers<size_t>(entry(dict, "outputs"));
   for (PyObject* tangent : items(entry(dict, "tangents"))) {  // (result, sizes, strides)
     s.tangents.push_back({size_t(integer(item(tangent, 0))), to_geometry(tangent, 1)});
   }

@@ -2,6 +2,7 @@
 // shared by all the autograd nodes that it hangs on results.
 #pragma once
 
+#include "outside.h"
 #include "reading.h"
 
 #include <c10/core/Device.h>
@@ -20,16 +21,6 @@ struct GilGuard {
 
 struct Geometry {
   std::vector<int64_t> sizes, strides;
-  int64_t offset = 0;
-};
-
-struct Output {
-  enum Kind { kResult, kInput, kView } kind = kResult;
-  size_t index = 0;  // of the result or input; of a view: its base
-  bool of_input = false;
-  bool requires_grad = false;
-  Geometry view;
-  enum Numbers { kSame, kReal, kComplex } numbers = kSame;  // what a view reads its base's numbers as
 };
 
 struct Tangent {
@@ -60,8 +51,10 @@ struct Signature {
   PyObject* double_backward = nullptr;
   PyObject* replay = nullptr;  // (inputs, tangents) -> gradients that can be differentiated
   size_t inputs = 0, results = 0, intermediates = 0;
-  std::vector<Output> outputs;
-  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated, counted;
+  std::vector<Outside> outside;
+  size_t places = 0;            // of the inputs, the results and what `outside` makes, in this order
+  std::vector<size_t> outputs;  // their places
+  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
   std::vector<Tangent> tangents;
   std::vector<std::vector<size_t>> reach;
   std::vector<Spent> spent;

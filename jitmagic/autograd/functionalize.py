@@ -1,11 +1,8 @@
-"""Functionalisation: tensors that record what is done to them, with mutation and views taken out.
+"""Functionalisation: what is done to traced tensors is recorded, with mutation and views taken out.
 
-`Traced` is a tensor without data that reports the real device; `Functionalizer` is the dispatch
-mode that sees every ATen call below C++ autograd and records it. Memory is modelled by `Cell`s: a
-cell holds the current functional value of one storage, a Traced is a path of view steps into a
-cell. Reading a view replays its path on the current value; writing to one makes a new value of the
-whole cell. So the graph is functional whatever the program does, and at the end a cell of an input
-that was written to tells which inputs were mutated. Raises CompileFailed for what cannot be
+`Functionalizer` is the dispatch mode that sees every ATen call below C++ autograd and records it on
+`Traced` tensors. The graph is functional whatever the program does, and at the end a cell of an
+input that was written to tells which inputs were mutated. Raises CompileFailed for what cannot be
 modelled; the frame then runs as eager.
 """
 
@@ -18,116 +15,18 @@ from typing import Any
 import torch
 
 from ..errors import CompileFailed
-from ..graph.dispatch_mode import DispatchMode, dataless
+from ..graph.dispatch_mode import DispatchMode
 from ..spec import TensorSpec
 from .decompose import TABLE
 from .line_marks import marked_lines
 from .mutate import MUTATORS, functional_twin, twin_without_out
 from .recorder import Recorder, Sym
+from .traced import Cell, Taking, Traced
 from .views import ViewStep, split_steps
 
-__all__ = ["Cell", "Functionalizer", "Traced"]
+__all__ = ["Functionalizer"]
 
 aten = torch.ops.aten
-
-
-class Cell:
-    """One storage: its current value, how often it was written, and the tensor that owns it."""
-
-    __slots__ = ("base", "counter", "frozen", "input", "value", "version")
-
-    def __init__(self, value: Sym, input: int | None = None, frozen: str = "") -> None:
-        self.value = value
-        self.version = 0
-        self.counter = 0  # autograd's version counter: writes that an operation's schema hides lack
-        self.input = input
-        self.frozen = frozen  # why it must not be written to
-        self.base: Traced | None = None
-
-
-class Traced(torch.Tensor):
-    """A tensor being traced. C++ autograd treats it as any tensor of that device."""
-
-    cell: Cell
-    path: tuple[ViewStep, ...]
-    _sym: Sym
-    _version_read: int
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @staticmethod
-    def make(
-        sym: Sym,
-        cell: Cell,
-        path: tuple[ViewStep, ...],
-        requires_grad: bool,
-        place: torch.Tensor | None = None,
-    ) -> Traced:
-        """`place`: how the tensor lies in its storage, where its value is laid out otherwise."""
-        meta = sym.meta if place is None else place
-        offset = int(meta.storage_offset()) if path else 0
-        made = dataless(Traced, meta, sym.device, offset, requires_grad)
-        made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
-        return made
-
-    @property
-    def sym(self) -> Sym:
-        """The current value, read through the views."""
-        if self._version_read != self.cell.version:
-            self._sym = self._replay()[-1]
-            self._version_read = self.cell.version
-        return self._sym
-
-    def place(self) -> torch.Tensor | None:
-        """How this tensor lies in its storage, if its value does not tell: what was written to an
-        input with gaps between its elements is a dense value, its memory has the gaps still.
-        """
-        if self.stride() == self.sym.meta.stride() or not self.numel():
-            return None
-        shape, stride, offset = tuple(self.shape), self.stride(), int(self.storage_offset())
-        last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-        memory = torch.empty(last + 1, dtype=self.dtype, device="meta")
-        return memory.as_strided(shape, stride, offset)
-
-    def _replay(self) -> list[Sym]:
-        values = [self.cell.value]
-        for step in self.path:
-            values.append(step.apply(values[-1]))
-        return values
-
-    def write(self, new: Sym, counted: bool = True) -> None:
-        """Make `new` the value, in every tensor of this storage."""
-        cell = self.cell
-        if cell.frozen:
-            raise CompileFailed(cell.frozen)
-        bases = self._replay()
-        value = self._conform(new)
-        cell.version += 1
-        cell.counter += counted
-        self._sym, self._version_read = value, cell.version
-        for step, base in zip(reversed(self.path), reversed(bases[:-1]), strict=True):
-            value = step.write_back(base, value)
-            if value.meta.stride() != base.meta.stride():
-                value = value.recorder.restride(value, base.meta.stride())
-        cell.value = value
-
-    def _conform(self, new: Sym) -> Sym:
-        """Cast, broadcast and lay out as this tensor is: what writing into its memory does."""
-        new = new.to(self.dtype)
-        shape = tuple(self.shape)
-        if new.shape != shape:
-            new = new.expand(*shape).one(aten.clone.default, memory_format=torch.contiguous_format)
-        return new.recorder.restride(new, self._sym.meta.stride())
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        raise CompileFailed(f"{func} met a traced tensor outside of the trace")
 
 
 class Functionalizer(DispatchMode):
@@ -231,7 +130,8 @@ def _plain(
 def _same(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """detach, alias: another tensor for the same memory."""
     source = mode.traced(args[0])
-    return Traced.make(source.sym, source.cell, source.path, False, source.place())
+    origin = Taking(func, source), 0
+    return Traced.make(source.sym, source.cell, source.path, False, source.place(), origin)
 
 
 def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -239,16 +139,19 @@ def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mappin
     rest = _positional(func, args, kwargs)
     steps = split_steps(func, tuple(source.shape), rest)
     if steps is not None:
-        return [_through(source, step) for step in steps]
-    return _through(source, ViewStep(func, rest))
+        taking = Taking(func, source, rest, len(steps))
+        return [_through(taking, step, index) for index, step in enumerate(steps)]
+    return _through(Taking(func, source, rest), ViewStep(func, rest))
 
 
-def _through(source: Traced, step: ViewStep) -> Traced:
+def _through(taking: Taking, step: ViewStep, index: int = 0) -> Traced:
+    source = taking.source
     place = source.place()
     if place is not None:
         place = step.op(place, *step.args)
     sym = step.apply(source.sym)
-    return Traced.make(sym, source.cell, (*source.path, step), False, place)
+    path = (*source.path, step)
+    return Traced.make(sym, source.cell, path, False, place, (taking, index))
 
 
 def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -265,7 +168,8 @@ def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 def _reshape_alias(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    return _through(mode.traced(args[0]), ViewStep(aten.view.default, (args[1],)))
+    taking = Taking(func, mode.traced(args[0]), args[1:])
+    return _through(taking, ViewStep(aten.view.default, (args[1],)))
 
 
 def _unsafe_view(
@@ -312,6 +216,7 @@ def _relabel(
     target._sym = step.apply(target.sym)
     target.path = (*target.path, step)
     target._version_read = target.cell.version
+    target.label += 1
     with torch._C._DisableTorchDispatch():
         func(*args, **kwargs)  # the sizes that C++ sees
     return target

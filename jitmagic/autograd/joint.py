@@ -11,7 +11,7 @@ original exception) for whatever cannot be expressed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,14 +23,17 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.attribution import call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
+from ..graph.node_meta import tensors_in
 from ..spec import TensorSpec
 from .checked import spelled_out
 from .decompose import TABLE
-from .functionalize import Functionalizer, Traced
+from .functionalize import Functionalizer
 from .line_marks import mark_lines
 from .nodes import alias_root, erase_dead, module_of
+from .outputs import Outputs
 from .recorder import Recorder, Sym, contiguous_strides
-from .result import FromInput, Joint, Output, Result, ViewOf
+from .result import Joint
+from .traced import Taking, Traced
 from .views import may_overlap
 
 __all__ = ["trace_joint"]
@@ -58,12 +61,10 @@ def trace_joint(
         with saved_tensors_hooks(_keep, _fetch):
             outputs = _run(gm, mode, traced)
         _check_inputs(traced, inputs)
-        results = _Results(traced)
-        results.announce(outputs)
         with mode:  # the history of a view whose base was written since is made when asked for
-            shapes = tuple(results.output(mode, value) for value in outputs)
-        gradients = _differentiate(gm, mode, traced, results.tensors)
-    return _finish(recorder, traced, inputs, shapes, results, gradients)
+            made = Outputs.of(traced, outputs)
+        gradients = _differentiate(gm, mode, traced, made.results)
+    return _finish(recorder, traced, inputs, made, gradients)
 
 
 @contextmanager
@@ -148,10 +149,24 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
         raise _failed(node, error) from error
     if read_autocast() != OFF:
         _check_cast(node, made)
+    if node.target is getattr and args[1] == "data" and isinstance(made, Traced):
+        made.origin = Taking(None, args[0]), 0  # not of detach, which shares the version counter
+    elif isinstance(made, Traced):
+        _claim(made, tensors_in((args, kwargs)))
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
-        if isinstance(tensor, Traced) and tensor.requires_grad:
+        if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_lines(tensor, node.meta.get("lines", ()))
     return made
+
+
+def _claim(made: Traced, given: Iterable[torch.Tensor]) -> None:
+    """What torch.zeros and its like give is, to the mode, detached from what the kernel made; to
+    the program it is the tensor that owns the memory.
+    """
+    known = {id(tensor.cell) for tensor in given if isinstance(tensor, Traced)}
+    cell = made.cell
+    if not (cell.input is not None or cell.frozen or made.path or id(cell) in known):
+        cell.base, made.origin = made, None
 
 
 def _failed(node: Node, error: Exception) -> OperationFailed:
@@ -184,77 +199,6 @@ def _check_inputs(traced: Sequence[Traced], specs: Sequence[TensorSpec]) -> None
                 if tensor.requires_grad
                 else "requires_grad of an input was changed"
             )
-
-
-# -- outputs ---------------------------------------------------------------------------------------
-
-
-class _Results:
-    """Sorts output tensors into results, inputs and views; `tensors` are the results in order."""
-
-    def __init__(self, inputs: Sequence[Traced]) -> None:
-        self.inputs = inputs
-        self.tensors: list[Traced] = []
-        self._shared: set[int] = set()
-
-    def announce(self, values: Sequence[Any]) -> None:
-        """Learn which cells are seen through more than one tensor."""
-        seen: dict[int, Traced] = {}
-        for value in values:
-            if isinstance(value, Traced) and seen.setdefault(id(value.cell), value) is not value:
-                self._shared.add(id(value.cell))
-
-    def output(self, mode: Functionalizer, value: Any) -> Output:
-        if not isinstance(value, Traced):
-            raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
-        cell = value.cell
-        if cell.frozen:
-            raise CompileFailed("the graph returns a tensor constant or a view of one")
-        if cell.input is not None:
-            base = self.inputs[cell.input]
-            return FromInput(cell.input) if value is base else _view(value, base, True, cell.input)
-        if id(cell) not in self._shared:
-            return self._result(value)
-        assert cell.base is not None
-        made = self._result(cell.base)
-        return made if value is cell.base else _view(value, cell.base, False, made.index)
-
-    def _result(self, value: Traced) -> Result:
-        if value.requires_grad and value.is_leaf:
-            raise CompileFailed("a leaf that requires grad is made inside the graph and returned")
-        for index, known in enumerate(self.tensors):
-            if known is value:
-                return Result(index, value.requires_grad)
-        self.tensors.append(value)
-        return Result(len(self.tensors) - 1, value.requires_grad)
-
-
-def _view(value: Traced, base: Traced, of_input: bool, index: int) -> ViewOf:
-    numbers = ""
-    if value.dtype is not base.dtype:
-        if not _are_parts(value.dtype, base.dtype) and not _are_parts(base.dtype, value.dtype):
-            raise CompileFailed("an output shares memory with another tensor under another dtype")
-        numbers = "complex" if value.dtype.is_complex else "real"
-    if value.requires_grad and value._base is not base:
-        raise CompileFailed("outputs share memory but not their autograd history")
-    if value.requires_grad and may_overlap(base.shape, base.stride()):
-        # as_strided shares a gradient out among the elements in one place, other views do not
-        raise CompileFailed("the graph returns a view of an overlapping tensor that requires grad")
-    spec = TensorSpec(
-        tuple(value.shape),
-        value.stride(),
-        value.dtype,
-        value.device,
-        value.requires_grad,
-        is_leaf=not value.requires_grad,
-        storage_offset=int(value.storage_offset()),
-    )
-    return ViewOf(of_input, index, spec, numbers)
-
-
-def _are_parts(real: torch.dtype, whole: torch.dtype) -> bool:
-    """Whether pairs of `real` are numbers of `whole`."""
-    return whole.is_complex and real is whole.to_real()
 
 
 # -- backward --------------------------------------------------------------------------------------
@@ -375,12 +319,11 @@ def _finish(
     recorder: Recorder,
     inputs: Sequence[Traced],
     specs: Sequence[TensorSpec],
-    outputs: tuple[Output, ...],
-    results: _Results,
+    outputs: Outputs,
     gradients: _Gradients,
 ) -> Joint:
     recorder.lines = ()
-    values = _own_memory([tensor.sym for tensor in results.tensors])
+    values = _own_memory([tensor.sym for tensor in outputs.results])
     mutated = []
     for i, tensor in enumerate(inputs):
         if tensor.cell.value.node.op != "placeholder":
@@ -396,16 +339,16 @@ def _finish(
     return Joint(
         module_of(recorder.graph, recorder.constants, "Joint"),
         tuple(specs),
-        outputs,
+        outputs.kinds,
         tuple(
             replace(sym.spec, requires_grad=tensor.requires_grad, is_leaf=not tensor.requires_grad)
-            for sym, tensor in zip(values, results.tensors, strict=True)
+            for sym, tensor in zip(values, outputs.results, strict=True)
         ),
         tuple(mutated),
         gradients.tangents,
         gradients.inputs,
         gradients.reach,
-        tuple(i for i in mutated if inputs[i]._version),
+        outputs.outside,
     )
 
 

@@ -63,7 +63,7 @@ def partition(joint: Joint) -> Partition:
             (),
             (),
             joint.mutated_inputs,
-            counted_inputs=joint.counted_inputs,
+            outside=joint.outside,
         )
     parts = _Parts.of(joint)
     saved, recomputed = _choose(parts)
@@ -238,7 +238,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         joint.mutated_inputs,
         tuple(node.name for node in parts.needed if node in recomputed and _is_work(node, used)),
         reach=joint.reach,
-        counted_inputs=joint.counted_inputs,
+        outside=joint.outside,
     )
 
 

@@ -216,8 +216,8 @@ def _results(partition: Partition) -> list[tuple[_Place | None, TensorSpec]]:
     flat: Any = next(n for n in reversed(partition.forward.graph.nodes) if n.op == "output").args[0]
     places: dict[int, _Place] = {}
     for index, output in enumerate(partition.outputs):
-        if isinstance(output, ViewOf) and not output.base_is_input and output.spec.requires_grad:
-            places.setdefault(output.base, _Place(index, True))
+        if isinstance(output, ViewOf) and output.result is not None:
+            places.setdefault(output.result, _Place(index, True))
     for index, output in enumerate(partition.outputs):
         if isinstance(output, Result):
             places[output.index] = _Place(index, False)

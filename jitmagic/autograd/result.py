@@ -22,7 +22,18 @@ import torch
 
 from ..spec import TensorSpec
 
-__all__ = ["FromInput", "Joint", "Output", "Partition", "Result", "ViewOf", "output_specs"]
+__all__ = [
+    "FromInput",
+    "Joint",
+    "Output",
+    "Outside",
+    "Partition",
+    "Result",
+    "ViewCall",
+    "ViewOf",
+    "Writes",
+    "output_specs",
+]
 
 
 class Output:
@@ -48,13 +59,42 @@ class FromInput(Output):
 
 @dataclass(frozen=True, slots=True)
 class ViewOf(Output):
-    """as_strided over an input (base_is_input) or over a result, made outside so that autograd sees
-    it. `numbers`: the base's are read as "real" pairs or as "complex" numbers; "": as they are."""
+    """A tensor for memory that an input or a result has, at a place that a `ViewCall` fills.
+    `result`: the one that it is a differentiable view of, if it is one of a result.
+    """
 
-    base_is_input: bool
-    base: int
+    place: int
     spec: TensorSpec
-    numbers: str = ""
+    result: int | None = None
+
+
+class Outside:
+    """What is done on the real tensors when the graph has run, so that autograd sees what it sees
+    in eager. Tensors have places: the inputs', then the results', then those that calls fill.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ViewCall(Outside):
+    """Eager's own call: an ATen overload, `.data` where that is None, of the tensor at `source`;
+    its results have the next `outputs` places. `grad` is the grad mode it is made in.
+    """
+
+    op: Any
+    source: int
+    args: tuple[Any, ...] = ()
+    grad: bool = True
+    outputs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Writes(Outside):
+    """The version counter of the tensor at `place` goes up by as many writes."""
+
+    place: int
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +110,7 @@ class Joint:
     grad_inputs: tuple[int, ...]  # which inputs receive a gradient, in order; () = forward only
     # per gradient: positions of the tangents whose results have this input in their history
     reach: tuple[tuple[int, ...], ...] = ()
-    # mutated inputs whose version counters eager raises: writes through `.data` do not
-    counted_inputs: tuple[int, ...] = ()
+    outside: tuple[Outside, ...] = ()  # in the program's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +129,7 @@ class Partition:
     mutated_inputs: tuple[int, ...]
     recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
-    counted_inputs: tuple[int, ...] = ()  # as Joint's
+    outside: tuple[Outside, ...] = ()  # as Joint's
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 

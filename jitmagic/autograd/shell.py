@@ -4,9 +4,10 @@ In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and wha
 executable ((*saved, *tangents) -> gradients) of a backward graph. Out: a callable (*inputs) ->
 tuple of the user's outputs. Nothing to add: the forward itself comes back, except under autocast,
 which has been applied in the trace and is off while the forward runs. Otherwise a native
-`AutogradFunction` (extensions/runtime/autograd.cpp) makes views, bumps version counters and, where
-something needs grad, hangs one autograd Node on the results. The backward is made at the first
-backward, once for each set of results that get no gradient, whatever the thread.
+`AutogradFunction` (extensions/runtime/autograd.cpp) hangs one autograd Node on the results where
+something needs grad, and does what is to be done outside of the graph: views, version counters. The
+backward is made at the first backward, once for each set of results that get no gradient, whatever
+the thread.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
 from .partial import backward_without, spent_parts, tangent_nodes
 from .replay import Replay, drawn_from, replay_inputs
-from .result import FromInput, Output, Partition, Result, ViewOf
+from .result import FromInput, Output, Outside, Partition, Result, ViewCall, ViewOf, Writes
 
 __all__ = ["Once", "interpreted", "make_callable"]
 
 Executable = Callable[..., Any]
-_RESULT, _INPUT, _VIEW = 0, 1, 2  # enum Output::Kind
-_NUMBERS = {"": 0, "real": 1, "complex": 2}  # enum Output::Numbers
+_CALL, _DATA, _WRITES = 0, 1, 2  # enum Outside::Kind
 
 
 def make_callable(
@@ -45,7 +45,7 @@ def make_callable(
     if _is_plain(partition) and not casting:  # else the call would cast what the graph did not
         return forward
     made: Executable = runtime_module().AutogradFunction(
-        forward,
+        forward if _computes(partition) else None,
         backward if isinstance(backward, Once) else Once(backward or interpreted, partition),
         Replay(source, partition, tell),
         _signature(partition),
@@ -57,10 +57,14 @@ def make_callable(
 
 def _is_plain(partition: Partition) -> bool:
     """The executable's results are the user's outputs as they are."""
-    if partition.mutated_inputs or partition.tangents:
+    if partition.mutated_inputs or partition.tangents or partition.outside:
         return False
     plain = tuple(Result(i, False) for i in range(partition.results))
     return partition.outputs == plain
+
+
+def _computes(partition: Partition) -> bool:
+    return any(node.op == "call_function" for node in partition.forward.graph.nodes)
 
 
 class Once:
@@ -101,8 +105,8 @@ def _signature(partition: Partition) -> dict[str, Any]:
         "saved_results": partition.saved_results,
         "grad_inputs": partition.grad_inputs,
         "mutated": partition.mutated_inputs,
-        "counted": partition.counted_inputs,
-        "outputs": tuple(_output(output) for output in partition.outputs),
+        "outside": tuple(_outside(step) for step in partition.outside),
+        "outputs": tuple(_place(output, inputs) for output in partition.outputs),
         "tangents": tuple(
             (index, spec.shape, spec.stride)
             for index, spec in zip(partition.tangents, layouts, strict=True)
@@ -139,23 +143,25 @@ def _stand_ins(
         )
 
 
-def _output(output: Output) -> tuple[Any, ...]:
+def _outside(step: Outside) -> tuple[Any, ...]:
+    match step:
+        case Writes(place, times):
+            return _WRITES, place, times
+        case ViewCall(None, source):
+            return _DATA, source
+        case ViewCall(op, source, args, grad, outputs):
+            schema = op._schema
+            given = tuple(tuple(a) if isinstance(a, list) else a for a in args)
+            return _CALL, source, schema.name, schema.overload_name, given, int(grad), outputs
+    raise TypeError(f"nothing to be done outside of a graph: {step!r}")
+
+
+def _place(output: Output, inputs: int) -> int:
     match output:
         case Result(index):
-            return _RESULT, index
-        case FromInput(index):
-            return _INPUT, index
-        case ViewOf(of_input, base, spec, numbers):
-            return (
-                _VIEW,
-                base,
-                int(of_input),
-                int(spec.requires_grad),
-                spec.shape,
-                spec.stride,
-                spec.storage_offset,
-                _NUMBERS[numbers],
-            )
+            return inputs + index
+        case FromInput(index) | ViewOf(index):
+            return index
     raise TypeError(f"not an output: {output!r}")
 
 

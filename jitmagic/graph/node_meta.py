@@ -23,7 +23,7 @@ import torch
 from torch.fx import Node
 
 from ..errors import UserLine
-from ..spec import TensorSpec, spec_of
+from ..spec import TensorSpec
 
 __all__ = [
     "changes_mode",
@@ -75,20 +75,26 @@ def is_effectful(node: Node) -> bool:
 def spec_on(value: Any, device: torch.device) -> Any:
     """The spec of a meta tensor that really lives on `device`; structures are mapped."""
     if isinstance(value, torch.Tensor):
-        spec = spec_of(value)
         return TensorSpec(
-            spec.shape,
-            spec.stride,
-            spec.dtype,
+            tuple(value.shape),
+            value.stride(),
+            value.dtype,
             device,
-            spec.requires_grad,
-            spec.is_leaf,
-            torch.Tensor,
-            spec.storage_offset,
+            value.requires_grad,
+            _is_leaf(value),
+            storage_offset=int(value.storage_offset()),
         )
     if isinstance(value, tuple | list):
         return tuple(spec_on(item, device) for item in value)
     return None
+
+
+def _is_leaf(value: torch.Tensor) -> bool:
+    """A view taken under no_grad of what was written to since has a history nobody may ask for."""
+    try:
+        return value.is_leaf
+    except RuntimeError:
+        return False
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -40,6 +40,8 @@ _TEXT = "it shows tensor data"
 _CALLS = "it calls back into Python for every element"
 _CHECKS = "it raises errors that depend on tensor data"
 _OBJECT = "it makes another kind of object of the tensor"
+_SHARED = "its results share memory and are no views of each other"
+_UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(
@@ -70,6 +72,7 @@ REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(
         ("names", "rename", "rename_", "align_to", "align_as", "refine_names", "has_names"), _NAMES
     ),
+    **dict.fromkeys(_UNSAFE, _SHARED),
     "inverse": _CHECKS,
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
     **dict.fromkeys(("apply_", "map_", "map2_"), _CALLS),
@@ -134,6 +137,7 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         _CHECKS,
     ),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _GRAD_MODE),
+    **dict.fromkeys(_UNSAFE, _SHARED),
     **dict.fromkeys(("is_distributed", "typename", "is_storage"), _READS),
     **dict.fromkeys(
         "quantize_per_tensor quantize_per_channel sparse_coo_tensor sparse_csr_tensor "

@@ -180,8 +180,8 @@ class TensorValue(Value):
 
     def _transposed(self, machine: Machine, name: str) -> Value:
         dims = self.meta.dim()
-        if dims == 2:
-            return record(machine, "adjoint" if name == "H" else "t", [self])
+        if name == "H" and dims == 2:
+            return record(machine, "adjoint", [self])
         if name == "H":
             self.refuse(machine, "`.H` of a tensor that is no matrix")
         return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])

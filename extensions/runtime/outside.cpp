@@ -1,0 +1,78 @@
+// Outside: reading such a step, and performing it.
+
+#include "outside.h"
+
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+namespace jitmagic {
+
+namespace {
+
+// What view operations take beside tensors: numbers, lists of them, dtypes.
+c10::IValue argument(PyObject* object) {
+  if (object == Py_None) return {};
+  if (PyBool_Check(object)) return object == Py_True;
+  if (PyTuple_Check(object)) return integers(object);
+  if (THPDtype_Check(object)) return int64_t(reinterpret_cast<THPDtype*>(object)->scalar_type);
+  return integer(object);
+}
+
+void read_call(PyObject* tuple, Outside& step) {
+  const c10::OperatorName name(text(item(tuple, 2)), text(item(tuple, 3)));
+  step.op = c10::Dispatcher::singleton().findOp(name);
+  check(PyExc_ValueError, step.op.has_value(), "malformed signature: outside");
+  for (PyObject* given : items(item(tuple, 4))) step.arguments.push_back(argument(given));
+  const auto& expected = step.op->schema().arguments();
+  check(PyExc_ValueError, step.arguments.size() < expected.size(), "malformed signature: outside");
+  for (size_t i = step.arguments.size() + 1; i < expected.size(); i++) {
+    step.arguments.push_back(expected[i].default_value().value_or(c10::IValue()));
+  }
+  step.grad = truth(item(tuple, 5));
+  step.count = size_t(integer(item(tuple, 6)));
+}
+
+void call(const Outside& step, const at::Tensor& tensor, c10::SmallVectorImpl<at::Tensor>& made) {
+  torch::jit::Stack stack;
+  stack.reserve(1 + step.arguments.size());
+  stack.emplace_back(tensor);
+  stack.insert(stack.end(), step.arguments.begin(), step.arguments.end());
+  const at::AutoGradMode mode(step.grad);
+  step.op->callBoxed(stack);
+  const size_t before = made.size();
+  if (stack[0].isTensor()) {
+    made.push_back(std::move(stack[0]).toTensor());
+  } else {
+    for (at::Tensor& part : stack[0].toTensorVector()) made.push_back(std::move(part));
+  }
+  check(PyExc_RuntimeError, made.size() - before == step.count, "jitmagic: a view call gave other results");
+}
+
+}  // namespace
+
+// (kCall, place, name, overload, arguments, grad mode, results) | (kData, place) | (kWrites, place, times)
+Outside read_outside(PyObject* tuple) {
+  Outside step;
+  step.kind = Outside::Kind(integer(item(tuple, 0)));
+  step.place = size_t(integer(item(tuple, 1)));
+  if (step.kind == Outside::kCall) read_call(tuple, step);
+  if (step.kind == Outside::kWrites) step.count = size_t(integer(item(tuple, 2)));
+  return step;
+}
+
+void perform(const Outside& step, const at::Tensor& tensor, c10::SmallVectorImpl<at::Tensor>& made) {
+  switch (step.kind) {
+    case Outside::kCall: call(step, tensor, made); break;
+    case Outside::kData: made.push_back(tensor.variable_data()); break;
+    case Outside::kWrites:
+      if (tensor.is_inference()) break;  // these have no counter
+      for (size_t i = 0; i < step.count; i++) torch::autograd::impl::bump_version(tensor);
+      break;
+  }
+}
+
+}  // namespace jitmagic

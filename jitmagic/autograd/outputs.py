@@ -1,0 +1,186 @@
+"""How the outputs of a traced graph are made: by the graph, or outside of it by eager's own calls.
+
+Comes in: the traced inputs and outputs. Goes out: `Outputs`: the tensors that the graph has to give
+and, for each output that shares memory with an input or with another output, the view operations of
+the program that lead there. They run on the real tensors, in the grad mode that they were traced in
+and with version counters as they were, so that autograd knows of the views all that it knows in
+eager. Raises CompileFailed where they cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import CompileFailed
+from ..spec import TensorSpec
+from .result import FromInput, Output, Outside, Result, ViewCall, ViewOf, Writes
+from .traced import Taking, Traced
+
+__all__ = ["Outputs"]
+
+aten = torch.ops.aten
+_Meta = torch._C._autograd.CreationMeta
+_creation_meta = torch._C._autograd._get_creation_meta
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """`results`: what the graph gives. `kinds`: each output of the program."""
+
+    results: list[Traced]
+    kinds: tuple[Output, ...]
+    outside: tuple[Outside, ...]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Traced], values: Sequence[Any]) -> Outputs:
+        for value in values:
+            if not isinstance(value, Traced):
+                raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
+            if value.cell.frozen:
+                raise CompileFailed("the graph returns a tensor constant or a view of one")
+        bases = _bases(inputs, values)
+        owned = (base for base in bases if base.cell.input is None)
+        results = list({id(base): base for base in owned}.values())
+        for result in results:
+            if result.requires_grad and result.is_leaf:
+                raise CompileFailed(
+                    "a leaf that requires grad is made inside the graph and returned"
+                )
+        outside = _Outside(inputs, results)
+        pairs = zip(values, bases, strict=True)
+        outside.take([value for value, base in pairs if value is not base])
+        kinds = [_kind(*pair, results, outside) for pair in zip(values, bases, strict=True)]
+        return cls(results, tuple(kinds), outside.steps())
+
+
+def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
+    """For each value the input or result that it is, or whose memory it shares."""
+    seen: dict[int, Traced] = {}
+    shared = {
+        id(value.cell)
+        for value in values
+        if seen.setdefault(id(value.cell), value) is not value or _refuses_writes(value)
+    }
+    bases = []
+    for value in values:
+        cell = value.cell
+        owner = cell.base if cell.input is None else inputs[cell.input]
+        assert owner is not None
+        bases.append(owner if cell.input is not None or id(cell) in shared else value)
+    return bases
+
+
+def _refuses_writes(value: Traced) -> bool:
+    """Whether eager raises when the view is written to. Another view of a temporary that nobody
+    else has is as good as a tensor of its own, and making it outside has its price at each call.
+    """
+    if not value._is_view():
+        return False
+    meta = _creation_meta(value)
+    if meta == _Meta.MULTI_OUTPUT_NODE:
+        return True
+    return value.requires_grad and meta != _Meta.DEFAULT
+
+
+def _kind(value: Traced, base: Traced, results: Sequence[Traced], outside: _Outside) -> Output:
+    number = base.cell.input
+    if value is not base:
+        if value.requires_grad and value._base is not base:
+            raise CompileFailed("outputs share memory but not their autograd history")
+        known = number is None and value._base is base
+        return ViewOf(outside.place(value), _spec(value), _index(results, base) if known else None)
+    if number is not None:
+        return FromInput(number)
+    return Result(_index(results, value), value.requires_grad)
+
+
+def _index(results: Sequence[Traced], value: Traced) -> int:
+    return next(n for n, result in enumerate(results) if result is value)
+
+
+def _spec(value: Traced) -> TensorSpec:
+    return TensorSpec(
+        tuple(value.shape),
+        value.stride(),
+        value.dtype,
+        value.device,
+        value.requires_grad,
+        is_leaf=not value.requires_grad,
+        storage_offset=int(value.storage_offset()),
+    )
+
+
+class _Outside:
+    """The steps outside of the graph, in the program's order."""
+
+    def __init__(self, inputs: Sequence[Traced], results: Sequence[Traced]) -> None:
+        self._places = {id(tensor): n for n, tensor in enumerate((*inputs, *results))}
+        # By place: tensors with a version counter of their own, and how far it has been told.
+        self._counters = {n: (tensor, 0) for n, tensor in enumerate((*inputs, *results))}
+        self._taken: dict[tuple[int, int], int] = {}  # taking, index -> place
+        self._free = len(self._places)
+        self._steps: list[Outside] = []
+
+    def take(self, values: Sequence[Traced]) -> None:
+        """Make places for values that are none of the inputs and results."""
+        needed = {taking.number: taking for value in values for taking in self._way(value)}
+        for _, taking in sorted(needed.items()):
+            self._take(taking)
+        for value in values:
+            self._counter(value)
+
+    def place(self, tensor: Traced) -> int:
+        if id(tensor) in self._places:
+            return self._places[id(tensor)]
+        assert tensor.origin is not None
+        taking, index = tensor.origin
+        return self._taken[taking.number, index]
+
+    def steps(self) -> tuple[Outside, ...]:
+        """All of them, version counters as they are in the end."""
+        for place, (tensor, _) in self._counters.items():
+            self._count(place, tensor._version)
+        return tuple(self._steps)
+
+    def _way(self, value: Traced) -> Iterator[Taking]:
+        """From a value to where it starts."""
+        while id(value) not in self._places:
+            if value.origin is None or value.label:
+                raise CompileFailed("outputs share memory in a way that is not followed")
+            taking = value.origin[0]
+            if taking.label != taking.source.label:
+                raise CompileFailed("an output is a view of a tensor whose shape changes in place")
+            yield taking
+            value = taking.source
+
+    def _take(self, taking: Taking) -> None:
+        if taking.op is aten.as_strided.default and taking.args[2:] not in ((), (None,)):
+            raise CompileFailed("an output shares memory through as_strided with an offset")
+        self._count(self._counter(taking.source), taking.version)
+        source = self.place(taking.source)
+        call = ViewCall(taking.op, source, taking.args, taking.grad, taking.outputs)
+        self._steps.append(call)
+        for index in range(taking.outputs):
+            self._taken[taking.number, index] = self._free
+            self._free += 1
+
+    def _counter(self, tensor: Traced) -> int:
+        """The place of the tensor whose version counter this one shares."""
+        while id(tensor) not in self._places:
+            assert tensor.origin is not None
+            if tensor.origin[0].op is None:  # `.data` has one of its own
+                break
+            tensor = tensor.origin[0].source
+        place = self.place(tensor)
+        self._counters.setdefault(place, (tensor, 0))
+        return place
+
+    def _count(self, place: int, version: int) -> None:
+        tensor, told = self._counters[place]
+        if version > told:
+            self._steps.append(Writes(place, version - told))
+            self._counters[place] = tensor, version

@@ -1,0 +1,148 @@
+"""What a program is traced with: tensors that know their value in the functional graph.
+
+`Traced` is a tensor without data that reports the real device. Memory is modelled by `Cell`s: a
+cell holds the current functional value of one storage, a Traced is a path of view steps into a
+cell. Reading a view replays its path on the current value; writing to one makes a new value of the
+whole cell. Raises CompileFailed for what cannot be modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import torch
+
+from ..errors import CompileFailed
+from ..graph.dispatch_mode import dataless
+from .recorder import Sym
+from .views import ViewStep
+
+__all__ = ["Cell", "Taking", "Traced"]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taking:
+    """A call of eager's that gives tensors for the memory of another one, and the state of things
+    when it was made.
+    """
+
+    op: Any  # the overload; None: the attribute `.data`
+    source: Traced
+    args: tuple[Any, ...] = ()
+    outputs: int = 1
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+    version: int = field(init=False)  # of the source's counter
+    label: int = field(init=False)  # the source's
+    number: int = field(default_factory=count().__next__)  # in the order of the program
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "version", self.source._version)
+        object.__setattr__(self, "label", self.source.label)
+
+
+class Cell:
+    """One storage: its current value, how often it was written, and the tensor that owns it."""
+
+    __slots__ = ("base", "counter", "frozen", "input", "value", "version")
+
+    def __init__(self, value: Sym, input: int | None = None, frozen: str = "") -> None:
+        self.value = value
+        self.version = 0
+        self.counter = 0  # autograd's version counter: writes that an operation's schema hides lack
+        self.input = input
+        self.frozen = frozen  # why it must not be written to
+        self.base: Traced | None = None
+
+
+class Traced(torch.Tensor):
+    """A tensor being traced. C++ autograd treats it as any tensor of that device."""
+
+    cell: Cell
+    path: tuple[ViewStep, ...]
+    origin: tuple[Taking, int] | None  # what gave it, as which of its results
+    label: int = 0  # how often its shape was changed in place
+    _sym: Sym
+    _version_read: int
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def make(
+        sym: Sym,
+        cell: Cell,
+        path: tuple[ViewStep, ...],
+        requires_grad: bool,
+        place: torch.Tensor | None = None,
+        origin: tuple[Taking, int] | None = None,
+    ) -> Traced:
+        """`place`: how the tensor lies in its storage, where its value is laid out otherwise."""
+        meta = sym.meta if place is None else place
+        offset = int(meta.storage_offset()) if path else 0
+        made = dataless(Traced, meta, sym.device, offset, requires_grad)
+        made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
+        made.origin = origin
+        return made
+
+    @property
+    def sym(self) -> Sym:
+        """The current value, read through the views."""
+        if self._version_read != self.cell.version:
+            self._sym = self._replay()[-1]
+            self._version_read = self.cell.version
+        return self._sym
+
+    def place(self) -> torch.Tensor | None:
+        """How this tensor lies in its storage, if its value does not tell: what was written to an
+        input with gaps between its elements is a dense value, its memory has the gaps still.
+        """
+        if self.stride() == self.sym.meta.stride() or not self.numel():
+            return None
+        shape, stride, offset = tuple(self.shape), self.stride(), int(self.storage_offset())
+        last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        memory = torch.empty(last + 1, dtype=self.dtype, device="meta")
+        return memory.as_strided(shape, stride, offset)
+
+    def _replay(self) -> list[Sym]:
+        values = [self.cell.value]
+        for step in self.path:
+            values.append(step.apply(values[-1]))
+        return values
+
+    def write(self, new: Sym, counted: bool = True) -> None:
+        """Make `new` the value, in every tensor of this storage."""
+        cell = self.cell
+        if cell.frozen:
+            raise CompileFailed(cell.frozen)
+        bases = self._replay()
+        value = self._conform(new)
+        cell.version += 1
+        cell.counter += counted
+        self._sym, self._version_read = value, cell.version
+        for step, base in zip(reversed(self.path), reversed(bases[:-1]), strict=True):
+            value = step.write_back(base, value)
+            if value.meta.stride() != base.meta.stride():
+                value = value.recorder.restride(value, base.meta.stride())
+        cell.value = value
+
+    def _conform(self, new: Sym) -> Sym:
+        """Cast, broadcast and lay out as this tensor is: what writing into its memory does."""
+        new = new.to(self.dtype)
+        shape = tuple(self.shape)
+        if new.shape != shape:
+            new = new.expand(*shape).one(aten.clone.default, memory_format=torch.contiguous_format)
+        return new.recorder.restride(new, self._sym.meta.stride())
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        raise CompileFailed(f"{func} met a traced tensor outside of the trace")
