@@ -30,6 +30,7 @@ from .opcodes import patterns as _patterns
 from .opcodes import stack as _stack
 from .opcodes import with_ as _with
 from .values import contexts as _contexts
+from .values import enums as _enums
 from .values import exceptions as _exceptions
 from .values import functions as _functions
 from .values import instances as _instances
@@ -47,6 +48,6 @@ MODULES = (
     _autocast, _constructors, _containers, _introspection, _iteration, _numbers, _objects,
     _operators, _outside, _texts, _torch_calls, _attributes, _calls, _comparisons,
     _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
-    _locals, _patterns, _stack, _with, _contexts, _exceptions, _functions, _instances, _namedtuples,
+    _locals, _patterns, _stack, _with, _contexts, _enums, _exceptions, _functions, _instances, _namedtuples,
     _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,
 )  # fmt: skip

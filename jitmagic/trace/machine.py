@@ -43,7 +43,7 @@ from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, make_program
 from .tables import Tables
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
-from .values.classes import ClassValue
+from .values.classes import ClassValue, class_value
 from .values.constants import ATOMS
 from .values.exceptions import ExceptionValue
 from .values.fresh import fresh_value
@@ -381,7 +381,8 @@ class Machine:
         return ObservedError(made)
 
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
-        made = self._classes.setdefault(kind, ClassValue(kind, source))
+        if (made := self._classes.get(kind)) is None:
+            made = self._classes[kind] = class_value(kind, source)
         if made.source is None:
             made.source = source
         return made

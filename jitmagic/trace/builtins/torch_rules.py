@@ -38,7 +38,6 @@ _LAYOUT = "it leaves the strided layout"
 _NAMES = "named tensors are not followed"
 _TEXT = "it shows tensor data"
 _CALLS = "it calls back into Python for every element"
-_CHECKS = "it raises errors that depend on tensor data"
 _OBJECT = "it makes another kind of object of the tensor"
 
 REFUSED_METHODS: dict[str, str] = {
@@ -70,7 +69,6 @@ REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(
         ("names", "rename", "rename_", "align_to", "align_as", "refine_names", "has_names"), _NAMES
     ),
-    "inverse": _CHECKS,
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
     **dict.fromkeys(("apply_", "map_", "map2_"), _CALLS),
     **dict.fromkeys(
@@ -125,13 +123,6 @@ REFUSED_FUNCTIONS: dict[str, str] = {
     ),
     **dict.fromkeys(
         ("triplet_margin_with_distance_loss", "multi_head_attention_forward_with_hooks"), _CONTROL
-    ),
-    **dict.fromkeys(
-        (
-            "inverse linalg_inv linalg_cholesky linalg_solve linalg_lu_factor linalg_ldl_factor "
-            "linalg_tensorinv linalg_tensorsolve"
-        ).split(),
-        _CHECKS,
     ),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _GRAD_MODE),
     **dict.fromkeys(("is_distributed", "typename", "is_storage"), _READS),

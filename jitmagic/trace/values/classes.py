@@ -32,9 +32,11 @@ __all__ = [
     "SuperValue",
     "attribute_of_class",
     "bind",
+    "class_value",
     "constructs",
     "is_data_descriptor",
     "is_plain_class",
+    "models_classes_of",
 ]
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -235,6 +237,24 @@ class ClassValue(Value):
 
     def describe(self) -> str:
         return f"class {self.live.__name__}"
+
+
+_MODELS: dict[type, type[ClassValue]] = {}  # by metaclass
+
+
+def models_classes_of(metaclass: type) -> Callable[[type[ClassValue]], type[ClassValue]]:
+    """Register what models the classes of a metaclass (and of no other)."""
+
+    def register(model: type[ClassValue]) -> type[ClassValue]:
+        _MODELS[metaclass] = model
+        return model
+
+    return register
+
+
+def class_value(kind: type, source: Source | None) -> ClassValue:
+    """A new value of a class; `Machine.class_of` has the one of a trace."""
+    return _MODELS.get(type(kind), ClassValue)(kind, source)
 
 
 Constructor = Callable[[Machine, ClassValue, Args, Kwargs], Value]

@@ -16,7 +16,8 @@ import torch
 from ..breaks import GraphBreak, UnknownObject
 from .base import Machine, Value
 from .callables import BuiltinValue
-from .constants import ATOMS, ConstantValue, EnumValue
+from .constants import ATOMS, ConstantValue
+from .enums import EnumValue
 from .mappings import DictValue
 from .sequences import ListValue, SizeValue, SliceValue, TupleValue
 from .sets import SetValue

@@ -27,19 +27,13 @@ from .classes import (
     is_data_descriptor,
     is_plain_class,
 )
-from .constants import ConstantValue
 from .iterators import StepIterator
 from .operators import drain, equal
+from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 
 __all__ = ["InstanceValue", "OpaqueValue"]
 
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
-_OPERATORS = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow",
-    "@": "matmul", "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
-}  # fmt: skip
-_COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-_UNARY = {"-": "neg", "+": "pos", "~": "invert"}
 
 
 class _Sequence:
@@ -281,23 +275,23 @@ class InstanceValue(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        name = f"__{'r' if reflected else ''}{_OPERATORS[op]}__"
-        return _implemented(self.special(machine, name, other))
+        name = f"__{'r' if reflected else ''}{BINARY_METHODS[op]}__"
+        return implemented(self.special(machine, name, other))
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
-        return _implemented(self.special(machine, f"__i{_OPERATORS[op]}__", other))
+        return implemented(self.special(machine, f"__i{BINARY_METHODS[op]}__", other))
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        result = _implemented(self.special(machine, f"__{_COMPARISONS[op]}__", other))
+        result = implemented(self.special(machine, f"__{COMPARE_METHODS[op]}__", other))
         if result is None and op == "!=":  # object.__ne__ inverts __eq__
-            same = _implemented(self.special(machine, "__eq__", other))
+            same = implemented(self.special(machine, "__eq__", other))
             return None if same is None else machine.constant(not same.truth(machine))
         return result
 
     def unary(self, machine: Machine, op: str) -> Value:
-        return self._required(machine, f"__{_UNARY[op]}__")
+        return self._required(machine, f"__{UNARY_METHODS[op]}__")
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         raw, value = self.cls.find(machine, "__exit__")
@@ -330,12 +324,6 @@ class InstanceValue(Value):
 def _is_plain(kind: type, name: str) -> bool:
     """Whether the class leaves attribute access to C code that does what object's does."""
     return attribute_of_class(kind, name) in [vars(base).get(name) for base in PLAIN_BASES]
-
-
-def _implemented(result: Value | None) -> Value | None:
-    if isinstance(result, ConstantValue) and result.value is NotImplemented:
-        return None
-    return result
 
 
 class OpaqueValue(Value):

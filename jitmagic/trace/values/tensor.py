@@ -10,6 +10,7 @@ back. Sizes are Python ints, guarded by the TensorMatch of the graph's inputs.
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -471,6 +472,8 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
             return constant
         if isinstance(constant, type) and constant in _PYTHON_DTYPES:
             return _PYTHON_DTYPES[constant]
+        if isinstance(constant, enum.Enum) and isinstance(constant, int | float | str):
+            return constant._member_type_(constant._value_)  # torch takes it for that
     what = f"an argument of type {value.describe()}"
     raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
 
