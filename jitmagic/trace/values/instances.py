@@ -10,7 +10,7 @@ import itertools
 import types
 from collections.abc import Iterable, Iterator
 
-from ...guards.guard import KeyAbsent, TypeIs
+from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeOf
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, NewInstance, Recipe
@@ -43,13 +43,14 @@ class _Sequence:
 class InstanceValue(Value):
     """An object of a plain class. `attrs` holds what is known or written; None: deleted."""
 
-    __slots__ = ("attrs", "cls", "live")
+    __slots__ = ("attrs", "cls", "live", "shuffled")
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.live = live
         self.attrs: dict[str, Value | None] = {}
+        self.shuffled = False  # an attribute was deleted: set again, it is the last
 
     def python_type(self, machine: Machine) -> type:
         return self.cls.live
@@ -121,6 +122,17 @@ class InstanceValue(Value):
             return None
         return machine.lazy(table[name], Item(InstanceDict(self.source), name), certain=False)
 
+    def entries(self, machine: Machine) -> dict[str, Value]:
+        """What `vars(self)` holds, in order: the keys of a live object are guarded."""
+        if self.source is not None:
+            if self.shuffled:
+                self.refuse(machine, "the order of attributes after one was deleted")
+            table = self.use_table(machine)
+            machine.guard(DictKeysAre(InstanceDict(self.source), tuple(table)))
+            known = {name: self.own(machine, name) for name in table}
+            self.attrs = {**known, **self.attrs}
+        return {name: value for name, value in self.attrs.items() if value is not None}
+
     def use_table(self, machine: Machine, *, changing: bool = False) -> dict[str, object]:
         """The live object's dictionary, about to be read or changed."""
         table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
@@ -155,6 +167,7 @@ class InstanceValue(Value):
             del self.attrs[name]  # a new object sees its keys in the order they were set last
             if self.source is not None:
                 self.attrs[name] = None
+                self.shuffled = True
             machine.effects.del_attr(self, name)
         else:
             self.attrs[name] = value
