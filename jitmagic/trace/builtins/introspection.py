@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import types
 from typing import Any
 
 from ...guards.source import TypeOf
@@ -41,6 +42,8 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
         return [kind for one in value.realized(machine) for kind in _kinds(machine, one, name)]
     if isinstance(value, ClassValue):
         return [value.live]
+    if isinstance(value, BuiltinValue) and isinstance(value.obj, types.UnionType):
+        return list(value.obj.__args__)
     raise GraphBreak(UnsupportedArguments.of(name=name, what="not a class"))
 
 

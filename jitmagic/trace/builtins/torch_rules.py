@@ -145,7 +145,6 @@ REFUSED_MODULES: dict[str, str] = {
     "torch.cuda": _STATE,
     "torch.serialization": _STATE,
     "torch.nn.utils": "it changes modules or gradients in place",
-    "torch.nn.init": "it initialises parameters in place",
     "torch.optim": "optimizers change parameters and their own state",
     "torch.utils.data": "data loading runs as plain Python",
     "torch.profiler": "profiling runs as plain Python",
@@ -166,7 +165,14 @@ _INLINED = (
     "torch.nn.modules",
     "torch.utils._contextlib",
     "torch.distributions",
+    "torch.nn.init",
     "torch.nn.parameter",
+    *(
+        f"torch.nn.utils.{name}"
+        for name in (
+            "convert_parameters parametrizations parametrize rnn spectral_norm weight_norm".split()
+        )
+    ),
     "torch.nn.attention",
     "torch.autograd.grad_mode",
     "torch.amp.autocast_mode",

@@ -157,6 +157,7 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
 
 
 @wraps(
+    types.UnionType,
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,

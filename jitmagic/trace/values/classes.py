@@ -8,6 +8,7 @@ Not guarded: that nobody adds a descriptor to a class later under a name an inst
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
@@ -20,7 +21,7 @@ from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinMethodValue, BuiltinValue, builtin_value, name_of
-from .constants import ATOMS
+from .constants import ATOMS, ConstantValue, fold
 from .functions import BoundMethodValue
 from .sequences import TupleValue
 
@@ -230,7 +231,12 @@ class ClassValue(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        self.refuse(machine, f"operator {op}")
+        """`int | None`, a union for isinstance()."""
+        plain = attribute_of_class(type(self.live), "__or__") is type.__dict__["__or__"]
+        parts = (other, self) if reflected else (self, other)
+        if op != "|" or not plain or not isinstance(other, ClassValue | ConstantValue | BuiltinValue):
+            self.refuse(machine, f"operator {op}")
+        return fold(machine, operator.or_, *parts)
 
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.live)

@@ -58,6 +58,6 @@ def fresh_value(machine: Machine, obj: object) -> Value:
         return made
     if isinstance(obj, enum.Enum):
         return EnumValue(obj)
-    if isinstance(obj, types.BuiltinFunctionType | types.FunctionType):
+    if isinstance(obj, types.BuiltinFunctionType | types.FunctionType | types.UnionType):
         return BuiltinValue(obj)
     raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import enum
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from ...guards.guard import IdentityIs
 from ...guards.source import ImportedModule, ModuleAttr, Source
 from ..breaks import GraphBreak, UnknownObject
-from ..result import Constant, Recipe
+from ..result import Constant, Effect, Recipe
 from ..wrap import intercepts
 from .base import Builder, Machine, Value
 from .callables import BuiltinValue
@@ -30,6 +31,7 @@ from .torch_function import operators_of, torch_function
 
 __all__ = ["TorchPythonFunction", "belongs_to_torch", "trusted", "trusted_function"]
 
+_STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that are set anew
 _AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
 
 
@@ -49,7 +51,11 @@ class TorchNamespace(GlobalsValue):
         if name not in self.live:
             return None
         if name not in self._known:
-            self._known[name] = trusted(machine, self.live[name])
+            if (self.live.get("__name__"), name) in _STATE:
+                path = ModuleAttr(ImportedModule(str(self.live["__name__"])), name)
+                self._known[name] = machine.lazy(self.live[name], path)
+            else:
+                self._known[name] = trusted(machine, self.live[name])
         return self._known[name]
 
     def builtin(self, machine: Machine, name: str) -> Value | None:
@@ -73,6 +79,28 @@ class TorchModule(ModuleValue):
 
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.module)
+
+
+class _TorchCell(CellValue):
+    """A closure cell of such a function; what nobody reads may be anything."""
+
+    __slots__ = ("cell",)
+
+    def __init__(self, cell: types.CellType) -> None:
+        super().__init__()
+        self.cell, self._read = cell, False
+
+    def load(self, machine: Machine) -> Value | None:
+        if not self._read:
+            self._read = True
+            self.contents = trusted(machine, self.cell.cell_contents)
+        return self.contents
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.cell)
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        return ()
 
 
 class TorchPythonFunction(FunctionValue):
@@ -119,9 +147,7 @@ def trusted_function(
     made = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
     if obj.__defaults__ is not None:
         made.defaults = machine.constant(obj.__defaults__)
-    made.closure = tuple(
-        CellValue(trusted(machine, cell.cell_contents)) for cell in obj.__closure__ or ()
-    )
+    made.closure = tuple(_TorchCell(cell) for cell in obj.__closure__ or ())
     if obj.__kwdefaults__ is not None:
         pairs = [(machine.constant(k), machine.constant(v)) for k, v in obj.__kwdefaults__.items()]
         made.kwdefaults = DictValue.of(machine, pairs)
