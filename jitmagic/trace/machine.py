@@ -34,6 +34,7 @@ from .breaks import (
     InlineTooDeep,
     ManyKeys,
     MutatedGenerator,
+    TensorBranch,
     TooManyInstructions,
     UnsupportedOperation,
 )
@@ -42,6 +43,7 @@ from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, make_program
 from .tables import Tables
+from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue, class_value
 from .values.constants import ATOMS
@@ -220,7 +222,12 @@ class Machine:
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
         written = self.graph.written()
-        return Trace(name, graph, inputs, guards, effects, exit_, self._instructions, written)
+        made = Trace(name, graph, inputs, guards, effects, exit_, self._instructions, written)
+        if self.graph.demands and not can_start_over(made):
+            what = "whether arguments are valid, where eager cannot run from the start again"
+            step = self.graph.demands[0].meta["step"]
+            raise self._restart(TensorBranch.of(what=what), step=step)
+        return made
 
     def _break(self, builder: ExitBuilder) -> Break:
         """The state of the root frame before the instruction to stop at."""

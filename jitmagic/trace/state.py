@@ -80,6 +80,7 @@ class Handler:
 class Program:
     """A decoded body with its instructions numbered."""
 
+    code: CodeType
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
@@ -107,7 +108,7 @@ def make_program(code: CodeType) -> Program:
         Handler(index[one.start], index[one.end_inclusive], index[one.target], one.depth, one.lasti)
         for one in body.regions
     ]
-    return Program(body, index, handlers)
+    return Program(code, body, index, handlers)
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from ...guards.source import TypeOf
-from ..breaks import GraphBreak, UnsupportedArguments
+from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.callables import BuiltinMethodValue, BuiltinValue
 from ..values.classes import NOTHING, ClassValue, SuperValue, attribute_of_class
@@ -67,6 +67,13 @@ def _checks_itself(metaclass: type) -> bool:
     """Whether a metaclass written in Python has its own idea of subclasses (ABCMeta's is pure)."""
     check = attribute_of_class(metaclass, "__subclasscheck__")
     return check not in (type.__subclasscheck__, abc.ABCMeta.__subclasscheck__)
+
+
+@handles(vars)
+def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or not isinstance(args[0], InstanceValue):
+        raise GraphBreak(StatefulCall.of(name="vars"))
+    return args[0].get_attr(machine, "__dict__")
 
 
 @handles(callable)

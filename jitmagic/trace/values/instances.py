@@ -16,6 +16,7 @@ from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, NewInstance, Recipe
 from ..tables import Face
 from ..wrap import wraps
+from .attribute_table import AttributeTable
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from .classes import (
     NOTHING,
@@ -43,13 +44,14 @@ class _Sequence:
 class InstanceValue(Value):
     """An object of a plain class. `attrs` holds what is known or written; None: deleted."""
 
-    __slots__ = ("attrs", "cls", "live", "shuffled")
+    __slots__ = ("attrs", "cls", "live", "shuffled", "table")
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.live = live
         self.attrs: dict[str, Value | None] = {}
+        self.table: AttributeTable | None = None  # once asked for
         self.shuffled = False  # an attribute was deleted: set again, it is the last
 
     def python_type(self, machine: Machine) -> type:
@@ -69,6 +71,11 @@ class InstanceValue(Value):
         kind = self.cls.live
         if name == "__class__":
             return self.cls
+        if name == "__dict__" and isinstance(
+            attribute_of_class(kind, name), types.GetSetDescriptorType
+        ):
+            self.table = self.table or AttributeTable(machine, self)
+            return self.table
         if not _is_plain(kind, "__getattribute__") or name == "__dict__":
             self.refuse(machine, f"attribute {name!r}")
         raw, value = self.cls.find(machine, name)
@@ -172,6 +179,16 @@ class InstanceValue(Value):
         else:
             self.attrs[name] = value
             machine.effects.set_attr(self, name, value)
+
+    def store_past_descriptors(self, machine: Machine, name: str, value: Value) -> None:
+        """`vars(self)[name] = value`."""
+        raw, _ = self.cls.find_surely(machine, name)
+        if raw is not NOTHING and is_data_descriptor(raw):
+            self.refuse(machine, f"an entry that hides behind {name!r} of the class")
+        if self.source is not None:
+            self.use_table(machine, changing=True)
+        self.attrs[name] = value
+        machine.effects.set_attr(self, name, value)
 
     def _through_descriptor(
         self, machine: Machine, raw: object, descriptor: Value, name: str, value: Value | None

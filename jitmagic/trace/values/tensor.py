@@ -44,6 +44,7 @@ from .mappings import DictValue
 from .numbers import FloatValue, read_number
 from .scaled import call_with_numbers
 from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from .validation import demanded
 
 __all__ = ["StructuredTuple", "TensorMethodValue", "TensorValue", "lift", "lower", "record"]
 
@@ -261,6 +262,8 @@ class TensorValue(Value):
         return record(machine, _UNARY[op], [self])
 
     def truth(self, machine: Machine) -> bool:
+        if demanded(machine, self.node):
+            return True
         raise GraphBreak(TensorBranch.of(what=self.describe()))
 
     # -- calls -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import sys
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -23,7 +24,7 @@ from ..wrap import intercepts
 from .base import Builder, Machine, Value
 from .callables import BuiltinValue
 from .constants import ATOMS
-from .contexts import context_class
+from .contexts import GradContext, context_class
 from .functions import CellValue, FunctionValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue, ModuleValue
@@ -32,6 +33,7 @@ from .torch_function import operators_of, torch_function
 __all__ = ["TorchPythonFunction", "belongs_to_torch", "trusted", "trusted_function"]
 
 _STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that are set anew
+_INLINED_CLASSES = ("torch.distributions.",)
 _AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
 
 
@@ -123,13 +125,25 @@ def trusted(machine: Machine, obj: Any) -> Value:
     if isinstance(obj, types.BuiltinFunctionType):
         return torch_function(obj) or BuiltinValue(obj)
     if isinstance(obj, type):
-        if obj is torch.autocast:  # Python code that is inlined
-            found: Value = machine.class_of(obj, _AUTOCAST)
-            return found
-        return context_class(obj) or machine.constant(obj)
+        return _class(machine, obj)
+    if isinstance(obj, types.MethodType) and type(obj.__self__) is torch.no_grad:
+        return GradContext(torch.no_grad, False).get_attr(machine, obj.__name__)  # a decorator's
     if type(obj) in (tuple, list, dict, set, frozenset):
         return _container(machine, obj)
     raise GraphBreak(UnknownObject.of(what="use", type=type(obj).__name__))
+
+
+def _class(machine: Machine, obj: type) -> Value:
+    """A class of torch; of one whose Python code is inlined the parts are read, hence guarded."""
+    if obj is torch.autocast:
+        found: Value = machine.class_of(obj, _AUTOCAST)
+        return found
+    module = sys.modules.get(obj.__module__)
+    if obj.__module__.startswith(_INLINED_CLASSES) and vars(module).get(obj.__name__) is obj:
+        path = ModuleAttr(ImportedModule(obj.__module__), obj.__name__)
+        made: Value = machine.class_of(obj, path)
+        return made
+    return context_class(obj) or machine.constant(obj)
 
 
 def _container(machine: Machine, obj: Any) -> Value:
