@@ -10,6 +10,7 @@ from .builtins import constructors as _constructors
 from .builtins import containers as _containers
 from .builtins import copying as _copying
 from .builtins import counters as _counters
+from .builtins import distributions as _distributions
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
@@ -18,6 +19,7 @@ from .builtins import objects as _objects
 from .builtins import operators as _operators
 from .builtins import ordering as _ordering
 from .builtins import outside as _outside
+from .builtins import patterns as _regular
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
 from .opcodes import attributes as _attributes
@@ -51,8 +53,8 @@ from .values import torch_function as _torch_function
 __all__ = ["MODULES"]
 
 MODULES = (
-    _autocast, _constructors, _containers, _copying, _counters, _introspection, _iteration, _iterator_tools, _numbers, _objects,
-    _operators, _ordering, _outside, _texts, _torch_calls, _attributes, _calls, _comparisons,
+    _autocast, _constructors, _containers, _copying, _counters, _distributions, _introspection, _iteration, _iterator_tools, _numbers, _objects,
+    _operators, _ordering, _outside, _regular, _texts, _torch_calls, _attributes, _calls, _comparisons,
     _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
     _locals, _patterns, _stack, _with, _contexts, _deques, _enums, _exceptions, _functions, _getters, _instances, _namedtuples,
     _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,

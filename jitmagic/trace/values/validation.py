@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.distributions.constraints import positive_definite, symmetric
 from torch.distributions.distribution import Distribution
 from torch.fx import Node
 
@@ -16,7 +17,12 @@ from ...graph.propagate import target_name
 
 __all__ = ["demanded"]
 
-_VALIDATING = (Distribution.__init__.__code__, Distribution._validate_sample.__code__)
+_VALIDATING = (
+    Distribution.__init__.__code__,
+    Distribution._validate_sample.__code__,
+    type(positive_definite).check.__code__,  # of what is not symmetric it only says that,
+    type(symmetric).check.__code__,  # and so of what is not square
+)
 _OVER_ALL = ("_is_all_true", "all")
 
 
