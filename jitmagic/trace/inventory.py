@@ -53,9 +53,10 @@ from .values import torch_function as _torch_function
 __all__ = ["MODULES"]
 
 MODULES = (
-    _autocast, _constructors, _containers, _copying, _counters, _distributions, _introspection, _iteration, _iterator_tools, _numbers, _objects,
-    _operators, _ordering, _outside, _regular, _texts, _torch_calls, _attributes, _calls, _comparisons,
-    _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
-    _locals, _patterns, _stack, _with, _contexts, _deques, _enums, _exceptions, _functions, _getters, _instances, _namedtuples,
+    _autocast, _constructors, _containers, _copying, _counters, _distributions, _introspection,
+    _iteration, _iterator_tools, _numbers, _objects, _operators, _ordering, _outside, _regular,
+    _texts, _torch_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
+    _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack, _with,
+    _contexts, _deques, _enums, _exceptions, _functions, _getters, _instances, _namedtuples,
     _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,
 )  # fmt: skip

@@ -20,7 +20,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TORCH_SIDE = (
     "jitmagic.trace.builtins.autocast",
+    "jitmagic.trace.builtins.copying",
+    "jitmagic.trace.builtins.distributions",
     "jitmagic.trace.builtins.torch_calls",
+    "jitmagic.trace.undo",
     "jitmagic.trace.values.contexts",
     "jitmagic.trace.values.integers",
     "jitmagic.trace.values.nn_module",
@@ -48,6 +51,7 @@ class _Graph:
 
     def __init__(self, grad_enabled: bool) -> None:
         self.grad_enabled = grad_enabled
+        self.demands = ()
 
     def finish(self, name: str) -> tuple[Any, tuple]:
         return (lambda: ()), ()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
-from ..values.mappings import DictValue, ViewValue
 from ..values.iterators import StepIterator
+from ..values.mappings import DictValue, ViewValue
 from ..values.operators import equal, index_of, unpack
 from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.sets import SetValue

@@ -70,9 +70,7 @@ def _deep(machine: Machine, value: Value, memo: dict[Value, Value]) -> Value:
     return memo.setdefault(value, made)
 
 
-def _rebuilt(
-    machine: Machine, value: Value, part: Part, memo: dict[Value, Value]
-) -> Value | None:
+def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value]) -> Value | None:
     """A copy made of `part` of each part; None: it is its own copy. `memo` gets what may hold
     itself before its parts are copied."""
     if isinstance(value, _THEMSELVES) or type(value) is BuiltinValue:
@@ -150,5 +148,3 @@ def _instance(
     for name, content in value.entries(machine).items():
         made.attrs[name] = part(content)
     return made
-
-

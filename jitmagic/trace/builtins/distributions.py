@@ -45,5 +45,3 @@ def _lazy_of_class(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(wrapped, FunctionValue) or wrapped.live is None:
         wrapped.refuse(machine, "a lazy property")
     return BuiltinValue(_lazy(wrapped.live))
-
-

@@ -208,7 +208,7 @@ def _compress(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(itertools.tee)
 def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     iterator = _stepped(machine, args[0])
-    kind = type(itertools.tee(())[0])
+    kind: type = type(itertools.tee(())[0])
     if iterator.python_type(machine) is kind:
         raise GraphBreak(UnsupportedArguments.of(name="tee", what="what another tee gave"))
     seen: list[Value] = []

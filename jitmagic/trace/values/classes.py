@@ -234,7 +234,7 @@ class ClassValue(Value):
         """`int | None`, a union for isinstance()."""
         plain = attribute_of_class(type(self.live), "__or__") is type.__dict__["__or__"]
         parts = (other, self) if reflected else (self, other)
-        if op != "|" or not plain or not isinstance(other, ClassValue | ConstantValue | BuiltinValue):
+        if op != "|" or not plain or not isinstance(other, ClassValue | ConstantValue):
             self.refuse(machine, f"operator {op}")
         return fold(machine, operator.or_, *parts)
 

@@ -155,7 +155,7 @@ class ConstantValue(Value):
 
 
 class ConstantMethodValue(Value):
-    """A bound method of an atom or an enum member: pure, so calls with constant arguments are folded."""
+    """A bound method of an atom or an enum member: pure, so calls with constants are folded."""
 
     __slots__ = ("name", "owner")
 

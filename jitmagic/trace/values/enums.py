@@ -162,8 +162,10 @@ class EnumValue(Value):
         if type(self.value).__eq__ is not object.__eq__ or op not in ("==", "!="):
             return fold(machine, COMPARE[op], self, other) if other.is_constant(machine) else None
         same = isinstance(other, EnumValue) and other.value is self.value
-        return None if not same and not other.is_constant(machine) else machine.constant(
-            same == (op == "==")
+        return (
+            None
+            if not same and not other.is_constant(machine)
+            else machine.constant(same == (op == "=="))
         )
 
     def _compared(self, machine: Machine, op: str, other: Value) -> Value | None:

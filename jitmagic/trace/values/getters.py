@@ -75,8 +75,8 @@ class GetterValue(Value):
 def _register(kind: Any) -> None:
     @handles(kind)
     def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        names = args if kind is operator.attrgetter else args[:1]
-        if kind is not operator.itemgetter and any(n.python_type(machine) is not str for n in names):
+        names = {operator.itemgetter: [], operator.attrgetter: args}.get(kind, args[:1])
+        if any(name.python_type(machine) is not str for name in names):
             raise machine.error(TypeError, "attribute name must be a string")
         if not args or (kwargs and kind is not operator.methodcaller):
             raise machine.error(TypeError, f"{kind.__name__} expected at least 1 argument, got 0")

@@ -475,8 +475,10 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
             return constant
         if isinstance(constant, type) and constant in _PYTHON_DTYPES:
             return _PYTHON_DTYPES[constant]
-        if isinstance(constant, enum.Enum) and isinstance(constant, int | float | str):
-            return constant._member_type_(constant._value_)  # torch takes it for that
+        if isinstance(constant, enum.Enum):
+            base = next((kind for kind in (int, float, str) if isinstance(constant, kind)), None)
+            if base is not None:  # torch takes it for that
+                return base(constant._value_)
     what = f"an argument of type {value.describe()}"
     raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
 
