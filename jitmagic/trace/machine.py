@@ -271,6 +271,9 @@ class Machine:
         """The frame being interpreted."""
         return self.frames[-1]
 
+    def catches(self) -> bool:
+        return any(frame.program.catches_at(frame.at) for frame in self.frames)
+
     def handled(self) -> Value | None:
         """The exception being handled: what a bare `raise` raises again."""
         return next((one.handling[-1] for one in reversed(self.frames) if one.handling), None)

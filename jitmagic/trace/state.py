@@ -90,6 +90,15 @@ class Program:
         covering = [one for one in self.handlers if one.first <= index <= one.last]
         return min(covering, key=lambda one: one.last - one.first, default=None)
 
+    def catches_at(self, index: int) -> bool:
+        """Whether the user's code handles what is raised there; the end of a `with` does not
+        count."""
+        targets = [one.target for one in self.handlers if one.first <= index <= one.last]
+        ops = [[one.op for one in self.body.instructions[at : at + 2]] for at in targets]
+        return any(
+            first == "PUSH_EXC_INFO" and second != "WITH_EXCEPT_START" for first, second in ops
+        )
+
     def closes_at(self, index: int) -> bool:
         """Whether a generator suspended here has code to run when it is closed."""
         handler = self.handler_at(index)

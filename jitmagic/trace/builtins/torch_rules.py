@@ -14,6 +14,7 @@ import torch
 
 __all__ = [
     "DATA_METHODS",
+    "RAISING_ON_DATA",
     "REFUSED_FUNCTIONS",
     "REFUSED_METHODS",
     "REFUSED_MODULES",
@@ -76,6 +77,14 @@ REFUSED_METHODS: dict[str, str] = {
         _OBJECT,
     ),
 }
+
+# Bare names of what raises for data that programs meet, so that some try another way then.
+RAISING_ON_DATA = frozenset(
+    (
+        "inverse linalg_inv linalg_cholesky linalg_solve linalg_lu_factor linalg_ldl_factor "
+        "linalg_tensorinv linalg_tensorsolve linalg_matrix_power"
+    ).split()
+)
 
 _STATE = "it changes the state of the process"
 _READS = "it reads the state of the process"

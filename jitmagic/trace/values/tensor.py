@@ -34,7 +34,7 @@ from ..breaks import (
     UnsupportedArguments,
     UnsupportedAttribute,
 )
-from ..builtins.torch_rules import DATA_METHODS, REFUSED_METHODS
+from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHODS
 from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -405,6 +405,9 @@ def record(
     name = _name(target)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         why = "a torch function or dispatch mode is active"
+        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    if target_name(target) in RAISING_ON_DATA and machine.catches():
+        why = "the program handles the errors that it raises on data"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     given = [_lower_outer(machine, arg, name) for arg in args]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}

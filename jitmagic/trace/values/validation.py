@@ -27,7 +27,12 @@ _OVER_ALL = ("_is_all_true", "all")
 
 
 def demanded(machine: Any, node: Node) -> bool:
-    """Whether the code being followed raises unless `node` is true; the graph does then, too."""
+    """Whether the code being followed raises unless `node` is true; the graph does then, too.
+
+    Not where the program handles that: it would be run by eager each time.
+    """
+    if machine.catches():
+        return False
     if machine.frame.program.code not in _VALIDATING or target_name(node.target) not in _OVER_ALL:  # type: ignore[arg-type]
         return False
     machine.graph.demand(node, machine.lines())
