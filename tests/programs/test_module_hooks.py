@@ -60,7 +60,7 @@ MODULES = {
     "weight_norm": lambda: parametrizations.weight_norm(nn.Linear(4, 3)),
     "spectral_norm": lambda: parametrizations.spectral_norm(nn.Linear(4, 3)),
     "parametrization": _symmetric,
-    "weight_norm by a hook": _weight_hook,
+    "weight_norm by a hook": lambda: nn.Sequential(_weight_hook()),
 }
 
 
