@@ -109,7 +109,7 @@ def main() -> None:
     if importlib.util.find_spec("torch") is None:
         _stand_in_for_torch()
     from .agreement import agree
-    from .python_programs import PROGRAMS
+    from .library_programs import PROGRAMS
 
     outcomes = {"every opcode has a handler or a reason": check_opcodes()}
     for fn, make in PROGRAMS:

@@ -104,6 +104,8 @@ class EnumValue(Value):
             return self._part(machine, name)
         if raw is NOTHING:
             return self._missing(machine, name)
+        if isinstance(raw, types.MethodDescriptorType) and not name.startswith("__"):
+            return ConstantMethodValue(self, name)  # of the str or int that it is as well
         if isinstance(raw, _C_METHODS) or getattr(raw, "__module__", None) == "enum":
             if not self.is_constant(machine) or not callable(raw):
                 self.refuse(machine, f"attribute {name!r}")
@@ -130,10 +132,13 @@ class EnumValue(Value):
     # -- special methods -------------------------------------------------------------------------
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        """`type(self).__name__(self, *args)` if the user wrote it; None: it is nobody's."""
+        """`type(self).__name__(self, *args)` if it is the user's, or a built-in type's and of
+        constants; None: it is nobody's."""
         raw = attribute_of_class(type(self.value), name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
+        if isinstance(raw, _C_METHODS) and all(arg.is_constant(machine) for arg in args):
+            return fold(machine, raw, self, *args)
         if not _is_users(raw):
             self.refuse(machine, name)
         cls = self.cls(machine)
