@@ -24,7 +24,7 @@ from .constants import ATOMS, BINARY, COMPARE, UNARY, ConstantMethodValue, Const
 from .iterators import StepIterator
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 
-__all__ = ["EnumClassValue", "EnumValue"]
+__all__ = ["EnumClassValue", "EnumValue", "without_enum"]
 
 _MAKING = frozenset(("__new__", "__init__", "__init_subclass__", "__set_name__", "__call__"))
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
@@ -241,6 +241,12 @@ class EnumValue(Value):
 
     def describe(self) -> str:
         return f"a member of {type(self.value).__name__}"
+
+
+def without_enum(constant: Any) -> Any:
+    """The number or text that a member is as well: torch takes it for that."""
+    base = next((kind for kind in (int, float, str) if isinstance(constant, kind)), None)
+    return base(constant._value_) if base and isinstance(constant, enum.Enum) else constant
 
 
 @models_classes_of(enum.EnumMeta)

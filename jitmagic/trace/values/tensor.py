@@ -10,7 +10,6 @@ back. Sizes are Python ints, guarded by the TensorMatch of the graph's inputs.
 
 from __future__ import annotations
 
-import enum
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,6 +38,7 @@ from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .counted import call_with_integers
+from .enums import without_enum
 from .integers import IntValue
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
@@ -473,15 +473,11 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     if isinstance(value, DictValue):
         return {key: lower(machine, item, name) for key, item in value.as_names(machine).items()}
     if value.is_constant(machine):
-        constant = value.as_constant(machine)
+        constant = without_enum(value.as_constant(machine))
         if type(constant) in _PLAIN_ARGUMENTS:
             return constant
         if isinstance(constant, type) and constant in _PYTHON_DTYPES:
             return _PYTHON_DTYPES[constant]
-        if isinstance(constant, enum.Enum):
-            base = next((kind for kind in (int, float, str) if isinstance(constant, kind)), None)
-            if base is not None:  # torch takes it for that
-                return base(constant._value_)
     what = f"an argument of type {value.describe()}"
     raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
 
