@@ -335,6 +335,9 @@ class Recorder:
             if is_view_op(op):
                 self._known[_layout(made)] = made
             return made
+        if outcome is None and not op._schema.returns:  # it runs for the errors it may raise
+            node.meta["lines"] = self.lines
+            return None
         if not isinstance(outcome, (tuple, list)):
             raise CompileFailed(f"{op} gives a {type(outcome).__name__}, which no graph can hold")
         node.meta["lines"] = self.lines

@@ -42,6 +42,9 @@ from .target_traits import draws, statistics_written
 __all__ = ["GraphBuilder", "map_nodes"]
 
 
+aten = torch.ops.aten
+
+
 class GraphBuilder:
     """A graph under construction. `grad_enabled` is the traced program's grad mode right now."""
 
@@ -57,6 +60,7 @@ class GraphBuilder:
         self.compared = (0, 0)  # inputs and written ones known to be separate memory
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
+        self.demands: list[Node] = []  # see `demand`
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
@@ -152,6 +156,19 @@ class GraphBuilder:
         if not fresh and not written and not random:
             return map_tensors(value, lambda tensor: self._nodes[id(tensor)])
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
+
+    def demand(self, condition: Node, lines: tuple[UserLine, ...] = ()) -> None:
+        """The graph raises unless the 0-dim bool `condition` is true.
+
+        `_linalg_check_errors` raises where its integers are not zero, on every device and before
+        anything else happens; `_assert_async` would end the process's use of a GPU.
+        """
+        wrong = self.call(torch.logical_not, (condition,), {}, lines)
+        info = self.call("to", (wrong, torch.int32), {}, lines)
+        check = aten._linalg_check_errors.default
+        node = self.graph.call_function(check, (info, "demand"), {"is_matrix": True})
+        node.meta.update(val=None, spec=None, lines=lines, step=self.step())
+        self.demands.append(node)
 
     def set_grad_enabled(self, mode: bool) -> None:
         """The traced program changes the grad mode; a node appears when the next call needs it."""

@@ -8,12 +8,18 @@ from __future__ import annotations
 from .builtins import autocast as _autocast
 from .builtins import constructors as _constructors
 from .builtins import containers as _containers
+from .builtins import copying as _copying
+from .builtins import counters as _counters
+from .builtins import distributions as _distributions
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
+from .builtins import iterator_tools as _iterator_tools
 from .builtins import numbers as _numbers
 from .builtins import objects as _objects
 from .builtins import operators as _operators
+from .builtins import ordering as _ordering
 from .builtins import outside as _outside
+from .builtins import patterns as _regular
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
 from .opcodes import attributes as _attributes
@@ -30,8 +36,11 @@ from .opcodes import patterns as _patterns
 from .opcodes import stack as _stack
 from .opcodes import with_ as _with
 from .values import contexts as _contexts
+from .values import deques as _deques
+from .values import enums as _enums
 from .values import exceptions as _exceptions
 from .values import functions as _functions
+from .values import getters as _getters
 from .values import instances as _instances
 from .values import integers as _integers
 from .values import namedtuples as _namedtuples
@@ -44,9 +53,10 @@ from .values import torch_function as _torch_function
 __all__ = ["MODULES"]
 
 MODULES = (
-    _autocast, _constructors, _containers, _introspection, _iteration, _numbers, _objects,
-    _operators, _outside, _texts, _torch_calls, _attributes, _calls, _comparisons,
-    _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
-    _locals, _patterns, _stack, _with, _contexts, _exceptions, _functions, _instances, _namedtuples,
+    _autocast, _constructors, _containers, _copying, _counters, _distributions, _introspection,
+    _iteration, _iterator_tools, _numbers, _objects, _operators, _ordering, _outside, _regular,
+    _texts, _torch_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
+    _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack, _with,
+    _contexts, _deques, _enums, _exceptions, _functions, _getters, _instances, _namedtuples,
     _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,
 )  # fmt: skip

@@ -34,6 +34,7 @@ from .breaks import (
     InlineTooDeep,
     ManyKeys,
     MutatedGenerator,
+    TensorBranch,
     TooManyInstructions,
     UnsupportedOperation,
 )
@@ -42,8 +43,9 @@ from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, make_program
 from .tables import Tables
+from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
-from .values.classes import ClassValue
+from .values.classes import ClassValue, class_value
 from .values.constants import ATOMS
 from .values.exceptions import ExceptionValue
 from .values.fresh import fresh_value
@@ -220,7 +222,12 @@ class Machine:
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
         written = self.graph.written()
-        return Trace(name, graph, inputs, guards, effects, exit_, self._instructions, written)
+        made = Trace(name, graph, inputs, guards, effects, exit_, self._instructions, written)
+        if self.graph.demands and not can_start_over(made):
+            what = "whether arguments are valid, where eager cannot run from the start again"
+            step = self.graph.demands[0].meta["step"]
+            raise self._restart(TensorBranch.of(what=what), step=step)
+        return made
 
     def _break(self, builder: ExitBuilder) -> Break:
         """The state of the root frame before the instruction to stop at."""
@@ -263,6 +270,9 @@ class Machine:
     def frame(self) -> Frame:
         """The frame being interpreted."""
         return self.frames[-1]
+
+    def catches(self) -> bool:
+        return any(frame.program.catches_at(frame.at) for frame in self.frames)
 
     def handled(self) -> Value | None:
         """The exception being handled: what a bare `raise` raises again."""
@@ -381,7 +391,8 @@ class Machine:
         return ObservedError(made)
 
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
-        made = self._classes.setdefault(kind, ClassValue(kind, source))
+        if (made := self._classes.get(kind)) is None:
+            made = self._classes[kind] = class_value(kind, source)
         if made.source is None:
             made.source = source
         return made

@@ -8,6 +8,7 @@ object is one Python object.
 
 from __future__ import annotations
 
+import collections
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -365,4 +366,5 @@ def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
     for key in list(target):
         if id(key) not in stay:
             del target[key]
-    target.update(new)
+    update = dict.update if type(target) is collections.Counter else type(target).update
+    update(target, new)  # Counter.update adds

@@ -100,6 +100,7 @@ class Handler:
 class Program:
     """A decoded body with its instructions numbered."""
 
+    code: CodeType
     body: Body
     index: dict[Instruction, int]
     handlers: list[Handler]
@@ -108,6 +109,15 @@ class Program:
         """The innermost handler of an instruction."""
         covering = [one for one in self.handlers if one.first <= index <= one.last]
         return min(covering, key=lambda one: one.last - one.first, default=None)
+
+    def catches_at(self, index: int) -> bool:
+        """Whether the user's code handles what is raised there; the end of a `with` does not
+        count."""
+        targets = [one.target for one in self.handlers if one.first <= index <= one.last]
+        ops = [[one.op for one in self.body.instructions[at : at + 2]] for at in targets]
+        return any(
+            first == "PUSH_EXC_INFO" and second != "WITH_EXCEPT_START" for first, second in ops
+        )
 
     def closes_at(self, index: int) -> bool:
         """Whether a generator suspended here has code to run when it is closed."""
@@ -127,7 +137,7 @@ def make_program(code: CodeType) -> Program:
         Handler(index[one.start], index[one.end_inclusive], index[one.target], one.depth, one.lasti)
         for one in body.regions
     ]
-    return Program(body, index, handlers)
+    return Program(code, body, index, handlers)
 
 
 @dataclass(eq=False)

@@ -20,7 +20,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TORCH_SIDE = (
     "jitmagic.trace.builtins.autocast",
+    "jitmagic.trace.builtins.copying",
+    "jitmagic.trace.builtins.distributions",
     "jitmagic.trace.builtins.torch_calls",
+    "jitmagic.trace.undo",
     "jitmagic.trace.values.contexts",
     "jitmagic.trace.values.integers",
     "jitmagic.trace.values.nn_module",
@@ -48,6 +51,7 @@ class _Graph:
 
     def __init__(self, grad_enabled: bool) -> None:
         self.grad_enabled = grad_enabled
+        self.demands = ()
 
     def finish(self, name: str) -> tuple[Any, tuple]:
         return (lambda: ()), ()
@@ -105,7 +109,7 @@ def main() -> None:
     if importlib.util.find_spec("torch") is None:
         _stand_in_for_torch()
     from .agreement import agree
-    from .python_programs import PROGRAMS
+    from .library_programs import PROGRAMS
 
     outcomes = {"every opcode has a handler or a reason": check_opcodes()}
     for fn, make in PROGRAMS:

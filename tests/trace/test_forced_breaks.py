@@ -21,7 +21,7 @@ from jitmagic.trace.machine import Machine, Stop, trace
 from jitmagic.trace.result import Break, Trace
 
 from .agreement import plain
-from .python_programs import PROGRAMS
+from .library_programs import PROGRAMS
 
 pytest.importorskip("jitmagic._frame")
 jitmagic = pytest.importorskip("jitmagic")

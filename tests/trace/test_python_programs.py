@@ -11,7 +11,7 @@ import pytest
 from tests.processes import ROOT, interpreter, json_of
 
 from .agreement import agree
-from .python_programs import PROGRAMS
+from .library_programs import PROGRAMS
 
 HERE = f"3.{sys.version_info.minor}"
 OTHERS = [one for one in ("3.11", "3.12", "3.13") if one != HERE]

@@ -231,7 +231,7 @@ def checkpoint(x):
 
 def deepcopy(x):
     y = x + 1
-    return copy.deepcopy(y)  # here
+    return copy.deepcopy([y, y.view(-1)])  # here
 
 
 def pickled(x):

@@ -310,9 +310,9 @@ def test_graph_is_torch_level():
     assert "add_" in targets  # num_batches_tracked
 
 
-def test_hooks_break():
+def test_backward_hooks_break():
     model = MLP()
-    model.fc2.register_forward_hook(lambda *_: None)
+    model.fc2.register_full_backward_hook(lambda *_: None)
     broken = break_of(model, torch.randn(2, 12))
     assert "hooks" in broken.reason.message
     assert "self.fc2(x)" in broken.where.text

@@ -13,7 +13,7 @@ from ..values.sets import SetValue
 from .numbers import members
 from .registry import handles
 
-__all__: list[str] = []
+__all__ = ["refuse_mapping"]
 
 
 def _first(machine: Machine, args: Args) -> list[Value]:
@@ -56,10 +56,17 @@ def _pairs(machine: Machine, args: Args, kwargs: Kwargs) -> list[Pair]:
     if args and isinstance(args[0], DictValue):
         pairs += args[0].pairs.values()
     elif args:
+        refuse_mapping(machine, args[0])
         for row in unpack(machine, args[0]):
             key, value = _pair(machine, row)
             pairs.append((key, value))
     return [*pairs, *((machine.constant(name), value) for name, value in kwargs.items())]
+
+
+def refuse_mapping(machine: Machine, value: Value) -> None:
+    """What has keys() is asked for them and not walked."""
+    if hasattr(value.python_type(machine), "keys"):
+        value.refuse(machine, "use as a mapping")
 
 
 def _pair(machine: Machine, row: Value) -> list[Value]:

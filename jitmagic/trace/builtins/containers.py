@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterator
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
+from ..values.iterators import StepIterator
 from ..values.mappings import DictValue, ViewValue
 from ..values.operators import equal, index_of, unpack
 from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.sets import SetValue
+from .constructors import refuse_mapping
 from .iteration import sorted_values
 from .numbers import members
 from .registry import method
@@ -180,11 +183,27 @@ def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     target = _as_dict(owner)
     if not target.pairs:
         raise machine.error(KeyError, "popitem(): dictionary is empty")
-    if args or kwargs:
+    last = args[0] if args else kwargs.get("last", machine.constant(True))
+    if (args or kwargs) and target.kind is not collections.OrderedDict:
         raise GraphBreak(UnsupportedArguments.of(name="popitem", what="arguments"))
-    key, value = target.pairs.popitem()[1]
+    token = next(reversed(target.pairs) if last.truth(machine) else iter(target.pairs))
+    pair = target.pairs.pop(token)
     target.changed(machine)
-    return TupleValue([key, value])
+    return TupleValue(pair)
+
+
+@method(dict, "__reversed__")
+def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    target = _as_dict(owner)
+
+    def steps() -> Iterator[Value]:
+        before = list(target.pairs)
+        for token in reversed(before):
+            if list(target.pairs) != before:
+                target.refuse(machine, "iteration while keys come and go")
+            yield target.pairs[token][0]
+
+    return StepIterator(machine, type(reversed(target.kind())), steps())
 
 
 @method(dict, "update")
@@ -200,6 +219,7 @@ def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
     """The pairs of a mapping or of an iterable of pairs."""
     if isinstance(value, DictValue):
         return list(value.pairs.values())
+    refuse_mapping(machine, value)
     rows = [unpack(machine, row) for row in unpack(machine, value)]
     if any(len(row) != 2 for row in rows):
         raise machine.error(ValueError, "dictionary update sequence element has the wrong length")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 from ...guards.source import TypeOf
-from ..breaks import GraphBreak, UnsupportedArguments
+from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.callables import BuiltinMethodValue, BuiltinValue
 from ..values.class_facts import NOTHING, attribute_of_class, is_instance, is_subclass, keep
@@ -41,6 +42,8 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
         return [kind for one in value.realized(machine) for kind in _kinds(machine, one, name)]
     if isinstance(value, ClassValue):
         return [value.live]
+    if isinstance(value, BuiltinValue) and isinstance(value.obj, types.UnionType):
+        return list(value.obj.__args__)
     raise GraphBreak(UnsupportedArguments.of(name=name, what="not a class"))
 
 
@@ -57,6 +60,13 @@ def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     kinds = _kinds(machine, args[1], "issubclass")
     own = args[0].live
     return machine.constant(any(is_subclass(machine, own, kind) for kind in kinds))
+
+
+@handles(vars)
+def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or not isinstance(args[0], InstanceValue):
+        raise GraphBreak(StatefulCall.of(name="vars"))
+    return args[0].get_attr(machine, "__dict__")
 
 
 @handles(callable)

@@ -1,11 +1,9 @@
-"""Iteration: iter, next, range, the built-in iterators, itertools, sorted."""
+"""Iteration: iter, next, range, the built-in iterators, sorted."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
@@ -18,7 +16,7 @@ from ..values.iterators import (
     StepIterator,
     ZipIterator,
 )
-from ..values.operators import binary, compare, drain, index_of, is_none, unpack
+from ..values.operators import compare, index_of, is_none, unpack
 from ..values.sequences import ListValue, TupleValue
 from .numbers import fold_call, members
 from .registry import handles, method
@@ -45,6 +43,16 @@ def _next(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 1:
         return args[1]
     raise machine.error(StopIteration)
+
+
+@method(Iterator, "__next__")
+def _step(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _next(machine, [owner], {})
+
+
+@method(Iterator, "__iter__")
+def _iterate(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return owner.iterate(machine)
 
 
 @handles(range)
@@ -111,122 +119,3 @@ def sorted_values(machine: Machine, items: Sequence[Value], kwargs: Kwargs) -> l
     backwards = "reverse" in kwargs and kwargs["reverse"].realize(machine).truth(machine)
     ordered = sorted(keyed, key=functools.cmp_to_key(order), reverse=backwards)
     return [item for _, item in ordered]
-
-
-# -- itertools -----------------------------------------------------------------------------------
-
-
-@handles(itertools.chain)
-def _chain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    def steps() -> Iterator[Value]:
-        for one in args:
-            yield from drain(machine, one.realize(machine).iterate(machine).realize(machine))
-
-    return StepIterator(machine, itertools.chain, steps())
-
-
-@method(itertools.chain, "from_iterable")
-def _from_iterable(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    def steps() -> Iterator[Value]:
-        for one in drain(machine, args[0].iterate(machine).realize(machine)):
-            yield from drain(machine, one.realize(machine).iterate(machine).realize(machine))
-
-    return StepIterator(machine, itertools.chain, steps())
-
-
-@handles(itertools.repeat)
-def _repeat(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    times = args[1] if len(args) > 1 else kwargs.get("times")
-    if times is None:
-        return StepIterator(machine, itertools.repeat, itertools.repeat(args[0]))
-    count = max(0, index_of(machine, times))
-    return StepIterator(machine, itertools.repeat, iter([args[0]] * count))
-
-
-@handles(itertools.count)
-def _count(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    start = args[0] if args else kwargs.get("start", machine.constant(0))
-    step = args[1] if len(args) > 1 else kwargs.get("step", machine.constant(1))
-
-    def steps() -> Iterator[Value]:
-        current = start
-        while True:
-            yield current
-            current = binary(machine, "+", current, step)
-
-    return StepIterator(machine, itertools.count, steps())
-
-
-@handles(itertools.islice)
-def _islice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    iterator = args[0].iterate(machine).realize(machine)
-    bounds = slice(*(one.as_constant(machine) for one in args[1:]))
-    start, stop, step = bounds.start or 0, bounds.stop, bounds.step or 1
-    wanted = itertools.count(start, step) if stop is None else iter(range(start, stop, step))
-
-    def steps() -> Iterator[Value]:
-        position = 0
-        for index in wanted:
-            while (item := iterator.next(machine)) is not None:
-                position += 1
-                if position > index:
-                    yield item
-                    break
-            else:
-                return
-        while stop is not None and position < stop and iterator.next(machine) is not None:
-            position += 1
-
-    return StepIterator(machine, itertools.islice, steps())
-
-
-@handles(itertools.starmap)
-def _starmap(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    rows = args[1].iterate(machine).realize(machine)
-
-    def steps() -> Iterator[Value]:
-        for row in drain(machine, rows):
-            yield args[0].call(machine, unpack(machine, row), {})
-
-    return StepIterator(machine, itertools.starmap, steps())
-
-
-@handles(itertools.accumulate)
-def _accumulate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    function = args[1] if len(args) > 1 else kwargs.get("func")
-    if "initial" in kwargs:
-        raise GraphBreak(UnsupportedArguments.of(name="accumulate", what="initial"))
-    items = args[0].iterate(machine).realize(machine)
-
-    def steps() -> Iterator[Value]:
-        total: Value | None = None
-        for item in drain(machine, items):
-            one = item.realize(machine)
-            if total is None:
-                total = one
-            elif function is None:
-                total = binary(machine, "+", total, one).realize(machine)
-            else:
-                total = function.call(machine, [total, one], {}).realize(machine)
-            yield total
-
-    return StepIterator(machine, itertools.accumulate, steps())
-
-
-def _register_combinatoric(function: Callable[..., Any], iterables: int | None) -> None:
-    """Those that first take in all items; `iterables` of the arguments are such (None: all)."""
-
-    @handles(function)
-    def combine(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        end = len(args) if iterables is None else iterables
-        pools = [unpack(machine, one) for one in args[:end]]
-        rest = [one.as_constant(machine) for one in args[end:]]
-        named = {name: value.as_constant(machine) for name, value in kwargs.items()}
-        rows = function(*pools, *rest, **named)
-        return StepIterator(machine, function, (TupleValue(row) for row in rows))  # type: ignore[arg-type]
-
-
-_register_combinatoric(itertools.product, None)
-_register_combinatoric(itertools.permutations, 1)
-_register_combinatoric(itertools.combinations, 1)
-_register_combinatoric(itertools.combinations_with_replacement, 1)

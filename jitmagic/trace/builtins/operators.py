@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..values.base import Args, Kwargs, Machine, Value
-from ..values.constants import BINARY, COMPARE, UNARY
+from ..values.constants import BINARY, COMPARE, UNARY, ConstantValue
 from ..values.functions import PartialValue
-from ..values.operators import binary, compare, index_of, inplace, is_same
+from ..values.operators import binary, compare, equal, index_of, inplace, is_same, unpack
+from ..values.sequences import SequenceValue
 from .registry import handles
 
 __all__: list[str] = []
@@ -86,6 +87,18 @@ def _setitem(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(operator.contains)
 def _contains(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return args[0].contains(machine, args[1])
+
+
+@handles(operator.concat)
+def _concat(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if not all(isinstance(one, SequenceValue | ConstantValue) for one in args):
+        args[0].refuse(machine, "operator.concat")
+    return binary(machine, "+", *args)
+
+
+@handles(operator.countOf)
+def _count_of(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(sum(equal(machine, one, args[1]) for one in unpack(machine, args[0])))
 
 
 @handles(operator.index)

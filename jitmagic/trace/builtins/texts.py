@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import fold
+from ..values.enums import EnumValue
 from ..values.exceptions import ExceptionValue
 from ..values.instances import InstanceValue
 from .registry import handles
@@ -22,7 +23,7 @@ def text_of(machine: Machine, value: Value, how: str) -> Value:
         return fold(machine, _CONVERSIONS[how], value)
     if isinstance(value, ExceptionValue) and how == "s":
         return machine.constant(value.text(machine))
-    if isinstance(value, InstanceValue) and how in "sr":
+    if isinstance(value, InstanceValue | EnumValue) and how in "sr":
         result = value.special(machine, "__str__") if how == "s" else None
         result = result or value.special(machine, "__repr__")
         if result is not None:
@@ -36,7 +37,7 @@ def formatted(machine: Machine, value: Value, conversion: str, spec: Value | Non
         value = text_of(machine, value, conversion)
     if value.is_constant(machine):
         return fold(machine, format, value, *([] if spec is None else [spec]))
-    if isinstance(value, InstanceValue):
+    if isinstance(value, InstanceValue | EnumValue):
         result = value.special(machine, "__format__", spec or machine.constant(""))
         if result is not None:
             return result

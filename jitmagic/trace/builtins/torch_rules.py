@@ -14,6 +14,7 @@ import torch
 
 __all__ = [
     "DATA_METHODS",
+    "RAISING_ON_DATA",
     "REFUSED_FUNCTIONS",
     "REFUSED_METHODS",
     "REFUSED_MODULES",
@@ -38,7 +39,6 @@ _LAYOUT = "it leaves the strided layout"
 _NAMES = "named tensors are not followed"
 _TEXT = "it shows tensor data"
 _CALLS = "it calls back into Python for every element"
-_CHECKS = "it raises errors that depend on tensor data"
 _OBJECT = "it makes another kind of object of the tensor"
 _SHARED = "its results share memory and are no views of each other"
 _UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
@@ -73,7 +73,6 @@ REFUSED_METHODS: dict[str, str] = {
         ("names", "rename", "rename_", "align_to", "align_as", "refine_names", "has_names"), _NAMES
     ),
     **dict.fromkeys(_UNSAFE, _SHARED),
-    "inverse": _CHECKS,
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
     **dict.fromkeys(("apply_", "map_", "map2_"), _CALLS),
     **dict.fromkeys(
@@ -81,6 +80,14 @@ REFUSED_METHODS: dict[str, str] = {
         _OBJECT,
     ),
 }
+
+# Bare names of what raises for data that programs meet, so that some try another way then.
+RAISING_ON_DATA = frozenset(
+    (
+        "inverse linalg_inv linalg_cholesky linalg_solve linalg_lu_factor linalg_ldl_factor "
+        "linalg_tensorinv linalg_tensorsolve linalg_matrix_power"
+    ).split()
+)
 
 _STATE = "it changes the state of the process"
 _READS = "it reads the state of the process"
@@ -129,13 +136,6 @@ REFUSED_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
         ("triplet_margin_with_distance_loss", "multi_head_attention_forward_with_hooks"), _CONTROL
     ),
-    **dict.fromkeys(
-        (
-            "inverse linalg_inv linalg_cholesky linalg_solve linalg_lu_factor linalg_ldl_factor "
-            "linalg_tensorinv linalg_tensorsolve"
-        ).split(),
-        _CHECKS,
-    ),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _GRAD_MODE),
     **dict.fromkeys(_UNSAFE, _SHARED),
     **dict.fromkeys(("is_distributed", "typename", "is_storage"), _READS),
@@ -158,7 +158,6 @@ REFUSED_MODULES: dict[str, str] = {
     "torch.cuda": _STATE,
     "torch.serialization": _STATE,
     "torch.nn.utils": "it changes modules or gradients in place",
-    "torch.nn.init": "it initialises parameters in place",
     "torch.optim": "optimizers change parameters and their own state",
     "torch.utils.data": "data loading runs as plain Python",
     "torch.profiler": "profiling runs as plain Python",
@@ -179,7 +178,14 @@ _INLINED = (
     "torch.nn.modules",
     "torch.utils._contextlib",
     "torch.distributions",
+    "torch.nn.init",
     "torch.nn.parameter",
+    *(
+        f"torch.nn.utils.{name}"
+        for name in (
+            "convert_parameters parametrizations parametrize rnn spectral_norm weight_norm".split()
+        )
+    ),
     "torch.nn.attention",
     "torch.autograd.grad_mode",
     "torch.amp.autocast_mode",

@@ -160,6 +160,9 @@ class Machine(Protocol):
     def keep_apart(self, value: Value) -> None:
         """The value is a key by its identity: guard that no other such key is the same object."""
 
+    def catches(self) -> bool:
+        """Whether some `try` of the program is around what is being followed."""
+
     def error(self, kind: type[BaseException], *args: object, exact: bool = False) -> ObservedError:
         """To be raised: the traced program raises kind(*args). exact=False: the text may differ
         from CPython's, so a program that looks at it breaks."""

@@ -16,7 +16,7 @@ from ...guards.source import FunctionPart, SlotAttr, Source
 from ..breaks import GraphBreak, UnknownCFunction
 from ..builtins.registry import handler_of, method_of
 from ..result import Constant, Recipe
-from ..wrap import wraps
+from ..wrap import intercepts, wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 
 __all__ = [
@@ -126,6 +126,11 @@ class BuiltinMethodValue(Value):
             raise GraphBreak(UnknownCFunction.of(name=f"{self.kind.__name__}.{self.name}"))
         return handler(machine, self.owner, args, kwargs)
 
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        self.refuse(machine, f"attribute {name!r}")
+
     def truth(self, machine: Machine) -> bool:
         return True
 
@@ -152,6 +157,7 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
 
 
 @wraps(
+    types.UnionType,
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -160,6 +166,15 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
 def _wrap_builtin(machine: Machine, obj: object, source: Source) -> Value:
     if isinstance(obj, types.BuiltinMethodType) and type(obj.__self__) in _OWNERS:
         return _bound_method(machine, obj, source)
+    machine.guard(IdentityIs(source, obj))
+    return BuiltinValue(obj, source)
+
+
+@intercepts(types.FunctionType)
+def _known_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value | None:
+    """A function of the standard library that is followed as a whole (copy.deepcopy)."""
+    if handler_of(obj) is None or obj.__module__.startswith("torch"):
+        return None
     machine.guard(IdentityIs(source, obj))
     return BuiltinValue(obj, source)
 

@@ -7,6 +7,7 @@ not found), bound as the descriptor protocol says, and new instances, whose `__i
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import TypeGuard, TypeVar
@@ -29,7 +30,7 @@ from .class_facts import (
     keep_free,
     may_change,
 )
-from .constants import ATOMS
+from .constants import ATOMS, ConstantValue, fold
 from .functions import BoundMethodValue
 from .sequences import TupleValue
 
@@ -39,8 +40,10 @@ __all__ = [
     "ClassValue",
     "SuperValue",
     "bind",
+    "class_value",
     "constructs",
     "is_plain_class",
+    "models_classes_of",
 ]
 
 _T = TypeVar("_T")
@@ -242,13 +245,36 @@ class ClassValue(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        self.refuse(machine, f"operator {op}")
+        """`int | None`, a union for isinstance()."""
+        plain = attribute_of_class(type(self.live), "__or__") is type.__dict__["__or__"]
+        parts = (other, self) if reflected else (self, other)
+        if op != "|" or not plain or not isinstance(other, ClassValue | ConstantValue):
+            self.refuse(machine, f"operator {op}")
+        return fold(machine, operator.or_, *parts)
 
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.live)
 
     def describe(self) -> str:
         return f"class {self.live.__name__}"
+
+
+_MODELS: dict[type, type[ClassValue]] = {}  # by metaclass
+
+
+def models_classes_of(metaclass: type) -> Callable[[type[ClassValue]], type[ClassValue]]:
+    """Register what models the classes of a metaclass (and of no other)."""
+
+    def register(model: type[ClassValue]) -> type[ClassValue]:
+        _MODELS[metaclass] = model
+        return model
+
+    return register
+
+
+def class_value(kind: type, source: Source | None) -> ClassValue:
+    """A new value of a class; `Machine.class_of` has the one of a trace."""
+    return _MODELS.get(type(kind), ClassValue)(kind, source)
 
 
 Constructor = Callable[[Machine, ClassValue, Args, Kwargs], Value]

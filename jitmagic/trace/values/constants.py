@@ -7,7 +7,6 @@ guard; `as_constant` is the one door to its value and installs it.
 
 from __future__ import annotations
 
-import enum
 import math
 import operator
 import types
@@ -16,16 +15,15 @@ from typing import Any
 
 import torch
 
-from ...guards.guard import IdentityIs, TypeIs, ValueEquals
+from ...guards.guard import TypeIs, ValueEquals
 from ...guards.source import Source
 from ..breaks import GraphBreak, UnsupportedArguments
-from ..result import Constant, Recipe
+from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .class_facts import is_standard
 from .iterators import IteratorValue, RangeIterator, StepIterator
 
-__all__ = ["ATOMS", "BINARY", "COMPARE", "UNARY", "ConstantValue", "EnumValue", "fold"]
+__all__ = ["ATOMS", "BINARY", "COMPARE", "UNARY", "ConstantMethodValue", "ConstantValue", "fold"]
 
 ATOMS: tuple[type, ...] = (
     int, float, complex, str, bytes, bool, type(None), type(Ellipsis), type(NotImplemented),
@@ -46,9 +44,6 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "-": operator.neg, "+": operator.pos, "~": operator.invert,
 }  # fmt: skip
 
-_SPECIAL = {
-    op: f"__{function.__name__.strip('_')}__" for op, function in {**BINARY, **COMPARE}.items()
-}
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
 _SINGLE_TYPES = (torch.dtype, torch.layout, torch.memory_format)  # one object per value
 _LARGEST_POWER = 4096  # bits an integer power may have; larger ones are left to Python
@@ -160,13 +155,13 @@ class ConstantValue(Value):
 
 
 class ConstantMethodValue(Value):
-    """A bound method of an atom: pure, so calls with constant arguments are folded."""
+    """A bound method of an atom or an enum member: pure, so calls with constants are folded."""
 
     __slots__ = ("name", "owner")
 
-    def __init__(self, owner: ConstantValue, name: str) -> None:
+    def __init__(self, owner: Value, name: str) -> None:
         super().__init__()
-        self.owner = owner
+        self.owner = owner  # a constant
         self.name = name
 
     def python_type(self, machine: Machine) -> type:
@@ -196,75 +191,6 @@ class ConstantMethodValue(Value):
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
-
-
-class EnumValue(Value):
-    """A member of an enum: a constant known by identity."""
-
-    __slots__ = ("value",)
-    by_identity = True
-
-    def __init__(self, value: enum.Enum, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.value = value
-
-    def python_type(self, machine: Machine) -> type:
-        return type(self.value)
-
-    def is_constant(self, machine: Machine) -> bool:
-        return True
-
-    def as_constant(self, machine: Machine) -> Any:
-        return self.value
-
-    def identity(self) -> object:
-        return self.value
-
-    def _leave(self, machine: Machine, name: str, what: str) -> None:
-        """Break where the class of the user's has its own way, which would be run here."""
-        if not is_standard(machine, type(self.value), name):
-            self.refuse(machine, what)
-
-    def hash_key(self, machine: Machine) -> object:
-        for name in ("__hash__", "__eq__"):
-            self._leave(machine, name, "hash()")
-        return self.value
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        if name in ("value", "_value_", "name", "_name_"):
-            self._leave(machine, name, f"attribute {name!r}")
-            return machine.constant(getattr(self.value, f"_{name.strip('_')}_"))
-        self.refuse(machine, f"attribute {name!r}")
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        for name in ("__eq__", "__ne__", _SPECIAL[op]):
-            self._leave(machine, name, f"comparison {op}")
-        if type(self.value).__eq__ is not object.__eq__ or op not in ("==", "!="):
-            if not other.is_constant(machine):
-                return None
-            return machine.constant(COMPARE[op](self.value, other.as_constant(machine)))
-        same = isinstance(other, EnumValue) and other.value is self.value
-        return machine.constant(same == (op == "=="))
-
-    def binary(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        if not other.is_constant(machine):
-            return None
-        self._leave(machine, _SPECIAL[op], f"operator {op}")
-        self._leave(machine, _SPECIAL[op].replace("__", "__r", 1), f"operator {op}")
-        left, right = (other, self) if reflected else (self, other)
-        return fold(machine, BINARY[op], left, right)
-
-    def truth(self, machine: Machine) -> bool:
-        for name in ("__bool__", "__len__"):
-            self._leave(machine, name, "bool()")
-        return bool(self.value)  # an IntEnum or Flag is as true as its value, a plain member always
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return Constant(self.value)
 
 
 def _taken_in(machine: Machine, value: Value) -> Value:
@@ -306,9 +232,3 @@ def _check_size(op: str, left: object, right: object) -> None:
 def _wrap_atom(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
     return ConstantValue(obj, source)
-
-
-@wraps(enum.Enum, subclasses=True)
-def _wrap_enum(machine: Machine, obj: enum.Enum, source: Source) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return EnumValue(obj, source)

@@ -16,7 +16,8 @@ import torch
 from ..breaks import GraphBreak, UnknownObject
 from .base import Machine, Value
 from .callables import BuiltinValue
-from .constants import ATOMS, ConstantValue, EnumValue
+from .constants import ATOMS, ConstantValue
+from .enums import EnumValue
 from .mappings import DictValue
 from .sequences import ListValue, SizeValue, SliceValue, TupleValue
 from .sets import SetValue
@@ -57,6 +58,6 @@ def fresh_value(machine: Machine, obj: object) -> Value:
         return made
     if isinstance(obj, enum.Enum):
         return EnumValue(obj)
-    if isinstance(obj, types.BuiltinFunctionType | types.FunctionType):
+    if isinstance(obj, types.BuiltinFunctionType | types.FunctionType | types.UnionType):
         return BuiltinValue(obj)
     raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

@@ -10,12 +10,13 @@ import itertools
 import types
 from collections.abc import Iterable, Iterator
 
-from ...guards.guard import KeyAbsent, TypeIs
+from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeOf
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, NewInstance, Recipe
 from ..tables import Face
 from ..wrap import wraps
+from .attribute_table import AttributeTable
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from .class_facts import (
     NOTHING,
@@ -27,19 +28,13 @@ from .class_facts import (
     keep_order,
 )
 from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
-from .constants import ConstantValue
 from .iterators import StepIterator
 from .operators import drain, equal
+from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 
 __all__ = ["InstanceValue", "OpaqueValue"]
 
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
-_OPERATORS = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow",
-    "@": "matmul", "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
-}  # fmt: skip
-_COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-_UNARY = {"-": "neg", "+": "pos", "~": "invert"}
 
 
 class _Sequence:
@@ -49,13 +44,15 @@ class _Sequence:
 class InstanceValue(Value):
     """An object of a plain class. `attrs` holds what is known or written; None: deleted."""
 
-    __slots__ = ("attrs", "cls", "live")
+    __slots__ = ("attrs", "cls", "live", "shuffled", "table")
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.live = live
         self.attrs: dict[str, Value | None] = {}
+        self.table: AttributeTable | None = None  # once asked for
+        self.shuffled = False  # an attribute was deleted: set again, it is the last
 
     def python_type(self, machine: Machine) -> type:
         return self.cls.live
@@ -69,8 +66,10 @@ class InstanceValue(Value):
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if not self.leaves(machine, "__getattribute__") or name == "__dict__":
+        if not self.leaves(machine, "__getattribute__"):
             self.refuse(machine, f"attribute {name!r}")
+        if name == "__dict__":
+            return self._own_table(machine)
         if name == "__class__" and is_standard(machine, self.cls.live, name):
             return self.cls
         raw = self.cls.peek(machine, name)
@@ -84,6 +83,14 @@ class InstanceValue(Value):
         if raw is NOTHING or isinstance(raw, types.MemberDescriptorType):
             return self._missing(machine, name)
         return self._bound(machine, name)
+
+    def _own_table(self, machine: Machine) -> Value:
+        """`self.__dict__`."""
+        raw = attribute_of_class(self.cls.live, "__dict__")
+        if not isinstance(raw, types.GetSetDescriptorType):
+            self.refuse(machine, "attribute '__dict__'")
+        self.table = self.table or AttributeTable(machine, self)
+        return self.table
 
     def _bound(self, machine: Machine, name: str) -> Value:
         raw, value = self.cls.find(machine, name)
@@ -132,6 +139,17 @@ class InstanceValue(Value):
             return None
         return machine.lazy(table[name], Item(InstanceDict(self.source), name), certain=False)
 
+    def entries(self, machine: Machine) -> dict[str, Value]:
+        """What `vars(self)` holds, in order: the keys of a live object are guarded."""
+        if self.source is not None:
+            if self.shuffled:
+                self.refuse(machine, "the order of attributes after one was deleted")
+            table = self.use_table(machine)
+            machine.guard(DictKeysAre(InstanceDict(self.source), tuple(table)))
+            known = {name: self.own(machine, name) for name in table}
+            self.attrs = {**known, **self.attrs}
+        return {name: value for name, value in self.attrs.items() if value is not None}
+
     def use_table(self, machine: Machine, *, changing: bool = False) -> dict[str, object]:
         """The live object's dictionary, about to be read or changed."""
         table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
@@ -167,10 +185,22 @@ class InstanceValue(Value):
             del self.attrs[name]  # a new object sees its keys in the order they were set last
             if self.source is not None:
                 self.attrs[name] = None
+                self.shuffled = True
             machine.effects.del_attr(self, name)
         else:
             self.attrs[name] = value
             machine.effects.set_attr(self, name, value)
+
+    def store_past_descriptors(self, machine: Machine, name: str, value: Value) -> None:
+        """`vars(self)[name] = value`."""
+        raw = self.cls.peek(machine, name)
+        if is_data_descriptor(raw):
+            self.refuse(machine, f"an entry that hides behind {name!r} of the class")
+        keep_free(machine, self.cls.live, name, raw)
+        if self.source is not None:
+            self.use_table(machine, changing=True)
+        self.attrs[name] = value
+        machine.effects.set_attr(self, name, value)
 
     def _through_descriptor(self, machine: Machine, name: str, value: Value | None) -> None:
         raw, descriptor = self.cls.find(machine, name)
@@ -286,23 +316,23 @@ class InstanceValue(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        name = f"__{'r' if reflected else ''}{_OPERATORS[op]}__"
-        return _implemented(self.special(machine, name, other))
+        name = f"__{'r' if reflected else ''}{BINARY_METHODS[op]}__"
+        return implemented(self.special(machine, name, other))
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
-        return _implemented(self.special(machine, f"__i{_OPERATORS[op]}__", other))
+        return implemented(self.special(machine, f"__i{BINARY_METHODS[op]}__", other))
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        result = _implemented(self.special(machine, f"__{_COMPARISONS[op]}__", other))
+        result = implemented(self.special(machine, f"__{COMPARE_METHODS[op]}__", other))
         if result is None and op == "!=":  # object.__ne__ inverts __eq__
-            same = _implemented(self.special(machine, "__eq__", other))
+            same = implemented(self.special(machine, "__eq__", other))
             return None if same is None else machine.constant(not same.truth(machine))
         return result
 
     def unary(self, machine: Machine, op: str) -> Value:
-        return self._required(machine, f"__{_UNARY[op]}__")
+        return self._required(machine, f"__{UNARY_METHODS[op]}__")
 
     def enter(self, machine: Machine) -> tuple[Value, Value]:
         raw, value = self.cls.find(machine, "__exit__")
@@ -330,12 +360,6 @@ class InstanceValue(Value):
 
     def describe(self) -> str:
         return f"{self.cls.live.__name__} object"
-
-
-def _implemented(result: Value | None) -> Value | None:
-    if isinstance(result, ConstantValue) and result.value is NotImplemented:
-        return None
-    return result
 
 
 class OpaqueValue(Value):

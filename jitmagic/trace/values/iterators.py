@@ -19,6 +19,7 @@ from ..breaks import GraphBreak, LoopIterator
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Builder, Machine, Unrestorable, Value
+from .callables import BuiltinMethodValue
 
 __all__ = [
     "DictIterator",
@@ -48,6 +49,11 @@ class IteratorValue(Value):
 
     def iterate(self, machine: Machine) -> Value:
         return self
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("__next__", "__iter__"):
+            return BuiltinMethodValue(self, Iterator, name)
+        self.refuse(machine, f"attribute {name!r}")
 
     def truth(self, machine: Machine) -> bool:
         return True
@@ -200,11 +206,12 @@ class ZipIterator(_Combined):
         if position:
             many = f"arguments 1-{position}" if position > 1 else "argument 1"
             message = f"zip() argument {position + 1} is shorter than {many}"
-            raise machine.error(ValueError, message)
+            raise machine.error(ValueError, message, exact=True)
         for other, source in enumerate(self.sources[1:], 2):
             if source.next(machine) is not None:
                 many = f"arguments 1-{other - 1}" if other > 2 else "argument 1"
-                raise machine.error(ValueError, f"zip() argument {other} is longer than {many}")
+                message = f"zip() argument {other} is longer than {many}"
+                raise machine.error(ValueError, message, exact=True)
 
     def recipe(self, builder: Builder) -> Recipe:
         options = {"strict": builder.constant(True)} if self.strict else {}

@@ -29,7 +29,7 @@ from .operators import equal
 from .sequences import TupleValue
 from .sets import SetValue
 
-__all__ = ["DefaultDictValue", "DictValue", "Pair", "ViewValue"]
+__all__ = ["DefaultDictValue", "DictValue", "Pair", "ViewValue", "live_dictionary"]
 
 Pair = tuple[Value, Value]
 
@@ -326,7 +326,14 @@ def _stable(key: object) -> bool:
 @wraps(dict, collections.OrderedDict)
 def _wrap_dict(machine: Machine, obj: dict[object, object], source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
-    return _of_live(DictValue(_pairs_of(machine, obj, source), source, type(obj)), machine, obj)
+    return live_dictionary(machine, DictValue, obj, source)
+
+
+def live_dictionary(
+    machine: Machine, model: type[DictValue], obj: dict[Any, Any], source: Source
+) -> DictValue:
+    """The model of a live dictionary whose type is guarded."""
+    return _of_live(model(_pairs_of(machine, obj, source), source, type(obj)), machine, obj)
 
 
 @wraps(collections.defaultdict)

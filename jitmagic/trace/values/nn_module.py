@@ -40,6 +40,7 @@ from .classes import ClassValue, bind, constructs
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
+from .module_hooks import FORWARD_HOOKS, call_with_hooks
 from .operators import unpack
 from .sequences import SliceValue, TupleValue
 from .tensor import TensorValue
@@ -48,7 +49,9 @@ from .trusted import trusted
 __all__ = ["NNModuleValue"]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
-_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_HOOKS = (*_BACKWARD_HOOKS, *FORWARD_HOOKS)
+_ALWAYS = "_forward_hooks_always_called"  # also where forward raises
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _SLOT = "_compiled_call_impl"
 _OWN_CALLS = ("forward", _SLOT, "_call_impl")
@@ -235,26 +238,32 @@ class NNModuleValue(InstanceValue):
         if isinstance(self.live, torch.nn.RNNBase):
             why = "recurrent layers keep weak references to flattened weights"
             raise GraphBreak(RefusedTorchCall.of(name=f"torch.nn.{kind.__name__}", why=why))
-        self._check_hooks(machine)
-        return self.get_attr(machine, "forward").realize(machine).call(machine, args, kwargs)
+        hooked = self._check_hooks(machine)
+        forward = self.get_attr(machine, "forward").realize(machine)
+        if hooked:
+            return call_with_hooks(machine, self, forward, args, kwargs)
+        return forward.call(machine, args, kwargs)
 
-    def _check_hooks(self, machine: Machine) -> None:
-        """Break where hooks would run; guard that there are none."""
+    def _check_hooks(self, machine: Machine) -> bool:
+        """Whether there are forward hooks; break where others would run, guard that none does."""
         if self.callable_as_is:
-            return
+            return False
         assert self.source is not None
         own = object.__getattribute__(self.live, "__dict__")
-        if any(own.get(name) for name in _HOOKS):
-            types_ = f"{self.cls.live.__name__} with forward or backward hooks"
+        hooked = any(own.get(name) for name in FORWARD_HOOKS)
+        absent_hooks = (_ALWAYS, *_BACKWARD_HOOKS) if hooked else _HOOKS
+        if any(own.get(name) for name in absent_hooks):
+            types_ = f"{self.cls.live.__name__} with backward hooks, or hooks that run always"
             raise GraphBreak(UnsupportedOperation.of(what="a call", types=types_))
         if own.get(_SLOT) is not None:
             if not _is_tagged(own[_SLOT]):
                 self.refuse(machine, "a call of a module compiled by torch")
             machine.guard(TypeIs(Item(InstanceDict(self.source), _SLOT), type(own[_SLOT])))
         absent = tuple(name for name in _OWN_CALLS if name not in own)
-        machine.guard(EntriesEmpty(InstanceDict(self.source), _HOOKS, absent))
+        machine.guard(EntriesEmpty(InstanceDict(self.source), absent_hooks, absent))
         _check_global_hooks(machine, self.source)
-        self.callable_as_is = True
+        self.callable_as_is = not hooked
+        return hooked
 
 
 class ModuleSlice(TupleValue):

@@ -152,6 +152,7 @@ def unpack(machine: Machine, value: Value) -> list[Value]:
 def index_of(machine: Machine, value: Value) -> int:
     """`operator.index(value)` of a constant; breaks on anything else."""
     value = value.realize(machine)
-    if not (isinstance(value, ConstantValue) and isinstance(value.value, int)):
+    constant = value.as_constant(machine) if value.is_constant(machine) else None
+    if not isinstance(constant, int):
         value.refuse(machine, "use as an index")
-    return int(value.as_constant(machine))
+    return int.__index__(constant)  # of an IntEnum too

@@ -33,16 +33,18 @@ from ..breaks import (
     UnsupportedArguments,
     UnsupportedAttribute,
 )
-from ..builtins.torch_rules import DATA_METHODS, REFUSED_METHODS
+from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHODS
 from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .counted import call_with_integers
+from .enums import without_enum
 from .integers import IntValue
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
 from .scaled import call_with_numbers
 from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from .validation import demanded
 
 __all__ = ["StructuredTuple", "TensorMethodValue", "TensorValue", "lift", "lower", "record"]
 
@@ -254,6 +256,8 @@ class TensorValue(Value):
         return record(machine, _UNARY[op], [self])
 
     def truth(self, machine: Machine) -> bool:
+        if demanded(machine, self.node):
+            return True
         raise GraphBreak(TensorBranch.of(what=self.describe()))
 
     # -- calls -----------------------------------------------------------------------------------
@@ -396,6 +400,9 @@ def record(
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         why = "a torch function or dispatch mode is active"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    if target_name(target) in RAISING_ON_DATA and machine.catches():
+        why = "the program handles the errors that it raises on data"
+        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     given = [_lower_outer(machine, arg, name) for arg in args]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     if named.get("requires_grad") is True and not isinstance(target, str):
@@ -460,7 +467,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     if isinstance(value, DictValue):
         return {key: lower(machine, item, name) for key, item in value.as_names(machine).items()}
     if value.is_constant(machine):
-        constant = value.as_constant(machine)
+        constant = without_enum(value.as_constant(machine))
         if type(constant) in _PLAIN_ARGUMENTS:
             return constant
         if isinstance(constant, type) and constant in _PYTHON_DTYPES:

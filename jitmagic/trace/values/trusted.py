@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import builtins
 import enum
+import sys
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,13 +19,13 @@ import torch
 from ...guards.guard import IdentityIs
 from ...guards.source import ImportedModule, ModuleAttr, Source
 from ..breaks import GraphBreak, UnknownObject
-from ..result import Constant, Recipe
+from ..result import Constant, Effect, Recipe
 from ..wrap import intercepts
 from .base import Builder, Machine, Value
 from .callables import BuiltinValue
 from .class_facts import belongs_to_torch
 from .constants import ATOMS
-from .contexts import context_class
+from .contexts import GradContext, context_class
 from .functions import CellValue, FunctionValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue, ModuleValue
@@ -31,6 +33,8 @@ from .torch_function import operators_of, torch_function
 
 __all__ = ["TorchPythonFunction", "trusted", "trusted_function"]
 
+_STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that are set anew
+_INLINED_CLASSES = ("torch.distributions.",)
 _AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
 
 
@@ -45,7 +49,11 @@ class TorchNamespace(GlobalsValue):
         if name not in self.live:
             return None
         if name not in self._known:
-            self._known[name] = trusted(machine, self.live[name])
+            if (self.live.get("__name__"), name) in _STATE:
+                path = ModuleAttr(ImportedModule(str(self.live["__name__"])), name)
+                self._known[name] = machine.lazy(self.live[name], path)
+            else:
+                self._known[name] = trusted(machine, self.live[name])
         return self._known[name]
 
     def builtin(self, machine: Machine, name: str) -> Value | None:
@@ -71,6 +79,28 @@ class TorchModule(ModuleValue):
         return Constant(self.module)
 
 
+class _TorchCell(CellValue):
+    """A closure cell of such a function; what nobody reads may be anything."""
+
+    __slots__ = ("cell",)
+
+    def __init__(self, cell: types.CellType) -> None:
+        super().__init__()
+        self.cell, self._read = cell, False
+
+    def load(self, machine: Machine) -> Value | None:
+        if not self._read:
+            self._read = True
+            self.contents = trusted(machine, self.cell.cell_contents)
+        return self.contents
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.cell)
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        return ()
+
+
 class TorchPythonFunction(FunctionValue):
     """A Python function of torch that is inlined."""
 
@@ -91,13 +121,25 @@ def trusted(machine: Machine, obj: Any) -> Value:
     if isinstance(obj, types.BuiltinFunctionType):
         return torch_function(obj) or BuiltinValue(obj)
     if isinstance(obj, type):
-        if obj is torch.autocast:  # Python code that is inlined
-            found: Value = machine.class_of(obj, _AUTOCAST)
-            return found
-        return context_class(obj) or machine.constant(obj)
+        return _class(machine, obj)
+    if isinstance(obj, types.MethodType) and type(obj.__self__) is torch.no_grad:
+        return GradContext(torch.no_grad, False).get_attr(machine, obj.__name__)  # a decorator's
     if type(obj) in (tuple, list, dict, set, frozenset):
         return _container(machine, obj)
     raise GraphBreak(UnknownObject.of(what="use", type=type(obj).__name__))
+
+
+def _class(machine: Machine, obj: type) -> Value:
+    """A class of torch; of one whose Python code is inlined the parts are read, hence guarded."""
+    if obj is torch.autocast:
+        found: Value = machine.class_of(obj, _AUTOCAST)
+        return found
+    module = sys.modules.get(obj.__module__)
+    if obj.__module__.startswith(_INLINED_CLASSES) and vars(module).get(obj.__name__) is obj:
+        path = ModuleAttr(ImportedModule(obj.__module__), obj.__name__)
+        made: Value = machine.class_of(obj, path)
+        return made
+    return context_class(obj) or machine.constant(obj)
 
 
 def _container(machine: Machine, obj: Any) -> Value:
@@ -115,9 +157,7 @@ def trusted_function(
     made = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
     if obj.__defaults__ is not None:
         made.defaults = machine.constant(obj.__defaults__)
-    made.closure = tuple(
-        CellValue(trusted(machine, cell.cell_contents)) for cell in obj.__closure__ or ()
-    )
+    made.closure = tuple(_TorchCell(cell) for cell in obj.__closure__ or ())
     if obj.__kwdefaults__ is not None:
         pairs = [(machine.constant(k), machine.constant(v)) for k, v in obj.__kwdefaults__.items()]
         made.kwdefaults = DictValue.of(machine, pairs)

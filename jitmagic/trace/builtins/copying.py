@@ -1,0 +1,151 @@
+"""copy.copy and copy.deepcopy of containers, plain instances and tensors.
+
+Comes in: any value. Goes out: what the copy module makes of it: atoms, functions and classes are
+themselves, containers and instances are rebuilt, and what is met twice is copied once. What has a
+say in its own copying, and what copies to more than its values, stays a break.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from ..breaks import GraphBreak, UnsupportedArguments
+from ..values.base import Args, Kwargs, Machine, Value
+from ..values.callables import BuiltinValue
+from ..values.class_facts import NOTHING, attribute_of_class
+from ..values.classes import ClassValue
+from ..values.constants import ConstantValue
+from ..values.enums import EnumValue
+from ..values.functions import FunctionValue
+from ..values.instances import InstanceValue
+from ..values.integers import IntValue
+from ..values.mappings import DefaultDictValue, DictValue
+from ..values.namedtuples import NamedTupleValue
+from ..values.numbers import FloatValue
+from ..values.sequences import ListValue, SliceValue, TupleValue
+from ..values.sets import SetValue
+from ..values.tensor import TensorValue, record
+from .registry import handles
+
+__all__: list[str] = []
+
+Part = Callable[[Value], Value]
+
+_THEMSELVES = (ConstantValue, ClassValue, FunctionValue, FloatValue, IntValue)
+_HOOKS = (
+    "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
+    "__getnewargs__", "__getnewargs_ex__", "__new__", "__slots__", "__replace__",
+)  # fmt: skip
+
+
+@handles(copy.copy)
+def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs:
+        raise GraphBreak(UnsupportedArguments.of(name="copy.copy", what="such arguments"))
+    value = args[0]
+    if type(value) is TupleValue or isinstance(value, SliceValue):
+        return value
+    if isinstance(value, SetValue) and value.kind is frozenset:
+        return value
+    if isinstance(value, TensorValue):
+        value.refuse(machine, "copy.copy")
+    made = _rebuilt(machine, value, lambda one: one, {})
+    return value if made is None else made
+
+
+@handles(copy.deepcopy)
+def _deepcopy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs:
+        raise GraphBreak(UnsupportedArguments.of(name="copy.deepcopy", what="a memo"))
+    return _deep(machine, args[0], {})
+
+
+def _deep(machine: Machine, value: Value, memo: dict[Value, Value]) -> Value:
+    value = value.realize(machine)
+    if value in memo:
+        return memo[value]
+    made = _rebuilt(machine, value, lambda one: _deep(machine, one, memo), memo)
+    if made is None:
+        return value
+    return memo.setdefault(value, made)
+
+
+def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value]) -> Value | None:
+    """A copy made of `part` of each part; None: it is its own copy. `memo` gets what may hold
+    itself before its parts are copied."""
+    if isinstance(value, _THEMSELVES) or type(value) is BuiltinValue:
+        return None
+    if isinstance(value, EnumValue) and value.is_constant(machine):
+        return None
+    if type(value) is TupleValue:
+        return _tuple(machine, value, part)
+    if isinstance(value, NamedTupleValue):
+        return NamedTupleValue(value.cls, [part(item) for item in value.items])
+    if isinstance(value, ListValue):
+        made = memo[value] = ListValue([])
+        made.items.extend(part(item) for item in list(value.items))
+        return made
+    if isinstance(value, DictValue):
+        return _dictionary(machine, value, part, memo)
+    if isinstance(value, SetValue) and value.is_constant(machine):
+        return SetValue(dict(value.members), value.kind)
+    if type(value) is TensorValue:
+        return _tensor(machine, value, memo)
+    if type(value) is InstanceValue:
+        return _instance(machine, value, part, memo)
+    value.refuse(machine, "copying")
+
+
+def _tuple(machine: Machine, value: TupleValue, part: Part) -> Value | None:
+    """The tuple itself where no item is copied."""
+    items = value.realized(machine)
+    made = [part(item) for item in items]
+    same = all(one is other for one, other in zip(items, made, strict=True))
+    return None if same else TupleValue(made)
+
+
+def _dictionary(
+    machine: Machine, value: DictValue, part: Part, memo: dict[Value, Value]
+) -> DictValue:
+    if isinstance(value, DefaultDictValue):
+        made: DictValue = DefaultDictValue({}, None, value.kind, part(value.factory))
+    else:
+        made = DictValue({}, kind=value.kind)
+    memo[value] = made
+    for key, item in list(value.pairs.values()):
+        made.store(machine, part(key), part(item))
+    return made
+
+
+def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> Value:
+    """Tensors that share memory would be copied with what they share, hence one of each memory."""
+    meta = value.meta
+    plain = value.kind.__name__ == "Tensor" and meta.is_contiguous() and not meta.requires_grad
+    if not plain or (value.live is not None and vars(value.live)):
+        value.refuse(machine, "copying")
+    if value.source is not None:
+        grad = value.get_attr(machine, "grad").realize(machine)
+        if not (isinstance(grad, ConstantValue) and grad.value is None):
+            value.refuse(machine, "copying with its gradient")
+    memory = meta.untyped_storage()._cdata
+    others = (one for one in memo if isinstance(one, TensorValue))
+    if any(one.meta.untyped_storage()._cdata == memory for one in others):
+        value.refuse(machine, "copying with another view of its memory")
+    return record(machine, "clone", [value])
+
+
+def _instance(
+    machine: Machine, value: InstanceValue, part: Part, memo: dict[Value, Value]
+) -> InstanceValue:
+    kind = value.cls.live
+    for name in _HOOKS:
+        raw, _ = value.cls.find(machine, name)
+        if raw is not NOTHING and raw is not attribute_of_class(object, name):
+            value.refuse(machine, f"copying past {name}")
+    if not kind.__dictoffset__:
+        value.refuse(machine, "copying")
+    made = memo[value] = InstanceValue(value.cls)
+    for name, content in value.entries(machine).items():
+        made.attrs[name] = part(content)
+    return made

@@ -1,0 +1,140 @@
+"""More of the corpus: enums and what the standard library does with Python's own objects.
+
+Importing it adds to `python_programs.PROGRAMS`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import enum
+import functools
+import heapq
+import itertools
+import operator
+import re
+
+from .python_programs import PROGRAMS, program
+
+__all__ = ["PROGRAMS"]
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 3
+
+    def scale(self):
+        return self.value * 2
+
+    @property
+    def nice(self):
+        return self.name.lower()
+
+    @classmethod
+    def last(cls):
+        return list(cls)[-1]
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Named(enum.StrEnum):
+    LEFT = "left"
+
+    def __str__(self):
+        return "to the " + self.value
+
+
+@program(3)
+def enum_members(n):
+    red = Color.RED
+    found = red.scale() * n, red.nice, Color.last().name, Color(3) is Color.BLUE, Color["RED"].value
+    return found, [c.value for c in Color], len(Color), red in Color, red == Color.RED, f"{red!r}"
+
+
+@program(3)
+def enum_numbers(n):
+    both = Access.READ | Access.WRITE
+    return (
+        Level.HIGH + n, [5, 6, 7][Level.LOW], Level.LOW < Level.HIGH, max(Level).name,
+        both.value, Access.READ in both, bool(both & Access.WRITE), (~Access.READ).value,
+        Named.LEFT.upper(), Named.LEFT + "!", str(Named.LEFT),
+    )  # fmt: skip
+
+
+@program(4)
+def endless_and_grouped(n):
+    turns = [a * b for a, b in zip(itertools.cycle([1, 2, 3]), range(n))]
+    groups = [(k, list(g)) for k, g in itertools.groupby([1, 1, 2, n, n])]
+    rows = list(itertools.zip_longest([1, 2], [n], fillvalue=0))
+    some = list(itertools.takewhile(lambda v: v < n, itertools.count()))
+    return turns, groups, rows, some, list(itertools.pairwise(some))
+
+
+@program(2)
+def shared_and_filtered(n):
+    one, two = itertools.tee([1, 2, n])
+    first = next(one)
+    rest = list(itertools.dropwhile(lambda v: v < n, [0, 1, 2, 0]))
+    kept = list(itertools.filterfalse(None, [0, 1, n])), list(itertools.compress("abc", [1, 0, n]))
+    return first, list(two), list(one), rest, kept, list(itertools.accumulate([1, n], initial=5))
+
+
+@program([5, 2, 8], [1, 3, 5])
+def heaps_and_rows(heap, rows):
+    heapq.heapify(heap)
+    heapq.heappush(heap, 1)
+    least = heapq.heappop(heap)
+    bisect.insort(rows, 4)
+    place = bisect.bisect_left(rows, 3)
+    ordered = sorted(heap, key=functools.cmp_to_key(lambda a, b: b - a))
+    return least, heap, rows, place, heapq.nlargest(2, heap), ordered
+
+
+@program(5)
+def double_ended(n):
+    queue = collections.deque([1, 2], maxlen=3)
+    for i in range(n):
+        queue.append(i)
+    queue.appendleft(9)
+    queue.rotate(1)
+    ends = queue.pop(), queue.popleft()
+    return ends, list(queue), len(queue), queue.maxlen, 9 in queue, list(reversed(queue))
+
+
+@program(collections.deque([1]), collections.Counter("ab"))
+def growing(queue, counts):
+    queue.append(2)
+    counts["a"] += 2
+    counts.update("bc")
+    return counts.most_common(1), counts["none"], sorted(counts.items())
+
+
+@program("abca")
+def counting(text):
+    counts = collections.Counter(text)
+    more = counts + collections.Counter("ad")
+    less = more - counts
+    return counts.total(), more, less, counts & more, counts | more, sorted(less.elements())
+
+
+@program([("a", 2), ("b", 1)])
+def accessors(rows):
+    last = operator.itemgetter(1)
+    both = operator.itemgetter(0, 1)
+    return sorted(rows, key=last), both(rows[0]), operator.methodcaller("upper")("x")
+
+
+@program("relu_6")
+def regular(text):
+    found = re.match(r"(\w+)_(\d)", text)
+    if found is None:
+        return None
+    return found.group(2), found[1], found.span(), re.sub("_", "-", text), re.findall(r"\d", text)
