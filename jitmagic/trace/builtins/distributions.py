@@ -12,8 +12,10 @@ from ...guards.source import ImportedModule, Item, ModuleAttr
 from ..breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue
-from ..values.class_facts import belongs_to_torch, trusted
+from ..values.class_facts import belongs_to_torch
 from ..values.functions import FunctionValue
+from ..values.trusted import trusted
+from ..values.trusted import trusted
 from .registry import handles
 
 __all__: list[str] = []
