@@ -15,7 +15,6 @@ from ..values.callables import BuiltinValue
 from ..values.class_facts import belongs_to_torch
 from ..values.functions import FunctionValue
 from ..values.trusted import trusted
-from ..values.trusted import trusted
 from .registry import handles
 
 __all__: list[str] = []
