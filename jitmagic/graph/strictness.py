@@ -62,7 +62,8 @@ def check_as_kernels_do(
         _check_slice(*args, **kwargs)
     if name in ("as_strided", "as_strided_"):
         _check_storage(*args, **kwargs)
-    if name in _DEFINED_UP_TO_A_PHASE and tensors[0].is_complex():
+    complex_vectors = tensors[0].is_complex() or name == "linalg_eig"
+    if name in _DEFINED_UP_TO_A_PHASE and complex_vectors:
         _reject("its gradient looks at the numbers: a loss that depends on the phase is refused")
     if name in _STRIDES_KEPT and tensors[0].stride() != torch.empty_like(tensors[0]).stride():
         _reject("the layout of its result follows the gaps and overlaps of its input")

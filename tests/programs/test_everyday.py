@@ -209,7 +209,7 @@ PROGRAMS = [
     case("rotary", lambda: rotary, (1, 0, 2), (r(2, 6, 8, grad=True),)),
     case("power iteration", lambda: power_iteration, (1, 0, 2), (square(6),)),
     case("singular", lambda: singular, (1, 0, 4), (r(4, 4),), (r(5, 3),), (r(3, 5),)),
-    case("newton", lambda: newton, (3, 3, 10), (r(30, 4), (r(30) > 0).float())),
+    case("newton", lambda: newton, (1, 0, 6), (r(30, 4), (r(30) > 0).float())),
     case("relabelled", lambda: relabelled, (1, 0, 1), (r(3, 4, grad=True),)),
     case("masked", forgetful, (2, 1, 2), (r(5, 5, grad=True),)),
     case("clusters", lambda: clusters, (10, 10, 10), (r(20, 2), r(3, 2))),

@@ -95,10 +95,15 @@ class EnumValue(Value):
         return self.value
 
     def hash_key(self, machine: Machine) -> object:
-        kind = type(self.value)
-        if any(_is_users(attribute_of_class(kind, name)) for name in ("__hash__", "__eq__")):
+        if any(_is_users(self._relied_on(machine, name)) for name in ("__hash__", "__eq__")):
             self.refuse(machine, "hash()")
         return self.value
+
+    def _relied_on(self, machine: Machine, name: str) -> object:
+        """What the class has under the name: it must stay so."""
+        raw = attribute_of_class(type(self.value), name)
+        keep(machine, type(self.value), name, raw)
+        return raw
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -113,11 +118,12 @@ class EnumValue(Value):
         kind = type(self.value)
         if name == "__class__":
             return self.cls(machine)
-        if _is_users(attribute_of_class(kind, "__getattribute__")):
+        if _is_users(self._relied_on(machine, "__getattribute__")):
             self.refuse(machine, f"attribute {name!r}")
-        raw = attribute_of_class(kind, name)
+        raw = self._relied_on(machine, name)
         if name in ("name", "value") and raw is vars(enum.Enum)[name]:
             name = f"_{name}_"
+            raw = self._relied_on(machine, name)
         if name in vars(self.value) and not isinstance(raw, property):
             return self._part(machine, name)
         if raw is NOTHING:
@@ -141,10 +147,9 @@ class EnumValue(Value):
         return machine.lazy(content, Item(InstanceDict(self.origin), name), certain=False)
 
     def _missing(self, machine: Machine, name: str) -> Value:
-        kind = type(self.value)
-        if attribute_of_class(kind, "__getattr__") is not NOTHING:
+        if self._relied_on(machine, "__getattr__") is not NOTHING:
             self.refuse(machine, f"attribute {name!r}")
-        message = f"'{kind.__name__}' object has no attribute '{name}'"
+        message = f"'{type(self.value).__name__}' object has no attribute '{name}'"
         raise machine.error(AttributeError, message)
 
     # -- special methods -------------------------------------------------------------------------
@@ -152,7 +157,7 @@ class EnumValue(Value):
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         """`type(self).__name__(self, *args)` if it is the user's, or a built-in type's and of
         constants; None: it is nobody's."""
-        raw = attribute_of_class(type(self.value), name)
+        raw = self._relied_on(machine, name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
         if isinstance(raw, _C_METHODS) and all(arg.is_constant(machine) for arg in args):
