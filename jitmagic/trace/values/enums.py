@@ -115,7 +115,6 @@ class EnumValue(Value):
         return found
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        kind = type(self.value)
         if name == "__class__":
             return self.cls(machine)
         if _is_users(self._relied_on(machine, "__getattribute__")):
