@@ -1,9 +1,10 @@
 """skip: which code the frame hook never touches, and why.
 
 Comes in: a code object that was reached from tagged code. Goes out: the reason to leave it alone,
-or None. Only code a user wrote is worth a handle: libraries run as they are (their calls back
-into user code are looked at again), and so does code whose meaning depends on its own frame.
-The few library functions that are compiled are declared in library.py.
+or None. Code that a user wrote is worth a handle, and so are the modules of installed packages
+that define layers: models live there. Other libraries run as they are (their calls back into such
+code are looked at again), and so does code whose meaning depends on its own frame. The few further
+library functions that are compiled are declared in library.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import torch
+
 from ..bytecode import decode
 from .library import library_function
 from .native import Dispatcher
@@ -27,6 +30,7 @@ _READERS_WITHOUT_ARGUMENTS = frozenset({"vars", "dir"})
 _FRAME_GETTERS = frozenset({"_getframe", "currentframe", "set_trace"})
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
 _TRACEABLE_SPECIALS = frozenset({"__call__", "__init__", "__enter__", "__exit__"})
+_PACKAGE = "it belongs to an installed package"
 _GENERATED = ("<frozen ", "<eval_with_key>", "<attrs ", "<__array_function__", "<jitmagic")
 _SUSPENDABLE = {
     inspect.CO_GENERATOR: "it is a generator",
@@ -92,7 +96,17 @@ def reason_to_skip(code: CodeType, namespace: dict[str, Any]) -> str | None:
         return None
     if any(type(one) is tuple and "stacklevel" in one for one in code.co_consts):
         return "it names its callers (stacklevel), among whom a stub would count"
-    return _library(code.co_filename)
+    where = _library(code.co_filename)
+    return None if where == _PACKAGE and _defines_layers(namespace) else where
+
+
+def _defines_layers(namespace: dict[str, Any]) -> bool:
+    """Whether a module that is not torch's has classes of nn.Module of its own."""
+    name = str(namespace.get("__name__"))
+    return name.partition(".")[0] != "torch" and any(
+        isinstance(one, type) and issubclass(one, torch.nn.Module) and one.__module__ == name
+        for one in list(namespace.values())
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -104,7 +118,7 @@ def _library(filename: str) -> str | None:
     path = os.path.realpath(filename)
     for folder, what in _library_folders():
         if path.startswith(folder):
-            return f"it belongs to {what}"
+            return what
     return None
 
 
@@ -113,10 +127,10 @@ def _library_folders() -> tuple[tuple[str, str], ...]:
     """Installed packages lie within the standard library's folder: they are asked for first."""
     paths = sysconfig.get_paths()
     named = [
-        (str(Path(__file__).parents[1]), "jitmagic"),
-        (paths["purelib"], "an installed package"),
-        (paths["platlib"], "an installed package"),
-        (paths["stdlib"], "the standard library"),
-        (paths["platstdlib"], "the standard library"),
+        (str(Path(__file__).parents[1]), "it belongs to jitmagic"),
+        (paths["purelib"], _PACKAGE),
+        (paths["platlib"], _PACKAGE),
+        (paths["stdlib"], "it belongs to the standard library"),
+        (paths["platstdlib"], "it belongs to the standard library"),
     ]
     return tuple((os.path.realpath(folder) + os.sep, what) for folder, what in named)
