@@ -32,7 +32,7 @@ enum class Op : unsigned char {
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, Type, TypeAttr, Slot,
   FunctionPart, ModuleItem, Gradient,
   // checks: (name, ...)
-  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, TypeAttrAbsent,
+  TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent, TypeAttrAbsent,
   NamespaceAbsent,
   CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State, Autocast,
 };

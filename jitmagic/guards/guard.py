@@ -14,6 +14,7 @@ wants.
                                                  tensor
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order
+          | SetHas(source, item, there)          set or frozenset that has the item, or has not
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
           | ClassHasNot(source, name)          class whose bases and itself have no such attribute
           | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; keys it has not
@@ -54,6 +55,7 @@ __all__ = [
     "LengthIs",
     "NoOverlap",
     "SameObject",
+    "SetHas",
     "StateFacts",
     "TensorMatch",
     "TypeIs",
@@ -159,6 +161,15 @@ class LengthIs(Guard):
 class DictKeysAre(Guard):
     source: Source
     keys: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetHas(Guard):
+    """`item` is a constant or a class: to look it up runs nobody's code."""
+
+    source: Source
+    item: object
+    there: bool
 
 
 @dataclass(frozen=True, slots=True)

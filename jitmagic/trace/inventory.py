@@ -14,6 +14,7 @@ from .builtins import numbers as _numbers
 from .builtins import objects as _objects
 from .builtins import operators as _operators
 from .builtins import outside as _outside
+from .builtins import signatures as _signatures
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
 from .opcodes import attributes as _attributes
@@ -29,7 +30,9 @@ from .opcodes import locals as _locals
 from .opcodes import patterns as _patterns
 from .opcodes import stack as _stack
 from .opcodes import with_ as _with
+from .values import context_vars as _context_vars
 from .values import contexts as _contexts
+from .values import dict_objects as _dict_objects
 from .values import exceptions as _exceptions
 from .values import functions as _functions
 from .values import instances as _instances
@@ -45,8 +48,9 @@ __all__ = ["MODULES"]
 
 MODULES = (
     _autocast, _constructors, _containers, _introspection, _iteration, _numbers, _objects,
-    _operators, _outside, _texts, _torch_calls, _attributes, _calls, _comparisons,
+    _operators, _outside, _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons,
     _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
-    _locals, _patterns, _stack, _with, _contexts, _exceptions, _functions, _instances, _namedtuples,
-    _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,
+    _locals, _patterns, _stack, _with, _context_vars, _contexts, _dict_objects, _exceptions,
+    _functions, _instances, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers,
+    _tensor_inputs, _torch_function,
 )  # fmt: skip

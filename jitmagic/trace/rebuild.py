@@ -9,6 +9,7 @@ object is one Python object.
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
@@ -19,6 +20,7 @@ from ..guards.source import (
     Argument,
     Builtin,
     CellContents,
+    DictEntry,
     DictKeyAt,
     FunctionPart,
     Global,
@@ -270,6 +272,9 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case Item(base=base, key=key):
             container = _load_source(base, writer)
             return [*container, *build.load_const(key), *build.binary_subscr()]
+        case DictEntry(base=base, key=key):
+            reader = dict.__getitem__  # not the class's own
+            return _call(reader, _load_source(base, writer), build.load_const(key))
         case DictKeyAt(base=base, index=index):
             return _call(_key_at, _load_source(base, writer), build.load_const(index))
         case TypeOf(base=base):
@@ -351,5 +356,8 @@ def replay(effect: Effect, writer: Writer) -> Code:
 
 
 def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
-    target.clear()
-    target.update(new)
+    """Past any methods that a class of the user's has."""
+    base = OrderedDict if isinstance(target, OrderedDict) else dict
+    base.clear(target)
+    for key, value in new.items():
+        base.__setitem__(target, key, value)

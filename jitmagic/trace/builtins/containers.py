@@ -6,6 +6,8 @@ import collections
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
+from ..values.classes import ClassValue
+from ..values.dict_objects import DictObjectValue, dict_of, mapping_pairs
 from ..values.mappings import DictValue, ViewValue
 from ..values.operators import equal, index_of, unpack
 from ..values.sequences import ListValue, SequenceValue, TupleValue
@@ -22,9 +24,18 @@ def _as_list(value: Value) -> ListValue:
     return value
 
 
-def _as_dict(value: Value) -> DictValue:
-    assert isinstance(value, DictValue)
-    return value
+def _as_dict(machine: Machine, value: Value) -> DictValue:
+    found = dict_of(machine, value)
+    if found is None:
+        value.refuse(machine, "a method of dictionaries")
+    return found
+
+
+def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
+    """For methods of OrderedDict that call back into a class that inherits from it."""
+    if isinstance(value, DictObjectValue):
+        return value.accessible(machine, name)
+    return _as_dict(machine, value)
 
 
 def _as_set(value: Value) -> SetValue:
@@ -133,7 +144,7 @@ def _count(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 @method(dict, "get")
 def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    found = _as_dict(owner).find(machine, args[0])
+    found = _as_dict(machine, owner).find(machine, args[0])
     if found is not None:
         return found
     return args[1] if len(args) > 1 else machine.constant(None)
@@ -141,22 +152,22 @@ def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 @method(dict, "keys")
 def _keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(owner), "keys")
+    return ViewValue(_as_dict(machine, owner), "keys")
 
 
 @method(dict, "values")
 def _values(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(owner), "values")
+    return ViewValue(_as_dict(machine, owner), "values")
 
 
 @method(dict, "items")
 def _items(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(owner), "items")
+    return ViewValue(_as_dict(machine, owner), "items")
 
 
 @method(dict, "setdefault")
 def _setdefault(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _accessible(machine, owner, "setdefault")
     found = target.find(machine, args[0])
     if found is not None:
         return found
@@ -167,7 +178,7 @@ def _setdefault(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> V
 
 @method(dict, "pop")
 def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _accessible(machine, owner, "pop")
     found = target.find(machine, args[0])
     if found is None:
         return args[1] if len(args) > 1 else DictValue.missing(target, machine, args[0])
@@ -177,7 +188,7 @@ def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
 
 @method(dict, "popitem")
 def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _accessible(machine, owner, "popitem")
     if not target.pairs:
         raise machine.error(KeyError, "popitem(): dictionary is empty")
     if args or kwargs:
@@ -187,9 +198,11 @@ def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     return TupleValue([key, value])
 
 
-@method(dict, "update")
+@method(dict, "update", "__init__")
 def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    if not args and not kwargs:
+        return machine.constant(None)
+    target = _accessible(machine, owner, "update")
     for key, value in [*(_pairs(machine, args[0]) if args else ()), *_named(machine, kwargs)]:
         target.store(machine, key, value)
     target.changed(machine)
@@ -198,8 +211,8 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
     """The pairs of a mapping or of an iterable of pairs."""
-    if isinstance(value, DictValue):
-        return list(value.pairs.values())
+    if (pairs := mapping_pairs(machine, value)) is not None:
+        return list(pairs)
     rows = [unpack(machine, row) for row in unpack(machine, value)]
     if any(len(row) != 2 for row in rows):
         raise machine.error(ValueError, "dictionary update sequence element has the wrong length")
@@ -212,7 +225,7 @@ def _named(machine: Machine, kwargs: Kwargs) -> list[tuple[Value, Value]]:
 
 @method(dict, "clear")
 def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _as_dict(machine, owner)
     target.pairs.clear()
     target.changed(machine)
     return machine.constant(None)
@@ -220,21 +233,66 @@ def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> V
 
 @method(dict, "copy")
 def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
-    if target.kind is collections.defaultdict:
-        raise GraphBreak(UnsupportedArguments.of(name="defaultdict.copy", what="a default factory"))
+    target = _as_dict(machine, owner)
+    if target.kind not in (dict, collections.OrderedDict):
+        owner.refuse(machine, "copy()")
     return DictValue(dict(target.pairs), kind=target.kind)
 
 
 @method(dict, "fromkeys")
 def _fromkeys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     default = args[1] if len(args) > 1 else machine.constant(None)
-    return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])))
+    kind = owner.live if isinstance(owner, ClassValue) else owner.python_type(machine)
+    if kind not in (dict, collections.OrderedDict):
+        owner.refuse(machine, "fromkeys()")
+    return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])), kind)
+
+
+@method(dict, "__getitem__")
+def _getitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).get_item(machine, args[0])
+
+
+@method(dict, "__setitem__")
+def _setitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_dict(machine, owner).set_item(machine, args[0], args[1])
+    return machine.constant(None)
+
+
+@method(dict, "__delitem__")
+def _delitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_dict(machine, owner).del_item(machine, args[0])
+    return machine.constant(None)
+
+
+@method(dict, "__contains__")
+def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).contains(machine, args[0])
+
+
+@method(dict, "__eq__")
+def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    other = dict_of(machine, args[0])
+    if other is None:
+        return machine.constant(NotImplemented)
+    same = _as_dict(machine, owner).compare(machine, "==", other)
+    assert same is not None
+    return same
+
+
+@method(dict, "__len__")
+def _length(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(_as_dict(machine, owner).length(machine))
+
+
+@method(dict, "__iter__")
+def _iter(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).iterate(machine)
 
 
 @method(collections.OrderedDict, "move_to_end")
 def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _as_dict(machine, owner)
     token = args[0].hash_key(machine)
     if token not in target.pairs:
         DictValue.missing(target, machine, args[0])

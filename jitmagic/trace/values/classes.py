@@ -35,6 +35,7 @@ __all__ = [
     "constructs",
     "is_data_descriptor",
     "is_plain_class",
+    "is_python_class",
 ]
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -69,12 +70,13 @@ def is_plain_class(kind: type) -> bool:
     statement."""
     found = _PLAIN.get(kind)
     if found is None:
-        found = all(_is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
+        found = all(is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
         _PLAIN[kind] = found
     return found
 
 
-def _is_python_class(kind: type) -> bool:
+def is_python_class(kind: type) -> bool:
+    """Whether a class statement made it, with no C code but what every such class gets."""
     if not kind.__flags__ & HEAP_TYPE:
         return False
     for name, part in vars(kind).items():

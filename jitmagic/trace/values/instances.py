@@ -16,6 +16,7 @@ from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, NewInstance, Recipe
 from ..tables import Face
 from ..wrap import wraps
+from .attribute_dicts import NamespaceValue
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from .classes import (
     NOTHING,
@@ -31,7 +32,7 @@ from .constants import ConstantValue
 from .iterators import StepIterator
 from .operators import drain, equal
 
-__all__ = ["InstanceValue", "OpaqueValue"]
+__all__ = ["InstanceValue", "OpaqueValue", "construct"]
 
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 _OPERATORS = {
@@ -49,13 +50,14 @@ class _Sequence:
 class InstanceValue(Value):
     """An object of a plain class. `attrs` holds what is known or written; None: deleted."""
 
-    __slots__ = ("attrs", "cls", "live")
+    __slots__ = ("_namespace", "attrs", "cls", "live")
 
     def __init__(self, cls: ClassValue, live: object = None, source: Source | None = None) -> None:
         super().__init__(source)
         self.cls = cls
         self.live = live
         self.attrs: dict[str, Value | None] = {}
+        self._namespace: NamespaceValue | None = None
 
     def python_type(self, machine: Machine) -> type:
         return self.cls.live
@@ -71,11 +73,30 @@ class InstanceValue(Value):
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        kind = self.cls.live
+        """`type(self).__getattribute__`, and where that finds nothing `__getattr__`."""
+        try:
+            if _is_plain(self.cls.live, "__getattribute__"):
+                return self.plain_attr(machine, name)
+            return self._by_class(machine, "__getattribute__", name)
+        except ObservedError as observed:
+            if not issubclass(observed.error.python_type(machine), AttributeError):
+                raise
+            if self.cls.find_surely(machine, "__getattr__")[0] is NOTHING:
+                raise
+        return self._by_class(machine, "__getattr__", name)
+
+    def _by_class(self, machine: Machine, method: str, name: str) -> Value:
+        """What a method of the class, written in Python, makes of an attribute's name."""
+        raw, value = self.cls.find(machine, method)
+        bound = bind(machine, raw, value, self, self.cls, method).realize(machine)
+        return bound.call(machine, [machine.constant(name)], {})
+
+    def plain_attr(self, machine: Machine, name: str) -> Value:
+        """`object.__getattribute__(self, name)`."""
         if name == "__class__":
             return self.cls
-        if not _is_plain(kind, "__getattribute__") or name == "__dict__":
-            self.refuse(machine, f"attribute {name!r}")
+        if name == "__dict__":
+            return self.namespace(machine)
         raw, value = self.cls.find(machine, name)
         if raw is not NOTHING and is_data_descriptor(raw):
             return self._slot_or_bound(machine, raw, value, name)
@@ -84,22 +105,34 @@ class InstanceValue(Value):
             return own
         if raw is not NOTHING:
             return bind(machine, raw, value, self, self.cls, name)
-        return self._missing(machine, name)
+        raise self._missing(machine, name)
+
+    def namespace(self, machine: Machine) -> Value:
+        """`self.__dict__`."""
+        kind = self.cls.live
+        parts = (part for base in kind.__mro__ for part in vars(base).values())
+        if not kind.__dictoffset__ or any(isinstance(p, types.MemberDescriptorType) for p in parts):
+            self.refuse(machine, "attribute '__dict__'")
+        if self._namespace is None:
+            self._namespace = NamespaceValue(machine, self)
+        return self._namespace
+
+    def dict_entry(self, machine: Machine, name: str) -> Value | None:
+        """`self.__dict__.get(name)`."""
+        return self.own(machine, name)
 
     def _slot_or_bound(self, machine: Machine, raw: object, value: Value, name: str) -> Value:
         if not isinstance(raw, types.MemberDescriptorType):
             return bind(machine, raw, value, self, self.cls, name)
         own = self.own(machine, name)
-        return self._missing(machine, name) if own is None else own
+        if own is None:
+            raise self._missing(machine, name)
+        return own
 
-    def _missing(self, machine: Machine, name: str) -> Value:
+    def _missing(self, machine: Machine, name: str) -> ObservedError:
         self.cls.find_surely(machine, name)
-        raw, value = self.cls.find_surely(machine, "__getattr__")
-        if raw is NOTHING:
-            message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
-            raise machine.error(AttributeError, message)
-        method = bind(machine, raw, value, self, self.cls, "__getattr__")
-        return method.realize(machine).call(machine, [machine.constant(name)], {})
+        message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
+        return machine.error(AttributeError, message)
 
     def own(self, machine: Machine, name: str) -> Value | None:
         """The instance's own entry under `name` (dictionary or slot), if it has one."""
@@ -329,7 +362,8 @@ class InstanceValue(Value):
 
 def _is_plain(kind: type, name: str) -> bool:
     """Whether the class leaves attribute access to C code that does what object's does."""
-    return attribute_of_class(kind, name) in [vars(base).get(name) for base in PLAIN_BASES]
+    bases = (*PLAIN_BASES, dict)
+    return attribute_of_class(kind, name) in [vars(base).get(name) for base in bases]
 
 
 def _implemented(result: Value | None) -> Value | None:
@@ -376,10 +410,16 @@ def _wrap_instance(machine: Machine, obj: object, source: Source) -> Value:
 
 @constructs(is_plain_class)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """`cls(*args, **kwargs)` as type.__call__ does it."""
+    return construct(machine, cls, args, kwargs, InstanceValue)
+
+
+def construct(
+    machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs, model: type[InstanceValue]
+) -> Value:
+    """`cls(*args, **kwargs)` as type.__call__ does it; `model` is what such objects become."""
     if attribute_of_class(type(cls.live), "__call__") is not type.__call__:
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))
-    made = _new(machine, cls, args, kwargs)
+    made = _new(machine, cls, args, kwargs, model)
     if not issubclass(made.python_type(machine), cls.live):
         return made
     raw, value = cls.find(machine, "__init__")
@@ -391,12 +431,14 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
     return made
 
 
-def _new(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+def _new(
+    machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs, model: type[InstanceValue]
+) -> Value:
     raw, value = cls.find(machine, "__new__")
-    if raw in [vars(base)["__new__"] for base in PLAIN_BASES]:
+    if isinstance(raw, types.BuiltinFunctionType):  # a built-in base's own
         if getattr(cls.live, "__abstractmethods__", None):
             message = f"Can't instantiate abstract class {cls.live.__name__}"
             raise machine.error(TypeError, message)
-        return InstanceValue(cls)
+        return model(cls)
     function = bind(machine, raw, value, None, cls, "__new__").realize(machine)
     return function.call(machine, [cls, *args], kwargs).realize(machine)

@@ -14,7 +14,7 @@ jitmagic tagged is inlined like any other. Not guarded: a name put into `module.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -30,6 +30,7 @@ from .classes import NOTHING, ClassValue, attribute_of_class, bind, constructs
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
+from .iterators import SequenceIterator
 from .operators import unpack
 from .sequences import SliceValue, TupleValue
 from .tensor import TensorValue
@@ -64,20 +65,47 @@ class NNModuleValue(InstanceValue):
         kind = self.cls.live
         if name == "__class__":
             return self.cls
-        if name == "__dict__" or _own(kind, "__getattribute__", object):
+        if _own(kind, "__getattribute__", object):
             self.refuse(machine, f"attribute {name!r}")
+        if name == "__dict__":
+            return self.namespace(machine)
         raw = attribute_of_class(kind, name)
         if isinstance(raw, property):
-            return self._of_class(machine, name)
+            return self._property(machine, name)
         own = self.own(machine, name)
         if own is not None:
             return own
         if raw is not NOTHING:
             return self._of_class(machine, name)
         if not self._plain_lookup:
-            return self._missing(machine, name)
+            return self._by_class(machine, "__getattr__", name)
         self._rely_on_class(machine, name)
         raise self.no_attribute(machine, name)
+
+    def _property(self, machine: Machine, name: str) -> Value:
+        """A property whose getter finds no attribute is none: `__getattr__` is asked."""
+        try:
+            return self._of_class(machine, name)
+        except ObservedError as observed:
+            if not issubclass(observed.error.python_type(machine), AttributeError):
+                raise
+            if self._plain_lookup:
+                raise
+        return self._by_class(machine, "__getattr__", name)
+
+    def dict_entry(self, machine: Machine, name: str) -> Value | None:
+        """What is in one of the tables is not in the dictionary itself."""
+        own = self.use_table(machine)
+        if self.shifted:
+            self.refuse(machine, "__dict__ after a buffer was replaced")
+        if not any(name in own.get(part, ()) for part in _TABLES):  # type: ignore[operator]
+            return self.own(machine, name)
+        assert self.source is not None
+        machine.guard(KeyAbsent(InstanceDict(self.source), name))
+        return None
+
+    def plain_attr(self, machine: Machine, name: str) -> Value:
+        self.refuse(machine, "object.__getattribute__()")
 
     @property
     def _plain_lookup(self) -> bool:
@@ -182,7 +210,11 @@ class NNModuleValue(InstanceValue):
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if _own(self.cls.live, "__setattr__", torch.nn.Module):
             super().set_attr(machine, name, value)
-            return
+        else:
+            self.register(machine, name, value)
+
+    def register(self, machine: Machine, name: str, value: Value) -> None:
+        """`torch.nn.Module.__setattr__`."""
         value = value.realize(machine)
         own = object.__getattribute__(self.live, "__dict__")
         if (
@@ -227,10 +259,15 @@ class NNModuleValue(InstanceValue):
         )
         if not plain:
             return super().call(machine, args, kwargs)
+        self._rely_on_class(machine, "__call__")
+        return self.call_forward(machine, args, kwargs)
+
+    def call_forward(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """`torch.nn.Module.__call__`: hooks, of which there are none, and `forward`."""
+        kind = self.cls.live
         if isinstance(self.live, torch.nn.RNNBase):
             why = "recurrent layers keep weak references to flattened weights"
             raise GraphBreak(RefusedTorchCall.of(name=f"torch.nn.{kind.__name__}", why=why))
-        self._rely_on_class(machine, "__call__")
         self._check_hooks(machine)
         return self.get_attr(machine, "forward").realize(machine).call(machine, args, kwargs)
 
@@ -271,6 +308,9 @@ class ModuleSlice(TupleValue):
     def is_constant(self, machine: Machine) -> bool:
         return False
 
+    def iterate(self, machine: Machine) -> Value:
+        return _ModuleIterator(self)
+
     def get_attr(self, machine: Machine, name: str) -> Value:
         self.refuse(machine, f"attribute {name!r}")
 
@@ -302,6 +342,26 @@ class ModuleSlice(TupleValue):
         return self.cls.live.__name__
 
 
+class _ModuleIterator(SequenceIterator):
+    """Over a ModuleSlice: what a container of modules gives is an iterator over its dictionary."""
+
+    __slots__ = ()
+
+    def python_type(self, machine: Machine) -> type:
+        return type(iter({}.values()))
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(advanced, (builder(self.container), builder.constant(self.index)))
+
+
+def advanced(modules: Iterable[torch.nn.Module], count: int) -> Iterator[torch.nn.Module]:
+    """An iterator over modules that has given `count` of them."""
+    iterator = iter(modules)
+    for _ in range(count):
+        next(iterator)
+    return iterator
+
+
 def sequential_of(modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:
     """A Sequential of these modules."""
     return torch.nn.Sequential(*modules)
@@ -322,6 +382,27 @@ def _table_lookup(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         module.guard_absent(machine, wanted, own)
         raise module.no_attribute(machine, wanted)
     return found
+
+
+@handles(torch.nn.Module.__setattr__)
+def _set_in_module(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`super().__setattr__(name, value)` in a module class with a `__setattr__` of its own."""
+    module, name, value = args
+    if not isinstance(module, NNModuleValue):
+        module.refuse(machine, "Module.__setattr__")
+    module.register(machine, name.as_constant(machine), value)
+    return machine.constant(None)
+
+
+@handles(torch.nn.Module.__call__)
+def _call_module(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`super().__call__(...)` in a module class with a `__call__` of its own."""
+    module = args[0]
+    if not isinstance(module, NNModuleValue):
+        module.refuse(machine, "Module.__call__")
+    if module.cls.find_surely(machine, "_call_impl")[0] is not vars(torch.nn.Module)["_call_impl"]:
+        module.refuse(machine, "Module.__call__")
+    return module.call_forward(machine, args[1:], kwargs)
 
 
 def _own(kind: type, name: str, base: type) -> bool:
