@@ -356,8 +356,21 @@ def replay(effect: Effect, writer: Writer) -> Code:
 
 
 def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
-    """Past any methods that a class of the user's has."""
+    """Keys that stay keep their places and others come behind them, as in the user's code: an
+    iterator over `target` that goes on afterwards meets what it would meet there. All of it past
+    any methods that a class of the user's has."""
     base = OrderedDict if isinstance(target, OrderedDict) else dict
-    base.clear(target)
+    places = {id(key): place for place, key in enumerate(base.__iter__(target))}
+    stay: set[int] = set()
+    last = -1
+    for key in new:
+        place = places.get(id(key), -1)
+        if place <= last:
+            break
+        stay.add(id(key))
+        last = place
+    for key in list(base.__iter__(target)):
+        if id(key) not in stay:
+            base.__delitem__(target, key)
     for key, value in new.items():
         base.__setitem__(target, key, value)
