@@ -116,8 +116,10 @@ class EnumValue(Value):
         if _is_users(attribute_of_class(kind, "__getattribute__")):
             self.refuse(machine, f"attribute {name!r}")
         raw = attribute_of_class(kind, name)
+        keep(machine, kind, name, raw)
         if name in ("name", "value") and raw is vars(enum.Enum)[name]:
             name = f"_{name}_"
+            keep(machine, kind, name, attribute_of_class(kind, name))
         if name in vars(self.value) and not isinstance(raw, property):
             return self._part(machine, name)
         if raw is NOTHING:
@@ -153,6 +155,8 @@ class EnumValue(Value):
         """`type(self).__name__(self, *args)` if it is the user's, or a built-in type's and of
         constants; None: it is nobody's."""
         raw = attribute_of_class(type(self.value), name)
+        if not _is_users(raw):
+            keep(machine, type(self.value), name, raw)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
         if isinstance(raw, _C_METHODS) and all(arg.is_constant(machine) for arg in args):
