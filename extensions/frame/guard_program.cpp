@@ -41,6 +41,7 @@ constexpr OpName kOps[] = {
     {"EQUALS", Op::Equals, 3},                  // source, constant
     {"LENGTH", Op::Length, 3},                  // source, length
     {"DICT_KEYS", Op::DictKeys, 3},             // source, keys
+    {"SET_HAS", Op::SetHas, 4},                 // source, item, whether it is there
     {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
     {"ENTRIES_EMPTY", Op::EntriesEmpty, 4},     // source, keys, absent
     {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
@@ -220,6 +221,7 @@ class StepReader {
         return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");
       case Op::IsWeak: return weakly(next, step.object);
       case Op::Is: case Op::Equals: case Op::KeyAbsent: return keep(at(next), step.object);
+      case Op::SetHas: return keep(at(next), step.object) && integer(at(next + 1), step.number);
       case Op::DictKeys: return keys(next, step.object);
       case Op::EntriesEmpty:
         step.tables = std::make_unique<EmptyTables>();

@@ -37,8 +37,7 @@ bool walk_keys(PyObject* dict, Visit visit) {
     }
     return true;
   }
-  if (!PyODict_CheckExact(dict)) return false;  // may define __iter__
-  PyObject* keys = PyObject_GetIter(dict);
+  PyObject* keys = PyODict_Type.tp_iter(dict);  // a subclass may define __iter__
   if (!keys) return PyErr_Clear(), false;
   while (PyObject* key = PyIter_Next(keys)) {
     const bool more = visit(key);
@@ -140,6 +139,14 @@ bool has_length(PyObject* object, Py_ssize_t length) {
   return PyAnySet_Check(object) && PySet_GET_SIZE(object) == length;
 }
 
+// The item is a constant or a class, so its hash and equality are C code.
+bool set_has(PyObject* object, PyObject* item, bool wanted) {
+  if (!PyAnySet_Check(object)) return false;
+  const int found = PySet_Contains(object, item);
+  if (found < 0) PyErr_Clear();
+  return found == wanted;
+}
+
 PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Registers& registers) {
   switch (step.op) {
     case Op::Argument: return args[step.number];
@@ -199,6 +206,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::Equals: return same_constant(value, step.object);
     case Op::Length: return has_length(value, step.number);
     case Op::DictKeys: return same_keys(value, step.object);
+    case Op::SetHas: return set_has(value, step.object, step.number != 0);
     case Op::KeyAbsent: return PyDict_Check(value) && !step.lookup.in(value, step.object);
     case Op::EntriesEmpty: return step.tables->hold(value, step.object, step.space, false);
     case Op::InstanceAbsent: return !step.lookup.in_instance(value, step.object);

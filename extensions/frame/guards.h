@@ -33,8 +33,8 @@ enum class Op : unsigned char {
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, Type, TypeAttr, Slot,
   FunctionPart, ModuleItem, Gradient,
   // checks: (name, ...)
-  TypeIs, Is, IsWeak, Equals, Length, DictKeys, KeyAbsent, EntriesEmpty, InstanceAbsent, NamespaceAbsent,
-  Class, AbcToken,
+  TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
+  NamespaceAbsent, Class, AbcToken,
   CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State, Autocast,
 };
 

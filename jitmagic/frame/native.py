@@ -34,6 +34,7 @@ from ..guards.guard import (
     NoneRegistered,
     NoOverlap,
     SameObject,
+    SetHas,
     TensorMatch,
     TypeIs,
     ValueEquals,
@@ -43,6 +44,7 @@ from ..guards.source import (
     Argument,
     Builtin,
     CellContents,
+    DictEntry,
     DictKeyAt,
     FunctionPart,
     Global,
@@ -107,6 +109,7 @@ _RANK: dict[type[Guard], int] = {
     ClassFacts: 2,
     NoneRegistered: 3,
     GlobalState: 3,
+    SetHas: 3,
     KeyAbsent: 4,
     GlobalMissing: 4,
     EntriesEmpty: 5,
@@ -189,7 +192,7 @@ class _Lowering:
                 return ("CELL", base)
             case InstanceDict():
                 return ("INSTANCE_DICT", base)
-            case Item(key=key):
+            case Item(key=key) | DictEntry(key=key):
                 return ("ITEM", base, key)
             case DictKeyAt(index=index):
                 return ("DICT_KEY", base, index)
@@ -253,6 +256,8 @@ def _check(guard: Guard, register: int) -> Step:
             return ("LENGTH", register, length)
         case DictKeysAre(keys=keys):
             return ("DICT_KEYS", register, tuple(keys))
+        case SetHas(item=item, there=there):
+            return ("SET_HAS", register, item, int(there))
         case KeyAbsent(key=key):
             return ("KEY_ABSENT", register, key)
         case EntriesEmpty(keys=keys, absent=absent):

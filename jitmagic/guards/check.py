@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import struct
 import types
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
@@ -36,6 +37,7 @@ from .guard import (
     NoneRegistered,
     NoOverlap,
     SameObject,
+    SetHas,
     StateFacts,
     TensorMatch,
     TypeIs,
@@ -156,6 +158,11 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
             if not isinstance(value, tuple | list | dict | set | frozenset):
                 return f"{name} is a {type(value).__name__}, which has no plain length"
             return _is_was(f"len({name})", len(value), length, len(value) == length)
+        case SetHas(item=item, there=there):
+            if not isinstance(value, set | frozenset):
+                return f"{name} is a {type(value).__name__}, was a set"
+            now = "has" if item in value else "has not"
+            return None if (item in value) == there else f"{name} {now} {short(item)} now"
         case CellEmpty():
             return _cell_differs(name, value)
     return _mapping_differs(guard, name, value)
@@ -166,7 +173,7 @@ def _mapping_differs(guard: Guard, name: str, value: Any) -> str | None:
         return f"{name} is a {type(value).__name__}, was a dict"
     match guard:
         case DictKeysAre(keys=keys):
-            now = list(value)
+            now = _keys(value)
             return _is_was(f"list({name})", short(now), short(list(keys)), _same_items(now, keys))
         case KeyAbsent(key=key):
             return f"{name} has {short(key)} now" if key in value else None
@@ -176,6 +183,13 @@ def _mapping_differs(guard: Guard, name: str, value: Any) -> str | None:
             changed = [*filled, *present]
             return f"{name} has {', '.join(changed)} now" if changed else None
     raise TypeError(f"not a guard: {guard!r}")
+
+
+def _keys(table: dict[Any, Any]) -> list[Any]:
+    """In order, whatever the class makes of iteration."""
+    if isinstance(table, OrderedDict):
+        return list(OrderedDict.__iter__(table))
+    return list(dict.__iter__(table))
 
 
 def _class_differs(guard: ClassFacts) -> str | None:

@@ -14,6 +14,7 @@ wants.
                                                  tensor
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order
+          | SetHas(source, item, there)          set or frozenset that has the item, or has not
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
           | ClassFacts(cls, mro, facts)        a class: its bases, and attributes that it has,
                                                  lacks, or leaves to its instances (no source)
@@ -58,6 +59,7 @@ __all__ = [
     "NoOverlap",
     "NoneRegistered",
     "SameObject",
+    "SetHas",
     "StateFacts",
     "TensorMatch",
     "TypeIs",
@@ -177,6 +179,15 @@ class LengthIs(Guard):
 class DictKeysAre(Guard):
     source: Source
     keys: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetHas(Guard):
+    """`item` is a constant or a class: to look it up runs nobody's code."""
+
+    source: Source
+    item: object
+    there: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from .source import (
     Argument,
     Builtin,
     CellContents,
+    DictEntry,
     DictKeyAt,
     FunctionPart,
     Global,
@@ -63,6 +64,8 @@ def _step(source: Source, base: Any) -> Any:
             return table[source.name] if isinstance(source, ModuleAttr) else table
         case Item(key=key):
             return base[key]
+        case DictEntry(key=key):
+            return dict.__getitem__(base, key)
         case DictKeyAt(index=index):
             if not isinstance(base, dict):
                 raise TypeError("no dictionary")

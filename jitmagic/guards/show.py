@@ -25,6 +25,7 @@ from .guard import (
     NoneRegistered,
     NoOverlap,
     SameObject,
+    SetHas,
     TensorMatch,
     TypeIs,
     ValueEquals,
@@ -63,6 +64,8 @@ def _show_absence(guard: Guard) -> str:
     match guard:
         case DictKeysAre(source=source, keys=keys):
             return f"list({describe(source)}) == {short(list(keys))}"
+        case SetHas(source=source, item=item, there=there):
+            return f"{short(item)} {'in' if there else 'not in'} {describe(source)}"
         case KeyAbsent(source=source, key=key):
             return f"{short(key)} not in {describe(source)}"
         case EntriesEmpty(source=source, keys=keys, absent=absent):

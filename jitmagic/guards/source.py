@@ -12,6 +12,7 @@ dictionaries and tuples, never through `__getattr__` or properties.
            | CellContents(base)              what a closure cell holds
            | InstanceDict(base)              base.__dict__
            | Item(base, key)                 base[key] of an exact list, tuple or dict, key constant
+           | DictEntry(base, key)           the same of an object whose class inherits from dict
            | DictKeyAt(base, index)          the index-th key of a dict (keys that are no constants)
            | TypeOf(base)                    type(base)
            | TypeAttr(base, name)            name found on the MRO of the type `base`, no __get__
@@ -31,6 +32,7 @@ __all__ = [
     "Argument",
     "Builtin",
     "CellContents",
+    "DictEntry",
     "DictKeyAt",
     "FunctionPart",
     "Global",
@@ -95,6 +97,12 @@ class Item(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class DictEntry(Source):
+    base: Source
+    key: object
+
+
+@dataclass(frozen=True, slots=True)
 class DictKeyAt(Source):
     base: Source
     index: int
@@ -147,7 +155,7 @@ def describe(source: Source) -> str:
             return f"{describe(owner)}.{key}"
         case Item(base=InstanceDict(base=owner), key=str(key)):
             return f"{describe(owner)}.{key}"
-        case Item(base=base, key=key):
+        case Item(base=base, key=key) | DictEntry(base=base, key=key):
             return f"{describe(base)}[{key!r}]"
         case DictKeyAt(base=base, index=index):
             return f"list({describe(base)})[{index}]"

@@ -46,11 +46,14 @@ class EffectLog:
         self._contents: set[int] = set()
         self.mutated: dict[int, Value] = {}  # values with a source, by id
 
-    def set_attr(self, target: Value, name: str, value: Value) -> None:
-        """An attribute of an object that existed before was written."""
+    def set_attr(
+        self, target: Value, name: str, value: Value, setter: object | None = None
+    ) -> None:
+        """An attribute of an object that existed before was written; by this very setter, where it
+        matters."""
         if target.source is not None:
             self.mutated[id(target)] = target
-            self._write(target, name, lambda builder: builder.set_attr(target, name, value))
+            self._write(target, name, lambda builder: builder.set_attr(target, name, value, setter))
 
     def del_attr(self, target: Value, name: str) -> None:
         if target.source is not None:
@@ -176,11 +179,15 @@ class ExitBuilder:
     def effect(self, effect: Effect) -> None:
         self._effects.append(effect)
 
-    def set_attr(self, target: Value, name: str, value: Value) -> Effect:
-        setter: object = target.python_type(self._machine).__setattr__
-        if setter in (object.__setattr__, type.__setattr__):
+    def set_attr(
+        self, target: Value, name: str, value: Value, setter: object | None = None
+    ) -> Effect:
+        if setter is not None:
+            return Perform(Constant(setter), (self(target), Constant(name), self(value)))
+        known: object = target.python_type(self._machine).__setattr__
+        if known in (object.__setattr__, type.__setattr__):
             return SetAttr(self(target), name, self(value))
-        if setter is torch.nn.Module.__setattr__:  # which knows a buffer from an attribute
+        if known is torch.nn.Module.__setattr__:  # which knows a buffer from an attribute
             return Perform(Constant(setattr), (self(target), Constant(name), self(value)))
         arguments = self(target), Constant(name), self(value)
         return Perform(Constant(object.__setattr__), arguments)

@@ -20,6 +20,7 @@ from .builtins import operators as _operators
 from .builtins import ordering as _ordering
 from .builtins import outside as _outside
 from .builtins import patterns as _regular
+from .builtins import signatures as _signatures
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
 from .opcodes import attributes as _attributes
@@ -35,8 +36,10 @@ from .opcodes import locals as _locals
 from .opcodes import patterns as _patterns
 from .opcodes import stack as _stack
 from .opcodes import with_ as _with
+from .values import context_vars as _context_vars
 from .values import contexts as _contexts
 from .values import deques as _deques
+from .values import dict_objects as _dict_objects
 from .values import enums as _enums
 from .values import exceptions as _exceptions
 from .values import functions as _functions
@@ -55,8 +58,9 @@ __all__ = ["MODULES"]
 MODULES = (
     _autocast, _constructors, _containers, _copying, _counters, _distributions, _introspection,
     _iteration, _iterator_tools, _numbers, _objects, _operators, _ordering, _outside, _regular,
-    _texts, _torch_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
-    _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack, _with,
-    _contexts, _deques, _enums, _exceptions, _functions, _getters, _instances, _namedtuples,
-    _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,
+    _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons, _container_opcodes,
+    _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns,
+    _stack, _with, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,
+    _functions, _getters, _instances, _namedtuples, _namespaces, _nn_module, _data_numbers,
+    _integers, _tensor_inputs, _torch_function,
 )  # fmt: skip

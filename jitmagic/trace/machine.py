@@ -38,6 +38,7 @@ from .breaks import (
     TooManyInstructions,
     UnsupportedOperation,
 )
+from .closing import closes_quietly
 from .effects import EffectLog, ExitBuilder, distinct_objects
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
@@ -283,14 +284,15 @@ class Machine:
         self.frames.append(frame)
         try:
             while True:
-                signal = self._execute(frame)
+                signal = self.execute(frame)
                 frame.at = frame.next
                 if signal is not None:
                     return signal
         finally:
             self.frames.pop()
 
-    def _execute(self, frame: Frame) -> Signal:
+    def execute(self, frame: Frame) -> Signal:
+        """Interpret one instruction."""
         if frame is self.root:
             self._begin_step()
         self._instructions += 1
@@ -305,7 +307,7 @@ class Machine:
                 broken.where = self.where()
             raise
         except ObservedError as observed:
-            self._unwind(frame, observed)
+            self.unwind(frame, observed)
             return None
 
     def _begin_step(self) -> None:
@@ -313,7 +315,7 @@ class Machine:
         if self._stop is not None and self._steps == self._stop.step:
             raise _Reached
 
-    def _unwind(self, frame: Frame, observed: ObservedError) -> None:
+    def unwind(self, frame: Frame, observed: ObservedError) -> None:
         """Go on at the handler of the current instruction, or leave the frame."""
         handler = frame.program.handler_at(frame.at)
         if handler is None:
@@ -444,7 +446,10 @@ class Machine:
             made.result = signal.value
             return None
 
-        made = GeneratorValue(self, advance, lambda: frame.program.closes_at(frame.at))
+        def must_close() -> bool:
+            return frame.program.closes_at(frame.at) and not closes_quietly(self, frame)
+
+        made = GeneratorValue(self, advance, must_close)
         self._generators.append(made)
         self.resume(frame)  # ends at RETURN_GENERATOR
         return made

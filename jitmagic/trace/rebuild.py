@@ -8,8 +8,8 @@ object is one Python object.
 
 from __future__ import annotations
 
-import collections
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import CellType, FunctionType
@@ -20,6 +20,7 @@ from ..guards.source import (
     Argument,
     Builtin,
     CellContents,
+    DictEntry,
     DictKeyAt,
     FunctionPart,
     Global,
@@ -271,6 +272,9 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case Item(base=base, key=key):
             container = _load_source(base, writer)
             return [*container, *build.load_const(key), *build.binary_subscr()]
+        case DictEntry(base=base, key=key):
+            reader = dict.__getitem__  # not the class's own
+            return _call(reader, _load_source(base, writer), build.load_const(key))
         case DictKeyAt(base=base, index=index):
             return _call(_key_at, _load_source(base, writer), build.load_const(index))
         case TypeOf(base=base):
@@ -353,8 +357,10 @@ def replay(effect: Effect, writer: Writer) -> Code:
 
 def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
     """Keys that stay keep their places and others come behind them, as in the user's code: an
-    iterator over `target` that goes on afterwards meets what it would meet there."""
-    places = {id(key): place for place, key in enumerate(target)}
+    iterator over `target` that goes on afterwards meets what it would meet there. All of it past
+    any methods that a class of the user's has."""
+    base = OrderedDict if isinstance(target, OrderedDict) else dict
+    places = {id(key): place for place, key in enumerate(base.__iter__(target))}
     stay: set[int] = set()
     last = -1
     for key in new:
@@ -363,8 +369,8 @@ def _replace_dict(target: dict[Any, Any], new: dict[Any, Any]) -> None:
             break
         stay.add(id(key))
         last = place
-    for key in list(target):
+    for key in list(base.__iter__(target)):
         if id(key) not in stay:
-            del target[key]
-    update = dict.update if type(target) is collections.Counter else type(target).update
-    update(target, new)  # Counter.update adds
+            base.__delitem__(target, key)
+    for key, value in new.items():
+        base.__setitem__(target, key, value)

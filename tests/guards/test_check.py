@@ -36,6 +36,11 @@ class Thing:
         self.size, self.name = 4, "thing"
 
 
+class Output(collections.OrderedDict):
+    def __getitem__(self, key):
+        raise AssertionError("a guard asks nobody's code")
+
+
 class Slotted:
     __slots__ = ("tag",)
 
@@ -91,6 +96,8 @@ def make_world() -> World:
         "model": model,
         "leaf": leaf,
         5: "five",
+        "output": Output(a=1, b=2),
+        "names": {"a", int},
         "partial": functools.partial(user, 1),
     }
     rest = (torch.zeros(4), torch.zeros(4))
@@ -117,7 +124,8 @@ SOURCES: tuple[s.Source, ...] = (
     s.Global("helper"), s.Builtin("len"), s.ImportedModule("math"),
     s.ModuleAttr(s.Global("torch"), "float32"),
     *(entry(key) for key in ("n", "rate", "count", "on", "none", "dims", "point", "layers")),
-    entry("ordered"), entry(5),
+    entry("ordered"), entry(5), entry("output"), entry("names"),
+    s.DictEntry(entry("output"), "b"), s.DictKeyAt(entry("output"), 1),
     s.Item(entry("layers"), 1), s.Item(s.Item(entry("layers"), 1), 0), s.Item(entry("dims"), -1),
     s.Item(entry("ordered"), "b"), s.DictKeyAt(entry("ordered"), 1), s.DictKeyAt(CFG, 0),
     attr(THING, "size"), attr(THING, "name"), s.InstanceDict(THING), s.TypeOf(THING),
@@ -141,6 +149,9 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
         made += [g.InRange(source, 0.5, 1.0), g.InRange(source, 0.6, 1.0)]
     if isinstance(value, tuple | list | dict):
         made.append(g.LengthIs(source, len(value)))
+    if isinstance(value, set):
+        made += [g.SetHas(source, "a", there=True), g.SetHas(source, str, there=False)]
+        made.append(g.SetHas(source, "b", there=True))
     if isinstance(value, dict):
         made += [g.DictKeysAre(source, tuple(value)), g.KeyAbsent(source, "absent")]
         made.append(g.KeyAbsent(source, "n"))
@@ -237,6 +248,12 @@ PERTURBATIONS = {
     "int key": set_entry(5, "six"),
     "key order": reorder,
     "dict for ordered": set_entry("ordered", {"a": 1, "b": 2}),
+    "output order": lambda w: w.cfg["output"].move_to_end("a"),
+    "output entry": lambda w: w.cfg["output"].update(b=3),
+    "one item more": lambda w: w.cfg["names"].add("b"),
+    "one item less": lambda w: w.cfg["names"].remove("a"),
+    "frozen items": set_entry("names", frozenset(["a"])),
+    "no set": set_entry("names", ["a"]),
     "no dict": set_world("cfg", lambda: [1, 2]),
     "attribute": lambda w: setattr(w.thing, "size", 5),
     "attribute gone": lambda w: delattr(w.thing, "name"),
@@ -442,6 +459,8 @@ def test_one_line_per_guard() -> None:
         "rest[0] is not rest[1]",
         "'absent' not in cfg",
         "no global len",
+        "'a' in cfg['names']",
+        "str not in cfg['names']",
         "cell is an empty cell",
         "x, rest[0], rest[1] share no memory",
     ):

@@ -6,6 +6,7 @@ import collections
 
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import ConstantValue
+from ..values.dict_objects import mapping_pairs
 from ..values.mappings import DefaultDictValue, DictValue, Pair
 from ..values.operators import unpack
 from ..values.sequences import ListValue, SliceValue, TupleValue
@@ -53,8 +54,8 @@ def _slice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 def _pairs(machine: Machine, args: Args, kwargs: Kwargs) -> list[Pair]:
     pairs: list[Pair] = []
-    if args and isinstance(args[0], DictValue):
-        pairs += args[0].pairs.values()
+    if args and (mapping := mapping_pairs(machine, args[0])) is not None:
+        pairs += mapping
     elif args:
         refuse_mapping(machine, args[0])
         for row in unpack(machine, args[0]):

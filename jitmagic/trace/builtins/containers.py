@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
+from ..values.classes import ClassValue
+from ..values.dict_objects import DictObjectValue, dict_of, mapping_pairs
 from ..values.iterators import StepIterator
 from ..values.mappings import DictValue, ViewValue
 from ..values.operators import equal, index_of, unpack
@@ -25,9 +27,18 @@ def _as_list(value: Value) -> ListValue:
     return value
 
 
-def _as_dict(value: Value) -> DictValue:
-    assert isinstance(value, DictValue)
-    return value
+def _as_dict(machine: Machine, value: Value) -> DictValue:
+    found = dict_of(machine, value)
+    if found is None:
+        value.refuse(machine, "a method of dictionaries")
+    return found
+
+
+def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
+    """For methods of OrderedDict that call back into a class that inherits from it."""
+    if isinstance(value, DictObjectValue):
+        return value.accessible(machine, name)
+    return _as_dict(machine, value)
 
 
 def _as_set(value: Value) -> SetValue:
@@ -136,7 +147,7 @@ def _count(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 @method(dict, "get")
 def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    found = _as_dict(owner).find(machine, args[0])
+    found = _as_dict(machine, owner).find(machine, args[0])
     if found is not None:
         return found
     return args[1] if len(args) > 1 else machine.constant(None)
@@ -144,22 +155,22 @@ def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 
 @method(dict, "keys")
 def _keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(owner), "keys")
+    return ViewValue(_as_dict(machine, owner), "keys")
 
 
 @method(dict, "values")
 def _values(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(owner), "values")
+    return ViewValue(_as_dict(machine, owner), "values")
 
 
 @method(dict, "items")
 def _items(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return ViewValue(_as_dict(owner), "items")
+    return ViewValue(_as_dict(machine, owner), "items")
 
 
 @method(dict, "setdefault")
 def _setdefault(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _accessible(machine, owner, "setdefault")
     found = target.find(machine, args[0])
     if found is not None:
         return found
@@ -170,7 +181,7 @@ def _setdefault(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> V
 
 @method(dict, "pop")
 def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _accessible(machine, owner, "pop")
     found = target.find(machine, args[0])
     if found is None:
         return args[1] if len(args) > 1 else DictValue.missing(target, machine, args[0])
@@ -180,7 +191,7 @@ def _pop_key(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
 
 @method(dict, "popitem")
 def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _accessible(machine, owner, "popitem")
     if not target.pairs:
         raise machine.error(KeyError, "popitem(): dictionary is empty")
     last = args[0] if args else kwargs.get("last", machine.constant(True))
@@ -194,7 +205,7 @@ def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
 
 @method(dict, "__reversed__")
 def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _as_dict(machine, owner)
 
     def steps() -> Iterator[Value]:
         before = list(target.pairs)
@@ -203,12 +214,23 @@ def _reversed_keys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -
                 target.refuse(machine, "iteration while keys come and go")
             yield target.pairs[token][0]
 
-    return StepIterator(machine, type(reversed(target.kind())), steps())
+    ordered = issubclass(target.kind, collections.OrderedDict)
+    kind = collections.OrderedDict if ordered else dict
+    return StepIterator(machine, type(reversed(kind())), steps())
+
+
+@method(dict, "__init__")
+def _init_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    if owner.python_type(machine) in (collections.Counter, collections.defaultdict):
+        owner.refuse(machine, "__init__()")
+    return _update(machine, owner, args, kwargs)
 
 
 @method(dict, "update")
 def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    if not args and not kwargs:
+        return machine.constant(None)
+    target = _accessible(machine, owner, "update")
     for key, value in [*(_pairs(machine, args[0]) if args else ()), *_named(machine, kwargs)]:
         target.store(machine, key, value)
     target.changed(machine)
@@ -217,8 +239,8 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 def _pairs(machine: Machine, value: Value) -> list[tuple[Value, Value]]:
     """The pairs of a mapping or of an iterable of pairs."""
-    if isinstance(value, DictValue):
-        return list(value.pairs.values())
+    if (pairs := mapping_pairs(machine, value)) is not None:
+        return list(pairs)
     refuse_mapping(machine, value)
     rows = [unpack(machine, row) for row in unpack(machine, value)]
     if any(len(row) != 2 for row in rows):
@@ -232,7 +254,7 @@ def _named(machine: Machine, kwargs: Kwargs) -> list[tuple[Value, Value]]:
 
 @method(dict, "clear")
 def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _as_dict(machine, owner)
     target.pairs.clear()
     target.changed(machine)
     return machine.constant(None)
@@ -240,21 +262,66 @@ def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> V
 
 @method(dict, "copy")
 def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
-    if target.kind is collections.defaultdict:
-        raise GraphBreak(UnsupportedArguments.of(name="defaultdict.copy", what="a default factory"))
+    target = _as_dict(machine, owner)
+    if target.kind not in (dict, collections.OrderedDict):
+        owner.refuse(machine, "copy()")
     return DictValue(dict(target.pairs), kind=target.kind)
 
 
 @method(dict, "fromkeys")
 def _fromkeys(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     default = args[1] if len(args) > 1 else machine.constant(None)
-    return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])))
+    kind = owner.live if isinstance(owner, ClassValue) else owner.python_type(machine)
+    if kind not in (dict, collections.OrderedDict):
+        owner.refuse(machine, "fromkeys()")
+    return DictValue.of(machine, ((key, default) for key in unpack(machine, args[0])), kind)
+
+
+@method(dict, "__getitem__")
+def _getitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).get_item(machine, args[0])
+
+
+@method(dict, "__setitem__")
+def _setitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_dict(machine, owner).set_item(machine, args[0], args[1])
+    return machine.constant(None)
+
+
+@method(dict, "__delitem__")
+def _delitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _as_dict(machine, owner).del_item(machine, args[0])
+    return machine.constant(None)
+
+
+@method(dict, "__contains__")
+def _contains(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).contains(machine, args[0])
+
+
+@method(dict, "__eq__")
+def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    other = dict_of(machine, args[0])
+    if other is None:
+        return machine.constant(NotImplemented)
+    same = _as_dict(machine, owner).compare(machine, "==", other)
+    assert same is not None
+    return same
+
+
+@method(dict, "__len__")
+def _length(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(_as_dict(machine, owner).length(machine))
+
+
+@method(dict, "__iter__")
+def _iter(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return _as_dict(machine, owner).iterate(machine)
 
 
 @method(collections.OrderedDict, "move_to_end")
 def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_dict(owner)
+    target = _as_dict(machine, owner)
     token = args[0].hash_key(machine)
     if token not in target.pairs:
         DictValue.missing(target, machine, args[0])

@@ -46,6 +46,12 @@ def _object_init(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
+@handles(object.__getattribute__, dict.__getattribute__)
+def _object_getattribute(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    owner = _instance(args, "object.__getattribute__")
+    return owner.plain_attr(machine, args[1].as_constant(machine))
+
+
 @handles(object.__setattr__)
 def _object_setattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     owner = _instance(args, "object.__setattr__")

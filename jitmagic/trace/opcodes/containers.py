@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...bytecode.instruction import Instruction
-from ..breaks import GraphBreak, UnsupportedOperation
 from ..builtins.texts import formatted
 from ..state import Frame
 from ..values.base import Value
+from ..values.dict_objects import mapping_pairs
 from ..values.mappings import DictValue
 from ..values.operators import unpack
 from ..values.sequences import ListValue, SliceValue, TupleValue
@@ -120,9 +120,10 @@ def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
     source = frame.pop(machine)
     target = frame.peek(_count(instruction), machine)
     assert isinstance(target, DictValue)
-    if not isinstance(source, DictValue):
-        raise GraphBreak(UnsupportedOperation.of(what="** unpacking", types=source.describe()))
-    for key, value in source.pairs.values():
+    pairs = mapping_pairs(machine, source)
+    if pairs is None:
+        source.refuse(machine, "** unpacking")
+    for key, value in pairs:
         if instruction.op == "DICT_MERGE" and target.find(machine, key) is not None:
             name = key.realize(machine).as_constant(machine)
             message = f"got multiple values for keyword argument '{name}'"

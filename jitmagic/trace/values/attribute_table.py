@@ -42,7 +42,7 @@ class AttributeTable(DictValue):
         key = key.realize(machine)
         if key.python_type(machine) is not str:
             return None if key.is_constant(machine) else self.refuse(machine, "such a key")
-        found: Value | None = self.owner.own(machine, key.as_constant(machine))
+        found: Value | None = self.owner.dict_entry(machine, key.as_constant(machine))
         return found
 
     def store(self, machine: Machine, key: Value, value: Value) -> None:

@@ -79,8 +79,11 @@ class Builder(Protocol):
     def call(self, callee: Recipe, *args: Recipe) -> Recipe:
         """`callee(*args)` where `callee` is made by a recipe."""
 
-    def set_attr(self, target: Value, name: str, value: Value) -> Effect:
-        """The effect that sets an attribute, past any `__setattr__` of the class."""
+    def set_attr(
+        self, target: Value, name: str, value: Value, setter: object | None = None
+    ) -> Effect:
+        """The effect that sets an attribute, past any `__setattr__` of the class, or by this
+        one."""
 
     def set_state(self, iterator: Recipe, index: int) -> None:
         """Advance a rebuilt list, tuple or range iterator, after all other effects."""
@@ -109,7 +112,9 @@ class Effects(Protocol):
 
     mutated: dict[int, Value]  # values with a source that were changed, by id
 
-    def set_attr(self, target: Value, name: str, value: Value) -> None: ...
+    def set_attr(
+        self, target: Value, name: str, value: Value, setter: object | None = None
+    ) -> None: ...
     def del_attr(self, target: Value, name: str) -> None: ...
     def set_global(self, namespace: Value, name: str, value: Value | None) -> None: ...
     def contents(self, container: Any) -> None:

@@ -43,6 +43,7 @@ __all__ = [
     "class_value",
     "constructs",
     "is_plain_class",
+    "is_python_class",
     "models_classes_of",
 ]
 
@@ -70,10 +71,11 @@ _PLAIN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 def is_plain_class(kind: type) -> bool:
     """Whether instances are made of Python parts alone: every base but object is a `class`
     statement."""
-    return all(_is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
+    return all(is_python_class(base) for base in kind.__mro__ if base not in PLAIN_BASES)
 
 
-def _is_python_class(kind: type) -> bool:
+def is_python_class(kind: type) -> bool:
+    """Whether a class statement made it, with no C code but what every such class gets."""
     found = _PLAIN.get(kind)
     if found is None:
         found = _PLAIN[kind] = bool(kind.__flags__ & HEAP_TYPE) and not _has_c_parts(kind)

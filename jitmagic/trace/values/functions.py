@@ -15,9 +15,11 @@ from typing import Any
 from ...guards.guard import CellEmpty, IdentityIs, KeyAbsent, TypeIs
 from ...guards.source import CellContents, FunctionPart, InstanceDict, Item, SlotAttr, Source
 from ..breaks import DisabledFunction, GraphBreak, UserGraphBreak
+from ..builtins.registry import handler_of
 from ..result import BuildCell, BuildFunction, Effect, Recipe, SetCell
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
+from .callables import BuiltinValue
 from .constants import ConstantValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue
@@ -147,6 +149,8 @@ class FunctionValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in ("__name__", "__qualname__"):
             return machine.constant(self.name if name == "__name__" else self.qualname)
+        if name == "__code__":
+            return machine.constant(self.code)
         if name in ("__defaults__", "__kwdefaults__"):
             return self.defaults if name == "__defaults__" else self.kwdefaults
         if name in ("__doc__", "__module__") and self.live is not None and self.source is not None:
@@ -428,6 +432,9 @@ def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) ->
     if _is_tagged(obj):
         machine.guard(IdentityIs(source, obj))
         return TaggedValue(obj, source)
+    if handler_of(obj) is not None:  # a Python function that is known as C ones are
+        machine.guard(IdentityIs(source, obj))
+        return BuiltinValue(obj, source)
     return _plain_function(machine, obj, source)
 
 

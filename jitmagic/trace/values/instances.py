@@ -29,10 +29,11 @@ from .class_facts import (
 )
 from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .iterators import StepIterator
+from .opaque import OpaqueValue
 from .operators import drain, equal
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 
-__all__ = ["InstanceValue", "OpaqueValue"]
+__all__ = ["InstanceValue", "construct"]
 
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -66,10 +67,28 @@ class InstanceValue(Value):
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if not self.leaves(machine, "__getattribute__"):
-            self.refuse(machine, f"attribute {name!r}")
+        """`type(self).__getattribute__`, and where that finds nothing `__getattr__`."""
+        try:
+            if self.leaves(machine, "__getattribute__"):
+                return self.plain_attr(machine, name)
+            return self.ask_class(machine, "__getattribute__", name)
+        except ObservedError as observed:
+            if not observed.error.matches(machine, AttributeError):
+                raise
+            if self.cls.find(machine, "__getattr__")[0] is NOTHING:
+                raise
+        return self.ask_class(machine, "__getattr__", name)
+
+    def ask_class(self, machine: Machine, method: str, name: str) -> Value:
+        """What a method of the class, written in Python, makes of an attribute's name."""
+        raw, value = self.cls.find(machine, method)
+        bound = bind(machine, raw, value, self, self.cls, method).realize(machine)
+        return bound.call(machine, [machine.constant(name)], {})
+
+    def plain_attr(self, machine: Machine, name: str) -> Value:
+        """`object.__getattribute__(self, name)`."""
         if name == "__dict__":
-            return self._own_table(machine)
+            return self.own_table(machine)
         if name == "__class__" and is_standard(machine, self.cls.live, name):
             return self.cls
         raw = self.cls.peek(machine, name)
@@ -81,10 +100,11 @@ class InstanceValue(Value):
             keep_free(machine, self.cls.live, name, raw)
             return own
         if raw is NOTHING or isinstance(raw, types.MemberDescriptorType):
-            return self._missing(machine, name)
+            keep(machine, self.cls.live, name, attribute_of_class(self.cls.live, name))
+            raise self.no_attribute(machine, name)
         return self._bound(machine, name)
 
-    def _own_table(self, machine: Machine) -> Value:
+    def own_table(self, machine: Machine) -> Value:
         """`self.__dict__`."""
         raw = attribute_of_class(self.cls.live, "__dict__")
         if not isinstance(raw, types.GetSetDescriptorType):
@@ -99,19 +119,20 @@ class InstanceValue(Value):
     def leaves(self, machine: Machine, name: str) -> bool:
         """Whether the class leaves a special method to C code that does what object's does."""
         raw = attribute_of_class(self.cls.live, name)
-        if raw not in [vars(base).get(name) for base in PLAIN_BASES]:
+        if raw not in [vars(base).get(name) for base in (*PLAIN_BASES, dict)]:
             return False
         keep(machine, self.cls.live, name, raw)
         return True
 
-    def _missing(self, machine: Machine, name: str) -> Value:
-        keep(machine, self.cls.live, name, attribute_of_class(self.cls.live, name))
-        raw, value = self.cls.find(machine, "__getattr__")
-        if raw is NOTHING:
-            message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
-            raise machine.error(AttributeError, message)
-        method = bind(machine, raw, value, self, self.cls, "__getattr__")
-        return method.realize(machine).call(machine, [machine.constant(name)], {})
+    def no_attribute(self, machine: Machine, name: str) -> ObservedError:
+        message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
+        return machine.error(AttributeError, message)
+
+    def dict_entry(self, machine: Machine, name: str) -> Value | None:
+        """`vars(self).get(name)`."""
+        if self._has_slot(name):
+            self.refuse(machine, f"the entry {name!r} of __dict__ beside a slot")
+        return self.own(machine, name)
 
     def own(self, machine: Machine, name: str) -> Value | None:
         """The instance's own entry under `name` (dictionary or slot), if it has one."""
@@ -148,7 +169,11 @@ class InstanceValue(Value):
             machine.guard(DictKeysAre(InstanceDict(self.source), tuple(table)))
             known = {name: self.own(machine, name) for name in table}
             self.attrs = {**known, **self.attrs}
-        return {name: value for name, value in self.attrs.items() if value is not None}
+        held = self.attrs.items()
+        return {name: one for name, one in held if one is not None and not self._has_slot(name)}
+
+    def _has_slot(self, name: str) -> bool:
+        return isinstance(attribute_of_class(self.cls.live, name), types.MemberDescriptorType)
 
     def use_table(self, machine: Machine, *, changing: bool = False) -> dict[str, object]:
         """The live object's dictionary, about to be read or changed."""
@@ -362,33 +387,6 @@ class InstanceValue(Value):
         return f"{self.cls.live.__name__} object"
 
 
-class OpaqueValue(Value):
-    """An object of a type nobody models: it can be passed on and compared by identity, no more."""
-
-    __slots__ = ("kind",)
-    opaque = True
-
-    def __init__(self, kind: type, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.kind = kind
-
-    def python_type(self, machine: Machine) -> type:
-        return self.kind
-
-    def binary(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"operator {op}")
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"comparison {op}")
-
-    def describe(self) -> str:
-        return f"{self.kind.__module__}.{self.kind.__qualname__} object"
-
-
 @wraps(object, subclasses=True)
 def _wrap_instance(machine: Machine, obj: object, source: Source) -> Value:
     kind = type(obj)
@@ -400,10 +398,16 @@ def _wrap_instance(machine: Machine, obj: object, source: Source) -> Value:
 
 @constructs(is_plain_class)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    """`cls(*args, **kwargs)` as type.__call__ does it."""
+    return construct(machine, cls, args, kwargs, InstanceValue)
+
+
+def construct(
+    machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs, model: type[InstanceValue]
+) -> Value:
+    """`cls(*args, **kwargs)` as type.__call__ does it; `model` is what such objects become."""
     if cls.of_metaclass(machine, "__call__") is not type.__call__:
         raise GraphBreak(UnknownObject.of(what="a call", type=f"metaclass of {cls.live.__name__}"))
-    made = _new(machine, cls, args, kwargs)
+    made = _new(machine, cls, args, kwargs, model)
     if cls.live not in made.python_type(machine).__mro__:
         return made
     raw, value = cls.find(machine, "__init__")
@@ -415,15 +419,17 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
     return made
 
 
-def _new(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+def _new(
+    machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs, model: type[InstanceValue]
+) -> Value:
     raw, value = cls.find(machine, "__new__")
-    if raw in [vars(base)["__new__"] for base in PLAIN_BASES]:
+    if raw in [vars(base)["__new__"] for base in (*PLAIN_BASES, dict)]:
         abstract = vars(cls.live).get("__abstractmethods__")
         if abstract is not None:
             keep(machine, cls.live, "__abstractmethods__", abstract)
         if abstract:
             message = f"Can't instantiate abstract class {cls.live.__name__}"
             raise machine.error(TypeError, message)
-        return InstanceValue(cls)
+        return model(cls)
     function = bind(machine, raw, value, None, cls, "__new__").realize(machine)
     return function.call(machine, [cls, *args], kwargs).realize(machine)

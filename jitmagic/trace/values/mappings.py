@@ -12,7 +12,7 @@ import collections
 import enum
 import itertools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...guards.guard import DictKeysAre, TypeIs
@@ -29,7 +29,15 @@ from .operators import equal
 from .sequences import TupleValue
 from .sets import SetValue
 
-__all__ = ["DefaultDictValue", "DictValue", "Pair", "ViewValue", "live_dictionary"]
+__all__ = [
+    "DefaultDictValue",
+    "DictValue",
+    "Pair",
+    "ViewValue",
+    "entries_of",
+    "live_dictionary",
+    "pairs_of",
+]
 
 Pair = tuple[Value, Value]
 
@@ -38,7 +46,7 @@ _VIEW_TYPES: dict[str, type] = {
     "values": type({}.values()),
     "items": type({}.items()),
 }
-_STABLE_KEYS = (*ATOMS, type, types.FunctionType, types.BuiltinFunctionType)
+_STABLE_KEYS = (*ATOMS, types.FunctionType, types.BuiltinFunctionType)
 
 
 class DictValue(Value):
@@ -303,23 +311,37 @@ class ViewValue(Value):
         return (self.owner,)
 
 
-def _pairs_of(machine: Machine, obj: dict[object, object], source: Source) -> dict[object, Pair]:
-    """The model of a live dictionary; its keys are guarded, its values unlooked-at."""
-    for key in obj:
-        if not _stable(key):
-            what = "a key"
-            raise GraphBreak(UnknownObject.of(what=what, type=type(key).__name__))
-    machine.guard(DictKeysAre(source, tuple(obj)))
+def entries_of(obj: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The items of a live dictionary, past any methods that its class has."""
+    if isinstance(obj, collections.OrderedDict):
+        return list(collections.OrderedDict.items(obj))
+    return list(dict.items(obj))
+
+
+def pairs_of(
+    machine: Machine, obj: dict[Any, Any], source_of: Callable[[object], Source]
+) -> dict[object, Pair]:
+    """The model of a live dictionary whose keys are guarded; its values unlooked-at."""
     pairs: dict[object, Pair] = {}
-    for key, value in obj.items():
+    for key, value in entries_of(obj):
+        if not _stable(key):
+            raise GraphBreak(UnknownObject.of(what="a key", type=type(key).__name__))
         model = machine.constant(key)
-        pairs[model.hash_key(machine)] = (model, machine.lazy(value, Item(source, key)))
+        pairs[model.hash_key(machine)] = (model, machine.lazy(value, source_of(key)))
+    return pairs
+
+
+def _pairs_of(machine: Machine, obj: dict[object, object], source: Source) -> dict[object, Pair]:
+    pairs = pairs_of(machine, obj, lambda key: Item(source, key))
+    machine.guard(DictKeysAre(source, tuple(obj)))
     return pairs
 
 
 def _stable(key: object) -> bool:
     if type(key) is tuple:
         return all(_stable(part) for part in key)
+    if isinstance(key, type):  # a metaclass may have its own idea of equality
+        return type(key).__hash__ is type.__hash__ and type(key).__eq__ is type.__eq__
     return type(key) in _STABLE_KEYS or isinstance(key, enum.Enum)
 
 

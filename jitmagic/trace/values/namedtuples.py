@@ -19,7 +19,7 @@ from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .class_facts import NOTHING, attribute_of_class, is_standard, keep
 from .classes import ClassValue, bind, constructs
-from .instances import OpaqueValue
+from .opaque import OpaqueValue
 from .sequences import TupleValue, wrap_items
 
 __all__ = ["NamedTupleValue", "is_named_tuple"]

@@ -14,7 +14,7 @@ jitmagic tagged is inlined like any other. Not guarded: a name put into `module.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
@@ -22,10 +22,9 @@ from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
-from ..result import Recipe
 from ..tables import Face
 from ..wrap import wraps
-from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
+from .base import Args, Kwargs, Machine, ObservedError, Value
 from .class_facts import (
     NOTHING,
     attribute_of_class,
@@ -41,8 +40,9 @@ from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
 from .module_hooks import FORWARD_HOOKS, call_with_hooks
+from .module_slices import ModuleSlice
 from .operators import unpack
-from .sequences import SliceValue, TupleValue
+from .sequences import SliceValue
 from .tensor import TensorValue
 from .trusted import trusted
 
@@ -74,39 +74,77 @@ class NNModuleValue(InstanceValue):
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if name == "__dict__" or not self.leaves(machine, "__getattribute__"):
+        if not self.leaves(machine, "__getattribute__"):
             self.refuse(machine, f"attribute {name!r}")
+        if name == "__dict__":
+            return self.own_table(machine)
         if name == "__class__" and is_standard(machine, self.cls.live, name):
             return self.cls
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
             keep_order(machine, raw)
-            return self._of_class(machine, name)
+            return self._through(machine, name)
         own = self.own(machine, name)
         if own is not None:
             return own
         if raw is not NOTHING:
             return self._of_class(machine, name)
         if not self._leaves_tables(machine):
-            return self._missing(machine, name)
+            keep(machine, self.cls.live, name, NOTHING)
+            return self.ask_class(machine, "__getattr__", name)
         keep(machine, self.cls.live, name, NOTHING)
         raise self.no_attribute(machine, name)
 
+    def _through(self, machine: Machine, name: str) -> Value:
+        """A data descriptor; where a property's getter finds no attribute, `__getattr__` is
+        asked."""
+        try:
+            return self._of_class(machine, name)
+        except ObservedError as observed:
+            if not observed.error.matches(machine, AttributeError):
+                raise
+        if self._leaves_tables(machine):
+            return self.from_tables(machine, name)
+        return self.ask_class(machine, "__getattr__", name)
+
+    def plain_attr(self, machine: Machine, name: str) -> Value:
+        self.refuse(machine, "object.__getattribute__()")
+
+    # -- the dictionary --------------------------------------------------------------------------
+
+    def dict_entry(self, machine: Machine, name: str) -> Value | None:
+        """What is in one of the tables is not in the dictionary itself."""
+        own = self.use_table(machine)
+        if self.shifted:
+            self.refuse(machine, "__dict__ after a buffer was replaced")
+        in_tables = any(name in own.get(part, ()) for part in _TABLES)  # type: ignore[operator]
+        if name in own or not in_tables:
+            entry = super().dict_entry(machine, name)
+            if entry is not None or name in own:
+                return entry
+        assert self.source is not None
+        machine.guard(KeyAbsent(InstanceDict(self.source), name))
+        return None
+
+    def entries(self, machine: Machine) -> dict[str, Value]:
+        self.refuse(machine, "all of __dict__")
+
+    def store_past_descriptors(self, machine: Machine, name: str, value: Value) -> None:
+        self.refuse(machine, "changing attributes through __dict__")
+
+    # -- where names are found -------------------------------------------------------------------
+
     def _leaves_tables(self, machine: Machine) -> bool:
         """Whether names in the tables are found by torch's own `__getattr__`."""
-        return self._as_torch(machine, "__getattr__")
+        return self.as_torch(machine, "__getattr__")
 
-    def _as_torch(self, machine: Machine, name: str) -> bool:
+    def as_torch(self, machine: Machine, name: str) -> bool:
         """Whether the class has what nn.Module has under the name; relied on if so."""
         raw = attribute_of_class(self.cls.live, name)
         if raw is not attribute_of_class(torch.nn.Module, name):
             return False
         keep(machine, self.cls.live, name, raw)
         return True
-
-    def no_attribute(self, machine: Machine, name: str) -> ObservedError:
-        message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
-        return machine.error(AttributeError, message)
 
     def _live_entry(self, machine: Machine, name: str) -> Value | None:
         """From the instance's dictionary or one of its tables."""
@@ -141,6 +179,16 @@ class NNModuleValue(InstanceValue):
                 source = Item(Item(InstanceDict(self.source), part), name)
                 return machine.lazy(entries[name], source, certain=False)
         return None
+
+    def from_tables(self, machine: Machine, name: str) -> Value:
+        """`torch.nn.Module.__getattr__`."""
+        if self.shifted and (held := self.attrs.get(name)) is not None:
+            return held
+        found = self.in_tables(machine, name)
+        if found is not None:
+            return found
+        self.guard_absent(machine, name, object.__getattribute__(self.live, "__dict__"))
+        raise self.no_attribute(machine, name)
 
     def guard_absent(self, machine: Machine, name: str, own: dict[str, object]) -> None:
         assert self.source is not None
@@ -190,9 +238,13 @@ class NNModuleValue(InstanceValue):
     # -- writing ---------------------------------------------------------------------------------
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if not self._as_torch(machine, "__setattr__"):
+        if not self.as_torch(machine, "__setattr__"):
             super().set_attr(machine, name, value)
-            return
+        else:
+            self.register(machine, name, value)
+
+    def register(self, machine: Machine, name: str, value: Value) -> None:
+        """`torch.nn.Module.__setattr__`."""
         value = value.realize(machine)
         own = object.__getattribute__(self.live, "__dict__")
         if (
@@ -219,10 +271,12 @@ class NNModuleValue(InstanceValue):
         buffers = self.use_table(machine)["_buffers"]
         machine.tables.use(id(buffers), Face.NAMESPACE, changing=True)
         self.attrs[name] = value
-        machine.effects.set_attr(self, name, value)
+        setter: object = torch.nn.Module.__setattr__  # a class of the user's may have another
+        plain = attribute_of_class(self.cls.live, "__setattr__") is setter
+        machine.effects.set_attr(self, name, value, None if plain else setter)
 
     def del_attr(self, machine: Machine, name: str) -> None:
-        plain = self._as_torch(machine, "__delattr__")
+        plain = self.as_torch(machine, "__delattr__")
         if not plain or name not in object.__getattribute__(self.live, "__dict__"):
             self.refuse(machine, f"deleting attribute {name!r}")
         self.store_attr(machine, name, None)
@@ -232,9 +286,14 @@ class NNModuleValue(InstanceValue):
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         kind = self.cls.live
         # A GraphModule's own __call__ only adds to the traceback when its forward raises.
-        called = issubclass(kind, torch.fx.GraphModule) or self._as_torch(machine, "__call__")
-        if not called or not self._as_torch(machine, "_call_impl"):
+        called = issubclass(kind, torch.fx.GraphModule) or self.as_torch(machine, "__call__")
+        if not called or not self.as_torch(machine, "_call_impl"):
             return super().call(machine, args, kwargs)
+        return self.call_forward(machine, args, kwargs)
+
+    def call_forward(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """`torch.nn.Module.__call__`: `forward`, with its hooks around it."""
+        kind = self.cls.live
         if isinstance(self.live, torch.nn.RNNBase):
             why = "recurrent layers keep weak references to flattened weights"
             raise GraphBreak(RefusedTorchCall.of(name=f"torch.nn.{kind.__name__}", why=why))
@@ -266,75 +325,32 @@ class NNModuleValue(InstanceValue):
         return hooked
 
 
-class ModuleSlice(TupleValue):
-    """`layers[1:]` of a ModuleList or Sequential: a new container of the same modules."""
-
-    __slots__ = ("cls",)
-
-    def __init__(self, cls: ClassValue, items: Sequence[Value]) -> None:
-        super().__init__(items)
-        self.cls = cls
-
-    def like(self, items: Iterable[Value]) -> Value:
-        return ModuleSlice(self.cls, list(items))
-
-    def python_type(self, machine: Machine) -> type:
-        return self.cls.live
-
-    def is_constant(self, machine: Machine) -> bool:
-        return False
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        self.refuse(machine, f"attribute {name!r}")
-
-    def binary(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"operator {op}")
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        return None
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if self.cls.live is not torch.nn.Sequential or len(args) != 1 or kwargs:
-            self.refuse(machine, "a call")
-        (value,) = args
-        for item in self.items:
-            value = item.realize(machine).call(machine, [value], {})
-        return value
-
-    def recipe(self, builder: Builder) -> Recipe:
-        items = super().recipe(builder)
-        if self.cls.live is torch.nn.ModuleList:
-            return builder.invoke(torch.nn.ModuleList, (items,))
-        return builder.invoke(sequential_of, (items,))
-
-    def describe(self) -> str:
-        return self.cls.live.__name__
-
-
-def sequential_of(modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:
-    """A Sequential of these modules."""
-    return torch.nn.Sequential(*modules)
-
-
 @handles(torch.nn.Module.__getattr__)
 def _table_lookup(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """`super().__getattr__(name)` in a module class with a `__getattr__` of its own."""
     module, name = args
     if not isinstance(module, NNModuleValue):
         module.refuse(machine, "Module.__getattr__")
-    wanted = name.as_constant(machine)
-    if module.shifted and module.attrs.get(wanted) is not None:
-        return module.attrs[wanted] or module
-    found = module.in_tables(machine, wanted)
-    if found is None:
-        own = object.__getattribute__(module.live, "__dict__")
-        module.guard_absent(machine, wanted, own)
-        raise module.no_attribute(machine, wanted)
-    return found
+    return module.from_tables(machine, name.as_constant(machine))
+
+
+@handles(torch.nn.Module.__setattr__)
+def _set_in_module(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`super().__setattr__(name, value)` in a module class with a `__setattr__` of its own."""
+    module, name, value = args
+    if not isinstance(module, NNModuleValue):
+        module.refuse(machine, "Module.__setattr__")
+    module.register(machine, name.as_constant(machine), value)
+    return machine.constant(None)
+
+
+@handles(torch.nn.Module.__call__)
+def _call_module(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`super().__call__(...)` in a module class with a `__call__` of its own."""
+    module = args[0]
+    if not isinstance(module, NNModuleValue) or not module.as_torch(machine, "_call_impl"):
+        module.refuse(machine, "Module.__call__")
+    return module.call_forward(machine, args[1:], kwargs)
 
 
 def _is_tagged(call: object) -> bool:

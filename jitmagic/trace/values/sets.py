@@ -1,7 +1,7 @@
 """Sets and frozensets.
 
-A live set gives no path to its items, so one that holds anything but constants cannot be modelled;
-one of constants is guarded by value. A new set holds any hashable values.
+A live set gives no path to its items. Of a frozenset of constants the value is guarded; of any
+other live set only whether a constant or a class is in it. A new set holds any hashable values.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...guards.guard import ValueEquals
+import torch
+
+from ...guards.guard import LengthIs, SetHas, TypeIs, ValueEquals
 from ...guards.source import Source
-from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildSet, Effect, Perform, Recipe
 from ..wrap import wraps
 from .base import Builder, Machine, Value
@@ -20,7 +21,7 @@ from .callables import bind_builtin
 from .constants import ATOMS
 from .iterators import StepIterator
 
-__all__ = ["SetValue"]
+__all__ = ["LiveSetValue", "SetValue"]
 
 _ALGEBRA: dict[str, Callable[[Any, Any], Any]] = {
     "|": operator.or_, "&": operator.and_, "-": operator.sub, "^": operator.xor,
@@ -29,6 +30,10 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt,
     "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+
+
+# Nobody's code runs when these are looked up.
+_PLAIN_ITEMS = (int, str, bytes, bool, float, type(None), type, torch.dtype)
 
 
 class SetValue(Value):
@@ -150,9 +155,62 @@ class SetValue(Value):
         return self.members.values()
 
 
+class LiveSetValue(Value):
+    """A set that existed before: its length, and item by item what is in it."""
+
+    __slots__ = ("_asked", "live")
+    opaque = True
+
+    def __init__(self, live: set[object] | frozenset[object], source: Source) -> None:
+        super().__init__(source)
+        self.live = live
+        self._asked: dict[object, bool] = {}
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.live)
+
+    def length(self, machine: Machine) -> int:
+        assert self.source is not None
+        machine.guard(LengthIs(self.source, len(self.live)))
+        return len(self.live)
+
+    def truth(self, machine: Machine) -> bool:
+        return self.length(machine) > 0
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        key = item.realize(machine).hash_key(machine)
+        if type(key) not in _PLAIN_ITEMS:
+            self.refuse(machine, "`in`")
+        if key not in self._asked:
+            assert self.source is not None
+            self._asked[key] = key in self.live
+            machine.guard(SetHas(self.source, key, self._asked[key]))
+        return machine.constant(self._asked[key])
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"operator {op}")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")
+
+    def describe(self) -> str:
+        return f"a {type(self.live).__name__} made before this graph"
+
+
+@wraps(set)
+def _wrap_set(machine: Machine, obj: set[object], source: Source) -> Value:
+    machine.guard(TypeIs(source, set))
+    return LiveSetValue(obj, source)
+
+
 @wraps(frozenset)
 def _wrap_frozenset(machine: Machine, obj: frozenset[object], source: Source) -> Value:
     if not all(type(item) in ATOMS for item in obj):
-        raise GraphBreak(UnknownObject.of(what="an item", type="frozenset"))
+        machine.guard(TypeIs(source, frozenset))
+        return LiveSetValue(obj, source)
     machine.guard(ValueEquals(source, obj))
     return SetValue({item: machine.constant(item) for item in obj}, frozenset, source)

@@ -221,7 +221,20 @@ def key_order_counts_for_ordered_dicts_too():
     assert first(table, ("DICT_KEYS", 0, ("b", "a")))
     assert first(table, ("DICT_KEY", 1, 0, 0), ("EQUALS", 1, "b"))
     odd = type("Odd", (collections.OrderedDict,), {"__iter__": Hostile.__eq__})(a=1)
-    assert not first(odd, ("DICT_KEYS", 0, ("a",)))
+    assert first(odd, ("DICT_KEYS", 0, ("a",)))  # and the class is not asked
+    assert not first(odd, ("DICT_KEYS", 0, ("b",)))
+
+
+@check
+def items_of_sets():
+    for kind in (set, frozenset):
+        assert first(kind(["a", int]), ("SET_HAS", 0, "a", 1), ("SET_HAS", 0, int, 1))
+        assert first(kind(["a", int]), ("SET_HAS", 0, "b", 0), ("SET_HAS", 0, str, 0))
+        assert not first(kind(["a"]), ("SET_HAS", 0, "a", 0))
+        assert not first(kind(), ("SET_HAS", 0, "a", 1))
+    for other in (["a"], {"a": 1}, "a"):
+        assert not first(other, ("SET_HAS", 0, "a", 1))
+        assert not first(other, ("SET_HAS", 0, "b", 0))
 
 
 @check

@@ -1,0 +1,44 @@
+"""What happens when a suspended generator is dropped: GeneratorExit is raised where it waits.
+
+Comes in: the frame of a generator that is alive at an exit.  Goes out: whether that would run
+nothing anybody could notice. If so the exit just drops it, whenever Python would have.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .opcodes.registry import Returned
+from .state import Frame
+from .values.base import ObservedError
+
+__all__ = ["closes_quietly"]
+
+_AFTER_YIELD = 1  # the argument of RESUME; behind `yield from` another generator is closed first
+_QUIET = frozenset(
+    "PUSH_EXC_INFO LOAD_GLOBAL CHECK_EXC_MATCH POP_TOP POP_EXCEPT COPY RERAISE NOP LOAD_CONST "
+    "RETURN_VALUE RETURN_CONST".split()
+)
+
+
+def closes_quietly(machine: Any, frame: Frame) -> bool:
+    """Whether the handlers that GeneratorExit meets only look at which exception it is.
+
+    They are interpreted for that, so the frame is of no use afterwards.
+    """
+    resume = frame.instruction
+    if resume.op != "RESUME" or resume.arg != _AFTER_YIELD:
+        return False
+    machine.frames.append(frame)
+    try:
+        machine.unwind(frame, machine.error(GeneratorExit))
+        frame.at = frame.next
+        while frame.instruction.op in _QUIET or frame.instruction.op.startswith("POP_JUMP"):
+            if isinstance(machine.execute(frame), Returned):
+                return True
+            frame.at = frame.next
+        return False
+    except ObservedError as observed:
+        return bool(observed.error.python_type(machine) is GeneratorExit)
+    finally:
+        machine.frames.pop()

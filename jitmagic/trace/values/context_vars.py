@@ -1,0 +1,116 @@
+"""contextvars.ContextVar: set for a while and reset by the same trace.
+
+Comes in: a live variable, known by identity. Goes out: nothing, once every `set` was undone by its
+`reset`: what was set in between is the trace's. A variable still set at an exit ends the trace
+before the `set`, which is then Python's: only Python has the token that undoes it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+from ...guards.guard import IdentityIs
+from ...guards.source import Source
+from ..builtins.registry import method
+from ..result import Recipe
+from ..wrap import wraps
+from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .callables import bind_builtin
+
+__all__: list[str] = []
+
+_KEPT = "a context variable that stays set"
+
+
+class ContextVarValue(Value):
+    """`active`: the `set` calls of the trace that were not undone yet."""
+
+    __slots__ = ("active", "live", "watched")
+    by_identity = True
+
+    def __init__(self, live: contextvars.ContextVar[Any], source: Source) -> None:
+        super().__init__(source)
+        self.live = live
+        self.active: list[TokenValue] = []
+        self.watched = False
+
+    def python_type(self, machine: Machine) -> type:
+        return contextvars.ContextVar
+
+    def identity(self) -> object:
+        return self.live
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        return bind_builtin(machine, self, contextvars.ContextVar, name)
+
+    def watch(self, machine: Machine) -> None:
+        """No exit while it is set."""
+        if not self.watched:
+            self.watched = True
+            machine.at_exit(self._leave)
+
+    def _leave(self, builder: Builder) -> None:
+        if self.active:
+            raise Unrestorable(_KEPT, self.active[0].born)
+
+
+class TokenValue(Value):
+    """What `set` gives and `reset` takes."""
+
+    __slots__ = ("born", "content")
+
+    def __init__(self, machine: Machine, content: Value) -> None:
+        super().__init__()
+        self.born = machine.step
+        self.content = content
+
+    def python_type(self, machine: Machine) -> type:
+        return contextvars.Token
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable(_KEPT, self.born)
+
+
+def _variable(owner: Value) -> ContextVarValue:
+    assert isinstance(owner, ContextVarValue)
+    return owner
+
+
+@method(contextvars.ContextVar, "set")
+def _set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    variable = _variable(owner)
+    variable.watch(machine)
+    variable.active.append(TokenValue(machine, args[0]))
+    return variable.active[-1]
+
+
+@method(contextvars.ContextVar, "reset")
+def _reset(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    variable = _variable(owner)
+    if not variable.active or args[0] is not variable.active[-1]:
+        owner.refuse(machine, "resetting it to what it was before this graph")
+    variable.active.pop()
+    return machine.constant(None)
+
+
+@method(contextvars.ContextVar, "get")
+def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    variable = _variable(owner)
+    if not variable.active:
+        owner.refuse(machine, "reading what was set before this graph")
+    return variable.active[-1].content
+
+
+@wraps(contextvars.ContextVar)
+def _wrap_variable(
+    machine: Machine, obj: contextvars.ContextVar[Any], source: Source
+) -> ContextVarValue:
+    machine.guard(IdentityIs(source, obj))
+    return ContextVarValue(obj, source)

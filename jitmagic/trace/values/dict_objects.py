@@ -1,0 +1,189 @@
+"""Instances of classes that inherit from dict or OrderedDict: attributes, and entries.
+
+Comes in: a live object (guarded by exact type, its keys as a dictionary's) or one the traced code
+makes. Goes out: what its methods, inlined, return; entries are read and written past any
+`__getitem__` of the class, as dict's own code does. Methods of OrderedDict that call back into a
+class which overrides how entries are reached are left to Python.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...guards.guard import DictKeysAre, TypeIs
+from ...guards.source import DictEntry, Source, TypeOf
+from ..builtins.registry import method_of
+from ..result import BuildDict, Constant, Effect, Perform, Recipe, ReplaceDict
+from ..tables import Face
+from ..wrap import wraps
+from .base import Builder, Machine, Value
+from .callables import BuiltinMethodValue
+from .class_facts import attribute_of_class
+from .classes import HEAP_TYPE, ClassValue, constructs, is_python_class
+from .instances import InstanceValue, construct
+from .mappings import DictValue, Pair, entries_of, pairs_of
+from .opaque import OpaqueValue
+from .operators import unpack
+
+__all__ = ["DictObjectValue", "dict_of", "mapping_pairs"]
+
+_BASES = (dict, collections.OrderedDict)
+_C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
+# What OrderedDict's C code looks up on the class where that is not OrderedDict itself.
+_ACCESS = ("__contains__", "__delitem__", "__getitem__", "__iter__", "__missing__", "__setitem__",
+           "keys")  # fmt: skip
+
+
+def _is_dict_class(kind: type) -> bool:
+    """Whether every base is a `class` statement, but for dict and OrderedDict."""
+    if not issubclass(kind, dict) or not kind.__flags__ & HEAP_TYPE:
+        return False
+    return all(is_python_class(base) for base in kind.__mro__ if base not in (*_BASES, object))
+
+
+class _Entries(DictValue):
+    """The dictionary that an object is."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: DictObjectValue, pairs: dict[object, Pair]) -> None:
+        super().__init__(pairs, whole.source, whole.cls.live)
+        self.whole = whole
+        if whole.source is not None:
+            self.table = id(whole.live)
+
+    def changed(self, machine: Machine) -> None:
+        if self.table is not None:
+            machine.tables.use(self.table, Face.OBJECT, changing=True)
+        machine.effects.contents(self.whole)
+
+    def missing(self, machine: Machine, key: Value) -> Value:
+        made = self.whole.special(machine, "__missing__", key)
+        return super().missing(machine, key) if made is None else made
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder(self.whole)
+
+    def empty_recipe(self) -> Recipe | None:
+        return None
+
+    def entries(self, builder: Builder) -> BuildDict:
+        """The entries as a plain dictionary."""
+        return BuildDict(*self._recipes(builder))
+
+
+class DictObjectValue(InstanceValue):
+    """One object; `held` is its model as a dictionary, made when somebody asks for an entry."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, cls: ClassValue, live: Any = None, source: Source | None = None) -> None:
+        super().__init__(cls, live, source)
+        self.held = None if live is not None else _Entries(self, {})
+
+    def contents(self, machine: Machine) -> DictValue:
+        """The dictionary; of a live object the keys are guarded."""
+        if self.held is None:
+            assert self.source is not None
+            source, live = self.source, self.live
+            self.held = _Entries(self, {})
+            assert isinstance(live, dict)
+            machine.guard(DictKeysAre(source, tuple(key for key, _ in entries_of(live))))
+            self.held.pairs = pairs_of(machine, live, lambda key: DictEntry(source, key))
+            machine.tables.use(id(live), Face.OBJECT)
+        return self.held
+
+    def accessible(self, machine: Machine, name: str) -> DictValue:
+        """The same for a method of OrderedDict that goes through the class's own methods."""
+        kind = self.cls.live
+        if issubclass(kind, collections.OrderedDict):
+            for one in _ACCESS:
+                known = attribute_of_class(collections.OrderedDict, one)
+                if attribute_of_class(kind, one) is not known:
+                    self.refuse(machine, f"OrderedDict.{name}() with a {one} of its own")
+                self.cls.find(machine, one)
+        return self.contents(machine)
+
+    def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
+        raw = attribute_of_class(self.cls.live, name)
+        if not isinstance(raw, _C_METHODS) or raw.__objclass__ not in _BASES:
+            return super().special(machine, name, *args)
+        self.cls.find(machine, name)
+        if method_of(raw.__objclass__, name) is None:
+            self.refuse(machine, name)
+        return BuiltinMethodValue(self, raw.__objclass__, name).call(machine, args, {})
+
+    # -- exits -----------------------------------------------------------------------------------
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(_base_of(self.cls.live).__new__, (builder(self.cls),))
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """The entries and attributes of a new object."""
+        assert self.held is not None
+        if self.held.pairs:
+            arguments = builder(self), self.held.entries(builder)
+            yield Perform(Constant(add_entries), arguments)
+        yield from super().fill(builder)
+
+    def replace(self, builder: Builder) -> Effect:
+        """The effect that brings the live object to these entries."""
+        assert self.held is not None
+        held = self.held.entries(builder)
+        return ReplaceDict(builder(self), held.keys, held.values)
+
+    def parts(self) -> Iterable[Value]:
+        return (*(() if self.held is None else self.held.parts()), *super().parts())
+
+
+def _base_of(kind: type) -> type[dict[Any, Any]]:
+    return collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
+
+
+def add_entries(target: dict[Any, Any], new: dict[Any, Any]) -> None:
+    """Store entries past any `__setitem__` of the class."""
+    store = _base_of(type(target)).__setitem__
+    for key, value in new.items():
+        store(target, key, value)
+
+
+def dict_of(machine: Machine, value: Value) -> DictValue | None:
+    """The dictionary that a value is; None: it is none."""
+    if isinstance(value, DictObjectValue):
+        return value.contents(machine)
+    return value if isinstance(value, DictValue) else None
+
+
+def mapping_pairs(machine: Machine, value: Value) -> Iterator[Pair] | None:
+    """What `dict(value)` and `f(**value)` take of a dictionary; None: it is none."""
+    if isinstance(value, DictValue):
+        return iter(list(value.pairs.values()))
+    if not isinstance(value, DictObjectValue):
+        return None
+    own = attribute_of_class(value.cls.live, "__iter__") is not vars(dict)["__iter__"]
+    value.cls.find(machine, "__iter__")
+    return _asked(machine, value) if own else iter(list(value.contents(machine).pairs.values()))
+
+
+def _asked(machine: Machine, value: Value) -> Iterator[Pair]:
+    """Where a class has its own way to iterate, Python asks for its keys and items."""
+    keys = value.call_method(machine, "keys", [], {})
+    for key in unpack(machine, keys):
+        yield key, value.get_item(machine, key.realize(machine))
+
+
+@wraps(dict, subclasses=True)
+def _wrap_dict_object(machine: Machine, obj: dict[Any, Any], source: Source) -> Value:
+    kind = type(obj)
+    machine.guard(TypeIs(source, kind))
+    if not _is_dict_class(kind):
+        return OpaqueValue(kind, source)
+    return DictObjectValue(machine.class_of(kind, TypeOf(source)), obj, source)
+
+
+@constructs(_is_dict_class)
+def _construct(machine: Machine, cls: ClassValue, args: Any, kwargs: Any) -> Value:
+    return construct(machine, cls, args, kwargs, DictObjectValue)
