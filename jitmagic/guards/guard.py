@@ -106,6 +106,21 @@ def _referent(held: object) -> object:
     return GONE if value is None else value
 
 
+class _Holds:
+    """Has a field `held`: an object, weakly where it allows that."""
+
+    __slots__ = ()
+    held: object
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "held", _weakly(self.held))
+
+    @property
+    def value(self) -> Any:
+        """The object, or `GONE`."""
+        return _referent(self.held)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
     """Base of the family: `where` is the user's line that relied on the fact (not compared)."""
@@ -121,19 +136,16 @@ class TensorMatch(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class TypeIs(Guard):
+class TypeIs(_Holds, Guard):
     """The class is held weakly: one that was defined anew must not live on in the journal."""
 
     source: Source
     held: object
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held", _weakly(self.held))
-
     @property
     def type(self) -> Any:
         """The class, or `GONE`."""
-        return _referent(self.held)
+        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +155,13 @@ class ValueEquals(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityIs(Guard):
+class IdentityIs(_Holds, Guard):
     """Held weakly where the object allows it, here and by the native check: a function that was
     defined anew must not live on in the journal. Never compared by value.
     """
 
     source: Source
     held: object = field(hash=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held", _weakly(self.held))
-
-    @property
-    def value(self) -> object:
-        """The object, or `GONE`."""
-        return _referent(self.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +201,7 @@ class KeyAbsent(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassFact:
+class ClassFact(_Holds):
     """What a class has under a name, looked up from position `start` of its MRO on (no __get__, no
     metaclass).
 
@@ -210,14 +214,6 @@ class ClassFact:
     name: str
     start: int = 0
     held: object = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "held", _weakly(self.held))
-
-    @property
-    def value(self) -> object:
-        """The object of "is", or `GONE`."""
-        return _referent(self.held)
 
 
 @dataclass(frozen=True, slots=True)

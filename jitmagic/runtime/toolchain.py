@@ -36,7 +36,7 @@ _LONG = 60_000  # characters; GPT's backward has 47 000
 
 def flags(text: str) -> tuple[str, ...]:
     """How a source is compiled. Of the longest functions (unrolled loops) -O3 walks the stores
-    again and again: three times as long as -O2, for code that is as fast.
+    again and again: 16 steps of an RWKV take it 2.5 times as long as -O2, for code 2% faster.
     """
     return ("-O2" if len(text) > _LONG else "-O3", *_FLAGS)
 

@@ -9,7 +9,7 @@ from ...guards.source import TypeOf
 from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.callables import BuiltinMethodValue, BuiltinValue
-from ..values.class_facts import NOTHING, attribute_of_class, is_instance, is_subclass, keep
+from ..values.class_facts import NOTHING, is_instance, is_subclass, relied_on
 from ..values.classes import ClassValue, SuperValue
 from ..values.constants import ConstantValue
 from ..values.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
@@ -75,9 +75,7 @@ def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, _CALLABLE):
         return machine.constant(True)
     kind = value.python_type(machine)
-    called = attribute_of_class(kind, "__call__")
-    keep(machine, kind, "__call__", called)
-    return machine.constant(called is not NOTHING)
+    return machine.constant(relied_on(machine, kind, "__call__") is not NOTHING)
 
 
 @handles(getattr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..breaks import GraphBreak, UnsupportedArguments
@@ -27,22 +27,19 @@ def _is_true_of(machine: Machine, function: Value, item: Value) -> bool:
     return verdict.realize(machine).truth(machine)
 
 
+def _chained(machine: Machine, parts: Iterable[Value]) -> Value:
+    steps = (item for part in parts for item in drain(machine, _stepped(machine, part)))
+    return StepIterator(machine, itertools.chain, steps)
+
+
 @handles(itertools.chain)
 def _chain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    def steps() -> Iterator[Value]:
-        for one in args:
-            yield from drain(machine, one.realize(machine).iterate(machine).realize(machine))
-
-    return StepIterator(machine, itertools.chain, steps())
+    return _chained(machine, args)
 
 
 @method(itertools.chain, "from_iterable")
 def _from_iterable(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    def steps() -> Iterator[Value]:
-        for one in drain(machine, args[0].iterate(machine).realize(machine)):
-            yield from drain(machine, one.realize(machine).iterate(machine).realize(machine))
-
-    return StepIterator(machine, itertools.chain, steps())
+    return _chained(machine, drain(machine, _stepped(machine, args[0])))
 
 
 @handles(itertools.repeat)
@@ -96,7 +93,7 @@ def _islice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(itertools.starmap)
 def _starmap(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    rows = args[1].iterate(machine).realize(machine)
+    rows = _stepped(machine, args[1])
 
     def steps() -> Iterator[Value]:
         for row in drain(machine, rows):

@@ -37,6 +37,7 @@ __all__ = [
     "keep_free",
     "keep_order",
     "may_change",
+    "relied_on",
 ]
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -105,6 +106,13 @@ def keep(machine: Machine, kind: type, name: str, raw: object, start: int = 0) -
     machine.guard(ClassFacts.about(kind, fact))
 
 
+def relied_on(machine: Machine, kind: type, name: str) -> object:
+    """What the class has under the name (or NOTHING), kept."""
+    raw = attribute_of_class(kind, name)
+    keep(machine, kind, name, raw)
+    return raw
+
+
 def keep_free(machine: Machine, kind: type, name: str, raw: object) -> None:
     """Rely on an instance's own attribute going before `raw`, which the class has (or NOTHING)."""
     if isinstance(raw, Value) or not may_change(kind):
@@ -121,7 +129,7 @@ def keep_free(machine: Machine, kind: type, name: str, raw: object) -> None:
 def keep_order(machine: Machine, raw: object) -> None:
     """Rely on a descriptor's class saying no other than now whether it is a data descriptor."""
     for part in ("__set__", "__delete__"):
-        keep(machine, type(raw), part, attribute_of_class(type(raw), part))
+        relied_on(machine, type(raw), part)
 
 
 def is_standard(machine: Machine, kind: type, name: str) -> bool:
@@ -154,8 +162,7 @@ def is_subclass(machine: Machine, own: type, kind: type, check: str = "__subclas
     it did not until a class is registered with some ABC; it is asked as Python would ask it.
     """
     metaclass = type(kind)
-    asked = attribute_of_class(metaclass, check)
-    keep(machine, metaclass, check, asked)
+    asked = relied_on(machine, metaclass, check)
     if asked is vars(type)[check]:
         keep_bases(machine, own)
         return kind in own.__mro__

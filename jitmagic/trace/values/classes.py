@@ -29,6 +29,7 @@ from .class_facts import (
     keep_bases,
     keep_free,
     may_change,
+    relied_on,
 )
 from .constants import ATOMS, ConstantValue, fold
 from .functions import BoundMethodValue
@@ -350,8 +351,7 @@ def _is_like(raw: object, machine: Machine, kind: type[_T]) -> TypeGuard[_T]:
     own."""
     if not isinstance(raw, kind):
         return False
-    keep(machine, type(raw), "__get__", attribute_of_class(type(raw), "__get__"))
-    return attribute_of_class(type(raw), "__get__") is vars(kind)["__get__"]
+    return relied_on(machine, type(raw), "__get__") is vars(kind)["__get__"]
 
 
 def _pin(machine: Machine, raw: object, value: Value) -> Source:

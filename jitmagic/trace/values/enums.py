@@ -18,11 +18,11 @@ from ...guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .class_facts import NOTHING, attribute_of_class, keep
+from .class_facts import NOTHING, attribute_of_class, relied_on
 from .classes import HEAP_TYPE, ClassValue, bind, models_classes_of
 from .constants import ATOMS, BINARY, COMPARE, UNARY, ConstantMethodValue, ConstantValue, fold
 from .iterators import StepIterator
-from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["EnumClassValue", "EnumValue", "without_enum"]
 
@@ -43,7 +43,7 @@ def _folds(machine: Machine, kind: type) -> bool:
     if _has_own_methods(kind):
         return False
     for name in _FOLDED:
-        keep(machine, kind, name, attribute_of_class(kind, name))
+        relied_on(machine, kind, name)
     return True
 
 
@@ -95,15 +95,11 @@ class EnumValue(Value):
         return self.value
 
     def hash_key(self, machine: Machine) -> object:
-        if any(_is_users(self._relied_on(machine, name)) for name in ("__hash__", "__eq__")):
+        if any(
+            _is_users(relied_on(machine, type(self.value), name)) for name in ("__hash__", "__eq__")
+        ):
             self.refuse(machine, "hash()")
         return self.value
-
-    def _relied_on(self, machine: Machine, name: str) -> object:
-        """What the class has under the name: it must stay so."""
-        raw = attribute_of_class(type(self.value), name)
-        keep(machine, type(self.value), name, raw)
-        return raw
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -117,12 +113,12 @@ class EnumValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "__class__":
             return self.cls(machine)
-        if _is_users(self._relied_on(machine, "__getattribute__")):
+        if _is_users(relied_on(machine, type(self.value), "__getattribute__")):
             self.refuse(machine, f"attribute {name!r}")
-        raw = self._relied_on(machine, name)
+        raw = relied_on(machine, type(self.value), name)
         if name in ("name", "value") and raw is vars(enum.Enum)[name]:
             name = f"_{name}_"
-            raw = self._relied_on(machine, name)
+            raw = relied_on(machine, type(self.value), name)
         if name in vars(self.value) and not isinstance(raw, property):
             return self._part(machine, name)
         if raw is NOTHING:
@@ -146,7 +142,7 @@ class EnumValue(Value):
         return machine.lazy(content, Item(InstanceDict(self.origin), name), certain=False)
 
     def _missing(self, machine: Machine, name: str) -> Value:
-        if self._relied_on(machine, "__getattr__") is not NOTHING:
+        if relied_on(machine, type(self.value), "__getattr__") is not NOTHING:
             self.refuse(machine, f"attribute {name!r}")
         message = f"'{type(self.value).__name__}' object has no attribute '{name}'"
         raise machine.error(AttributeError, message)
@@ -156,7 +152,7 @@ class EnumValue(Value):
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         """`type(self).__name__(self, *args)` if it is the user's, or a built-in type's and of
         constants; None: it is nobody's."""
-        raw = self._relied_on(machine, name)
+        raw = relied_on(machine, type(self.value), name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
         if isinstance(raw, _C_METHODS) and all(arg.is_constant(machine) for arg in args):
@@ -185,7 +181,7 @@ class EnumValue(Value):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         if not self.is_constant(machine):
-            return self._compared(machine, op, other)
+            return by_special(machine, self, op, other)
         if type(self.value).__eq__ is not object.__eq__ or op not in ("==", "!="):
             return fold(machine, COMPARE[op], self, other) if other.is_constant(machine) else None
         same = isinstance(other, EnumValue) and other.value is self.value
@@ -194,13 +190,6 @@ class EnumValue(Value):
             if not same and not other.is_constant(machine)
             else machine.constant(same == (op == "=="))
         )
-
-    def _compared(self, machine: Machine, op: str, other: Value) -> Value | None:
-        result = implemented(self.special(machine, f"__{COMPARE_METHODS[op]}__", other))
-        if result is None and op == "!=":  # object.__ne__ inverts __eq__
-            same = implemented(self.special(machine, "__eq__", other))
-            return None if same is None else machine.constant(not same.truth(machine))
-        return result
 
     def unary(self, machine: Machine, op: str) -> Value:
         if self.is_constant(machine) and _looks_up_plainly(type(self.value)):

@@ -26,12 +26,13 @@ from .class_facts import (
     keep,
     keep_free,
     keep_order,
+    relied_on,
 )
 from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .iterators import StepIterator
 from .opaque import OpaqueValue
 from .operators import drain, equal
-from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["InstanceValue", "construct"]
 
@@ -79,11 +80,10 @@ class InstanceValue(Value):
                 raise
         return self.ask_class(machine, "__getattr__", name)
 
-    def ask_class(self, machine: Machine, method: str, name: str) -> Value:
+    def ask_class(self, machine: Machine, method: str, name: str, *more: Value) -> Value:
         """What a method of the class, written in Python, makes of an attribute's name."""
-        raw, value = self.cls.find(machine, method)
-        bound = bind(machine, raw, value, self, self.cls, method).realize(machine)
-        return bound.call(machine, [machine.constant(name)], {})
+        bound = self._bound(machine, method).realize(machine)
+        return bound.call(machine, [machine.constant(name), *more], {})
 
     def plain_attr(self, machine: Machine, name: str) -> Value:
         """`object.__getattribute__(self, name)`."""
@@ -100,7 +100,7 @@ class InstanceValue(Value):
             keep_free(machine, self.cls.live, name, raw)
             return own
         if raw is NOTHING or isinstance(raw, types.MemberDescriptorType):
-            keep(machine, self.cls.live, name, attribute_of_class(self.cls.live, name))
+            relied_on(machine, self.cls.live, name)
             raise self.no_attribute(machine, name)
         return self._bound(machine, name)
 
@@ -182,12 +182,10 @@ class InstanceValue(Value):
         return table
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if not self.leaves(machine, "__setattr__"):
-            raw, setter = self.cls.find(machine, "__setattr__")
-            bound = bind(machine, raw, setter, self, self.cls, "__setattr__").realize(machine)
-            bound.call(machine, [machine.constant(name), value], {})
-            return
-        self.store_attr(machine, name, value)
+        if self.leaves(machine, "__setattr__"):
+            self.store_attr(machine, name, value)
+        else:
+            self.ask_class(machine, "__setattr__", name, value)
 
     def store_attr(self, machine: Machine, name: str, value: Value | None) -> None:
         """`object.__setattr__` (None: `__delattr__`): data descriptors first, then the own
@@ -199,8 +197,7 @@ class InstanceValue(Value):
             return
         keep_free(machine, self.cls.live, name, raw)
         if not member and not self.cls.live.__dictoffset__:
-            message = f"'{self.cls.live.__name__}' object has no attribute '{name}'"
-            raise machine.error(AttributeError, message)
+            raise self.no_attribute(machine, name)
         if self.source is not None and not member:
             self.use_table(machine, changing=True)
         if value is None:
@@ -350,11 +347,7 @@ class InstanceValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        result = implemented(self.special(machine, f"__{COMPARE_METHODS[op]}__", other))
-        if result is None and op == "!=":  # object.__ne__ inverts __eq__
-            same = implemented(self.special(machine, "__eq__", other))
-            return None if same is None else machine.constant(not same.truth(machine))
-        return result
+        return by_special(machine, self, op, other)
 
     def unary(self, machine: Machine, op: str) -> Value:
         return self._required(machine, f"__{UNARY_METHODS[op]}__")

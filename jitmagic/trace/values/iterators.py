@@ -32,6 +32,7 @@ __all__ = [
     "SequenceIterator",
     "StepIterator",
     "ZipIterator",
+    "advanced",
 ]
 
 
@@ -162,7 +163,12 @@ class DictIterator(StepIterator):
 
 def _walked(table: dict[Any, Any], what: str, count: int) -> Iterator[Any]:
     """An iterator over a view of `table` that has given `count` items."""
-    iterator: Iterator[Any] = iter(getattr(table, what)())
+    return advanced(getattr(table, what)(), count)
+
+
+def advanced(items: Iterable[Any], count: int) -> Iterator[Any]:
+    """An iterator over them that has given `count`."""
+    iterator = iter(items)
     for _ in range(count):
         next(iterator)
     return iterator

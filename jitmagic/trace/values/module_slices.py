@@ -5,14 +5,14 @@ Comes in: the values of the modules. Goes out: the container, made anew, or an i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .classes import ClassValue
-from .iterators import SequenceIterator
+from .iterators import SequenceIterator, advanced
 from .sequences import TupleValue
 
 __all__ = ["ModuleSlice"]
@@ -80,14 +80,6 @@ class _ModuleIterator(SequenceIterator):
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(advanced, (builder(self.container), builder.constant(self.index)))
-
-
-def advanced(modules: Iterable[torch.nn.Module], count: int) -> Iterator[torch.nn.Module]:
-    """An iterator over modules that has given `count` of them."""
-    iterator = iter(modules)
-    for _ in range(count):
-        next(iterator)
-    return iterator
 
 
 def sequential_of(modules: Sequence[torch.nn.Module]) -> torch.nn.Sequential:

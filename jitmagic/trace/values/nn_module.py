@@ -34,6 +34,7 @@ from .class_facts import (
     keep,
     keep_free,
     keep_order,
+    relied_on,
 )
 from .classes import ClassValue, bind, constructs
 from .constants import ConstantValue
@@ -221,8 +222,7 @@ class NNModuleValue(InstanceValue):
         return trusted(machine, raw)
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        raw = attribute_of_class(self.cls.live, name)
-        keep(machine, self.cls.live, name, raw)
+        raw = relied_on(machine, self.cls.live, name)
         if raw is NOTHING or isinstance(raw, types.WrapperDescriptorType):
             return None
         method = self._of_class(machine, name).realize(machine)
@@ -266,7 +266,7 @@ class NNModuleValue(InstanceValue):
             self.refuse(machine, f"such a value for the buffer {name!r}")
         if any(self.attrs.get(table) is not None for table in _TABLES):
             self.refuse(machine, "replacing a buffer of a module whose tables were read")
-        keep(machine, self.cls.live, name, attribute_of_class(self.cls.live, name))
+        relied_on(machine, self.cls.live, name)
         self.shifted = True
         buffers = self.use_table(machine)["_buffers"]
         machine.tables.use(id(buffers), Face.NAMESPACE, changing=True)

@@ -20,6 +20,7 @@ from .base import Builder, Machine, Value
 from .callables import bind_builtin
 from .constants import ATOMS
 from .iterators import StepIterator
+from .opaque import OpaqueValue
 
 __all__ = ["LiveSetValue", "SetValue"]
 
@@ -155,19 +156,15 @@ class SetValue(Value):
         return self.members.values()
 
 
-class LiveSetValue(Value):
+class LiveSetValue(OpaqueValue):
     """A set that existed before: its length, and item by item what is in it."""
 
     __slots__ = ("_asked", "live")
-    opaque = True
 
     def __init__(self, live: set[object] | frozenset[object], source: Source) -> None:
-        super().__init__(source)
+        super().__init__(type(live), source)
         self.live = live
         self._asked: dict[object, bool] = {}
-
-    def python_type(self, machine: Machine) -> type:
-        return type(self.live)
 
     def length(self, machine: Machine) -> int:
         assert self.source is not None
@@ -186,16 +183,6 @@ class LiveSetValue(Value):
             self._asked[key] = key in self.live
             machine.guard(SetHas(self.source, key, self._asked[key]))
         return machine.constant(self._asked[key])
-
-    def binary(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"operator {op}")
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"comparison {op}")
 
     def describe(self) -> str:
         return f"a {type(self.live).__name__} made before this graph"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from .base import Value
+from typing import Protocol
+
+from .base import Machine, Value
 from .constants import ConstantValue
 
-__all__ = ["BINARY_METHODS", "COMPARE_METHODS", "UNARY_METHODS", "implemented"]
+__all__ = ["BINARY_METHODS", "COMPARE_METHODS", "UNARY_METHODS", "by_special", "implemented"]
 
 BINARY_METHODS = {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow",
@@ -13,6 +15,19 @@ BINARY_METHODS = {
 }  # fmt: skip
 COMPARE_METHODS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 UNARY_METHODS = {"-": "neg", "+": "pos", "~": "invert"}
+
+
+class _WithMethods(Protocol):
+    def special(self, machine: Machine, name: str, *args: Value) -> Value | None: ...
+
+
+def by_special(machine: Machine, left: _WithMethods, op: str, right: Value) -> Value | None:
+    """A comparison by the methods of the left operand's class."""
+    result = implemented(left.special(machine, f"__{COMPARE_METHODS[op]}__", right))
+    if result is None and op == "!=":  # object.__ne__ inverts __eq__
+        same = implemented(left.special(machine, "__eq__", right))
+        return None if same is None else machine.constant(not same.truth(machine))
+    return result
 
 
 def implemented(result: Value | None) -> Value | None:
