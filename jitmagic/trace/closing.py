@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..bytecode.instruction import Instruction
+from .opcodes.intrinsics import STOPITERATION_ERROR
 from .opcodes.registry import Returned
 from .state import Frame
 from .values.base import ObservedError
 
 __all__ = ["closes_quietly"]
 
-_AFTER_YIELD = 1  # the argument of RESUME; behind `yield from` another generator is closed first
+_AFTER_YIELD = 1  # the place in RESUME's argument; behind `yield from` another is closed first
+_PLACE = 3  # 3.13 keeps more than the place there
 _QUIET = frozenset(
     "PUSH_EXC_INFO LOAD_GLOBAL CHECK_EXC_MATCH POP_TOP POP_EXCEPT COPY RERAISE NOP LOAD_CONST "
     "RETURN_VALUE RETURN_CONST".split()
@@ -27,13 +30,15 @@ def closes_quietly(machine: Any, frame: Frame) -> bool:
     They are interpreted for that, so the frame is of no use afterwards.
     """
     resume = frame.instruction
-    if resume.op != "RESUME" or resume.arg != _AFTER_YIELD:
+    if resume.op != "RESUME" or not isinstance(resume.arg, int):
+        return False
+    if resume.arg & _PLACE != _AFTER_YIELD:
         return False
     machine.frames.append(frame)
     try:
         machine.unwind(frame, machine.error(GeneratorExit))
         frame.at = frame.next
-        while frame.instruction.op in _QUIET or frame.instruction.op.startswith("POP_JUMP"):
+        while _is_quiet(frame.instruction):
             if isinstance(machine.execute(frame), Returned):
                 return True
             frame.at = frame.next
@@ -42,3 +47,9 @@ def closes_quietly(machine: Any, frame: Frame) -> bool:
         return bool(observed.error.python_type(machine) is GeneratorExit)
     finally:
         machine.frames.pop()
+
+
+def _is_quiet(instruction: Instruction) -> bool:
+    if instruction.op == "CALL_INTRINSIC_1":  # 3.12 on: the last handler of every generator
+        return instruction.arg == STOPITERATION_ERROR
+    return instruction.op in _QUIET or instruction.op.startswith("POP_JUMP")

@@ -11,9 +11,9 @@ from ..values.exceptions import ExceptionValue
 from ..values.sequences import ListValue, TupleValue
 from .registry import opcode
 
-__all__: list[str] = []
+__all__ = ["STOPITERATION_ERROR"]
 
-_STOPITERATION_ERROR, _UNARY_POSITIVE, _LIST_TO_TUPLE = 3, 5, 6  # pycore_intrinsics.h
+STOPITERATION_ERROR, _UNARY_POSITIVE, _LIST_TO_TUPLE = 3, 5, 6  # pycore_intrinsics.h
 
 
 @opcode("CALL_INTRINSIC_1", since=(3, 12))
@@ -23,7 +23,7 @@ def call_intrinsic_1(machine: Any, frame: Frame, instruction: Instruction) -> No
         frame.push(operand.unary(machine, "+"))
     elif instruction.arg == _LIST_TO_TUPLE and isinstance(operand, ListValue):
         frame.push(TupleValue(operand.items))
-    elif instruction.arg == _STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
+    elif instruction.arg == STOPITERATION_ERROR and isinstance(operand, ExceptionValue):
         if operand.matches(machine, StopIteration):
             raise machine.error(RuntimeError, "generator raised StopIteration")
         frame.push(operand)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+import typing
 from collections.abc import Callable
 from typing import TypeGuard, TypeVar
 from weakref import WeakKeyDictionary
@@ -66,7 +67,8 @@ _SELF_WITHOUT_INSTANCE = (
 PLAIN_BASES = (object, types.SimpleNamespace)  # built-in, with a plain instance dictionary
 _STANDARD_GETSETS = ("__dict__", "__weakref__")
 _CLASS_CONSTANTS = ("__name__", "__qualname__", "__module__", "__doc__")
-_PLAIN: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+# Generic is C from 3.12 on, with nothing in it for instances.
+_PLAIN: WeakKeyDictionary[type, bool] = WeakKeyDictionary({typing.Generic: True})
 
 
 def is_plain_class(kind: type) -> bool:
