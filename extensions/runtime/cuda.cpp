@@ -73,6 +73,7 @@ void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::D
   c10::SmallVector<void*, 24> arguments;
   void* null = nullptr;
   for (size_t i = 0; i < count; ++i) arguments.push_back(&pointers[i]);
+  for (int i : launch.by_value) arguments[size_t(i)] = pointers[i];
   for (int i = 0; i < launch.scratch; ++i) arguments.push_back(&null);
   const c10::cuda::CUDAStream stream = api.current_stream(device);
   const auto start = [&] {

@@ -122,6 +122,7 @@ void read_cuda_launch(PyObject* tuple, Step& step, int limit) {
   step.cuda.scratch = int(integer(item(tuple, 5)));
   step.layout.device = c10::Device(c10::DeviceType::CUDA, c10::DeviceIndex(integer(item(tuple, 6))));
   step.args = slot_numbers(item(tuple, 7), limit);
+  step.cuda.by_value = slot_numbers(item(tuple, 8), int(step.args.size()));
 }
 
 Step read_step(PyObject* tuple, int limit) {

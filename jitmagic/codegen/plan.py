@@ -151,13 +151,15 @@ class KernelSource:
     language "numba":  a Python module text; each symbol is a callback of that same C signature, see
                        codegen/numba.py
     language "triton": a Python module text; each symbol is an @triton.jit function taking pointers
-    `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton.
+    `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton,
+    and so is `by_value`: positions of arguments that are numbers of the host, not pointers.
     """
 
     language: str
     text: str
     symbols: Mapping[str, tuple[torch.dtype, ...]]
     grids: Mapping[str, LaunchGrid] = field(default_factory=dict)
+    by_value: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

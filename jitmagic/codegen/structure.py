@@ -39,7 +39,15 @@ from ..schedule.rebuild import Rebuilder, value_axes
 from ..schedule.score import EXPENSIVE, op_cost
 from ..schedule.tile import drop_unit_axes
 
-__all__ = ["Pass", "Structure", "coefficient", "nest_arguments", "passes_in", "structure"]
+__all__ = [
+    "Pass",
+    "Structure",
+    "by_value",
+    "coefficient",
+    "nest_arguments",
+    "passes_in",
+    "structure",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,12 @@ def nest_arguments(nest: Nest) -> tuple[str, ...]:
     read = dict.fromkeys(node.buffer for node in nodes if isinstance(node, Load))
     written = dict.fromkeys(store.buffer for store in nest.stores)
     return (*(name for name in read if name not in written), *written)
+
+
+def by_value(one: Structure, buffers: Mapping[str, Buffer]) -> tuple[int, ...]:
+    """Positions of the arguments that are numbers of the host: a nest stores on a GPU only."""
+    home = buffers[one.arguments[-1]].device
+    return tuple(n for n, name in enumerate(one.arguments) if buffers[name].device != home)
 
 
 def coefficient(offset: Expr, axis: Axis) -> int | None:

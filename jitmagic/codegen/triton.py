@@ -17,7 +17,7 @@ from ..loops.ir import Buffer, Nest
 from ..target import Target
 from .config import TritonConfig
 from .plan import Config, KernelSource, LaunchGrid
-from .structure import Structure, structure
+from .structure import Structure, by_value, structure
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES
 from .triton_tile import choose_tile, tile_candidates
@@ -55,16 +55,18 @@ class TritonRenderer:
         configs: Mapping[str, Config] = MappingProxyType({}),
     ) -> KernelSource:
         """One function per nest."""
-        symbols, grids, functions = {}, {}, []
+        symbols, grids, numbers, functions = {}, {}, {}, []
         for nest in nests:
             one = structure(nest, buffers)
             wishes = configs.get(nest.name)
             text, grids[nest.name] = _function(one, buffers, target, wishes)
             functions.append(text)
             symbols[nest.name] = tuple(buffers[name].dtype for name in one.arguments)
+            if places := by_value(one, buffers):
+                numbers[nest.name] = places
         body = "\n\n\n".join(functions)
         parts = [_HEAD, *_helpers(body), body]
-        return KernelSource(self.language, "\n\n".join(parts) + "\n", symbols, grids)
+        return KernelSource(self.language, "\n\n".join(parts) + "\n", symbols, grids, numbers)
 
 
 def _helpers(body: str) -> list[str]:

@@ -40,7 +40,7 @@ from ..loops.ir import (
     walk,
 )
 from ..schedule.rebuild import expr_axes, value_axes
-from .structure import Structure
+from .structure import Structure, by_value
 from .triton_ops import cast_text, closed, compute_text, literal, plain_number, typed
 from .triton_tile import Block, Tile
 
@@ -83,6 +83,7 @@ class Values(ABC):
         self.scopes = [Scope()]
         self.all_blocks = (*tile.outer, *tile.inner.values())
         self.free = dict(one.free)
+        self._by_value = {one.arguments[place] for place in by_value(one, buffers)}
         self._home = {axis: block for block in self.all_blocks for axis in block.axes}
         self._uses = Counter(part for node in one.free for part in node.operands)
         self._uses.update(root for part in one.passes for root in part.roots)
@@ -256,6 +257,8 @@ class Values(ABC):
     def _load(self, node: Load, depth: int) -> str:
         if 0 in self.buffers[node.buffer].shape:
             return typed(node.fill, node.dtype)
+        if node.buffer in self._by_value:
+            return self._number(node, depth)
         axes = expr_axes(node.index[0])
         offset = self.index(node.index[0], depth)
         blocks = self.blocks_over(axes)
@@ -269,6 +272,13 @@ class Values(ABC):
         if not masks:
             return f"tl.load({place})"
         return f"tl.load({place}, mask={' & '.join(masks)}, other={_fill(node)})"
+
+    def _number(self, node: Load, depth: int) -> str:
+        """A number of the host is a parameter that is no pointer."""
+        name = self.names[node.buffer]
+        if node.mask is None:
+            return name
+        return f"tl.where({self._reach(node.mask, depth)}, {name}, {_fill(node)})"
 
     def _as_wide_as(self, offset: str, blocks: set[Block], needed: set[Block]) -> str:
         """Pointers must have at least the shape of their mask."""

@@ -263,7 +263,7 @@ class _Evaluation:
         return torch.where(mask, found, self.grid.scalar(node.fill, source.dtype))
 
     def _lift(self, source: Tensor) -> Tensor:
-        return source.clone().reshape([1] * len(self.grid.place))
+        return source.to(self.grid.device, copy=True).reshape([1] * len(self.grid.place))
 
     def _reduce(self, node: Reduction) -> Tensor:
         value = self.known[node.value]

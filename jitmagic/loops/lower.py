@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ..errors import CompileFailed, VerifyError
+from ..errors import VerifyError
 from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
+from .host_numbers import numbers_for
 from .ir import LoopProgram, home_of
 from .ops.extern import returns_view, send_whole
 from .registry import LOWERINGS, WHOLE
@@ -34,6 +36,7 @@ assert _register_lowerings is not None
 def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
     builder = Builder(name, device_of_kernels(gm))
+    numbers = numbers_for(builder.home, gm)
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
         builder.node = node.name
@@ -43,7 +46,8 @@ def lower(gm: GraphModule, name: str) -> LoopProgram:
             case "get_attr":
                 env[node] = _constant(builder, node, gm)
             case "call_function":
-                env[node] = _call(builder, node, env)
+                made = _number(builder, node, env) if node in numbers else None
+                env[node] = _call(builder, node, env) if made is None else made
             case "output":
                 _outputs(builder, node, env)
             case other:
@@ -118,6 +122,23 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         return send_whole(builder, out, op, args, kwargs, str(why))
 
 
+def _number(builder: Builder, node: Node, env: Mapping[Node, Any]) -> TensorView | None:
+    """A number of the host computed by the kernels that use it; None: where it is, by ATen."""
+    spec = replace(node.meta["spec"], device=builder.home)
+    builder.device = builder.home
+    args, kwargs = _bind(node.args, env), _bind(node.kwargs, env)
+    mark = len(builder.steps)
+    try:
+        args = _positional(node.target, args, kwargs)
+        made = LOWERINGS[str(node.target)](builder, Out(node.name, (spec,)), *args, **kwargs)
+    except Decline as why:
+        if len(builder.steps) != mark:
+            raise VerifyError(f"the lowering of {node.target} declined halfway: {why}") from why
+        return None
+    assert isinstance(made, TensorView)
+    return made
+
+
 def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
     if isinstance(part, Node):
         return env[part]
@@ -129,9 +150,11 @@ def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
 
 
 def _brought(builder: Builder, arg: Any) -> Any:
-    """A CPU scalar tensor may meet GPU tensors in eager; a nest reads one device only."""
+    """A CPU scalar tensor may meet GPU tensors in eager; a nest takes numbers by value."""
     device = builder.device
     if not isinstance(arg, TensorView) or arg.shape or device is None or arg.device == device:
+        return arg
+    if device == builder.home and builder.is_host_number(arg):
         return arg
     moved = Out(f"{arg.buffer}_on_{device.type}", (TensorSpec((), (), arg.dtype, device),))
     op, reason = torch.ops.aten._to_copy.default, "a scalar crosses to the device of its op"
@@ -175,11 +198,11 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
         return target
     if value.device != target.device:
         raise VerifyError(f"{node.name}: a copy_ between devices in the graph")
-    if target.device != builder.home:
-        raise CompileFailed(f"{node.name}: a write to a tensor that is not on {builder.home}")
     builder.device = target.device
+    if target.device != builder.home:
+        return _write_whole(builder, node, target, value, f"it is on {target.device}")
     if not LOOP_DTYPES.issuperset((target.dtype, value.dtype)):
-        return _write_whole(builder, node, target, value)
+        return _write_whole(builder, node, target, value, f"{target.dtype} has no loops")
     if same:
         value = builder.copied(value)
     builder.write(
@@ -190,8 +213,9 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
     return target
 
 
-def _write_whole(builder: Builder, node: Node, target: TensorView, value: TensorView) -> TensorView:
-    reason = f"{target.dtype} has no loops"
+def _write_whole(
+    builder: Builder, node: Node, target: TensorView, value: TensorView, reason: str
+) -> TensorView:
     if builder.root(target.buffer) == builder.root(value.buffer):
         stride = contiguous_stride(value.shape)
         apart = Out(

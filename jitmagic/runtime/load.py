@@ -91,7 +91,8 @@ def _triton_variant(
     for name, cubin in cubins.items():
         function = load_function(cubin.image, cubin.name, cubin.shared_bytes, device)
         grid = replace(source.grids[name], num_warps=cubin.warps)
-        entries[name] = CudaEntry(function, grid, cubin.shared_bytes, cubin.scratch, None)
+        numbers = source.by_value.get(name, ())
+        entries[name] = CudaEntry(function, grid, cubin.shared_bytes, cubin.scratch, None, numbers)
     run = make_executable(plan, entries, aligned or (), otherwise)
     return Loaded(run, cached, len(entries))
 

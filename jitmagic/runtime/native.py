@@ -51,13 +51,16 @@ class CpuEntry:
 
 @dataclass(frozen=True, slots=True)
 class CudaEntry:
-    """A loaded CUfunction. `scratch`: trailing null pointers of Triton's launch convention."""
+    """A loaded CUfunction. `scratch`: trailing null pointers of Triton's launch convention;
+    `by_value`: positions of arguments that are numbers of the host.
+    """
 
     function: int
     grid: LaunchGrid
     shared_bytes: int
     scratch: int
     owner: object
+    by_value: tuple[int, ...] = ()
 
 
 KernelEntry = CpuEntry | CudaEntry
@@ -215,6 +218,7 @@ def _lower_launch(step: Launch, entry: KernelEntry, device: torch.device) -> tup
         entry.scratch,
         index,
         step.args,
+        entry.by_value,
     )
 
 

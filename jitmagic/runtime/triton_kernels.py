@@ -110,10 +110,13 @@ def _requests(
             "enable_fp_fusion": False,
             "enable_reflect_ftz": False,
         }
-        signature = tuple(POINTERS[dtype] for dtype in source.symbols[symbol])
-        made.append(
-            _Request(symbol, text, signature, aligned[symbol], arch, tuple(options.items()))
+        numbers = source.by_value.get(symbol, ())
+        signature = tuple(
+            POINTERS[dtype].removeprefix("*" if place in numbers else "")
+            for place, dtype in enumerate(source.symbols[symbol])
         )
+        whole = tuple(flag and place not in numbers for place, flag in enumerate(aligned[symbol]))
+        made.append(_Request(symbol, text, signature, whole, arch, tuple(options.items())))
     return made
 
 

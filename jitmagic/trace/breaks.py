@@ -189,7 +189,7 @@ class DisabledFunction(Reason):
 
 class MutatedGenerator(Reason):
     __slots__ = ()
-    template = "{what} is alive at a graph break"
+    template = "{what} is alive at a graph break{cause}"
     explanation = (
         "A half-consumed generator or iterator cannot be rebuilt, so it is made by plain Python."
     )

@@ -11,6 +11,7 @@ from .builtins import containers as _containers
 from .builtins import copying as _copying
 from .builtins import counters as _counters
 from .builtins import distributions as _distributions
+from .builtins import foreach as _foreach
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
@@ -56,11 +57,11 @@ from .values import torch_function as _torch_function
 __all__ = ["MODULES"]
 
 MODULES = (
-    _autocast, _constructors, _containers, _copying, _counters, _distributions, _introspection,
-    _iteration, _iterator_tools, _numbers, _objects, _operators, _ordering, _outside, _regular,
-    _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons, _container_opcodes,
-    _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns,
-    _stack, _with, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,
-    _functions, _getters, _instances, _namedtuples, _namespaces, _nn_module, _data_numbers,
-    _integers, _tensor_inputs, _torch_function,
+    _autocast, _constructors, _containers, _copying, _counters, _distributions, _foreach,
+    _introspection, _iteration, _iterator_tools, _numbers, _objects, _operators, _ordering,
+    _outside, _regular, _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons,
+    _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
+    _locals, _patterns, _stack, _with, _context_vars, _contexts, _deques, _dict_objects, _enums,
+    _exceptions, _functions, _getters, _instances, _namedtuples, _namespaces, _nn_module,
+    _data_numbers, _integers, _tensor_inputs, _torch_function,
 )  # fmt: skip

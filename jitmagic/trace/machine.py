@@ -212,7 +212,8 @@ class Machine:
                 generator.leave()
             effects = builder.effects()
         except Unrestorable as lost:
-            reason = MutatedGenerator.of(what=lost.what)
+            cause = f": {self._stop.reason.message}" if self._stop is not None else ""
+            reason = MutatedGenerator.of(what=lost.what, cause=cause)
             raise self._restart(reason, step=lost.born) from None
         for found, source in self._found:
             if found.real is None:  # that it is there may be all that the program asked

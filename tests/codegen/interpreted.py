@@ -97,10 +97,27 @@ def _run(path: Path, source: KernelSource | None, plan: Plan, inputs: list[torch
         exec(compile(source.text, str(path), "exec"), space)
 
     def kernel(name: str) -> Any:
-        return lambda tensors: space[name][source.grids[name].grid](*tensors) and None
+        assert source is not None
+        numbers, grid = source.by_value.get(name, ()), source.grids[name].grid
+
+        def launch(tensors: list[torch.Tensor]) -> None:
+            given = [_number(t) if n in numbers else t for n, t in enumerate(tensors)]
+            space[name][grid](*given)
+
+        return launch
 
     runner = PlanRunner(plan, {name: kernel(name) for name in (source.symbols if source else ())})
     return list(runner(*inputs)), inputs
+
+
+def _number(tensor: torch.Tensor) -> Any:
+    """A scalar as a kernel gets it; the interpreter would make a float32 of any float."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    names = {torch.float32: tl.float32, torch.float64: tl.float64, torch.int32: tl.int32}
+    dtype = names.get(tensor.dtype, tl.int64)
+    return tl.tensor(TensorHandle(tensor.reshape(1).numpy(), dtype), dtype)
 
 
 def _replace_libdevice() -> None:

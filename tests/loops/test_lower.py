@@ -25,20 +25,31 @@ def _spec(*shape: int, device: torch.device = CUDA) -> TensorSpec:
     )
 
 
-def test_a_cpu_scalar_is_brought_to_the_device():
+def _product_with_scalar(dtype):
     graph = torch.fx.Graph()
     x, s = graph.placeholder("x"), graph.placeholder("s")
     y = graph.call_function(aten.mul.Tensor, (x, s))
     graph.output((y,))
     x.meta["spec"], y.meta["spec"] = _spec(3), _spec(3)
-    s.meta["spec"] = _spec(device=torch.device("cpu"))
+    s.meta["spec"] = replace(_spec(device=torch.device("cpu")), dtype=dtype)
     program = lower(torch.fx.GraphModule({}, graph), "g")
     verify(program)
+    return program
+
+
+def test_a_cpu_scalar_is_an_argument_of_the_kernel():
+    program = _product_with_scalar(torch.float64)
+    (nest,) = program.steps
+    assert isinstance(nest, Nest)
+    assert {program.buffers[s.buffer].device for s in nest.stores} == {CUDA}
+
+
+def test_a_cpu_scalar_of_another_dtype_is_brought_to_the_device():
+    program = _product_with_scalar(torch.bool)
     moved, nest = program.steps
     assert isinstance(moved, Extern)
     assert moved.kwargs == {"device": CUDA}
     assert isinstance(nest, Nest)
-    assert {program.buffers[s.buffer].device for s in nest.stores} == {CUDA}
 
 
 def test_what_is_computed_on_the_cpu_is_no_nest_of_the_gpu():

@@ -8,7 +8,7 @@ from typing import Any
 from ...guards.source import TypeOf
 from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
-from ..values.callables import BuiltinMethodValue, BuiltinValue
+from ..values.callables import BuiltinMethodValue, BuiltinValue, TypeFormValue
 from ..values.class_facts import NOTHING, is_instance, is_subclass, relied_on
 from ..values.classes import ClassValue, SuperValue
 from ..values.constants import ConstantValue
@@ -42,7 +42,7 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
         return [kind for one in value.realized(machine) for kind in _kinds(machine, one, name)]
     if isinstance(value, ClassValue):
         return [value.live]
-    if isinstance(value, BuiltinValue) and isinstance(value.obj, types.UnionType):
+    if isinstance(value, TypeFormValue) and isinstance(value.obj, types.UnionType):
         return list(value.obj.__args__)
     raise GraphBreak(UnsupportedArguments.of(name=name, what="not a class"))
 

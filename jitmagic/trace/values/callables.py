@@ -22,6 +22,7 @@ from .base import Args, Builder, Kwargs, Machine, Value
 __all__ = [
     "BuiltinMethodValue",
     "BuiltinValue",
+    "TypeFormValue",
     "bind_builtin",
     "builtin_value",
     "makes_builtins",
@@ -90,6 +91,19 @@ class BuiltinValue(Value):
         return f"built-in {name_of(self.obj)}"
 
 
+class TypeFormValue(BuiltinValue):
+    """`list[int]`, `int | None`: equal to others of the same parts."""
+
+    __slots__ = ()
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if op not in ("==", "!=") or not isinstance(other, TypeFormValue):
+            self.refuse(machine, f"comparison {op}")
+        return machine.constant((self.obj == other.obj) is (op == "=="))
+
+
 Maker = Callable[[object], "BuiltinValue | None"]
 _MAKERS: list[Maker] = []
 
@@ -156,8 +170,13 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
     return BuiltinMethodValue(owner, kind, name)
 
 
+@wraps(types.UnionType)
+def _wrap_union(machine: Machine, obj: types.UnionType, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return TypeFormValue(obj, source)
+
+
 @wraps(
-    types.UnionType,
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
     types.WrapperDescriptorType,

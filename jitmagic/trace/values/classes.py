@@ -64,6 +64,7 @@ _SELF_WITHOUT_INSTANCE = (
     property,
     functools.cached_property,
 )
+_GENERIC = (list, tuple, dict, set, frozenset, type)
 PLAIN_BASES = (object, types.SimpleNamespace)  # built-in, with a plain instance dictionary
 _STANDARD_GETSETS = ("__dict__", "__weakref__")
 _CLASS_CONSTANTS = ("__name__", "__qualname__", "__module__", "__doc__")
@@ -244,7 +245,9 @@ class ClassValue(Value):
         raise GraphBreak(UnknownCFunction.of(name=name_of(self.live)))
 
     def get_item(self, machine: Machine, key: Value) -> Value:
-        """`list[int]` and the like have no effect on what runs; left to Python."""
+        """`list[int]` and the like, for typing.cast() and such."""
+        if self.live in _GENERIC and key.is_constant(machine):
+            return fold(machine, operator.getitem, self, key)
         self.refuse(machine, "subscription")
 
     def binary(

@@ -28,7 +28,9 @@ _CPU = torch.device("cpu")
 _NARROW = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64, *_NARROW)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_EXACT_HALF = {torch.float16: 65504, torch.bfloat16: 2**24}  # what eager converts as we do
+# The CPU's kernels round an int to 16 bits first, as we do; on other devices they do not.
+_ROUNDED_HALF = {torch.float16: 65504, torch.bfloat16: 2**24}  # what eager converts as we do
+_EXACT_HALF = {torch.float16: 2**11, torch.bfloat16: 2**8}
 _ALIASES = {
     "truediv": "div", "true_divide": "div", "divide": "div", "multiply": "mul", "subtract": "sub",
     "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
@@ -47,9 +49,10 @@ def call_with_integers(
     name, in_place = _name(target)
     form = _FORMS.get(name)
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Node)]
-    if form is None or any(device_of(node) != _CPU for node in tensors):
+    devices = {device_of(node) for node in tensors} or {_CPU}
+    if form is None or len(devices) > 1:
         return None
-    call = _Call(machine, name, in_place, is_method=isinstance(target, str))
+    call = _Call(machine, name, devices.pop(), in_place, is_method=isinstance(target, str))
     return form(call, list(args), dict(kwargs))
 
 
@@ -66,28 +69,36 @@ def _name(target: Target) -> tuple[str, bool]:
 
 
 class _Call:
-    """One call to be recorded: the operation, whether in place."""
+    """One call to be recorded: the operation, where its tensors are, whether in place."""
 
     def __init__(
-        self, machine: Machine, name: str, in_place: bool = False, is_method: bool = False
+        self,
+        machine: Machine,
+        name: str,
+        device: torch.device,
+        in_place: bool = False,
+        is_method: bool = False,
     ) -> None:
         self.machine = machine
         self.graph: GraphBuilder = machine.graph
-        self.name, self.in_place, self.is_method = name, in_place, is_method
+        self.name, self.device = name, device
+        self.in_place, self.is_method = in_place, is_method
 
     def node(self, target: Target, *args: Any, **kwargs: Any) -> Node:
         made: Node = self.graph.call(target, args, kwargs, self.machine.lines())
         return made
 
     def number(self, value: IntValue, dtype: torch.dtype) -> Node | None:
-        """The int as a 0-dim tensor, if the dtype holds it."""
+        """The int as a 0-dim tensor beside the others, if the dtype holds it."""
         limits = torch.iinfo(dtype) if dtype in _INTEGERS else None
         low, high = (limits.min, limits.max) if limits else (-(2**63), 2**63 - 1)
-        if dtype in _EXACT_HALF:
-            low, high = -_EXACT_HALF[dtype], _EXACT_HALF[dtype]
+        if dtype in _NARROW:
+            high = (_ROUNDED_HALF if self.device == _CPU else _EXACT_HALF)[dtype]
+            low = -high
         if not value.lies_within(self.machine, low, high):
             return None
-        return value.node if dtype is torch.int64 else self.node("to", value.node, dtype)
+        node = value.node if dtype is torch.int64 else self.node("to", value.node, dtype)
+        return node if self.device == _CPU else self.node("to", node, self.device)
 
     def cast(self, node: Node, dtype: torch.dtype) -> Node:
         return node if _dtype(node) is dtype else self.node("to", node, dtype)
@@ -131,7 +142,7 @@ def _division(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | No
     if isinstance(args[0], IntValue):
         if call.in_place:
             return None
-        turned = _Call(call.machine, "mul")
+        turned = _Call(call.machine, "mul", call.device)
         return _arithmetic(turned, [call.node("reciprocal", tensor), args[0]], {})
     if _dtype(tensor) in _NARROW:
         return _wide(call, tensor, args)
@@ -239,7 +250,7 @@ def _limit(call: _Call, value: Any, dtype: torch.dtype) -> Node | None:
         return call.number(value, dtype) if signed else None
     if type(value) is not int or (dtype in _INTEGERS and not _holds(dtype, value)):
         return None
-    return call.node(torch.full, (), value, dtype=dtype)
+    return call.node(torch.full, (), value, dtype=dtype, device=call.device)
 
 
 def _holds(dtype: torch.dtype, value: int) -> bool:
@@ -295,7 +306,9 @@ def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
         return None
     target = call.name if call.is_method else getattr(torch, call.name)
     zeros = call.node(target, *args[:at], 0, **kwargs | {"dtype": dtype})
-    return call.node(torch.fill, zeros, number) if device_of(zeros) == _CPU else None
+    if device_of(zeros) != call.device:
+        number = call.node("to", number, device_of(zeros))
+    return call.node(torch.fill, zeros, number)
 
 
 def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:

@@ -15,7 +15,7 @@ import torch
 
 from ..breaks import GraphBreak, UnknownObject
 from .base import Machine, Value
-from .callables import BuiltinValue
+from .callables import BuiltinValue, TypeFormValue
 from .constants import ATOMS, ConstantValue
 from .enums import EnumValue
 from .mappings import DictValue
@@ -58,6 +58,8 @@ def fresh_value(machine: Machine, obj: object) -> Value:
         return made
     if isinstance(obj, enum.Enum):
         return EnumValue(obj)
-    if isinstance(obj, types.BuiltinFunctionType | types.FunctionType | types.UnionType):
+    if isinstance(obj, types.BuiltinFunctionType | types.FunctionType):
         return BuiltinValue(obj)
+    if isinstance(obj, types.GenericAlias | types.UnionType):
+        return TypeFormValue(obj)
     raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

@@ -244,10 +244,23 @@ def _added(graph: GraphBuilder, node: Node) -> int | None:
         written = each.meta.get("mutates", ())
         if not any(one.meta["val"].untyped_storage()._cdata == storage for one in written):
             continue
-        if each.target is not operator.iadd or each.args[0] is not node:
-            return None
-        amount = each.args[1]
-        if not isinstance(amount, int | float) or amount not in range(1 << 16):
+        amount = _amount(each, node)
+        if amount is None or amount not in range(1 << 16):
             return None
         total += int(amount)
     return total
+
+
+def _amount(each: Node, node: Node) -> float | None:
+    """What a node adds to the counter: `count += n`, or for many _foreach_add_(counts, n)."""
+    if each.target is operator.iadd and each.args[0] is node:
+        factor: Any = 1
+    elif each.target is torch._foreach_add_ and node in each.args[0]:  # type: ignore[operator]
+        factor = each.kwargs.get("alpha", 1)
+    else:
+        return None
+    added: Any = each.args[1]
+    if isinstance(added, Node) and added.target is torch.tensor and not added.users.keys() - {each}:
+        added = added.args[0]
+    numbers = isinstance(added, int | float) and isinstance(factor, int | float)
+    return added * factor if numbers else None

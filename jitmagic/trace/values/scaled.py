@@ -44,10 +44,11 @@ def call_with_numbers(
     if form is None or not args or not tensors or args[0] is not tensors[0]:
         return None
     dtype = tensors[0].meta["val"].dtype
-    alike = all(node.meta["val"].dtype is dtype for node in tensors)
-    if not alike or dtype not in _FLOATS or any(device_of(node) != _CPU for node in tensors):
+    device = device_of(tensors[0])
+    alike = all(node.meta["val"].dtype is dtype and device_of(node) == device for node in tensors)
+    if not alike or dtype not in _FLOATS:
         return None
-    made: Node | None = form(_Call(machine, name, dtype, in_place), args, dict(kwargs))
+    made: Node | None = form(_Call(machine, name, dtype, device, in_place), args, dict(kwargs))
     return made
 
 
@@ -61,12 +62,16 @@ def _name(target: Target) -> tuple[str, bool]:
 
 
 class _Call:
-    """One call to be recorded: the operation, the dtype of its tensors, whether in place."""
+    """One call to be recorded: the operation, the dtype and device of its tensors, whether in
+    place.
+    """
 
-    def __init__(self, machine: Machine, name: str, dtype: torch.dtype, in_place: bool) -> None:
+    def __init__(
+        self, machine: Machine, name: str, dtype: torch.dtype, device: torch.device, in_place: bool
+    ) -> None:
         self.graph: GraphBuilder = machine.graph
         self.lines = machine.lines()
-        self.name, self.dtype, self.in_place = name, dtype, in_place
+        self.name, self.dtype, self.device, self.in_place = name, dtype, device, in_place
         self.narrow = dtype in (torch.float16, torch.bfloat16)
         self.wide = torch.float32 if self.narrow else dtype
 
@@ -75,8 +80,14 @@ class _Call:
         return made
 
     def number(self, value: Any, dtype: torch.dtype) -> Node:
-        """A FloatValue rounded to a dtype."""
-        return self.method("to", value.node, dtype)
+        """A FloatValue rounded to a dtype, beside the tensors."""
+        node = self.method("to", value.node, dtype)
+        return node if self.device == _CPU else self.method("to", node, self.device)
+
+    @property
+    def term(self) -> torch.dtype:
+        """What a number that is added is rounded to: GPU kernels compute with it as it is."""
+        return self.dtype if self.device == _CPU else self.wide
 
     def widened(self, node: Node) -> Node:
         return self.method("to", node, self.wide) if self.narrow else node
@@ -99,18 +110,18 @@ def _times(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 
 
 def _plus(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """x + s, and x + alpha * y where alpha is the number: either is rounded to x's dtype first."""
+    """x + s, and x + alpha * y where alpha is the number."""
     if len(args) != 2 or set(kwargs) - {"alpha"}:
         return None
     alpha = kwargs.get("alpha", 1)
     if isinstance(args[1], FloatValue):
         if alpha != 1:
             return None
-        number = call.number(args[1], call.dtype)
+        number = call.number(args[1], call.term)
         return call.finish(call.name, args[0], call.widened(number))
     if not isinstance(alpha, FloatValue):
         return None
-    factor = call.widened(call.number(alpha, call.dtype))
+    factor = call.widened(call.number(alpha, call.term))
     if call.name == "sub":
         factor = call.method("neg", factor)
     return call.finish("addcmul", args[0], call.widened(args[1]), factor)

@@ -1,0 +1,63 @@
+"""Arithmetic on numbers of the host, next to kernels of a GPU.
+
+Comes in: a graph whose nests run on a GPU. Goes out: the nodes that compute 0-dim tensors of the
+CPU for those nests alone: a learning rate, 1 - beta ** step. They are lowered as if they were on
+the GPU, whose kernels take the numbers that they start from by value (Builder.is_host_number) and
+repeat the arithmetic. The others stay calls of ATen on the CPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..graph.raising import may_raise_on_data
+from ..spec import TensorSpec
+from .builder import LOOP_DTYPES
+from .ops.extern import returns_view
+from .registry import LOWERINGS
+
+__all__ = ["numbers_for"]
+
+
+def numbers_for(home: torch.device, gm: GraphModule) -> frozenset[Node]:
+    """The nodes whose arithmetic belongs to the kernels on `home`."""
+    found: set[Node] = set()
+    if home.type == "cpu":
+        return frozenset()
+    for node in reversed(gm.graph.nodes):
+        if _is_arithmetic(node) and all(
+            user in found or _runs_on(user, home) for user in node.users
+        ):
+            found.add(node)
+    return frozenset(found)
+
+
+def _is_arithmetic(node: Node) -> bool:
+    """Whether a node computes one number of the CPU from others, and always does."""
+    spec = node.meta.get("spec")
+    if not _is_lowered(node) or not isinstance(spec, TensorSpec):
+        return False
+    if spec.device.type != "cpu" or spec.shape or spec.dtype not in LOOP_DTYPES:
+        return False
+    draws = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+    alone = all(_is_number(part) for part in node.all_input_nodes)
+    return alone and bool(node.users) and not draws and not may_raise_on_data(node)
+
+
+def _is_number(node: Node) -> bool:
+    spec = node.meta.get("spec")
+    return isinstance(spec, TensorSpec) and not spec.shape and spec.device.type == "cpu"
+
+
+def _runs_on(node: Node, home: torch.device) -> bool:
+    spec = node.meta.get("spec")
+    return _is_lowered(node) and isinstance(spec, TensorSpec) and spec.device == home
+
+
+def _is_lowered(node: Node) -> bool:
+    return (
+        isinstance(node.target, torch._ops.OpOverload)
+        and str(node.target) in LOWERINGS
+        and not returns_view(node.target)
+    )

@@ -1,0 +1,125 @@
+"""Numbers of the CPU beside tensors of a GPU: what kernels take by value, and compute with."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from jitmagic.codegen import render
+from jitmagic.codegen.plan import Call, KernelSource, Launch, Plan
+from jitmagic.loops.lower import lower
+from jitmagic.loops.verify import verify
+from jitmagic.options import Options
+from jitmagic.runtime.alignment import aligned_arguments
+from jitmagic.runtime.store import Store
+from jitmagic.runtime.triton_kernels import build_cubins
+from jitmagic.schedule import schedule
+from jitmagic.target import Target
+from tests.loops.recording import record
+
+from .interpreted import run_interpreted
+
+H200 = Target("cuda", "triton", "for tests", "sm_90", 1, 0, 50 << 20, "", 132)
+CPU = torch.device("cpu")
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+
+
+def adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, step: Tensor, lr: Tensor) -> tuple[Any, ...]:
+    """One parameter; `step` is float32 and `lr` float64, both on the CPU."""
+    count = step + 1
+    n = count.to(torch.float64, copy=True)
+    size = lr / (1 - torch.pow(0.9, n))
+    root = (1 - torch.pow(0.999, n)).sqrt()
+    m = torch.lerp(m, g, 0.1)
+    v = v * 0.999 + g * g * 0.001
+    below = v.sqrt() / root.to(torch.float32).to(p.device) + 1e-8
+    return torch.addcdiv(p, m * (-size).to(torch.float32).to(p.device), below), m, v, count
+
+
+def mixed(x: Tensor, count: Tensor, rate: Tensor) -> tuple[Any, ...]:
+    """What the CPU gets as a result is computed there."""
+    kept = rate * 2
+    return x * count + kept, kept, torch.where(x > count, x, rate.to(torch.float32))
+
+
+def branch(x: Tensor, rate: Tensor) -> Tensor:
+    padded = torch.nn.functional.pad(rate.to(torch.float32).to(x.device).expand(3), (1, 2))
+    return x + padded
+
+
+def compiled(program: Any, *inputs: Tensor) -> tuple[Plan, KernelSource]:
+    """For inputs of which all but the 0-dim ones are taken to be on a GPU."""
+    with FakeTensorMode():
+        given = [
+            torch.empty(t.shape, dtype=t.dtype, device="cuda" if t.dim() else "cpu") for t in inputs
+        ]
+        graph, _ = record(program, *given)
+    loops = lower(graph, program.__name__)
+    verify(loops)
+    plan, source = render(schedule(loops, H200, Options()), H200)
+    assert source is not None
+    return plan, source
+
+
+def on_cpu(plan: Plan) -> Plan:
+    """The same plan, for the interpreter."""
+
+    def moved(step: Any) -> Any:
+        if isinstance(step, Call):
+            layouts = tuple(layout and replace(layout, device=CPU) for layout in step.layouts)
+            return replace(step, layouts=layouts)
+        return replace(step, device=CPU) if hasattr(step, "device") else step
+
+    return replace(plan, steps=tuple(map(moved, plan.steps)), device=CPU)
+
+
+def inputs_of(program: Any) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    if program is adam:
+        tensors = [torch.randn(1000) for _ in range(3)]
+        return (*tensors, torch.rand(1000), torch.tensor(7.0), torch.tensor(0.1).double())
+    if program is mixed:
+        return torch.randn(3, 50), torch.tensor(3), torch.tensor(0.3).double()
+    return torch.randn(6), torch.tensor(0.3).double()
+
+
+def test_adam_is_one_kernel_and_the_counter_stays_on_the_cpu() -> None:
+    plan, source = compiled(adam, *inputs_of(adam))
+    ((name, places),) = source.by_value.items()
+    assert [source.symbols[name][n] for n in places] == [torch.float64, torch.float32]
+    calls = [step for step in plan.steps if isinstance(step, Call)]
+    assert [str(step.op) for step in calls] == ["aten.add.Tensor"]
+    assert sum(isinstance(step, Launch) for step in plan.steps) == 1
+
+
+def test_what_the_caller_gets_is_computed_on_the_cpu() -> None:
+    plan, _ = compiled(mixed, *inputs_of(mixed))
+    calls = [step for step in plan.steps if isinstance(step, Call)]
+    assert [str(step.op) for step in calls] == ["aten.mul.Tensor"]
+    (layout,) = calls[0].layouts
+    assert layout is not None
+    assert layout.device == CPU
+
+
+@needs_triton
+@pytest.mark.parametrize("program", [adam, mixed, branch], ids=lambda p: p.__name__)
+def test_interpreted_and_compiled(program: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    inputs = inputs_of(program)
+    plan, source = compiled(program, *inputs)
+    cubins, _ = build_cubins(source, aligned_arguments(plan, True), H200, Store(tmp_path))
+    assert set(cubins) == set(source.symbols)
+    got, _ = run_interpreted(source, on_cpu(plan), inputs)
+    expected = program(*inputs)
+    for ours, eager in zip(
+        got, expected if isinstance(expected, tuple) else [expected], strict=True
+    ):
+        torch.testing.assert_close(ours, eager)
