@@ -22,6 +22,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.autocast",
     "jitmagic.trace.builtins.copying",
     "jitmagic.trace.builtins.distributions",
+    "jitmagic.trace.builtins.foreach",
     "jitmagic.trace.builtins.torch_calls",
     "jitmagic.trace.undo",
     "jitmagic.trace.values.contexts",
