@@ -57,13 +57,15 @@ class GraphBuilder:
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
         self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
-        self.compared = (0, 0)  # inputs and written ones known to be separate memory
+        self.compared: Any = None  # the tracer's notes on which of them are separate memory
+        self.writers: dict[int, list[Node]] = {}  # memory -> the nodes that write there, in order
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.demands: list[Node] = []  # see `demand`
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
+        self._inputs_over: dict[int, list[tuple[int, Node]]] = {}  # memory -> numbered inputs
         self._outputs: dict[Node, int] = {}
 
     # -- inputs and outputs ----------------------------------------------------------------------
@@ -77,6 +79,8 @@ class GraphBuilder:
         meta = input_meta(spec)
         self._describe(node, meta, spec, ())
         self._nodes[id(meta)] = node
+        memory = meta.untyped_storage()._cdata
+        self._inputs_over.setdefault(memory, []).append((len(self.inputs), node))
         self.inputs[node] = None
         return node
 
@@ -202,7 +206,7 @@ class GraphBuilder:
             node.meta["random"] = True
         if written:
             node.meta["mutates"] = written
-            self._note_written_inputs(written)
+            self._note_writes(node, written)
         if not isinstance(value, torch.Tensor):
             return self._unpack(node, value, device, lines)
         return self._nodes.setdefault(id(value), node)
@@ -264,11 +268,13 @@ class GraphBuilder:
             node.meta.update(val=None, spec=None, lines=lines)
         self._emitted_modes = modes
 
-    def _note_written_inputs(self, written: tuple[Node, ...]) -> None:
-        storages = {node.meta["val"].untyped_storage()._cdata for node in written}
-        for node in self.inputs:
-            if node.meta["val"].untyped_storage()._cdata in storages:
-                self.mutated_inputs[node] = self.latest_writes[node] = None
+    def _note_writes(self, writer: Node, written: tuple[Node, ...]) -> None:
+        found: list[tuple[int, Node]] = []
+        for memory in {node.meta["val"].untyped_storage()._cdata for node in written}:
+            self.writers.setdefault(memory, []).append(writer)
+            found += self._inputs_over.get(memory, ())
+        for _, node in sorted(found, key=operator.itemgetter(0)):
+            self.mutated_inputs[node] = self.latest_writes[node] = None
 
 
 def _storage_of(node: Node) -> int | None:

@@ -133,6 +133,11 @@ class Value(metaclass=_Interned):
         """The values it is computed from (masks and run-time indexes included)."""
         return _operands(self)
 
+    @cached_property
+    def below(self) -> tuple[Value, ...]:
+        """Every distinct node that it is computed from, operands before users."""
+        return _below(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Load(Value):
@@ -290,17 +295,23 @@ def _values_in(expr: Expr) -> Iterator[Value]:
         yield from _values_in(expr.a)
 
 
-def walk(roots: Iterator[Value] | tuple[Value, ...]) -> list[Value]:
-    """Every distinct node below the roots, operands before users."""
+def _below(root: Value) -> tuple[Value, ...]:
     order: dict[Value, None] = {}
-    stack: list[tuple[Value, bool]] = [(root, False) for root in reversed(tuple(roots))]
+    stack = [*reversed(root.operands)]
     while stack:
-        node, ready = stack.pop()
-        if node in order:
+        node = stack[-1]
+        if node not in order and (parts := [p for p in node.operands if p not in order]):
+            stack.extend(reversed(parts))
             continue
-        if ready:
-            order[node] = None
-            continue
-        stack.append((node, True))
-        stack.extend((part, False) for part in reversed(node.operands) if part not in order)
+        order[node] = None
+        stack.pop()
+    return tuple(order)
+
+
+def walk(roots: Iterable[Value]) -> list[Value]:
+    """Every distinct node below the roots and the roots, operands before users."""
+    order: dict[Value, None] = {}
+    for root in roots:
+        order |= dict.fromkeys(root.below)
+        order[root] = None
     return list(order)

@@ -376,12 +376,13 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
     a, b = groups.alive[first], groups.alive[second]
     if a.adds or b.adds or groups.cyclic(a, b) or (a.after & b.members) or (b.after & a.members):
         return False
+    read = {load.buffer for group in (a, b) for load in group.shape.loads}
+    if len(read) + len(a.stores) + len(b.stores) > MAX_BUFFERS or _is_product(a) or _is_product(b):
+        return False
     plan = _beside(a, b)
-    if plan is None or _is_product(a) or _is_product(b):
+    if plan is None:
         return False
     outer, stores = plan
-    if len({load.buffer for load in loads_of(stores)}) + len(stores) > MAX_BUFFERS:
-        return False
     if _hazard(fusion, stores):
         return False
     fusion.say(a, b, True, "they read the same memory at the same points")

@@ -111,9 +111,9 @@ class Groups:
         second.before = (first.before | second.before) & ~members
         second.after = (first.after | second.after) & ~members
         second.origins = tuple(dict.fromkeys((*first.origins, *second.origins)))
-        for name, key in self.producer.items():
-            if key == producer:
-                self.producer[name] = consumer
+        for store in first.stores:
+            if self.producer.get(store.buffer) == producer:
+                self.producer[store.buffer] = consumer
         up, down = members | second.after, members | second.before
         for group in self.alive.values():
             if group.members & second.after:

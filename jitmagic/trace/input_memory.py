@@ -7,7 +7,9 @@ because the graph takes a written tensor and every other one for separate memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch.fx import Node
@@ -19,6 +21,8 @@ from .breaks import GraphBreak, MutatedInput
 from .values.base import Machine
 
 __all__ = ["check_written_inputs"]
+
+Span = tuple[torch.device, int, int]  # the bytes of a tensor: from the first to behind the last
 
 
 def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
@@ -46,20 +50,37 @@ def _check_change(graph: GraphBuilder, node: Node) -> None:
         raise GraphBreak(MutatedInput.of(why="it is an inference tensor"))
 
 
+@dataclass(slots=True)
+class _Compared:
+    """What is known of a graph's inputs: where they lie, and which were compared with which."""
+
+    inputs: int = 0
+    spans: list[tuple[Node, Span]] = field(default_factory=list)
+    ahead: int = 0  # spans that the written ones so far were compared with
+    written: int = 0
+
+
 def _check_apart(graph: GraphBuilder) -> None:
-    """Every written input against every other; `graph.compared`: with how many it was already."""
-    if graph.compared == (counts := (len(graph.inputs), len(graph.mutated_inputs))):
-        return
-    inputs, written = graph.compared
-    tensors = list(graph.inputs)
-    for number, node in enumerate(graph.mutated_inputs):
-        for other in tensors[inputs if number < written else 0 :]:
-            if graph.inputs[other].is_number or other is node:
-                continue
-            if _overlap(graph, node, other):
-                why = "another tensor that is used shares its memory"
-                raise GraphBreak(MutatedInput.of(why=why))
-    graph.compared = counts
+    """Every written input against every other, each pair once: there may be hundreds of both."""
+    known = graph.compared = graph.compared or _Compared()
+    for node, entry in islice(graph.inputs.items(), known.inputs, None):
+        if not entry.is_number:
+            known.spans.append((node, _span(graph, node)))
+    known.inputs = len(graph.inputs)
+    before, known.written = known.written, len(graph.mutated_inputs)
+    if len(known.spans) > known.ahead:
+        for node in islice(graph.mutated_inputs, before):
+            _compare(graph, node, known.spans[known.ahead :])
+    known.ahead = len(known.spans)
+    for node in islice(graph.mutated_inputs, before, None):
+        _compare(graph, node, known.spans)
+
+
+def _compare(graph: GraphBuilder, written: Node, others: Sequence[tuple[Node, Span]]) -> None:
+    device, start, end = _span(graph, written)
+    for other, (elsewhere, begin, stop) in others:
+        if start < stop and begin < end and device == elsewhere and other is not written:
+            raise GraphBreak(MutatedInput.of(why="another tensor that is used shares its memory"))
 
 
 def _guard_separate(machine: Machine, graph: GraphBuilder) -> None:
@@ -95,9 +116,9 @@ def _overlap(graph: GraphBuilder, one: Node, other: Node) -> bool:
     return start < stop and begin < end and device == elsewhere
 
 
-def _span(graph: GraphBuilder, node: Node) -> tuple[torch.device, int, int]:
+def _span(graph: GraphBuilder, node: Node) -> Span:
     """Where a live input begins and ends, read once; nowhere if it is empty."""
-    span: tuple[torch.device, int, int] | None = node.meta.get("span")
+    span: Span | None = node.meta.get("span")
     if span is None:
         live: torch.Tensor = graph.owners[node].live
         reach = sum((size - 1) * step for size, step in zip(live.shape, live.stride(), strict=True))

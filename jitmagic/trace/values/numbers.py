@@ -238,12 +238,8 @@ def read_number(machine: Machine, tensor: TensorValue) -> Value | None:
 
 def _added(graph: GraphBuilder, node: Node) -> int | None:
     """The sum of small natural numbers that the trace added to an input; None: it did more."""
-    storage = node.meta["val"].untyped_storage()._cdata
     total = 0
-    for each in graph.graph.nodes:
-        written = each.meta.get("mutates", ())
-        if not any(one.meta["val"].untyped_storage()._cdata == storage for one in written):
-            continue
+    for each in graph.writers.get(node.meta["val"].untyped_storage()._cdata, ()):
         amount = _amount(each, node)
         if amount is None or amount not in range(1 << 16):
             return None
