@@ -7,7 +7,7 @@ a cycle?" is a few integer operations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..loops.expr import Axis
@@ -74,6 +74,7 @@ class Groups:
         self.alive: dict[int, Group] = {}
         self.producer: dict[str, int] = {}  # buffer written once -> key of the nest that stores it
         self._gone = 0  # steps that were written into their readers: they order nothing any more
+        self._owner = list(range(len(program.steps)))  # step -> key of its group
         masks, after = _transitive(graph.before)
         for number, step in enumerate(program.steps):
             group = Group(step, 1 << number, masks[number], after[number])
@@ -114,12 +115,25 @@ class Groups:
         for store in first.stores:
             if self.producer.get(store.buffer) == producer:
                 self.producer[store.buffer] = consumer
+        for number in _bits(first.members):
+            self._owner[number] = consumer
         up, down = members | second.after, members | second.before
-        for group in self.alive.values():
-            if group.members & second.after:
-                group.before |= down
-            elif group.members & second.before:
-                group.after |= up
+        behind = self._owners(second.after)
+        for key in behind:
+            self.alive[key].before |= down
+        for key in self._owners(second.before) - behind:
+            self.alive[key].after |= up
+
+    def _owners(self, mask: int) -> set[int]:
+        """The keys of the alive groups with steps in the mask."""
+        return {key for number in _bits(mask) if (key := self._owner[number]) in self.alive}
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
 
 
 def _transitive(before: Sequence[frozenset[int]]) -> tuple[list[int], list[int]]:
