@@ -64,6 +64,7 @@ __all__ = ["compile_frame", "flatten"]
 Graph = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
+_PARAMETERS = 20  # how many times longer the loops of optimizers may be than the user's
 _MOST_NUMBERS = 8  # that are tried one after the other where not all of them can be data
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 
@@ -167,7 +168,10 @@ def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     that only a constant allows are constants. Bounds are wide where the frame can do with that.
     """
     varying = handle.varying(snapshot)
-    if handle.library is not None or not varying:
+    if handle.library is not None:
+        longer = replace(handle.options, unroll_limit=_PARAMETERS * handle.options.unroll_limit)
+        return trace(snapshot, longer, stop, varying)
+    if not varying:
         return trace(snapshot, handle.options, stop, varying)
 
     def tried(numbers: frozenset[Source]) -> Iterator[Trace]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -72,8 +72,12 @@ class GraphBuilder:
 
     def placeholder(self, name: str, spec: TensorSpec) -> Node:
         """A new graph input; all placeholders come first in the graph."""
-        first = next((node for node in self.graph.nodes if node.op != "placeholder"), None)
-        point = self.graph.inserting_before(first) if first is not None else nullcontext()
+        last, first = next(reversed(self.inputs), None), next(iter(self.graph.nodes), None)
+        point: AbstractContextManager[Any] = nullcontext()
+        if last is not None:
+            point = self.graph.inserting_after(last)
+        elif first is not None:
+            point = self.graph.inserting_before(first)
         with point:
             node = self.graph.placeholder(_identifier(name))
         meta = input_meta(spec)

@@ -7,7 +7,8 @@ because the graph takes a written tensor and every other one for separate memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,7 +23,7 @@ from .values.base import Machine
 
 __all__ = ["check_written_inputs"]
 
-Span = tuple[torch.device, int, int]  # the bytes of a tensor: from the first to behind the last
+Span = tuple[str, int, int]  # a device, and there the bytes from the first to behind the last
 
 
 def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
@@ -52,35 +53,43 @@ def _check_change(graph: GraphBuilder, node: Node) -> None:
 
 @dataclass(slots=True)
 class _Compared:
-    """What is known of a graph's inputs: where they lie, and which were compared with which."""
+    """What is known of a graph's inputs: where they lie, and that what is written lies apart."""
 
-    inputs: int = 0
+    inputs: int = 0  # looked at
     spans: list[tuple[Node, Span]] = field(default_factory=list)
-    ahead: int = 0  # spans that the written ones so far were compared with
-    written: int = 0
+    written: int = 0  # looked at
+    apart: list[Span] = field(default_factory=list)  # those of what is written, sorted
+
+    def read(self, span: Span) -> None:
+        """Another input: what is written lies apart, so only its neighbours can meet it."""
+        place = bisect_left(self.apart, span)
+        if any(_meet(span, near) for near in self.apart[max(place - 1, 0) : place + 1]):
+            raise _shared()
+
+    def write(self, node: Node, span: Span) -> None:
+        device, start, end = span
+        for other, (elsewhere, begin, stop) in self.spans:  # may be thousands: no calls
+            if begin < end and start < stop and other is not node and elsewhere == device:
+                raise _shared()
+        if start < end:
+            insort(self.apart, span)
 
 
 def _check_apart(graph: GraphBuilder) -> None:
-    """Every written input against every other, each pair once: there may be hundreds of both."""
+    """Every written input against every other; there may be hundreds of both."""
     known = graph.compared = graph.compared or _Compared()
     for node, entry in islice(graph.inputs.items(), known.inputs, None):
         if not entry.is_number:
             known.spans.append((node, _span(graph, node)))
+            known.read(known.spans[-1][1])
     known.inputs = len(graph.inputs)
-    before, known.written = known.written, len(graph.mutated_inputs)
-    if len(known.spans) > known.ahead:
-        for node in islice(graph.mutated_inputs, before):
-            _compare(graph, node, known.spans[known.ahead :])
-    known.ahead = len(known.spans)
-    for node in islice(graph.mutated_inputs, before, None):
-        _compare(graph, node, known.spans)
+    for node in islice(graph.mutated_inputs, known.written, None):
+        known.write(node, _span(graph, node))
+    known.written = len(graph.mutated_inputs)
 
 
-def _compare(graph: GraphBuilder, written: Node, others: Sequence[tuple[Node, Span]]) -> None:
-    device, start, end = _span(graph, written)
-    for other, (elsewhere, begin, stop) in others:
-        if start < stop and begin < end and device == elsewhere and other is not written:
-            raise GraphBreak(MutatedInput.of(why="another tensor that is used shares its memory"))
+def _shared() -> GraphBreak:
+    return GraphBreak(MutatedInput.of(why="another tensor that is used shares its memory"))
 
 
 def _guard_separate(machine: Machine, graph: GraphBuilder) -> None:
@@ -111,9 +120,11 @@ def _meets(graph: GraphBuilder, node: Node, group: Iterable[Node]) -> bool:
 
 def _overlap(graph: GraphBuilder, one: Node, other: Node) -> bool:
     """Whether the byte ranges that two inputs span have a byte in common."""
-    device, start, end = _span(graph, one)
-    elsewhere, begin, stop = _span(graph, other)
-    return start < stop and begin < end and device == elsewhere
+    return _meet(_span(graph, one), _span(graph, other))
+
+
+def _meet(one: Span, other: Span) -> bool:
+    return one[1] < other[2] and other[1] < one[2] and one[0] == other[0]
 
 
 def _span(graph: GraphBuilder, node: Node) -> Span:
@@ -124,5 +135,5 @@ def _span(graph: GraphBuilder, node: Node) -> Span:
         reach = sum((size - 1) * step for size, step in zip(live.shape, live.stride(), strict=True))
         start = live.data_ptr() if live.numel() else 0
         end = start + (reach + 1) * live.element_size() if live.numel() else 0
-        span = node.meta["span"] = live.device, start, end
+        span = node.meta["span"] = str(live.device), start, end
     return span

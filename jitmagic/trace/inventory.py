@@ -5,6 +5,8 @@ A new module of values/, builtins/ or opcodes/ gets its line here, and nowhere e
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from .builtins import autocast as _autocast
 from .builtins import constructors as _constructors
 from .builtins import containers as _containers
@@ -56,7 +58,7 @@ from .values import torch_function as _torch_function
 
 __all__ = ["MODULES"]
 
-MODULES = (
+MODULES: tuple[ModuleType, ...] = (
     _autocast, _constructors, _containers, _copying, _counters, _distributions, _foreach,
     _introspection, _iteration, _iterator_tools, _numbers, _objects, _operators, _ordering,
     _outside, _regular, _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons,

@@ -184,6 +184,13 @@ def test_two_hundred_steps_of_adam_in_float32() -> None:
     assert ours.counts == Counts(graphs=1, breaks=1, kernels=6)
 
 
+def test_a_model_may_have_more_parameters_than_a_loop_of_the_user_steps() -> None:
+    make, graphs = OPTIMIZERS["adam"]
+    _, ours = train(make, 3, options={"unroll_limit": 300})
+    assert eager_of(ours.update) == []
+    assert ours.counts.graphs == graphs
+
+
 def test_a_schedule_of_learning_rates_is_one_graph() -> None:
     eager, ours = pair(lambda m: torch.optim.Adam(m.parameters(), 1e-2))
     for made in (eager, ours):
