@@ -40,9 +40,7 @@ class Options:
     precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
-    unroll_limit: int = (
-        20_000  # instructions one trace may interpret; an optimizer's: 20 times that
-    )
+    unroll_limit: int = 20_000  # instructions one trace may interpret, an optimizer's 20 times that
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True

@@ -35,8 +35,14 @@ assert _register_lowerings is not None
 
 def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
-    builder = Builder(name, device_of_kernels(gm))
-    numbers = numbers_for(builder.home, gm)
+    home = device_of_kernels(gm)
+    try:
+        return _lowered(gm, Builder(name, home), numbers_for(home, gm))
+    except Decline:  # one of the numbers: all of them stay where they are
+        return _lowered(gm, Builder(name, home), frozenset())
+
+
+def _lowered(gm: GraphModule, builder: Builder, numbers: frozenset[Node]) -> LoopProgram:
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
         builder.node = node.name
@@ -46,8 +52,8 @@ def lower(gm: GraphModule, name: str) -> LoopProgram:
             case "get_attr":
                 env[node] = _constant(builder, node, gm)
             case "call_function":
-                made = _number(builder, node, env) if node in numbers else None
-                env[node] = _call(builder, node, env) if made is None else made
+                call = _number if node in numbers else _call
+                env[node] = call(builder, node, env)
             case "output":
                 _outputs(builder, node, env)
             case other:
@@ -122,21 +128,13 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         return send_whole(builder, out, op, args, kwargs, str(why))
 
 
-def _number(builder: Builder, node: Node, env: Mapping[Node, Any]) -> TensorView | None:
-    """A number of the host computed by the kernels that use it; None: where it is, by ATen."""
-    spec = replace(node.meta["spec"], device=builder.home)
+def _number(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
+    """A number of the host, computed by the kernels that use it. Raises Decline."""
     builder.device = builder.home
-    args, kwargs = _bind(node.args, env), _bind(node.kwargs, env)
-    mark = len(builder.steps)
-    try:
-        args = _positional(node.target, args, kwargs)
-        made = LOWERINGS[str(node.target)](builder, Out(node.name, (spec,)), *args, **kwargs)
-    except Decline as why:
-        if len(builder.steps) != mark:
-            raise VerifyError(f"the lowering of {node.target} declined halfway: {why}") from why
-        return None
-    assert isinstance(made, TensorView)
-    return made
+    out = Out(node.name, (replace(node.meta["spec"], device=builder.home),))
+    kwargs = _bind(node.kwargs, env)
+    args = _positional(node.target, _bind(node.args, env), kwargs)
+    return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
 
 
 def _bind(part: Any, env: Mapping[Node, Any]) -> Any:

@@ -100,6 +100,21 @@ def test_adam_is_one_kernel_and_the_counter_stays_on_the_cpu() -> None:
     assert sum(isinstance(step, Launch) for step in plan.steps) == 1
 
 
+def test_numbers_that_kernels_cannot_take_stay_on_the_cpu() -> None:
+    def program(x: Tensor, rate: Tensor) -> Tensor:
+        twice = rate * 2
+        return x * torch.where(rate > 0.5, twice, rate).to(torch.float32)
+
+    plan, source = compiled(program, torch.randn(6), torch.tensor(0.3).double())
+    ((name, places),) = source.by_value.items()
+    assert [source.symbols[name][n] for n in places] == [torch.float64]
+    assert not any(isinstance(step, Call) for step in plan.steps)
+    plan, source = compiled(program, torch.randn(6), torch.tensor(0.3).half())
+    ((name, places),) = source.by_value.items()
+    assert [source.symbols[name][n] for n in places] == [torch.float32]
+    assert sum(isinstance(step, Call) for step in plan.steps) == 4
+
+
 def test_what_the_caller_gets_is_computed_on_the_cpu() -> None:
     plan, _ = compiled(mixed, *inputs_of(mixed))
     calls = [step for step in plan.steps if isinstance(step, Call)]

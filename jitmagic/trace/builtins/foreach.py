@@ -35,7 +35,7 @@ def _follow(bare: str, in_place: bool, function: Callable[..., Any]) -> Handler:
 
     def handler(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         given = (*args, *kwargs.values())
-        if not any(_holds_number(machine, value) for value in given):
+        if not args or not any(_holds_number(machine, value) for value in given):
             return record(machine, function, args, kwargs)
         columns = _columns(machine, f"torch._foreach_{method}", args)
         if bare in _VALUE_LAST and len(columns) == 4:
@@ -94,7 +94,7 @@ def _refusal(name: str, what: str) -> GraphBreak:
 
 @lru_cache(maxsize=1)
 def _gives_what_it_wrote() -> bool:
-    """Whether list operations in place return the list (torch 2.12) or None."""
+    """Whether list operations in place return the list, as in newer versions of torch, or None."""
     given: Any = torch._foreach_neg_
     return given([torch.zeros(())]) is not None
 
@@ -122,6 +122,8 @@ def _grouped(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         raise _refusal(_GROUPING, "other arguments")
     indexed = "with_indices" in kwargs and kwargs["with_indices"].truth(machine)
     columns = [_entries(machine, _GROUPING, one) for one in _entries(machine, _GROUPING, args[0])]
+    if not columns or any(len(column) not in (0, len(columns[0])) for column in columns):
+        raise _refusal(_GROUPING, "lists of several lengths")
     groups: dict[tuple[Any, Any], list[int]] = {}
     for place, tensor in enumerate(columns[0]):
         groups.setdefault(_kind(tensor), []).append(place)
