@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 import jitmagic
+from jitmagic.graph.autocast import read_autocast
 from jitmagic.guards.state import read_autocast_rest
+from jitmagic.trace.builtins.autocast import bring_thread_to
 
 from . import inputs
 from .program import BACKWARDS, Program, load
@@ -82,12 +84,23 @@ def observe(text: str, wrap: Callable[[Any], Any], mode: Any = None) -> Seen:
     for number, make in enumerate(space["CALLS"]):
         arguments = make()
         torch.manual_seed(50 + number)
-        with warnings.catch_warnings(record=True) as caught, mode or contextlib.nullcontext():
+        around = mode or contextlib.nullcontext()
+        with warnings.catch_warnings(record=True) as caught, _autocast_kept(), around:
             warnings.simplefilter("always")
             _observe_call(run, arguments, f"call {number}", seen, space.get("BACKWARD", "sum"))
         seen.warned += [str(w.message) for w in caught if _is_ours(w)]
     _portray(_state_of(space, target), "state", seen.parts, {})
     return seen
+
+
+@contextlib.contextmanager
+def _autocast_kept() -> Iterator[None]:
+    """Programs may enter autocast and never leave it: that ends with the call."""
+    before = read_autocast(), read_autocast_rest()
+    try:
+        yield
+    finally:
+        bring_thread_to(*before)
 
 
 def _is_ours(warning: Any) -> bool:

@@ -22,7 +22,7 @@ from ..result import Perform
 from ..values.base import Args, Builder, Kwargs, Machine, Value
 from .registry import handles
 
-__all__: list[str] = []
+__all__ = ["bring_thread_to"]
 
 
 def _rest(machine: Machine) -> AutocastRest:
