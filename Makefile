@@ -35,6 +35,7 @@ $(VENV)/.torch:
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml setup.py $(NATIVE)
 	$(PIP) --no-build-isolation --editable ".[test]"
+	$(BIN)/python -m compileall -q jitmagic  # as pip does for what is not editable
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.installed
