@@ -35,10 +35,7 @@ def numbers_for(home: torch.device, gm: GraphModule) -> frozenset[Node]:
 
 def _is_arithmetic(node: Node) -> bool:
     """Whether a node computes one number of the CPU from others, and always does."""
-    spec = node.meta.get("spec")
-    if not _is_lowered(node) or not isinstance(spec, TensorSpec):
-        return False
-    if spec.device.type != "cpu" or spec.shape or spec.dtype not in LOOP_DTYPES:
+    if not (_is_lowered(node) and _is_number(node) and node.meta["spec"].dtype in LOOP_DTYPES):
         return False
     draws = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
     alone = all(_is_number(part) for part in node.all_input_nodes)

@@ -19,6 +19,7 @@ from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import bind_builtin
 from .iterators import StepIterator
+from .opaque import WithoutOperators
 from .operators import drain, equal, index_of, is_none
 
 __all__ = ["DequeValue"]
@@ -131,7 +132,7 @@ class DequeValue(Value):
         return tuple(self.items)
 
 
-class LiveDeque(Value):
+class LiveDeque(WithoutOperators):
     """A deque that existed before: it grows at one end, unread."""
 
     __slots__ = ("added", "left")
@@ -155,16 +156,6 @@ class LiveDeque(Value):
         self.left = left
         self.added.extend(items)
         machine.effects.contents(self)
-
-    def binary(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"operator {op}")
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"comparison {op}")
 
     def replace(self, builder: Builder) -> Effect:
         """The effect that lets the live deque grow."""

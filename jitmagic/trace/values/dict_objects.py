@@ -13,8 +13,8 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...guards.guard import DictKeysAre, TypeIs
-from ...guards.source import DictEntry, Source, TypeOf
+from ...guards.guard import DictKeysAre
+from ...guards.source import DictEntry, Source
 from ..builtins.registry import method_of
 from ..result import BuildDict, Constant, Effect, Perform, Recipe, ReplaceDict
 from ..tables import Face
@@ -23,9 +23,8 @@ from .base import Builder, Machine, Value
 from .callables import BuiltinMethodValue
 from .class_facts import attribute_of_class
 from .classes import HEAP_TYPE, ClassValue, constructs, is_python_class
-from .instances import InstanceValue, construct
+from .instances import InstanceValue, construct, wrap_as
 from .mappings import DictValue, Pair, entries_of, pairs_of
-from .opaque import OpaqueValue
 from .operators import unpack
 
 __all__ = ["DictObjectValue", "dict_of", "mapping_pairs"]
@@ -177,11 +176,7 @@ def _asked(machine: Machine, value: Value) -> Iterator[Pair]:
 
 @wraps(dict, subclasses=True)
 def _wrap_dict_object(machine: Machine, obj: dict[Any, Any], source: Source) -> Value:
-    kind = type(obj)
-    machine.guard(TypeIs(source, kind))
-    if not _is_dict_class(kind):
-        return OpaqueValue(kind, source)
-    return DictObjectValue(machine.class_of(kind, TypeOf(source)), obj, source)
+    return wrap_as(DictObjectValue, _is_dict_class, machine, obj, source)
 
 
 @constructs(_is_dict_class)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeOf
@@ -34,7 +35,7 @@ from .opaque import OpaqueValue
 from .operators import drain, equal
 from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
 
-__all__ = ["InstanceValue", "construct"]
+__all__ = ["InstanceValue", "construct", "wrap_as"]
 
 _C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType)
 
@@ -382,11 +383,22 @@ class InstanceValue(Value):
 
 @wraps(object, subclasses=True)
 def _wrap_instance(machine: Machine, obj: object, source: Source) -> Value:
+    return wrap_as(InstanceValue, is_plain_class, machine, obj, source)
+
+
+def wrap_as(
+    model: type[InstanceValue],
+    models: Callable[[type], bool],
+    machine: Machine,
+    obj: Any,
+    source: Source,
+) -> Value:
+    """A live object as `model` if that models its class, as an opaque one if not."""
     kind = type(obj)
     machine.guard(TypeIs(source, kind))
-    if not is_plain_class(kind):
+    if not models(kind):
         return OpaqueValue(kind, source)
-    return InstanceValue(machine.class_of(kind, TypeOf(source)), obj, source)
+    return model(machine.class_of(kind, TypeOf(source)), obj, source)
 
 
 @constructs(is_plain_class)

@@ -5,10 +5,26 @@ from __future__ import annotations
 from ...guards.source import Source
 from .base import Machine, Value
 
-__all__ = ["OpaqueValue"]
+__all__ = ["OpaqueValue", "WithoutOperators"]
 
 
-class OpaqueValue(Value):
+class WithoutOperators(Value):
+    """A value none of whose operators and comparisons is followed."""
+
+    __slots__ = ()
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"operator {op}")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        self.refuse(machine, f"comparison {op}")
+
+
+class OpaqueValue(WithoutOperators):
     """An object of a type nobody models: it can be passed on and compared by identity, no more."""
 
     __slots__ = ("kind",)
@@ -20,16 +36,6 @@ class OpaqueValue(Value):
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
-
-    def binary(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"operator {op}")
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        self.refuse(machine, f"comparison {op}")
 
     def describe(self) -> str:
         return f"{self.kind.__module__}.{self.kind.__qualname__} object"
