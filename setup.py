@@ -1,28 +1,36 @@
 """Builds the two native extensions against torch; everything else is in pyproject.toml.
 
-_frame needs CPython headers and, for tensor guards only, torch's; JITMAGIC_WITHOUT_TORCH=1 builds
-it without (that is how the interpreter-layout part is tested on Pythons that have no torch).
-_runtime needs torch.
+torch is imported when something is compiled, so that metadata and an sdist are made without it.
+JITMAGIC_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer (`make asan`).
 """
 
 from __future__ import annotations
 
 import os
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
-WITHOUT_TORCH = os.environ.get("JITMAGIC_WITHOUT_TORCH") == "1"
-CXX_FLAGS = ["-O3", "-g0", "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
+SANITIZE = [
+    "-O1",
+    "-g1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=vptr",  # torch's libraries have hidden type information
+]
+OPTIMIZE = ["-O3", "-g0"]
+MODE = SANITIZE if os.environ.get("JITMAGIC_SANITIZE") == "1" else OPTIMIZE
+C_FLAGS = [*MODE, "-std=c11"]
+CXX_FLAGS = [*MODE, "-std=c++20", "-fvisibility=hidden", "-Wall", "-Wno-unused-function"]
 
 
 def sources(folder: str) -> list[str]:
     """C and C++ files of an extension, repository-relative, in a stable order."""
     found = [p for p in (ROOT / "extensions" / folder).rglob("*") if p.suffix in (".c", ".cpp")]
-    if WITHOUT_TORCH:
-        found = [p for p in found if "tensor" not in p.name]
     return sorted(str(p.relative_to(ROOT)) for p in found)
 
 
@@ -31,55 +39,88 @@ def headers(folder: str) -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in (ROOT / "extensions" / folder).rglob("*.h"))
 
 
-def torch_settings() -> dict[str, list]:
-    """Include folders, libraries and ABI macro of the installed torch."""
-    if WITHOUT_TORCH:
-        return {"define_macros": [("JITMAGIC_WITHOUT_TORCH", "1")]}
-    import torch  # noqa: PLC0415 - absent where only the interpreter-layout part is built
-    from torch.utils.cpp_extension import include_paths, library_paths  # noqa: PLC0415
-
-    abi = int(torch.compiled_with_cxx11_abi())
-    return {
-        "include_dirs": include_paths(),
-        "library_dirs": library_paths(),
-        "runtime_library_dirs": library_paths(),
-        "libraries": ["c10", "torch", "torch_cpu", "torch_python"],
-        "define_macros": [
-            ("_GLIBCXX_USE_CXX11_ABI", str(abi)),
-            ("JITMAGIC_TORCH_VERSION", f'"{torch.__version__}"'),
-        ],
-    }
-
-
 def extension(name: str, folder: str) -> Extension:
-    settings = torch_settings()
-    settings["include_dirs"] = [*settings.get("include_dirs", []), f"extensions/{folder}"]
     return Extension(
         f"jitmagic.{name}",
         sources(folder),
         depends=headers(folder),
+        include_dirs=[f"extensions/{folder}"],
+        extra_link_args=[flag for flag in MODE if flag.startswith("-fsanitize")],
         language="c++",
-        **settings,
     )
 
 
+def add_torch(ext: Extension) -> str:
+    """Include folders, libraries and ABI macro of the torch that is imported here: its version.
+    Its libraries are found at run time because torch is imported first, not by a path in ours.
+    """
+    try:
+        import torch  # noqa: PLC0415 - see the module's head
+        from torch.utils.cpp_extension import include_paths, library_paths  # noqa: PLC0415
+    except ImportError as error:
+        raise SystemExit(
+            f"jitmagic is compiled against the torch that it will run with ({error}). Install it "
+            "first:\n    python -m pip install torch"
+        ) from error
+    ext.include_dirs += include_paths()
+    ext.library_dirs += library_paths()
+    ext.libraries += ["c10", "torch", "torch_cpu", "torch_python"]
+    ext.define_macros += [
+        ("_GLIBCXX_USE_CXX11_ABI", str(int(torch.compiled_with_cxx11_abi()))),
+        ("JITMAGIC_TORCH_VERSION", f'"{torch.__version__}"'),
+    ]
+    return torch.__version__
+
+
 class BuildByLanguage(build_ext):
-    """C files get the C standard's flags, C++ files ours; setuptools would hand both the same."""
+    """C files get the C standard's flags, C++ files ours; setuptools would hand both the same.
+
+    Files of one extension are compiled side by side, and only those that changed: a file that
+    includes torch's headers takes 20 to 40 s. Objects are kept in build/ for every kind of
+    installation, by what they were compiled for: those of another torch would fit no more.
+    """
+
+    def finalize_options(self) -> None:
+        if self.build_temp is None:
+            self.build_temp = str(ROOT / "build" / "objects")
+        super().finalize_options()
+        self.force = True  # link anew; which files are compiled is decided below
 
     def build_extensions(self) -> None:
-        compile_one = self.compiler._compile
-
-        def with_flags(obj, src, ext, cc_args, extra, pp_opts):
-            extra = ["-O3", "-g0", "-std=c11"] if src.endswith(".c") else CXX_FLAGS
-            compile_one(obj, src, ext, cc_args, extra, pp_opts)
-
-        self.compiler._compile = with_flags
+        (version,) = {add_torch(ext) for ext in self.extensions}
+        kind = "sanitized" if MODE is SANITIZE else "optimized"
+        folder = f"{sysconfig.get_config_var('SOABI')}-torch-{version}-{kind}"
+        self.build_temp = os.path.join(self.build_temp, folder)
+        self._compile_one = self.compiler._compile
+        self.compiler.compile = self._compile_all
         super().build_extensions()
 
+    def _compile_all(self, sources, output_dir=None, macros=None, include_dirs=None, debug=0,
+                     extra_preargs=None, extra_postargs=None, depends=None):  # fmt: skip
+        macros, objects, _, pp_opts, jobs = self.compiler._setup_compile(
+            output_dir, macros, include_dirs, sources, depends, extra_postargs
+        )
+        cc_args = self.compiler._get_cc_args(pp_opts, debug, extra_preargs)
+        newest = max((Path(path).stat().st_mtime for path in depends or ()), default=0.0)
+        stale = [obj for obj in objects if _is_stale(Path(obj), Path(jobs[obj][0]), newest)]
 
-names = [("_frame", "frame")] + ([] if WITHOUT_TORCH else [("_runtime", "runtime")])
+        def compile_one(obj: str) -> None:
+            source = jobs[obj][0]
+            flags = C_FLAGS if source.endswith(".c") else CXX_FLAGS
+            self._compile_one(obj, source, None, cc_args, flags, pp_opts)
+
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            list(pool.map(compile_one, stale))
+        return objects
+
+
+def _is_stale(obj: Path, source: Path, newest_header: float) -> bool:
+    """Whether an object file is older than its source or than any header of its extension."""
+    return not obj.exists() or obj.stat().st_mtime < max(source.stat().st_mtime, newest_header)
+
+
 setup(
-    ext_modules=[extension(name, folder) for name, folder in names if sources(folder)],
+    license="MIT",
+    ext_modules=[extension("_frame", "frame"), extension("_runtime", "runtime")],
     cmdclass={"build_ext": BuildByLanguage},
-    include_package_data=True,
 )

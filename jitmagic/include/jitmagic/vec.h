@@ -6,7 +6,7 @@
 //   vec.h       this file: types, memory, conversion, masks; includes ops.h
 //   ops.h       arithmetic, comparison, rounding, logic, bits
 //   math.h      exp … lgamma (math_float.h, math_double.h: the vectorised ones)
-//   reduce.h    accumulators and horizontal reductions
+//   reduce.h    horizontal reductions, compensated sums
 //   parallel.h  parallel_for over torch's threads
 //   gemm.h      small and medium fp32 matrix products
 //   random.h    Philox4x32-10

@@ -1,0 +1,19 @@
+"""Checks, before anything else of jitmagic is imported, that what it cannot do without is there.
+
+What was missing later would be a failed compile: every function would run as eager.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+__all__ = ["REQUIRED"]
+
+REQUIRED = ("torch", "platformdirs", "rich")  # as pyproject.toml's `dependencies`
+
+_missing = [name for name in REQUIRED if find_spec(name) is None]
+if _missing:
+    raise ImportError(
+        f"jitmagic needs {' and '.join(_missing)}, which this Python does not have\n"
+        f"  mend it with: python -m pip install {' '.join(_missing)}"
+    )

@@ -1,0 +1,40 @@
+// Reductions: across the lanes of a Vec, and long sums.
+//
+// In: a Vec; or sums of a few values each, Vecs or scalars of float or double. Out: one scalar; or their sum as if it had
+// been taken in twice the precision and rounded once. Invariant: generated kernels add at most 32 values (codegen/cpp_blocks.py)
+// to one accumulator before it goes into a Total, so the error of a sum does not grow with its length, whatever its loops.
+#pragma once
+#include "ops.h"
+
+namespace jm {
+
+// The lanes are combined as a balanced tree.
+#define JM_HORIZONTAL(NAME, OP) \
+    JM_FOR_VEC T NAME(Vec<T, N> v) { \
+        if constexpr (N == 2) return OP(v[0], v[1]); \
+        else return NAME(OP(v.lo(), v.hi())); \
+    }
+JM_HORIZONTAL(hsum, add)
+JM_HORIZONTAL(hprod, mul)
+JM_HORIZONTAL(hmax, maximum)
+JM_HORIZONTAL(hmin, minimum)
+#undef JM_HORIZONTAL
+
+// A compensated sum (TwoSum: Knuth, TAOCP 2, 4.2.2): what an addition rounds away is kept, and added at the end. It costs
+// six operations where plain addition costs one, so it takes in sums of blocks. Beyond the largest finite value `lost` is
+// NaN and the plain sum counts.
+template <class V> struct Total {
+    V sum{0}, lost{0};
+
+    JM_INLINE void add(V v) {
+        V next = sum + v, taken = next - sum;
+        lost = lost + ((sum - (next - taken)) + (v - taken));
+        sum = next;
+    }
+    JM_INLINE V result() const {
+        V whole = sum + lost;
+        return where(isnan(whole), sum, whole);
+    }
+};
+
+}   // namespace jm

@@ -1,0 +1,154 @@
+"""Installed by a stranger: pip, a wheel and an sdist, used elsewhere, without the checkout.
+
+torch and the other packages are this environment's, seen through a .pth file; objects compiled
+earlier are used again (build/objects), so that an installation takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from jitmagic.dependencies import REQUIRED
+from tests.processes import ROOT, run_python
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+OBJECTS = ROOT / "build" / "objects"
+USE = """
+import jitmagic, torch
+run = jitmagic.jit(lambda x, y: torch.relu(x * y + 2).sum(-1))
+x, y = torch.randn(8, 64, requires_grad=True), torch.randn(8, 64)
+torch.testing.assert_close(run(x, y), torch.relu(x * y + 2).sum(-1))
+run(x, y).sum().backward()
+journal = list(jitmagic.api.handle_of(run).journal)
+print(jitmagic.__file__, journal[0].outcome, sum(record.kernels for record in journal))
+"""
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tracked files of the checkout, with their times: builds leave nothing in the checkout."""
+    folder = tmp_path_factory.mktemp("sources")
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, folder)
+    shutil.copy2(ROOT / "ARCHITECTURE.md", folder)
+    unwanted = shutil.ignore_patterns("*.so", "__pycache__")
+    for name in ("jitmagic", "extensions"):
+        shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
+    return folder
+
+
+class Environment(SimpleNamespace):
+    """A virtual environment beside this one that sees its packages but not jitmagic's checkout."""
+
+    python: Path
+    folder: Path
+
+    def run(self, *args: str) -> str:
+        settings = self.folder / "objects.cfg"
+        settings.write_text(f"[build_ext]\nbuild_temp = {OBJECTS}\n")
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        env |= {"DIST_EXTRA_CONFIG": str(settings), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        env |= {"JITMAGIC_CACHE_DIR": str(self.folder / "cache"), "PIP_NO_INDEX": "1"}
+        done = subprocess.run(
+            [str(self.python), *args],
+            cwd=self.folder, env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def check(self) -> None:
+        """A kernel is compiled, from a folder that has nothing to do with jitmagic."""
+        where, outcome, kernels = self.run("-W", "error::UserWarning:jitmagic", "-c", USE).split()
+        assert Path(where).is_relative_to(self.folder)
+        assert (outcome, kernels) == ("compiled", "2")
+
+
+def new_environment(folder: Path) -> Environment:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    theirs = Path(torch.__file__).parents[1]
+    # A plain path: .pth files in there, an editable jitmagic's among them, are not read.
+    (packages / "torch_of_the_tests.pth").write_text(f"{theirs}\n")
+    return Environment(python=folder / "bin" / "python", folder=folder)
+
+
+PIP = ("-m", "pip", "install", "--no-deps", "--ignore-installed")
+
+
+@pytest.fixture(scope="module")
+def installed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment after `pip install FOLDER`."""
+    made = new_environment(tmp_path_factory.mktemp("stranger"))
+    made.run(*PIP, "--no-build-isolation", str(sources))
+    return made
+
+
+def test_pip_install_of_the_folder(installed: Environment) -> None:
+    installed.check()
+
+
+def test_a_wheel_of_an_sdist(sources: Path, tmp_path: Path) -> None:
+    """What an sdist holds is enough for a wheel, and what a wheel holds for a kernel."""
+    environment = new_environment(tmp_path / "stranger")
+    make = "import sys, build_backend as b; print(b.{0}(sys.argv[1]))"
+    path = "import sys; sys.path.insert(0, 'extensions');"
+    env = {**os.environ, "PYTHONPATH": ""}
+    made = subprocess.run(
+        [sys.executable, "-c", path + make.format("build_sdist"), str(tmp_path)],
+        cwd=sources, env=env, capture_output=True, text=True, check=True,
+    ).stdout.split()[-1]  # fmt: skip
+    with tarfile.open(tmp_path / made) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    for folder in ("extensions", "jitmagic"):
+        files = {str(p.relative_to(sources)) for p in (sources / folder).rglob("*") if p.is_file()}
+        assert files <= held, files - held
+    environment.run("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", str(tmp_path / made))
+    (wheel,) = environment.folder.glob("jitmagic-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    headers = {str(p.relative_to(sources)) for p in (sources / "jitmagic").rglob("*.h")}
+    assert headers and headers <= held
+    assert not [name for name in held if name.startswith(("tests", "extensions", "demos"))]
+    environment.run(*PIP, str(wheel))
+    environment.check()
+
+
+# --------------------------------------------------------------------------- what may be missing
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_missing_dependency_is_said_at_import(name: str) -> None:
+    done = run_python(f"import sys; sys.modules[{name!r}] = None\nimport jitmagic")
+    assert done.returncode != 0
+    assert f"ImportError: jitmagic needs {name}" in done.stderr
+    assert f"pip install {name}" in done.stderr
+
+
+def test_the_dependencies_are_those_that_pip_installs() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert sorted(REQUIRED) == sorted(line.partition(">")[0] for line in declared)
+
+
+def test_the_command_for_a_missing_native_part_works(sources: Path, installed: Environment) -> None:
+    said = "try:\n    import jitmagic\nexcept ImportError as error:\n    print(error)"
+    assert installed.run("-c", said) == ""
+    (library,) = installed.folder.rglob("_frame.*.so")
+    library.unlink()
+    message = installed.run("-c", said)
+    assert "No module named 'jitmagic._frame'" in message
+    command = message.partition("mend it with: ")[2].split()
+    assert command[0] == str(installed.python)
+    assert command[-1] == str(sources)
+    # The isolated build would ask an index for setuptools; this environment has it.
+    installed.run(*command[1:], "--no-build-isolation")
+    assert installed.run("-c", said) == ""
