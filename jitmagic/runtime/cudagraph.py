@@ -18,12 +18,13 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
+from functools import cache
+from threading import RLock
 from typing import Any
 
 import torch
 
-from ..codegen.plan import Alloc, Call, Plan, PlanStep, View
+from ..codegen.plan import Alloc, Call, Plan, PlanStep, Slot, View
 from ..errors import warn
 
 __all__ = ["Replayer", "replayed", "why_not"]
@@ -41,6 +42,16 @@ _UNKNOWN_SIZE = frozenset(
 Outputs = tuple[torch.Tensor | None, ...]
 Run = Callable[..., Outputs]
 
+# Where the random generator stood when a forward drew: a CPU scalar after a plain run, whose value
+# the backward reads on the CPU, and a CUDA scalar after a recording (ATen, "Note [Seed and Offset
+# Device]"). Handed the wrong one, ATen reads an address of the other memory: a crash.
+_aten = torch.ops.aten
+_READS_GENERATOR_STATE = {
+    _aten._scaled_dot_product_efficient_attention_backward.default,
+    _aten._efficient_attention_backward.default,
+}
+_GENERATOR_STATE = ("philox_seed", "philox_offset")
+
 
 def replayed(run: Run, plan: Plan) -> Run:
     """`run` behind CUDA graphs, or `run` itself where the plan has nothing to record."""
@@ -49,8 +60,9 @@ def replayed(run: Run, plan: Plan) -> Run:
 
 def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
     """What forbids recording, as a sentence; empty when nothing does."""
+    anywhere = _generator_states(plan)
     for number, tensor in enumerate(inputs):
-        if tensor.device != plan.device:
+        if tensor.device != plan.device and number not in anywhere:
             return f"input {number} lives on {tensor.device}, not on {plan.device}"
     if any(constant.device != plan.device for constant in plan.constants):
         return f"it reads a constant that is not on {plan.device}"
@@ -65,6 +77,18 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
         if any(isinstance(part, torch.Generator) for part in parts):
             return f"{step.op} draws from a generator of its own"
     return ""
+
+
+def _generator_states(plan: Plan) -> frozenset[int]:
+    """The inputs that are a random generator's state of an earlier draw."""
+    found: set[int] = set()
+    for step in plan.steps:
+        if isinstance(step, Call) and step.op in _READS_GENERATOR_STATE:
+            names = [argument.name for argument in step.op._schema.arguments]
+            given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
+            slots = (given[name] for name in _GENERATOR_STATE)
+            found.update(slot.index for slot in slots if isinstance(slot, Slot))
+    return frozenset(number for number in found if number < plan.inputs)
 
 
 def _made_elsewhere(step: PlanStep, device: torch.device) -> bool:
@@ -109,14 +133,20 @@ def _given_results(plan: Plan) -> dict[int, _Given]:
 class _Recording:
     """One CUDA graph, the memory it reads and writes, and whether its results are still held."""
 
-    def __init__(self, run: Run, inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        inputs: Sequence[torch.Tensor],
+        moving: frozenset[int],
+        device: torch.device,
+    ) -> None:
         self.moving = tuple(sorted(moving))
         self.addresses = [
             None if n in moving else tensor.data_ptr() for n, tensor in enumerate(inputs)
         ]
         given = list(inputs)
         for n in self.moving:
-            given[n] = _empty_like(inputs[n])
+            given[n] = _empty_like(inputs[n], device)
         self.buffers = [_memory(given[n]) for n in self.moving]
         self.graph, self.outputs = _record(run, given)
         self.storages = _storages(self.outputs)
@@ -146,11 +176,9 @@ class _Recording:
         return tuple(None if out is None else out.data for out in self.outputs)
 
 
-def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Memory of the same layout, whatever its strides (elements may share memory)."""
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
@@ -177,20 +205,21 @@ def _holders(storage: torch.UntypedStorage) -> int:
 
 def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
     """Capture on a side stream; nothing runs on the GPU yet."""
-    graph = torch.cuda.CUDAGraph()
-    side = torch.cuda.Stream()
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    side = _capture_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
+    _give_workspace(side)
     collecting = gc.isenabled()
     gc.disable()  # a collected CUDA event or graph would spoil the capture
     try:
         with torch.cuda.stream(side):
-            graph.capture_begin(capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 outputs = run(*inputs)
             finally:
                 graph.capture_end()
     except RuntimeError:
-        _recover(graph, side)
+        _recover(graph, pool, side)
         raise
     finally:
         if collecting:
@@ -199,19 +228,67 @@ def _record(run: Run, inputs: Sequence[torch.Tensor]) -> tuple[Any, Outputs]:
     return graph, outputs
 
 
-def _recover(graph: Any, side: torch.cuda.Stream) -> None:
+@cache
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    """One for all recordings: cuBLAS keeps a workspace (64 MB on an H200) per stream for ever."""
+    return torch.cuda.Stream(device)
+
+
+@cache
+def _workspaces(device: int) -> torch.cuda.MemPool:
+    """Memory of library workspaces, which recordings read and write at every replay."""
+    with torch.cuda.device(device):
+        return torch.cuda.MemPool()
+
+
+def _give_workspace(side: torch.cuda.Stream) -> None:
+    """Allocate cuBLAS's workspace of the capture stream where no recording owns it.
+
+    During a capture it would come out of that recording's memory, and keep that alive. In a pool of
+    its own it stays where it is even if somebody clears the workspaces, as torch.compile does.
+    """
+    pool = _workspaces(side.device_index)
+    with torch.cuda.use_mem_pool(pool), torch.cuda.stream(side):
+        torch.cuda.current_blas_handle()
+
+
+_failed: list[torch.cuda.CUDAGraph] = []
+"""Graphs whose capture failed. torch's allocator of pinned memory asks every graph that began a
+capture, and cannot be told that one failed: they must not be freed."""
+
+
+def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], side: torch.cuda.Stream) -> None:
     """After a capture that failed, torch's allocator and random generator still think it goes on.
 
-    The allocator is told; the generator forgets at the end of the next capture, so one is made.
+    The allocator is told, and that nobody needs the pool. Who does that depends on torch's version:
+    a graph that takes its capture for ended (it tells its pool) gives the pool back itself, and
+    twice would be an error of the allocator's. The generator forgets at the end of the next
+    capture, so one is made.
     """
+    _failed.append(graph)
+    device = torch.cuda.current_device()
     with suppress(RuntimeError):
-        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), graph.pool())  # type: ignore[attr-defined]
+        torch._C._cuda_endAllocateToPool(device, pool)  # type: ignore[attr-defined]
+    try:
+        graph.pool()
+        graph.reset()
+    except RuntimeError:
+        with suppress(RuntimeError):
+            torch._C._cuda_releasePool(device, pool)  # type: ignore[attr-defined]
     with suppress(RuntimeError), torch.cuda.stream(side):
         small = torch.zeros(1, device="cuda")
         again = torch.cuda.CUDAGraph()
         again.capture_begin(capture_error_mode="thread_local")
         small.add_(1)
         again.capture_end()
+
+
+_last_stream: dict[torch.device, torch.cuda.Stream] = {}
+"""Where recordings of a device were replayed last."""
+
+_one_at_a_time = RLock()
+"""Recordings share the capture stream and its workspaces: no two threads record or start a replay
+at once."""
 
 
 class Replayer:
@@ -227,31 +304,38 @@ class Replayer:
         self.replays = 0
         self._given = _given_results(plan)
         self._mutated = frozenset(plan.mutated)
+        self._states = _generator_states(plan)
         self._last: list[int] | None = None  # where the inputs were at the call before
-        self._moving: frozenset[int] = frozenset()
-        self._stream: torch.cuda.Stream | None = None
-        self._lock = Lock()
+        self._moving = self._states
 
     def __call__(self, *inputs: torch.Tensor) -> Outputs:
-        if self.refused or torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing():
             return self.run(*inputs)
+        if self.refused:
+            return self._run_plainly(inputs)
         if torch.cuda.current_device() != self.plan.device.index:
             with torch.cuda.device(self.plan.device):
                 return self(*inputs)
-        with self._lock, torch.no_grad():
+        with _one_at_a_time, torch.no_grad():
             recording = self._choose(inputs)
             if recording is not None:
                 self._order()
                 self.replays += 1
                 outputs = recording.replay(inputs)
         if recording is None:
-            return self.run(*inputs)
+            return self._run_plainly(inputs)
         if not self._given:
             return outputs
         tensors = (*inputs, *self.plan.constants)
         return tuple(
             self._given[n].of(tensors) if n in self._given else out for n, out in enumerate(outputs)
         )
+
+    def _run_plainly(self, inputs: Sequence[torch.Tensor]) -> Outputs:
+        if not self._states:
+            return self.run(*inputs)
+        given = (t.cpu() if n in self._states else t for n, t in enumerate(inputs))
+        return self.run(*given)
 
     # -- choosing --------------------------------------------------------------------------------
 
@@ -290,10 +374,10 @@ class Replayer:
         if not self.recordings and self.made == 0:
             assert self._last is not None
             moved = {n for n, t in enumerate(inputs) if t.data_ptr() != self._last[n]}
-            self._moving = frozenset(moved - self._mutated)
+            self._moving |= frozenset(moved - self._mutated)
         self.made += 1
         try:
-            recording = _Recording(self._kept_inside, inputs, self._moving)
+            recording = _Recording(self._kept_inside, inputs, self._moving, self.plan.device)
         except RuntimeError as error:  # the capture met an operation that CUDA cannot record
             self._give_up(str(error).splitlines()[0])
             return None
@@ -311,8 +395,11 @@ class Replayer:
         warn(f"{self.plan.name}: not replayed as a CUDA graph: {why}")
 
     def _order(self) -> None:
-        """Recordings own memory: a replay on another stream comes after the replays before it."""
+        """A replay on another stream comes after the replays before it: a recording owns memory,
+        and all of a device share the workspaces of libraries.
+        """
         stream = torch.cuda.current_stream()
-        if self._stream is not None and stream != self._stream:
-            stream.wait_stream(self._stream)
-        self._stream = stream
+        before = _last_stream.get(self.plan.device)
+        if before is not None and stream != before:
+            stream.wait_stream(before)
+        _last_stream[self.plan.device] = stream

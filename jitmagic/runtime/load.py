@@ -8,11 +8,12 @@ ToolchainError. The pipeline decides what to do about either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codegen.plan import KernelSource, Plan
+from ..errors import ToolchainError
 from ..options import Options
 from ..target import Target
 from .alignment import aligned_arguments, inputs_of_kernels
@@ -21,8 +22,8 @@ from .cudagraph import replayed
 from .native import CpuEntry, CudaEntry, KernelEntry, make_executable
 from .numba_kernels import build_functions
 from .store import open_store
-from .toolchain import build_library
-from .triton_kernels import build_cubins
+from .triton_kernels import Cubin, build_cubins
+from .units import build_units
 
 __all__ = ["Loaded", "load"]
 
@@ -36,24 +37,46 @@ class Loaded:
     kernels: int
 
 
-def load(plan: Plan, source: KernelSource | None, target: Target, options: Options) -> Loaded:
-    """Build and bind the kernels of `source` and return the executable of `plan`."""
+Tell = Callable[[str], None]
+
+
+def _nobody(_: str) -> None:
+    """Nobody listens to how far it is."""
+
+
+def load(
+    plan: Plan,
+    source: KernelSource | None,
+    target: Target,
+    options: Options,
+    tell: Tell = _nobody,
+) -> Loaded:
+    """Build and bind the kernels of `source` and return the executable of `plan`. `tell` hears
+    what is being waited for.
+    """
     if source is None or not source.symbols:
         loaded = Loaded(make_executable(plan, {}), cached=True, kernels=0)
     else:
-        loaded = _LOADERS[source.language](plan, source, target, options)
+        loaded = _LOADERS[source.language](plan, source, target, options, tell)
     return replace(loaded, run=replayed(loaded.run, plan)) if options.cuda_graphs else loaded
 
 
-def _load_cpp(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:
-    library = build_library(source.text, target, open_store(options.cache_dir))
+def _load_cpp(
+    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell
+) -> Loaded:
+    store = open_store(options.cache_dir)
+    libraries = build_units(source.units, target, store, options.compile_seconds, tell)
     entries: dict[str, KernelEntry] = {
-        name: CpuEntry(library.address(name), library) for name in source.symbols
+        name: CpuEntry(library.address(name), library) for name, library in libraries.items()
     }
-    return Loaded(make_executable(plan, entries), library.cached, len(entries))
+    cached = all(library.cached for library in libraries.values())
+    return Loaded(make_executable(plan, entries), cached, len(entries))
 
 
-def _load_numba(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:
+def _load_numba(
+    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell
+) -> Loaded:
+    tell("numba")
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(function.address, function)
         for name, function in build_functions(source).items()
@@ -61,8 +84,11 @@ def _load_numba(plan: Plan, source: KernelSource, target: Target, options: Optio
     return Loaded(make_executable(plan, entries), cached=False, kernels=len(entries))
 
 
-def _load_triton(plan: Plan, source: KernelSource, target: Target, options: Options) -> Loaded:
+def _load_triton(
+    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell
+) -> Loaded:
     """For inputs on 16-byte boundaries, and, built when first needed, for any inputs."""
+    tell(f"Triton, {len(source.symbols)} kernels")
     inputs = inputs_of_kernels(plan)
     if not inputs:
         return _triton_variant(plan, source, target, options, aligned=())
@@ -85,19 +111,33 @@ def _triton_variant(
     otherwise: Callable[..., tuple[Any, ...]] | None = None,
 ) -> Loaded:
     flags = aligned_arguments(plan, inputs=aligned is not None)
-    cubins, cached = build_cubins(source, flags, target, open_store(options.cache_dir))
-    device = plan.device.index or 0
+    store, device = open_store(options.cache_dir), plan.device.index or 0
+    cubins, cached = build_cubins(source, flags, target, store)
+    try:
+        entries = _cuda_entries(cubins, source, device)
+    except ToolchainError:
+        if not cached:
+            raise
+        # The driver refuses what the cache has: whole, but of no use.
+        cubins, cached = build_cubins(source, flags, target, store, anew=True)
+        entries = _cuda_entries(cubins, source, device)
+    run = make_executable(plan, entries, aligned or (), otherwise)
+    return Loaded(run, cached, len(entries))
+
+
+def _cuda_entries(
+    cubins: Mapping[str, Cubin], source: KernelSource, device: int
+) -> dict[str, KernelEntry]:
     entries: dict[str, KernelEntry] = {}
     for name, cubin in cubins.items():
         function = load_function(cubin.image, cubin.name, cubin.shared_bytes, device)
         grid = replace(source.grids[name], num_warps=cubin.warps)
         numbers = source.by_value.get(name, ())
         entries[name] = CudaEntry(function, grid, cubin.shared_bytes, cubin.scratch, None, numbers)
-    run = make_executable(plan, entries, aligned or (), otherwise)
-    return Loaded(run, cached, len(entries))
+    return entries
 
 
-_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options], Loaded]] = {
+_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options, Tell], Loaded]] = {
     "cpp": _load_cpp,
     "numba": _load_numba,
     "triton": _load_triton,

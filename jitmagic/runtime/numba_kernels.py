@@ -22,12 +22,14 @@ __all__ = ["build_functions"]
 
 def build_functions(source: KernelSource) -> dict[str, Any]:
     """Kernel name -> compiled callback with `.address`; keep it alive while the address is used."""
-    names = dict(_names())
-    from numba.core.errors import NumbaError  # noqa: PLC0415 - heavy, and only this tier needs it
-
+    try:
+        names = dict(_names())
+    except Exception as error:  # installed for another numpy, it raises more than ImportError
+        hint = "  hint: python -m pip install numba"
+        raise ToolchainError("numba", "import numba", f"{error}\n{hint}") from error
     try:
         exec(compile(source.text, "<jitmagic numba kernels>", "exec"), names)
-    except (NumbaError, NotImplementedError) as error:
+    except Exception as error:  # numba and LLVM raise errors of many unrelated classes
         raise ToolchainError("numba", ", ".join(source.symbols), str(error)) from error
     return {name: names[name] for name in source.symbols}
 

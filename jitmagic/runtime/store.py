@@ -1,30 +1,42 @@
-"""The kernel cache on disk: built files by content.
+"""The kernel cache on disk: bytes by key.
 
-Comes in: a key (hash of everything the built bytes depend on) and a builder. Goes out: the path of
-a file whose checksum was just verified. The folder is private (0700); a file appears by atomic
-rename together with its checksum in the name's sidecar, so concurrent processes see a whole file or
-none, and a damaged file is rebuilt. A folder that cannot be used is replaced by a private temporary
-one, with a warning: the process runs on, only the next one starts cold.
+In: a key (hash of everything the bytes depend on) and the bytes. Out: the bytes, if a file that
+only we can write has them whole. A file ends with a checksum of its name and its contents, and
+appears by an atomic rename, so concurrent processes see a whole file or none; whatever else lies
+in its place (damage of any kind) counts as absent and is replaced. Readers get bytes and not a
+path: what was checked is what is loaded.
+
+Nothing that happens to the folder raises. A folder that cannot be trusted, or takes no files, is
+replaced by a private temporary one, with one warning; good files of a read-only folder are used.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
-import stat
 import tempfile
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
 from ..errors import warn
+from .private import make_private, read_private, write_private
 
-__all__ = ["Store", "content_key", "open_store"]
+__all__ = ["Store", "content_key", "open_store", "temporary_folder"]
+
+_SEAL = b"\njitmagic sha256 "  # at the end, where ELF loaders and people do not mind it
+_SEAL_BYTES = len(_SEAL) + 64 + 1
+_BUILD = "build-"  # begins the names of folders in which something is being built
+_LOCK = "lock"
+_UNLOCKED_SECONDS = 3600.0  # after which a build folder that was never locked is abandoned
 
 
 def content_key(*parts: str | bytes) -> str:
@@ -37,85 +49,200 @@ def content_key(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _seal(name: str, data: bytes) -> bytes:
+    """With the name in the checksum, a good file under another's name is damage too."""
+    return _SEAL + content_key(name, data).encode() + b"\n"
 
 
 class Store:
-    """One cache folder. `hits` and `misses` count this process's requests."""
+    """One cache folder. `hits` and `misses` count this process's requests. May be used by several
+    threads and processes at once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.hits = 0
         self.misses = 0
+        self._spare: Path | None = None  # takes the files when `folder` does not
+        self._lock = threading.Lock()
+        self._is_swept = False
 
-    def get(self, key: str, suffix: str) -> Path | None:
-        """The verified file for `key`, or None when it is absent or damaged."""
-        path = self.folder / f"{key}{suffix}"
-        try:
-            expected = path.with_suffix(suffix + ".sha256").read_text()
-            if _checksum(path) == expected:
+    def get(self, key: str, suffix: str) -> bytes | None:
+        """The verified bytes of `key`, or None when they are absent or damaged."""
+        name = f"{key}{suffix}"
+        for folder in (self.folder, self._spare):
+            if folder is not None and (data := _read(folder / name)) is not None:
                 self.hits += 1
-                return path
-        except OSError:
-            pass
+                return data
         self.misses += 1
         return None
 
-    def put(self, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
-        """Have `build` write a scratch file, then move it into place; interrupted builds leave
-        nothing."""
-        path = self.folder / f"{key}{suffix}"
-        scratch = Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
+    def put(self, key: str, suffix: str, data: bytes) -> Path | None:
+        """Keep the bytes under `key`, in place of whatever is there. Returns the file's path; None
+        when no folder takes it.
+        """
+        name = f"{key}{suffix}"
         try:
-            built = scratch / f"out{suffix}"
-            build(built)
-            note = scratch / "checksum"
-            note.write_text(_checksum(built))
-            os.replace(built, path)
-            os.replace(note, path.with_suffix(suffix + ".sha256"))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        return path
+            return _place(self.folder, name, data)
+        except OSError as error:
+            spare = self._spare_folder(error)
+        try:
+            return _place(spare, name, data) if spare is not None else None
+        except OSError:  # no disk at all: the caller has the bytes
+            return None
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A private folder for a compiler's files, gone afterwards; raises OSError where the store
+        takes none. Should this process be killed, another removes it.
+        """
+        _check(self.folder)
+        with self._lock:
+            swept, self._is_swept = self._is_swept, True
+        if not swept:
+            _sweep(self.folder)
+        with _build_folder(self.folder) as folder:
+            yield folder
 
     def clear(self) -> None:
-        """Remove every cached file of this folder."""
+        """Remove every cached file of this folder, but not what others are building."""
         for path in self.folder.iterdir():
-            with contextlib.suppress(OSError):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if not path.name.startswith(_BUILD):
+                _remove(path)
+        _sweep(self.folder)
+
+    def _spare_folder(self, error: OSError) -> Path | None:
+        with self._lock:
+            if self._spare is None:
+                try:
+                    self._spare = _temporary_store()
+                except OSError:
+                    return None
+                _warn_unusable(self.folder, error.strerror or str(error))
+            return self._spare
 
 
-def _is_private(folder: Path) -> bool:
-    """Kernels are code: only a folder that nobody else can write to is trusted."""
-    facts = folder.stat()
-    mine = facts.st_uid == os.getuid() if hasattr(os, "getuid") else True
-    return mine and not stat.S_IMODE(facts.st_mode) & 0o022
-
-
-def _usable(folder: Path) -> str:
-    """Create the folder if need be; an empty string, or why it cannot be used."""
+def _read(path: Path) -> bytes | None:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_private(folder):
-            return "it belongs to somebody else or others may write to it"
-        with tempfile.NamedTemporaryFile(dir=folder):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)
+        data = read_private(path)
+    except OSError:
+        return None
+    if data is None or len(data) < _SEAL_BYTES:
+        return None
+    body = data[:-_SEAL_BYTES]
+    return body if data[-_SEAL_BYTES:] == _seal(path.name, body) else None
+
+
+def _check(folder: Path) -> None:
+    """Make the folder, or make it again: it may have been removed; OSError says what is wrong."""
+    if why := make_private(folder):
+        raise PermissionError(why)
+
+
+def _place(folder: Path, name: str, data: bytes) -> Path:
+    _check(folder)
+    path = folder / name
+    with _build_folder(folder) as scratch:
+        part = scratch / "part"
+        write_private(part, data + _seal(name, data))
+        if path.is_dir() and not path.is_symlink():  # a rename replaces anything but a folder
+            os.replace(path, scratch / "obstacle")
+        os.replace(part, path)
+    return path
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A private folder of the system's, gone afterwards; raises OSError where there is none."""
+    folder = Path(tempfile.mkdtemp(prefix="jitmagic-build-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ------------------------------------------------------------------- build folders and their owners
+# Whether the owner lives is asked of a lock that the system drops with the process: process ids are
+# reused, and mean nothing to other machines and containers that share the folder.
+
+
+@contextlib.contextmanager
+def _build_folder(folder: Path) -> Iterator[Path]:
+    scratch = Path(tempfile.mkdtemp(prefix=_BUILD, dir=folder))
+    try:
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):  # no locks here: swept after an hour
+                # The name appears with the lock on it: nobody can find it free.
+                held.enter_context(_locked(scratch / "locking"))
+                os.rename(scratch / "locking", scratch / _LOCK)
+            yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the build folders of processes that were killed."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.name.startswith(_BUILD) and _is_abandoned(path):
+                _remove(path)
+
+
+def _is_abandoned(build: Path) -> bool:
+    lock = build / _LOCK
+    try:
+        if not lock.is_file():  # between making and locking, or of an older version
+            return time.time() - build.lstat().st_mtime > _UNLOCKED_SECONDS
+        with _locked(lock):
+            return True
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock on a file; OSError where somebody else has it or there are no locks."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+# ------------------------------------------------------------------------------------ which folder
 
 
 @lru_cache(maxsize=8)
 def open_store(cache_dir: str | None) -> Store:
     """The store in `cache_dir` (default: the user's cache folder), or a temporary one with a
     warning."""
-    folder = (Path(cache_dir) if cache_dir else user_cache_path("jitmagic")) / "kernels"
-    problem = _usable(folder)
+    named = (Path(cache_dir) if cache_dir else user_cache_path("jitmagic")) / "kernels"
+    try:
+        folder = Path(os.path.realpath(named))
+        problem = make_private(folder)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        problem = getattr(error, "strerror", None) or str(error)
     if not problem:
         return Store(folder)
-    temporary = Path(tempfile.mkdtemp(prefix="jitmagic-"))
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    store = Store(_temporary_store())
+    _warn_unusable(named, problem)
+    return store
+
+
+def _temporary_store() -> Path:
+    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="jitmagic-")))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _warn_unusable(folder: Path, why: str) -> None:
     warn(
-        f"the kernel cache {folder} cannot be used ({problem}); kernels are kept for this process "
+        f"the kernel cache {folder} cannot be used ({why}); new kernels are kept for this process "
         "only. Set JITMAGIC_CACHE_DIR to a folder of your own.",
     )
-    return Store(temporary)

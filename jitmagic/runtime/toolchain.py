@@ -1,24 +1,31 @@
 """The C++ toolchain: generated text in, a loaded shared library out.
 
 A library is cached under the hash of the text, the headers, the flags, the compiler's identity and
-the machine's instruction set, so a second process links what the first one built. A refused text
-raises ToolchainError with the compiler's own words; Ctrl-C stops the compiler and leaves the cache
-clean.
+the machine's instruction set, so a second process loads what the first one built. What was cached
+and cannot be loaded is built anew; what is built is cached once it was loaded and has its symbols.
+A refused text, and a compiler that hangs, raise ToolchainError with the compiler's own words;
+Ctrl-C stops the compiler with all its children and leaves the cache clean.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
+import signal
 import subprocess
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from ..errors import ToolchainError
-from ..target import Target
-from .store import Store, content_key
+from ..target import Target, distrust_compiler
+from .image import ImageError, load_image
+from .store import Store, content_key, temporary_folder
 
-__all__ = ["Library", "build_library", "flags", "header_folder"]
+__all__ = ["Finished", "Library", "build_library", "flags", "header_folder", "run"]
 
 _FLAGS = (
     "-std=c++17",
@@ -31,7 +38,14 @@ _FLAGS = (
     "-fPIC",
     "-w",
 )
-_LONG = 60_000  # characters; GPT's backward has 47 000
+_LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codegen/cpp.py)
+SECONDS = 600.0  # of one compiler: a hundred times what the largest kernels take
+_LOOK = 0.1  # seconds between two looks at `cancel`
+_ROOM = 1 << 20  # bytes that a library may well take
+_TOO_LONG = (
+    "it was stopped after {:g} seconds\n"
+    "  hint: options={{'compile_seconds': ...}} sets how long a compiler may take"
+)
 
 
 def flags(text: str) -> tuple[str, ...]:
@@ -42,26 +56,25 @@ def flags(text: str) -> tuple[str, ...]:
 
 
 class Library:
-    """A loaded shared object; kernels live as long as it does."""
+    """A loaded shared object; kernels live as long as it does. Raises ImageError."""
 
-    def __init__(self, path: Path, cached: bool) -> None:
-        self.path = path
+    def __init__(
+        self, data: bytes, key: str, symbols: Iterable[str], cached: bool, folder: Path
+    ) -> None:
         self.cached = cached
-        self._handle = ctypes.CDLL(str(path))
+        self._image = load_image(data, key[:16], (folder,))
+        for symbol in symbols:
+            self._image.address(symbol)
 
     def address(self, symbol: str) -> int:
         """The entry point of a kernel as an integer."""
-        value = ctypes.cast(getattr(self._handle, symbol), ctypes.c_void_p).value
-        assert value is not None
-        return value
+        return self._image.address(symbol)
 
 
 @lru_cache(maxsize=1)
 def header_folder() -> Path:
-    """Where `#include <jitmagic/vec.h>` is found: in an installed package, or in the checkout."""
-    package = Path(__file__).resolve().parent.parent
-    installed = package / "kernel_headers"
-    return installed if installed.is_dir() else package.parent / "extensions" / "kernel"
+    """Where `#include <jitmagic/vec.h>` is found: package data, in a checkout as when installed."""
+    return Path(__file__).resolve().parent.parent / "include"
 
 
 @lru_cache(maxsize=1)
@@ -70,11 +83,16 @@ def _headers_key() -> str:
     return content_key(*(file.read_bytes() for file in files))
 
 
-@lru_cache(maxsize=4)
 def _compiler_key(cxx: str) -> str:
-    """Which compiler this is, without running it."""
-    real = os.path.realpath(cxx)
-    facts = os.stat(real)
+    """Which compiler this is, without running it. ToolchainError when it is not there."""
+    if not cxx:
+        hint = "none was found: install g++ or clang++, or set JITMAGIC_CXX to the path of one"
+        raise ToolchainError("the C++ compiler", "", hint)
+    try:
+        real = os.path.realpath(cxx)
+        facts = os.stat(real)
+    except OSError as error:
+        raise ToolchainError(cxx, "", str(error)) from error
     return f"{real} {facts.st_size} {facts.st_mtime_ns}"
 
 
@@ -93,8 +111,19 @@ def _march() -> str:
     return "-mcpu=native" if os.uname().machine in ("aarch64", "arm64") else "-march=native"
 
 
-def build_library(text: str, target: Target, store: Store) -> Library:
-    """Compile (or find) the shared object for one translation unit and load it."""
+def build_library(
+    text: str,
+    target: Target,
+    store: Store,
+    symbols: Iterable[str] = (),
+    seconds: float = SECONDS,
+    cancel: threading.Event | None = None,
+) -> Library:
+    """Compile (or find) the shared object for one translation unit and load it; it has `symbols`.
+    `seconds`, `cancel`: when the compiler is stopped, see `run`. May be called from several
+    threads at once. Raises ToolchainError.
+    """
+    symbols = tuple(symbols)
     key = content_key(
         text,
         _headers_key(),
@@ -103,18 +132,150 @@ def build_library(text: str, target: Target, store: Store) -> Library:
         _machine_key(),
         target.isa,
     )
-    if (found := store.get(key, ".so")) is not None:
-        return Library(found, cached=True)
-    return Library(store.put(key, ".so", lambda out: _compile(text, target.cxx, out)), cached=False)
-
-
-def _compile(text: str, cxx: str, out: Path) -> None:
-    source = out.with_suffix(".cpp")
-    source.write_text(text)
-    command = [cxx, *flags(text), _march(), f"-I{header_folder()}", str(source), "-o", str(out)]
+    if (data := store.get(key, ".so")) is not None:
+        with contextlib.suppress(ImageError):  # whole and still of no use: replaced below
+            return Library(data, key, symbols, True, store.folder)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        data, library = _build(text, target.cxx, key, symbols, store, seconds, cancel)
+    except ToolchainError:
+        if (cancel is None or not cancel.is_set()) and (why := _broken(target.cxx, store, seconds)):
+            distrust_compiler(target.cxx, why)
+        raise
+    store.put(key, ".so", data)
+    return library
+
+
+def _build(
+    text: str,
+    cxx: str,
+    key: str,
+    symbols: Iterable[str],
+    store: Store,
+    seconds: float,
+    cancel: threading.Event | None,
+) -> tuple[bytes, Library]:
+    data = _compile(text, cxx, store, seconds, cancel)
+    try:
+        return data, Library(data, key, symbols, False, store.folder)
+    except ImageError as error:
+        raise ToolchainError(cxx, "load what it built", str(error)) from error
+
+
+_PROBE = 'extern "C" int probe(void* const*) { return 0; }'
+_PROBE_SECONDS = (2.0, 10.0)  # at least, at most
+
+
+def _broken(cxx: str, store: Store, seconds: float) -> str:
+    """Why the compiler cannot build even an empty function; empty when it can, and the text that it
+    refused is at fault.
+    """
+    least, most = _PROBE_SECONDS
+    try:
+        _build(_PROBE, cxx, "probe", ("probe",), store, min(max(seconds, least), most), None)
+    except ToolchainError as error:
+        return error.output.strip().partition("\n")[0]
+    return ""
+
+
+def _compile(
+    text: str, cxx: str, store: Store, seconds: float, cancel: threading.Event | None
+) -> bytes:
+    """In the store's folder, or elsewhere where it is read-only, full or removed meanwhile."""
+    try:
+        with store.scratch() as folder:
+            return _compile_in(folder, text, cxx, seconds, cancel)
+    except OSError:
+        pass
+    try:
+        with temporary_folder() as folder:
+            return _compile_in(folder, text, cxx, seconds, cancel)
     except OSError as error:
-        raise ToolchainError(cxx, " ".join(command), str(error)) from error
-    if done.returncode != 0 or not out.exists():
-        raise ToolchainError(cxx, " ".join(command), done.stderr or f"exit code {done.returncode}")
+        raise ToolchainError(cxx, "write its files", str(error)) from error
+
+
+def _compile_in(
+    folder: Path, text: str, cxx: str, seconds: float, cancel: threading.Event | None
+) -> bytes:
+    """The bytes of the library; OSError where the folder is at fault."""
+    source, out = folder / "kernels.cpp", folder / "kernels.so"
+    source.write_text(text, encoding="utf-8")
+    command = [cxx, *flags(text), _march(), f"-I{header_folder()}", str(source), "-o", str(out)]
+    done = run(command, seconds, cancel)
+    if done.code == 0 and out.is_file():
+        return out.read_bytes()
+    (folder / "room").write_bytes(bytes(_ROOM))  # raises where the disk is full or the folder gone
+    raise ToolchainError(cxx, " ".join(command), done.words or f"exit code {done.code}")
+
+
+# --------------------------------------------------------------------------- one compiler process
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a process ended, and what it wrote to its standard error."""
+
+    code: int
+    words: str
+
+
+def run(command: Sequence[str], seconds: float, cancel: threading.Event | None = None) -> Finished:
+    """Run one compiler to its end. It and all its children are killed after `seconds`, when
+    `cancel` is set (by another thread), and when this thread is interrupted.
+
+    May be called from several threads at once: it shares nothing with other calls. Raises
+    ToolchainError when the process cannot be started or was stopped; an interrupt passes through.
+    """
+    try:
+        process = _Process(command)
+    except (OSError, ValueError) as error:
+        raise ToolchainError(command[0], " ".join(command), str(error)) from error
+    try:
+        words = process.wait_for_words(seconds, cancel)
+    except BaseException:
+        process.kill_group()
+        raise
+    if words is None:
+        process.kill_group()
+        asked = cancel is not None and cancel.is_set()
+        why = "the compile was given up" if asked else _TOO_LONG.format(seconds)
+        raise ToolchainError(command[0], " ".join(command), why)
+    return Finished(process.returncode, words.decode(errors="replace"))
+
+
+class _Process(subprocess.Popen[bytes]):
+    """A process with a group of its own, whose children die with it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        try:
+            super().__init__(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except BaseException:  # an interrupt may come when it has begun to run
+            if self.pid is not None and self.returncode is None:
+                self.kill_group()
+            raise
+
+    def wait_for_words(self, seconds: float, cancel: threading.Event | None) -> bytes | None:
+        """What it wrote; None when time is up or `cancel` is set."""
+        end = time.monotonic() + seconds
+        while cancel is None or not cancel.is_set():
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                return self.communicate(timeout=left if cancel is None else min(left, _LOOK))[1]
+            except subprocess.TimeoutExpired:
+                pass
+        return None
+
+    def kill_group(self) -> None:
+        """End it and its children; nothing of them is left."""
+        with contextlib.suppress(OSError):  # all gone already
+            os.killpg(self.pid, signal.SIGKILL)
+        if self.stderr is not None:
+            self.stderr.close()
+        self.wait()

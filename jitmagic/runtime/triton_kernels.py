@@ -13,15 +13,17 @@ are not.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
+import linecache
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -85,11 +87,15 @@ def _triton_version() -> str:
 
 
 def build_cubins(
-    source: KernelSource, aligned: Mapping[str, tuple[bool, ...]], target: Target, store: Store
+    source: KernelSource,
+    aligned: Mapping[str, tuple[bool, ...]],
+    target: Target,
+    store: Store,
+    anew: bool = False,
 ) -> tuple[dict[str, Cubin], bool]:
-    """Cubins by kernel name, and whether all of them came from the cache."""
+    """Cubins by kernel name, and whether all of them came from the cache. `anew`: none may."""
     requests = _requests(source, aligned, int(target.isa.removeprefix("sm_")))
-    found = {request.symbol: _stored(request, store) for request in requests}
+    found = {r.symbol: None if anew else _stored(r, store) for r in requests}
     missing = [request for request in requests if found[request.symbol] is None]
     if missing:
         found.update(_compile_all(missing, store))
@@ -141,7 +147,10 @@ def _stored(request: _Request, store: Store) -> Cubin | None:
     facts, image = store.get(key, ".json"), store.get(key, ".cubin")
     if facts is None or image is None:
         return None
-    return Cubin(image.read_bytes(), **json.loads(facts.read_text()))
+    try:
+        return Cubin(image, **json.loads(facts))
+    except (ValueError, TypeError):  # of another version's making: compiled anew
+        return None
 
 
 def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]:
@@ -186,43 +195,81 @@ def _compile(request: _Request, store: Store) -> Cubin:
     """Through triton.compile; the text is kept beside the cubin, where profilers look for lines."""
     triton = _import_triton()
     key = request.key()
-    path = store.put(key, ".py", lambda out: _write(out, request.text))
-    function = _load_module(path, f"jitmagic_{key[:16]}", request.symbol)
-    names = function.arg_names
-    attrs = {(n,): [["tt.divisibility", 16]] for n, whole in enumerate(request.aligned) if whole}
+    path = str(store.put(key, ".py", request.text.encode()) or f"<jitmagic {key}>")
     try:
-        code = triton.compiler.ASTSource(
-            function, dict(zip(names, request.signature, strict=True)), {}, attrs
-        )
-        gpu = triton.backends.compiler.GPUTarget("cuda", request.arch, 32)
-        made = triton.compile(code, target=gpu, options=dict(request.options))
+        made = _through_triton(triton, request, path)
     except Exception as error:  # triton raises errors of many unrelated classes
         command = f"triton.compile({request.symbol}, sm_{request.arch})"
         raise ToolchainError("triton", command, f"{error}\n{request.text}") from error
-    cubin = _read(made, len(names))
+    cubin = _read(made, len(request.signature))
     facts = {
         "name": cubin.name,
         "warps": cubin.warps,
         "shared_bytes": cubin.shared_bytes,
         "scratch": cubin.scratch,
     }
-    store.put(key, ".cubin", lambda out: _write(out, cubin.image))
-    store.put(key, ".json", lambda out: _write(out, json.dumps(facts)))
+    store.put(key, ".cubin", cubin.image)
+    store.put(key, ".json", json.dumps(facts).encode())
     return cubin
 
 
-def _write(path: Path, data: str | bytes) -> None:
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
+def _through_triton(triton: Any, request: _Request, path: str) -> Any:
+    with _as_module(path, request) as function:
+        names = function.arg_names
+        aligned = {(n,): [["tt.divisibility", 16]] for n, at in enumerate(request.aligned) if at}
+        signature = dict(zip(names, request.signature, strict=True))
+        code = triton.compiler.ASTSource(function, signature, {}, aligned)
+        gpu = triton.backends.compiler.GPUTarget("cuda", request.arch, 32)
+        with _tritons_cache.unread(triton):
+            return triton.compile(code, target=gpu, options=dict(request.options))
 
 
-def _load_module(path: Path, name: str, symbol: str) -> Any:
-    """The function of a generated module; it is not put into sys.modules."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, symbol)
+class _TritonsCache:
+    """Triton's own cache, which checks neither its files nor who may write to them. What is asked
+    for is in none of ours, so there is little to find.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = False
+
+    @contextmanager
+    def unread(self, triton: Any) -> Iterator[None]:
+        """Triton compiles, and replaces what it has. The setting is the whole process's: the first
+        of several threads makes it, the last one takes it back.
+        """
+        settings = triton.knobs.compilation
+        with self._lock:
+            if not self._users:
+                self._before = settings.always_compile
+                settings.always_compile = True
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    settings.always_compile = self._before
+
+
+_tritons_cache = _TritonsCache()
+
+
+@contextmanager
+def _as_module(path: str, request: _Request) -> Iterator[Any]:
+    """The function of a generated module; it is not put into sys.modules. What runs is the text at
+    hand and not the file, and that is what triton sees when it asks for the source.
+    """
+    module = ModuleType(f"jitmagic_{request.key()[:16]}")
+    lines = request.text.splitlines(keepends=True)
+    linecache.cache[path] = (len(request.text), None, lines, path)
+    try:
+        exec(compile(request.text, path, "exec"), module.__dict__)
+        yield getattr(module, request.symbol)
+    finally:
+        linecache.cache.pop(path, None)
 
 
 def _read(made: Any, pointers: int) -> Cubin:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -135,7 +135,7 @@ def tune(
     """The best config of every kernel; `inputs` is called when something has to be measured."""
     store = open_store(options.cache_dir)
     open_ones = [choice for choice in choices if len(choice.configs) > 1]
-    known = {choice.kernel: _recall(_key_of(choice, target), store) for choice in open_ones}
+    known = {c.kernel: _recall(_key_of(c, target), store, _ways(c)) for c in open_ones}
     found = {name: trials for name, trials in known.items() if trials is not None}
     missing = [choice for choice in open_ones if choice.kernel not in found]
     reason = "" if open_ones else f"there is nothing to choose for the kernels of {target.tier}"
@@ -148,6 +148,10 @@ def tune(
             reason = tuner.run(inputs())
             found.update(tuner.found)
     return Tuned(_chosen(open_ones, found), tuple(t for ts in found.values() for t in ts), reason)
+
+
+def _ways(choice: KernelChoice) -> set[tuple[str, str]]:
+    return {(choice.kernel, config.label) for config in choice.configs}
 
 
 def _chosen(
@@ -303,7 +307,8 @@ def tune_products(
     """
     asked = dict(list(products.items())[:MOST_PRODUCTS])
     store, key = open_store(options.cache_dir), decision_key(target, facts, repr(asked))
-    trials = _recall(key, store) if asked else ()
+    ways = {(f"{_PRODUCT}{label}", whose) for label in asked for whose in _WHOSE.values()}
+    trials = _recall(key, store, ways) if asked else ()
     reason = ""
     if trials is None:
         trials, reason = _try_products(asked, make, inputs, tell, timer)
@@ -467,18 +472,22 @@ def _device(target: Target) -> str:
     return torch.cuda.get_device_name() if target.device == "cuda" else torch.__config__.show()
 
 
-def _recall(key: str, store: Store) -> tuple[Trial, ...] | None:
-    path = store.get(key, ".tuned")
-    if path is None:
+def _recall(key: str, store: Store, known: Container[tuple[str, str]]) -> tuple[Trial, ...] | None:
+    """The trials that were kept, if all are of `known` (subject, config); None: measure."""
+    data = store.get(key, ".tuned")
+    if data is None:
         return None
-    kept = json.loads(path.read_text())
-    return tuple(Trial(subject, how, took, said, False) for subject, how, took, said in kept)
+    try:
+        kept = json.loads(data)
+        trials = tuple(
+            Trial(str(subject), str(how), float(took), str(said), False)
+            for subject, how, took, said in kept
+        )
+    except (ValueError, TypeError):
+        return None
+    return trials if all((trial.subject, trial.config) in known for trial in trials) else None
 
 
 def _remember(key: str, trials: Sequence[Trial], store: Store) -> None:
     text = json.dumps([(t.subject, t.config, t.seconds, t.outcome) for t in trials])
-    store.put(key, ".tuned", lambda path: _write(path, text))
-
-
-def _write(path: Any, text: str) -> None:
-    path.write_text(text)
+    store.put(key, ".tuned", text.encode())

@@ -202,3 +202,44 @@ def test_reasons_not_to_record():
 def test_plans_of_the_cpu_are_left_alone():
     run = Counted(lambda x: (x,))
     assert replayed(run, plan_of()) is run
+
+
+class TestGeneratorState:
+    """Of a draw: a CPU scalar after a plain forward, a CUDA scalar after a recorded one."""
+
+    OP = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
+
+    def plan(self) -> Plan:
+        places = [argument.name for argument in self.OP._schema.arguments]
+        given = [Slot(0)] * 9 + [0.1, [True] * 4]
+        given[places.index("philox_seed")], given[places.index("philox_offset")] = Slot(1), Slot(2)
+        return plan_of(inputs=3, steps=(Call(self.OP, tuple(given), {}, (3,)),), outputs=(3,))
+
+    def test_it_may_be_anywhere(self):
+        x, meta = torch.zeros(4), torch.zeros((), device="meta")
+        assert why_not(self.plan(), (x, meta, meta)) == ""
+        assert "input 0" in why_not(self.plan(), (meta, x, x))
+
+    def test_recordings_have_it_in_memory_of_their_own(self):
+        call = Replayer(lambda x, seed, offset: (x + seed + offset,), self.plan())
+        x = torch.ones(4)
+        for number in range(5):
+            seed, offset = torch.tensor(float(number)), torch.tensor(0.5)
+            assert torch.equal(call(x, seed, offset)[0], x + number + 0.5)
+        assert call.made == 1
+        assert call.replays == 4
+
+    def test_a_plain_run_reads_it_on_the_cpu(self):
+        seen = []
+        call = Replayer(
+            lambda x, *state: seen.append([type(t) for t in state]) or (x,), self.plan()
+        )
+        call.refused = "because"
+
+        class Elsewhere(torch.Tensor):
+            def cpu(self):
+                return self.as_subclass(torch.Tensor)
+
+        state = [torch.zeros(()).as_subclass(Elsewhere) for _ in range(2)]
+        call(torch.ones(4), *state)
+        assert seen == [[torch.Tensor, torch.Tensor]]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import subprocess
+import threading
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
+import jitmagic
 from jitmagic.errors import ToolchainError
 from jitmagic.options import make_options
+from jitmagic.runtime.image import load_image
 from jitmagic.runtime.store import Store
-from jitmagic.runtime.toolchain import build_library, header_folder
+from jitmagic.runtime.toolchain import build_library, header_folder, run
 from jitmagic.target import find_target
+
+from .processes import is_alive
 
 TEXT = 'extern "C" int nothing(void* const*) { return 0; }'
 
@@ -46,6 +54,77 @@ def test_a_broken_compiler_is_a_toolchain_error(target, tmp_path):
         build_library(TEXT, replace(target, cxx=str(fake)), Store(tmp_path))
 
 
+@pytest.fixture
+def compiler(tmp_path):
+    """Makes a compiler out of a shell script; `$out` is where it has to write."""
+
+    def make(script: str) -> str:
+        path = tmp_path / "cxx"
+        path.write_text(f"#!/bin/sh\nfor out; do :; done\n{script}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+def _children(tmp_path) -> list[int]:
+    return [int(line) for line in (tmp_path / "pids").read_text().split()]
+
+
+HANGS = "echo $$ >> {0}/pids; sleep 300 & echo $! >> {0}/pids; wait"
+
+
+def test_a_compiler_that_hangs_is_stopped_with_its_children(compiler, tmp_path):
+    with pytest.raises(ToolchainError, match="compile_seconds"):
+        run([compiler(HANGS.format(tmp_path))], 0.5)
+    pids = _children(tmp_path)
+    assert len(pids) == 2
+    assert not any(map(is_alive, pids))
+
+
+def test_an_interrupt_stops_the_compiler_with_its_children(compiler, tmp_path, monkeypatch):
+    real = subprocess.Popen.communicate
+
+    def interrupted(self, *args, **kwargs):
+        with pytest.raises(subprocess.TimeoutExpired):
+            real(self, timeout=0.5)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run([compiler(HANGS.format(tmp_path))], 60.0)
+    assert not any(map(is_alive, _children(tmp_path)))
+
+
+def test_an_interrupt_while_the_compiler_starts_stops_it(compiler, tmp_path, monkeypatch):
+    real = subprocess.Popen._execute_child
+
+    def interrupted(self, *args, **kwargs):
+        real(self, *args, **kwargs)
+        while not (tmp_path / "pids").exists() or len(_children(tmp_path)) < 2:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "_execute_child", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run([compiler(HANGS.format(tmp_path))], 60.0)
+    assert not any(map(is_alive, _children(tmp_path)))
+
+
+def test_another_thread_can_stop_a_compiler(compiler, tmp_path):
+    cancel = threading.Event()
+    threading.Timer(0.5, cancel.set).start()
+    with pytest.raises(ToolchainError, match="given up"):
+        run([compiler(HANGS.format(tmp_path))], 60.0, cancel)
+    assert not any(map(is_alive, _children(tmp_path)))
+
+
+def test_words_that_are_no_utf8_are_kept_as_far_as_they_go(compiler):
+    done = run([compiler(r"printf 'caf\\351 \\377\\n' >&2; exit 7")], 60.0)
+    assert done.code == 7
+    assert done.words.startswith("caf")
+
+
 def test_ctrl_c_reaches_the_caller_and_the_next_build_works(target, tmp_path, monkeypatch):
     store = Store(tmp_path)
 
@@ -53,10 +132,81 @@ def test_ctrl_c_reaches_the_caller_and_the_next_build_works(target, tmp_path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "run", interrupted)
+        patch.setattr(subprocess.Popen, "communicate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             build_library(TEXT, target, store)
+    assert list(tmp_path.iterdir()) == []
     assert not build_library(TEXT, target, store).cached
+
+
+def test_what_was_checked_is_what_is_loaded(target, tmp_path, monkeypatch):
+    """The file is swapped for another good one between its check and its loading."""
+    other = build_library(TEXT.replace("return 0", "return 7"), target, Store(tmp_path / "other"))
+    (swap,) = (tmp_path / "other").glob("*.so")
+    build_library(TEXT, target, Store(tmp_path / "mine"))
+    get = Store.get
+
+    def swapped(self, key, suffix):
+        data = get(self, key, suffix)
+        swap.replace(self.folder / f"{key}{suffix}")
+        return data
+
+    monkeypatch.setattr(Store, "get", swapped)
+    mine = build_library(TEXT, target, Store(tmp_path / "mine"))
+    assert mine.cached
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    assert function(mine.address("nothing"))(None) == 0
+    assert function(other.address("nothing"))(None) == 7
+
+
+# ------------------------------------------------------------------------------------- unloading
+
+
+def _mapped() -> int:
+    """How many of our libraries this process has."""
+    with open("/proc/self/maps") as file:
+        lines = [line.split() for line in file if "memfd:jitmagic-" in line]
+    return len({line[4] for line in lines})  # by inode
+
+
+def test_libraries_are_unloaded_with_their_last_user(target, tmp_path):
+    """Each is another one to the loader, and none stays."""
+    text = 'extern "C" long number(void* const*) { return 0x1122334455667788; }'
+    build_library(text, target, Store(tmp_path))
+    data = Store(tmp_path).get(next(tmp_path.glob("*.so")).stem, ".so")
+    gc.collect()  # what earlier tests have left
+    before = _mapped()
+    for n in range(500):
+        copy = data.replace(bytes.fromhex("8877665544332211"), n.to_bytes(8, "little"))
+        image = load_image(copy, "test")
+        number = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(image.address("number"))
+        assert number(None) == n
+        assert _mapped() == before + 1
+    del image
+    assert _mapped() == before
+
+
+def test_equal_libraries_are_loaded_once(target, tmp_path):
+    gc.collect()  # what earlier tests have left
+    before = _mapped()
+    first, second = (build_library(TEXT, target, Store(tmp_path)) for _ in range(2))
+    assert _mapped() == before + 1
+    assert first.address("nothing") == second.address("nothing")
+
+
+def test_kernels_of_dropped_functions_are_unloaded(target, tmp_path):
+    """With threads: their runtime stays, and the next kernel uses it."""
+    x = torch.randn(512, 512)
+    options = {"cache_dir": str(tmp_path)}
+    gc.collect()  # what earlier tests have left
+    before = _mapped()
+    for _ in range(5):
+        run = jitmagic.jit(lambda x: torch.relu(x * 2 + 1).sum(-1), options=options)
+        torch.testing.assert_close(run(x), torch.relu(x * 2 + 1).sum(-1))
+        assert _mapped() == before + 1
+        del run
+        gc.collect()
+        assert _mapped() == before
 
 
 def test_headers_are_where_generated_code_looks(target):

@@ -64,6 +64,29 @@ def test_every_kernel_compiles(name, store, monkeypatch, tmp_path):
         assert cubin.shared_bytes <= 227 << 10
 
 
+AT_ONE_PLACE = {  # every lane reads the place 0, which lies 31 elements before the second part
+    "part": lambda both, x: torch.slice_scatter(x, x[:1] + both[:1], 0, 0, 1),
+    "element": lambda both, x: torch.select_scatter(x, both[0] * 2, 0, 3),
+    "last": lambda both, x: torch.select_scatter(x, both[-1] * 2, 0, 3),
+    "added": lambda both, x: x.index_add(0, x[:1].long() * 0, both[:1]),
+}
+
+
+@needs_triton
+@pytest.mark.parametrize("name", AT_ONE_PLACE)
+def test_masked_reads_of_one_place_compile(name, store, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+    def fn(a, b, x):
+        return AT_ONE_PLACE[name](torch.cat([a, b]), x)
+
+    graph, _ = record(fn, torch.randn(31), torch.randn(2), torch.randn(33))
+    plan, source = render(schedule(lower(graph, name), H200, Options()), H200)
+    assert source is not None
+    cubins, _ = build_cubins(source, aligned_arguments(plan, True), H200, store)
+    assert set(cubins) == set(source.symbols)
+
+
 @needs_triton
 def test_a_second_process_does_not_import_triton(tmp_path):
     script = """if True:

@@ -1,0 +1,84 @@
+"""Translation units to libraries, compilers side by side.
+
+In: the units of a source. Out: for every kernel the library that defines it. One unit is compiled
+on the calling thread; of several as many at once as there are processors. When one is refused, or
+the user presses Ctrl-C, the compilers at work are stopped; what others made is in the cache for the
+next attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+
+from ..codegen.plan import Unit
+from ..target import Target
+from .store import Store
+from .toolchain import Library, build_library
+
+__all__ = ["build_units"]
+
+_MOST = 16  # compilers at once; each takes some 100 MB, and a container may grant fewer processors
+
+
+def build_units(
+    units: Sequence[Unit],
+    target: Target,
+    store: Store,
+    seconds: float,
+    tell: Callable[[str], None],
+) -> dict[str, Library]:
+    """Kernel name -> its library. `seconds`: what one compiler may take; `tell` is told how far it
+    is, in words. Raises ToolchainError.
+    """
+    progress = _Progress(target.cxx, sum(len(unit.symbols) for unit in units), tell)
+    if len(units) == 1:
+        (unit,) = units
+        libraries = [build_library(unit.text, target, store, unit.symbols, seconds)]
+    else:
+        libraries = _side_by_side(units, target, store, seconds, progress)
+    return {
+        symbol: library
+        for unit, library in zip(units, libraries, strict=True)
+        for symbol in unit.symbols
+    }
+
+
+class _Progress:
+    """Counts kernels: "g++, 3 of 12 kernels"."""
+
+    def __init__(self, cxx: str, total: int, tell: Callable[[str], None]) -> None:
+        self._compiler, self._total, self._tell = os.path.basename(cxx), total, tell
+        self._ready = 0
+        self.add(0)
+
+    def add(self, kernels: int) -> None:
+        self._ready += kernels
+        noun = "kernel" if self._total == 1 else "kernels"
+        self._tell(f"{self._compiler}, {self._ready} of {self._total} {noun}")
+
+
+def _side_by_side(
+    units: Sequence[Unit], target: Target, store: Store, seconds: float, progress: _Progress
+) -> list[Library]:
+    cancel = threading.Event()
+    pool = ThreadPoolExecutor(min(len(units), _processors(), _MOST), "jitmagic-compiler")
+    try:
+        jobs: dict[Future[Library], Unit] = {}
+        for unit in units:
+            given = (unit.text, target, store, unit.symbols, seconds, cancel)
+            jobs[pool.submit(build_library, *given)] = unit
+        for job in as_completed(jobs):
+            job.result()
+            progress.add(len(jobs[job].symbols))
+        return [job.result() for job in jobs]
+    finally:
+        cancel.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
