@@ -6,18 +6,19 @@ body. A pass runs
   - along lanes, or as plain loops inside lanes that are already open (column sums);
   - in parts of fixed size, in parallel, where there are too few rows for the threads: the parts are
     combined in order, so that the result does not depend on the number of threads.
-Sums longer than CASCADE steps are made of partial sums, so that their error stays that of a short
-sum.
+Sums of floats longer than BLOCK steps are made of blocks (cpp_blocks.py), so that their error stays
+that of a short sum, whatever the loops around them are and whatever shares the pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul
 from ..loops.ir import Reduction, Value
 from ..schedule.score import extent_product
+from .cpp_blocks import Span, block_level, spans_of, whole_span
 from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES
 from .cpp_values import Body
@@ -30,7 +31,7 @@ ROW_BYTES = 128 << 10  # scratch rows live on the stack of the thread
 PART = 1 << 14  # elements of one part of a split pass
 MOST_PARTS = 1024
 PARTIAL_SUMS = 1 << 18  # kept by a thread for the parts of tall columns
-CASCADE = 512  # additions into one accumulator before it is added to another
+TALL_PART = 512  # rows of one part of tall columns, at least
 
 Rows = Mapping[Value, tuple[str, tuple[Axis, ...]]]
 
@@ -86,80 +87,64 @@ class PassWriter:
 
     def _pass(self, one: Pass, lane: Axis | None, width: int, rows: Rows) -> None:
         """One loop nest over the pass's axes, the lane axis innermost."""
-        totals = [self._accumulator(node, lane, width) for node in one.reductions]
+        spans = spans_of(one.axes, lane, width)
+        totals = [self._accumulator(node, lane, width, spans) for node in one.reductions]
         for total in totals:
             self.body.line(total.declare())
-        axes = tuple(axis for axis in one.axes if axis != lane)
-        first = axes[0] if axes else lane
-        assert first is not None
-        step = 1 if axes else width
-        if totals and first.extent // step > CASCADE and not any(a.positional for a in totals):
-            self._cascade(one, lane, width, rows, totals)
-        else:
-            span = f"0, {lane.extent}" if lane is not None else ""
-            self._loops(one, lane, width, axes, span, rows, totals)
+        self._accumulate(one, spans, rows, totals)
         self._results(totals, lane is not None)
 
-    def _loops(
-        self,
-        one: Pass,
-        lane: Axis | None,
-        width: int,
-        axes: tuple[Axis, ...],
-        span: str,
-        rows: Rows,
-        accumulators: Sequence[Accumulator],
+    def _accumulate(
+        self, one: Pass, spans: Sequence[Span], rows: Rows, totals: Sequence[Accumulator]
     ) -> None:
-        """Plain loops over `axes` around the lanes over `span`."""
-        self.serial(axes)
-        if lane is not None:
-            self._inner_lanes(one, lane, width, span, rows, accumulators)
+        """Loops over the spans; a Total takes in one block of them after the other."""
+        body, level = self.body, block_level(spans)
+        if level is None or not any(a.total for a in totals):
+            self._loops(one, spans, rows, totals)
+            return
+        outside, inside = spans[: level.depth], spans[level.depth :]
+        self.serial([span.axis for span in outside])
+        if level.size:
+            first, *rest = inside
+            start, size = body.name("block"), level.size
+            declared, stop = _until(start, first)
+            body.open(f"for (int64_t {declared}; {start} < {stop}; {start} += {size}) {{")
+            end = f"{start} + {size}" if level.even else f"jm::least_of({stop}, {start} + {size})"
+            inside = (replace(first, start=start, stop=end), *rest)
+        blocks = [replace(a, name=body.name("acc"), total=False) if a.total else a for a in totals]
+        pairs = [(a, b) for a, b in zip(totals, blocks, strict=True) if a.total]
+        for _, block in pairs:
+            body.line(block.declare())
+        self._loops(one, inside, rows, blocks)
+        for total, block in pairs:
+            body.line(total.join_part(block.name))
+        self.close(len(outside) + bool(level.size))
+
+    def _loops(
+        self, one: Pass, spans: Sequence[Span], rows: Rows, accumulators: Sequence[Accumulator]
+    ) -> None:
+        """Plain loops, around lanes where the innermost span has them."""
+        plain = [span for span in spans if span.width == 1]
+        for span in plain:
+            self._from_to(span)
+        if len(plain) < len(spans):
+            last = spans[-1]
+            self._open_lanes(last.axis, last.width, f"{last.start}, {last.stop}")
+            self._point(one, rows, accumulators)
+            self._close_lanes()
         else:
             self._point(one, rows, accumulators)
-        self.close(len(axes))
+        self.close(len(plain))
 
-    def _cascade(
-        self,
-        one: Pass,
-        lane: Axis | None,
-        width: int,
-        rows: Rows,
-        totals: Sequence[Accumulator],
-    ) -> None:
-        """The outermost loop in pieces, each with accumulators of its own."""
-        body, axes = self.body, tuple(axis for axis in one.axes if axis != lane)
-        partial = [Accumulator(a.node, body.name("acc"), a.width) for a in totals]
-        whole = axes[0] if axes else lane
-        assert whole is not None
-        size = CASCADE if axes else CASCADE * width
-        body.open(f"for (int64_t part = 0; part < {-(-whole.extent // size)}; ++part) {{")
-        for a in partial:
-            body.line(a.declare())
-        end = f"jm::least_of({whole.extent}, part * {size} + {size})"
-        if axes:
-            self._from_to(whole, f"part * {size}", end)
-            span = f"0, {lane.extent}" if lane is not None else ""
-            self._loops(one, lane, width, axes[1:], span, rows, partial)
-            body.close()
-        else:
-            self._loops(one, lane, width, (), f"part * {size}, {end}", rows, partial)
-        for total, part in zip(totals, partial, strict=True):
-            body.line(total.join_part(part.name))
-        body.close()
-
-    def _from_to(self, axis: Axis, start: str, end: str) -> None:
-        name = axis.name
-        self.body.open(
-            f"for (int64_t {name} = {start}, {name}_end = {end}; {name} < {name}_end; ++{name}) {{",
-            (axis,),
-        )
+    def _from_to(self, span: Span) -> None:
+        name = span.axis.name
+        declared, stop = _until(name, span)
+        self.body.open(f"for (int64_t {declared}; {name} < {stop}; ++{name}) {{", (span.axis,))
 
     def serial(self, axes: Sequence[Axis]) -> None:
         """Open one plain loop per axis."""
         for axis in axes:
-            name = axis.name
-            header = f"for (int64_t {name} = 0; {name} < {axis.extent}; ++{name}) {{"
-            self.body.open(header, (axis,))
+            self._from_to(whole_span(axis))
 
     def close(self, count: int) -> None:
         """Close that many scopes."""
@@ -170,9 +155,12 @@ class PassWriter:
         """Column sums over many rows and few columns: parts of the rows run in parallel."""
         body, one = self.body, passes[0]
         rows = one.axes[0]
-        size = max(CASCADE, -(-rows.extent // min(MOST_PARTS, PARTIAL_SUMS // lane.extent)))
+        size = max(TALL_PART, -(-rows.extent // min(MOST_PARTS, PARTIAL_SUMS // lane.extent)))
         parts = -(-rows.extent // size)
-        totals = [self._named(node, width) for node in one.reductions]
+        start = f"part * {size}"
+        end = f"jm::least_of({rows.extent}, {start} + {size})"
+        spans = (Span(rows, start, end, size), *spans_of(one.axes[1:], None, 1))
+        totals = [self._named(node, width, spans) for node in one.reductions]
         memory = {a.name: body.name("part") for a in totals}
         for a in totals:
             count = parts * lane.extent
@@ -184,18 +172,14 @@ class PassWriter:
         self._open_lanes(lane, width, f"0, {lane.extent}")
         for a in totals:
             body.line(a.declare())
-        self._from_to(
-            rows, f"part * {size}", f"jm::least_of({rows.extent}, part * {size} + {size})"
-        )
-        self._loops(one, None, width, one.axes[1:], "", {}, totals)
-        body.close()
+        self._accumulate(one, spans, {}, totals)
         place = f"part * {lane.extent} + {lane.name}"
         for a in totals:
-            body.line(f"jm::store({memory[a.name]} + {place}, {a.name}, n);")
+            body.line(f"jm::store({memory[a.name]} + {place}, {a.combined}, n);")
         self._close_lanes()
         self.close(2)
         self._open_lanes(lane, width, f"0, {lane.extent}")
-        sums = [self._named(node, width) for node in one.reductions]
+        sums = [self._total(node, width) for node in one.reductions]
         for a in sums:
             body.line(a.declare())
         body.open(f"for (int64_t part = 0; part < {parts}; ++part) {{")
@@ -206,8 +190,15 @@ class PassWriter:
         self.write(passes[1:])
         self._close_lanes()
 
-    def _named(self, node: Reduction, width: int) -> Accumulator:
+    def _named(self, node: Reduction, width: int, spans: Sequence[Span]) -> Accumulator:
+        """An accumulator for all points of the spans."""
+        if block_level(spans) is not None:
+            return self._total(node, width)
         return Accumulator(node, self.body.name("acc"), width)
+
+    def _total(self, node: Reduction, width: int) -> Accumulator:
+        made = Accumulator(node, self.body.name("acc"), width)
+        return replace(made, total=made.adds_floats)
 
     def _open_lanes(self, lane: Axis, width: int, span: str) -> None:
         self.body.set_lanes(lane, width)
@@ -218,23 +209,12 @@ class PassWriter:
         self.body.close()
         self.body.set_lanes(None, 1)
 
-    def _inner_lanes(
-        self,
-        one: Pass,
-        lane: Axis,
-        width: int,
-        span: str,
-        rows: Rows,
-        accumulators: Sequence[Accumulator],
-    ) -> None:
-        self._open_lanes(lane, width, span)
-        self._point(one, rows, accumulators)
-        self._close_lanes()
-
-    def _accumulator(self, node: Reduction, lane: Axis | None, width: int) -> Accumulator:
-        if lane is not None:
-            return self._named(node, width)
-        return self._named(node, self.body.width if self.body.is_vector(node) else 1)
+    def _accumulator(
+        self, node: Reduction, lane: Axis | None, width: int, spans: Sequence[Span]
+    ) -> Accumulator:
+        if lane is None:
+            width = self.body.width if self.body.is_vector(node) else 1
+        return self._named(node, width, spans)
 
     def _results(self, accumulators: Sequence[Accumulator], across: bool) -> None:
         """Make the reductions known in the current scope."""
@@ -246,7 +226,7 @@ class PassWriter:
                 body.line(f"const {CTYPES[accumulator.node.dtype]} {name} = {combined};")
                 body.define(accumulator.node, name, vector=False)
             else:
-                text = accumulator.result(accumulator.name)
+                text = accumulator.result(accumulator.combined)
                 body.define(accumulator.node, text, vector=accumulator.width > 1)
 
     def _split_pass(
@@ -261,7 +241,12 @@ class PassWriter:
         loops = tuple(axis for axis in one.axes if axis != lane)
         size = max(PART, -(-lane.extent // MOST_PARTS // width) * width) if not loops else 0
         parts = -(-lane.extent // size) if not loops else loops[0].extent
-        accumulators = [Accumulator(r, body.name("acc"), width) for r in one.reductions]
+        span = Span(lane, "0", str(lane.extent), lane.extent, width)
+        if not loops:
+            stop = f"jm::least_of({lane.extent}, part * {size} + {size})"
+            span = Span(lane, f"part * {size}", stop, size, width)
+        spans = (*spans_of(loops[1:], None, 1), span)
+        accumulators = [self._named(r, width, spans) for r in one.reductions]
         stored = {a.name: body.name("part") for a in accumulators}
         for a in accumulators:
             body.line(f"static thread_local {a.scalar_type} {stored[a.name]}_memory[{parts}];")
@@ -272,12 +257,7 @@ class PassWriter:
         body.open(f"for (int64_t {part} = begin; {part} < end; ++{part}) {{", loops[:1])
         for a in accumulators:
             body.line(a.declare())
-        self.serial(loops[1:])
-        span = f"0, {lane.extent}"
-        if not loops:
-            span = f"part * {size}, jm::least_of({lane.extent}, part * {size} + {size})"
-        self._inner_lanes(one, lane, width, span, rows, accumulators)
-        self.close(len(loops[1:]))
+        self._accumulate(one, spans, rows, accumulators)
         for a in accumulators:
             body.line(f"{stored[a.name]}[{part}] = {a.across_lanes()};")
         self.close(2)
@@ -288,11 +268,11 @@ class PassWriter:
     ) -> None:
         body = self.body
         for a in accumulators:
-            total = Accumulator(a.node, body.name("acc"), 1)
+            total = self._total(a.node, 1)
             body.line(total.declare())
             join = total.join_part(f"{stored[a.name]}[part]")
             body.line(f"for (int64_t part = 0; part < {parts}; ++part) {join}")
-            body.define(a.node, total.result(total.name), vector=False)
+            body.define(a.node, total.result(total.combined), vector=False)
 
     # -- one point
     # -----------------------------------------------------------------------------------
@@ -324,12 +304,11 @@ class PassWriter:
 
     def _nested(self, one: Pass) -> None:
         """A reduction inside the point: plain loops, vectors stay vectors."""
-        accumulators = [self._accumulator(node, None, 1) for node in one.reductions]
+        spans = spans_of(one.axes, None, 1)
+        accumulators = [self._accumulator(node, None, 1, spans) for node in one.reductions]
         for accumulator in accumulators:
             self.body.line(accumulator.declare())
-        self.serial(one.axes)
-        self._point(one, {}, accumulators)
-        self.close(len(one.axes))
+        self._accumulate(one, spans, {}, accumulators)
         self._results(accumulators, across=False)
 
     def _position(self, accumulator: Accumulator) -> str:
@@ -378,3 +357,10 @@ class PassWriter:
             else:
                 count = "n" if body.lane in axes else "jm::Full{}"
                 body.define(value, f"jm::load<{body.count}>({place}, {count})", vector=True)
+
+
+def _until(name: str, span: Span) -> tuple[str, str]:
+    """Declarations of a loop's variable and, unless a constant says it, of its end; the end."""
+    if span.stop.isdigit():
+        return f"{name} = {span.start}", span.stop
+    return f"{name} = {span.start}, {name}_end = {span.stop}", f"{name}_end"

@@ -2,6 +2,7 @@
 
 In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the
 final expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
+A `total` is the jm::Total that a long sum of floats puts its blocks into.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ class Accumulator:
     node: Reduction
     name: str
     width: int
+    total: bool = False
+
+    @property
+    def adds_floats(self) -> bool:
+        """Whether the order and number of additions decide how much is rounded away."""
+        return self.node.op == "sum" and self.dtype in (torch.float32, torch.float64)
 
     @property
     def positional(self) -> bool:
@@ -69,8 +76,11 @@ class Accumulator:
             )
         if self.positional:
             return f"{self.scalar_type} {self.name};"
+        kind = f"V{self.width}<{self.scalar_type}>" if self.width > 1 else self.scalar_type
+        if self.total:
+            return f"jm::Total<{kind}> {self.name};"
         if self.width > 1:
-            return f"V{self.width}<{self.scalar_type}> {self.name}({self.neutral});"
+            return f"{kind} {self.name}({self.neutral});"
         return f"{self.scalar_type} {self.name} = {self.neutral};"
 
     def update(self, value: str, position: str, across: bool) -> str:
@@ -90,6 +100,11 @@ class Accumulator:
             return f"jm::bitwise_{'and' if both else 'or'}({a}, {b})"
         return f"jm::{_JOIN[self.node.op]}({a}, {b})"
 
+    @property
+    def combined(self) -> str:
+        """What was taken in, lane by lane."""
+        return f"{self.name}.result()" if self.total else self.name
+
     def across_lanes(self) -> str:
         """All lanes combined into one."""
         if self.positional:
@@ -97,12 +112,14 @@ class Accumulator:
         if self.dtype == torch.bool:
             both = self.node.op in ("all", "min", "prod")
             return f"jm::{'all' if both else 'any'}({self.name})"
-        return f"jm::{_LANES[self.node.op]}({self.name})"
+        return f"jm::{_LANES[self.node.op]}({self.combined})"
 
     def join_part(self, part: str) -> str:
         """Combine with the result of another part of the loop, in order."""
         if self.positional:
             return f"{self.name}.take({part});"
+        if self.total:
+            return f"{self.name}.add({part});"
         return f"{self.name} = {self._joined(self.name, part)};"
 
     def result(self, combined: str) -> str:

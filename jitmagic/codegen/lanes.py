@@ -68,7 +68,9 @@ def _with_width(lanes: Lanes, wanted: int) -> Lanes:
 
 def _by_accesses(one: Structure, target: Target, base: int) -> Lanes:
     scalar = tuple((None, 1) for _ in one.passes)
-    outer, outer_score = _best(one.outer, one, one.passes)
+    # Where passes are long, what is stored once per outer point costs next to nothing.
+    long = [p for p in one.passes if extent_product(p.axes) >= SHORT]
+    outer, outer_score = _best(one.outer, one, long or one.passes)
     inner = [_best(p.axes, one, (p,)) if p.axes else (None, 0) for p in one.passes]
     inner_score = sum(score for _, score in inner)
     longest = max((a.extent for a, _ in inner if a is not None), default=0)

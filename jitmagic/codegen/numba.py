@@ -3,8 +3,8 @@
 In: the nests of a schedule, the buffers. Out: KernelSource of language "numba"; every kernel has
 the ABI of the C++ tier, `int (void* const* args)`, and returns 1 when a run-time index was out of
 range. The text runs among the names that runtime/numba_kernels.py gives. Vectorising is left to
-LLVM; sums and products of float32 are made in float64, so that their error stays that of a short
-sum.
+LLVM; sums and products of float32 are made in float64, and sums of float64 keep what each addition
+rounds away (TwoSum), so that their error stays that of a short sum.
 """
 
 from __future__ import annotations
@@ -132,12 +132,15 @@ class _Accumulator:
         self.positional = node.op in ("argmax", "argmin")
         wide = node.op in ("sum", "prod") and self.dtype.is_floating_point
         self.held = torch.float64 if wide else self.dtype
+        self.kept = node.op == "sum" and self.dtype == torch.float64
         self.boolean = self.dtype == torch.bool or node.op in ("any", "all")
 
     def declare(self) -> list[str]:
         """The accumulator, empty."""
         start = literal(identity(self.node.op, self.dtype), self.held)
         lines = [f"{self.name} = {start}"]
+        if self.kept:
+            return [*lines, f"{self.name}_lost = {start}"]
         return [*lines, f"{self.name}_at = int64(-1)"] if self.positional else lines
 
     def update(self, value: str, position: str) -> list[str]:
@@ -155,6 +158,13 @@ class _Accumulator:
         if self.boolean:
             both = op in ("all", "min", "prod")
             return [f"{acc} = {acc} {'and' if both else 'or'} {value}"]
+        if self.kept:
+            return [
+                f"{acc}_new = {acc} + {value}",
+                f"{acc}_taken = {acc}_new - {acc}",
+                f"{acc}_lost += ({acc} - ({acc}_new - {acc}_taken)) + ({value} - {acc}_taken)",
+                f"{acc} = {acc}_new",
+            ]
         if op in ("sum", "prod"):
             sign = "+" if op == "sum" else "*"
             return [f"{acc} = {TYPES[self.held]}({acc} {sign} {value})"]
@@ -165,6 +175,9 @@ class _Accumulator:
         """The reduction's value."""
         if self.positional:
             return f"{self.name}_at"
+        if self.kept:  # lost is NaN where the sum is infinite
+            whole = f"({self.name} + {self.name}_lost)"
+            return f"({whole} if math.isfinite({self.name}) else {self.name})"
         if self.dtype in HALVES:
             return f"round_{HALVES[self.dtype]}(float32({self.name}))"
         return self.name if self.held == self.dtype else f"{TYPES[self.dtype]}({self.name})"

@@ -40,6 +40,7 @@ __all__ = [
     "PlanStep",
     "Pool",
     "Slot",
+    "Unit",
     "View",
 ]
 
@@ -144,6 +145,14 @@ class LaunchGrid:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """One translation unit, and the kernels that it defines."""
+
+    text: str
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSource:
     """Generated text and what it defines.
 
@@ -152,7 +161,8 @@ class KernelSource:
                        codegen/numba.py
     language "triton": a Python module text; each symbol is an @triton.jit function taking pointers
     `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton,
-    and so is `by_value`: positions of arguments that are numbers of the host, not pointers.
+    and so is `by_value`: positions of arguments that are numbers of the host, not pointers. `units`
+    is for cpp: the same kernels as translation units that compilers can take side by side.
     """
 
     language: str
@@ -160,6 +170,7 @@ class KernelSource:
     symbols: Mapping[str, tuple[torch.dtype, ...]]
     grids: Mapping[str, LaunchGrid] = field(default_factory=dict)
     by_value: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    units: tuple[Unit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

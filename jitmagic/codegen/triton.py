@@ -30,7 +30,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 """
 _LOCAL = re.compile(  # what kernel_lines calls its variables
-    r"(([ij]\d+_?)+|[xyz]|r\d*)(_in|_at)?|(v|acc|at)\d+|k\d+(_at)?|pid|tl|triton|libdevice|float|range|_.*"
+    r"(([ij]\d+_?)+|[xyz]|r\d*)(_in|_at)?|(v|acc|at|lost)\d+|k\d+(_at)?|pid|tl|triton|libdevice|float|range|_.*"
     r"|(sum|prod|max|min|argmax|argmin|any|all)\d+"
 )
 _WIDTH = 100

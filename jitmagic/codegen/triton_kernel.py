@@ -21,11 +21,15 @@ from ..loops.values import identity
 from ..schedule.rebuild import Rebuilder
 from ..schedule.score import extent_product
 from .structure import Pass, Structure
-from .triton_ops import WIDE, cast_text, closed, typed
+from .triton_ops import WIDE, cast_text, closed, spread, typed
 from .triton_tile import Block, Tile
 from .triton_values import Scope, Text, Values
 
 __all__ = ["kernel_lines"]
+
+# Additions of one lane, from which on a sum of floats keeps what they round away (TwoSum): six
+# operations for one, of a loop that waits for memory. Eager's threads add some ten times each.
+LONG = 32
 
 _JOIN: Mapping[str, str] = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}"} | {
     "all": "{0} & {1}",
@@ -166,7 +170,7 @@ class _Kernel(Values):
 
     def _looped(self, part: Pass, block: Block) -> None:
         """In steps: lanes accumulate by themselves and are combined after the loop."""
-        started = [self._start(node, block) for node in part.reductions]
+        started = [self._start(node, block, block.count) for node in part.reductions]
         at = f"{block.name}_at"
         steps = f"range(0, {block.extent}, {block.size})"
         if self.tile.stages:
@@ -174,36 +178,50 @@ class _Kernel(Values):
         self.scopes.append(Scope(f"for {at} in {steps}:"))
         self.open_block(block, at, 1)
         flat = self.scopes[-1].flat[block]
-        for node, (held, places) in zip(part.reductions, started, strict=True):
-            self._join(node, held, places, self._entering(node, block), flat)
+        for node, (held, beside) in zip(part.reductions, started, strict=True):
+            self._join(node, held, beside, self._entering(node, block), flat)
         self._stores(part.stores)
         self.close()
-        for node, (held, places) in zip(part.reductions, started, strict=True):
-            self._fold(node, block, held, places)
+        for node, (held, beside) in zip(part.reductions, started, strict=True):
+            self._fold(node, block, self._whole_sum(node, held, beside), beside)
 
-    def _start(self, node: Reduction, block: Block | None) -> tuple[str, str]:
-        """Accumulators: (values, positions or nothing)."""
+    def _start(self, node: Reduction, block: Block | None, steps: int) -> tuple[str, str]:
+        """Accumulators: (values, beside them positions, what was rounded away, or nothing)."""
         blocks = set(self.blocks_of(node.value)) if block is not None else set()
         shape = self.shape(blocks | {block} if block is not None else self.blocks_of(node))
         dtype = held_dtype(node)
-        held, places = self._name("acc"), ""
+        held, beside = self._name("acc"), ""
         start = typed(identity(node.op, dtype), dtype).replace("[]", shape, 1)
         self.line(f"{held} = {start}")
         if node.op in ("argmax", "argmin"):
-            places = self._name("at")
-            self.line(f"{places} = tl.full({shape}, {2**31 - 1}, {self.position_dtype})")
-        return held, places
+            beside = self._name("at")
+            self.line(f"{beside} = tl.full({shape}, {2**31 - 1}, {self.position_dtype})")
+        elif node.op == "sum" and dtype.is_floating_point and steps > LONG:
+            beside = self._name("lost")
+            self.line(f"{beside} = {start}")
+        return held, beside
 
     @property
     def position_dtype(self) -> str:
         return "tl.int64" if self.tile.wide else "tl.int32"
 
-    def _join(self, node: Reduction, held: str, places: str, value: str, flat: str) -> None:
+    def _join(self, node: Reduction, held: str, beside: str, value: str, flat: str) -> None:
         """Let each lane take in its next value."""
-        if places:
-            self.line(f"{held}, {places} = first_{node.op}({held}, {places}, {value}, {flat})")
+        if beside and node.op == "sum":
+            self.line(f"{held}, {beside} = add_kept({held}, {beside}, {value})")
+        elif beside:
+            self.line(f"{held}, {beside} = first_{node.op}({held}, {beside}, {value}, {flat})")
         else:
             self.line(f"{held} = {_JOIN[node.op].format(held, closed(value))}")
+
+    def _whole_sum(self, node: Reduction, held: str, beside: str) -> str:
+        """With what was rounded away, which is NaN where the sum is infinite."""
+        if not beside or node.op != "sum":
+            return held
+        whole = self._name("acc")
+        self.line(f"{whole} = {held} + {beside}")
+        self.line(f"{whole} = tl.where({whole} == {whole}, {whole}, {held})")
+        return whole
 
     # -- reductions inside a pass ----------------------------------------------------------------
 
@@ -214,7 +232,7 @@ class _Kernel(Values):
         """
         inside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
-        held, places = self._start(node, None)
+        held, beside = self._start(node, None, extent_product(node.axes))
         axes = tuple(Axis(self._name("k"), axis.extent) for axis in node.axes)
         bind = {old: AxisVar(new) for old, new in zip(node.axes, axes, strict=True)}
         point = Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
@@ -224,14 +242,14 @@ class _Kernel(Values):
         self.line(f"{flat} = {flat}_at + tl.full([], 0, {self.position_dtype})")
         self._split(axes, flat)
         self.bind(axes)
-        self._join(point, held, places, self._entering(point, None), flat)
+        self._join(point, held, beside, self._entering(point, None), flat)
         self.close()
-        self.define(node, self._result(node, held, places))
+        self.define(node, self._result(node, self._whole_sum(node, held, beside), beside))
         self.scopes.extend(inside)
 
-    def _result(self, node: Reduction, held: str, places: str) -> str:
-        if places:
-            return f"{places}.to(tl.int64)"
+    def _result(self, node: Reduction, held: str, beside: str) -> str:
+        if node.op in ("argmax", "argmin"):
+            return f"{beside}.to(tl.int64)"
         if held_dtype(node) == node.dtype:
             return held
         name = self._name(node.op)
@@ -264,10 +282,7 @@ class _Kernel(Values):
         self.line(f"tl.store({place}, {value}{mask})")
 
     def _broadcast(self, text: str, blocks: set[Block]) -> str:
-        shape = self.shape(blocks)
-        if text.isdigit():
-            return f"tl.full({shape}, {text}, {self.position_dtype})"
-        return f"tl.broadcast_to({text}, {shape})"
+        return spread(text, self.shape(blocks), self.position_dtype)
 
     def _name(self, prefix: str) -> str:
         return f"{prefix}{next(self._numbers)}"

@@ -28,6 +28,7 @@ __all__ = [
     "compute_text",
     "literal",
     "plain_number",
+    "spread",
     "typed",
 ]
 
@@ -64,7 +65,7 @@ _LIBDEVICE = frozenset(
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
 _ONE = "tl.full([], 1.0, {t})"
 _FLOAT: Mapping[str, str] = {
-    "neg": "-{0}",
+    "neg": "{0} * -1.0",  # minus is 0 - x in older Tritons, which loses the sign of -0.0
     "abs": "tl.abs({0})",
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})",
@@ -169,6 +170,13 @@ def combine_max(a, b):
 @triton.jit
 def combine_min(a, b):
     return tl.minimum(a, b, {_NAN})""",
+    "add_kept": """\
+@triton.jit
+def add_kept(total, lost, value):
+    joined = total + value
+    taken = joined - total
+    return joined, lost + ((total - (joined - taken)) + (value - taken))
+""",
     "combine_prod": """\
 @triton.jit
 def combine_prod(a, b):
@@ -180,7 +188,11 @@ def combine_prod(a, b):
 
 
 def typed(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A constant of exactly that dtype."""
+    """A constant of exactly that dtype; Triton's own constants have no -0.0."""
+    if dtype.is_floating_point and value == 0 and math.copysign(1.0, value) < 0:
+        width = torch.finfo(dtype).bits
+        bits = f"tl.full([], {-(1 << (width - 1))}, tl.int{width})"
+        return f"{bits}.to({TL_DTYPES[dtype]}, bitcast=True)"
     return f"tl.full([], {plain_number(value, dtype)}, {TL_DTYPES[dtype]})"
 
 
@@ -188,7 +200,8 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
     """A constant as an operand beside a tensor of its dtype: a plain number where Triton keeps the
     dtype.
     """
-    if dtype == torch.float32 and _plain_single(float(value)):
+    negative_zero = value == 0 and math.copysign(1.0, value) < 0
+    if dtype == torch.float32 and _plain_single(float(value)) and not negative_zero:
         text = plain_number(value, dtype)
         return f"({text})" if text.startswith("-") else text
     if dtype in (torch.int32, torch.int64) and 0 <= value < 2**31:
@@ -270,6 +283,13 @@ def _through(target: torch.dtype) -> list[torch.dtype]:
     """Floats become narrow integers by way of a wide one: wrapped around, not clamped."""
     wide = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
     return [wide[target], target] if target in wide else [target]
+
+
+def spread(code: str, shape: str, dtype: str = "tl.int32") -> str:
+    """An index in that shape: Triton broadcasts tensors, and a plain integer is none."""
+    if code.removeprefix("-").isdigit():
+        return f"tl.full({shape}, {code}, {dtype})"
+    return f"tl.broadcast_to({code}, {shape})"
 
 
 def closed(code: str) -> str:

@@ -41,7 +41,7 @@ from ..loops.ir import (
 )
 from ..schedule.rebuild import expr_axes, value_axes
 from .structure import Structure, by_value
-from .triton_ops import cast_text, closed, compute_text, literal, plain_number, typed
+from .triton_ops import cast_text, closed, compute_text, literal, plain_number, spread, typed
 from .triton_tile import Block, Tile
 
 __all__ = ["Scope", "Text", "Values"]
@@ -285,9 +285,7 @@ class Values(ABC):
         shape = self.shape(blocks | needed)
         if shape == self.shape(blocks):
             return offset
-        if offset.isdigit():
-            return f"tl.full({shape}, {offset}, tl.int32)"
-        return f"tl.broadcast_to({offset}, {shape})"
+        return spread(offset, shape)
 
     # -- indexes ---------------------------------------------------------------------------------
 

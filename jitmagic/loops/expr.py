@@ -1,7 +1,4 @@
-"""Index arithmetic: the integer expressions that address buffers.
-
-    Expr = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
-         | ValueIndex(value, extent)     an index computed at run time (gather); see ir.Value
+"""Index arithmetic: the integer expressions (ir.py) that address buffers.
 
 Frozen; equal expressions compare equal and hash alike. Build them through the smart constructors
 `add`, `mul`, `floordiv`, `mod`, which fold constants and use the axis extents to simplify
@@ -11,13 +8,10 @@ Frozen; equal expressions compare equal and hash alike. Build them through the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .ir import Value
+from .ir import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
 
 __all__ = [
     "Add",
@@ -40,62 +34,6 @@ __all__ = [
     "rebuild",
     "substitute",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A loop axis: 0 <= name < extent. Names are unique within a program unless bound alike."""
-
-    name: str
-    extent: int
-
-
-class Expr:
-    """Base of the index expressions."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Integer(Expr):
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class AxisVar(Expr):
-    axis: Axis
-
-
-@dataclass(frozen=True, slots=True)
-class Add(Expr):
-    a: Expr
-    b: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Mul(Expr):
-    a: Expr
-    b: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class FloorDiv(Expr):
-    a: Expr
-    b: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mod(Expr):
-    a: Expr
-    b: int
-
-
-@dataclass(frozen=True, slots=True)
-class ValueIndex(Expr):
-    """A run-time index; negative ones count from the end, out-of-range ones raise as eager does."""
-
-    value: Value
-    extent: int
 
 
 def linear(expr: Expr) -> tuple[int, dict[Expr, int]]:

@@ -9,6 +9,8 @@
            | Constant(value, dtype) | IndexValue(expr, dtype)
            | Compute(op, args, dtype) | Cast(value, dtype)
            | Reduction(op, axes, value, dtype)
+    Expr   = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
+           | ValueIndex(value, extent)     an index computed at run time (gather)
 
 A nest runs its stores for every point of `outer` (in parallel) and, inside, of the store's own
 `inner` axes. A Reduction binds its axes like a lambda binds its parameter: `value` is evaluated for
@@ -21,7 +23,8 @@ Within a nest all loads of a buffer see its contents before the nest, except tha
 followed by later stores whose values were rewritten to use the stored value itself (never the
 memory).
 Values are frozen and interned: equal values are the same object.
-`index` has one expression per dimension of the buffer; strides live in the Buffer.
+`index` has one Expr per dimension of the buffer; strides live in the Buffer. The two vocabularies
+contain each other; arithmetic on expressions is expr.py's.
 The unfused program (one nest per ATen op) and the fused one use the same vocabulary: the reference
 interpreter (interp.py) runs both, so a wrong answer is bisected to lowering, schedule or codegen.
 
@@ -40,28 +43,35 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
-
 __all__ = [
     "COMPUTE_OPS",
     "REDUCTIONS",
+    "Add",
     "Alias",
     "Axis",
+    "AxisVar",
     "Buffer",
     "BufferRef",
     "Cast",
     "Compute",
     "Constant",
+    "Expr",
     "Extern",
+    "FloorDiv",
     "IndexValue",
+    "Integer",
     "Load",
     "LoopProgram",
+    "Mod",
+    "Mul",
     "Nest",
     "Reduction",
     "Step",
     "Store",
     "Value",
+    "ValueIndex",
     "home_of",
+    "landmarks",
     "walk",
 ]
 
@@ -102,6 +112,62 @@ class Buffer:
     role: str = "temp"
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop axis: 0 <= name < extent. Names are unique within a program unless bound alike."""
+
+    name: str
+    extent: int
+
+
+class Expr:
+    """Base of the index expressions."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Integer(Expr):
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class AxisVar(Expr):
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Expr):
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Mul(Expr):
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv(Expr):
+    a: Expr
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mod(Expr):
+    a: Expr
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValueIndex(Expr):
+    """A run-time index; negative ones count from the end, out-of-range ones raise as eager does."""
+
+    value: Value
+    extent: int
+
+
 class _Interned(type):
     """Equal nodes are one object: equality is identity, hashing O(1), sharing by construction."""
 
@@ -137,6 +203,13 @@ class Value(metaclass=_Interned):
     def below(self) -> tuple[Value, ...]:
         """Every distinct node that it is computed from, operands before users."""
         return _below(self)
+
+    @cached_property
+    def landmarks(self) -> tuple[Value, ...]:
+        """The loads, index values and reductions among `below` and itself, in that order: what
+        most questions are about, and few where arithmetic is long.
+        """
+        return _landmarks(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,16 +369,50 @@ def _values_in(expr: Expr) -> Iterator[Value]:
 
 
 def _below(root: Value) -> tuple[Value, ...]:
+    """Where what is below a node is known, it is taken over in one step: a chain that grows by a
+    node at a time would else be walked again for each of them.
+    """
     order: dict[Value, None] = {}
     stack = [*reversed(root.operands)]
     while stack:
         node = stack[-1]
-        if node not in order and (parts := [p for p in node.operands if p not in order]):
-            stack.extend(reversed(parts))
-            continue
+        if node not in order:
+            if (known := node.__dict__.get("below")) is not None:
+                order |= dict.fromkeys(known)
+            elif parts := [p for p in node.operands if p not in order]:
+                stack.extend(reversed(parts))
+                continue
         order[node] = None
         stack.pop()
     return tuple(order)
+
+
+_LANDMARKS = (Load, IndexValue, Reduction)
+
+
+def _landmarks(root: Value) -> tuple[Value, ...]:
+    """From those of the operands, which are kept: a node more in a chain is one more look."""
+    stack = [root]
+    while True:
+        node = stack[-1]
+        if unknown := [p for p in node.operands if "landmarks" not in p.__dict__]:
+            stack.extend(unknown)
+            continue
+        stack.pop()
+        some = [part.landmarks for part in node.operands if part.landmarks]
+        marks = (
+            some[0] if len(some) == 1 else tuple(dict.fromkeys(m for each in some for m in each))
+        )
+        if isinstance(node, _LANDMARKS):
+            marks = (*marks, node)
+        if not stack:
+            return marks
+        node.__dict__["landmarks"] = marks  # as cached_property does
+
+
+def landmarks(roots: Iterable[Value]) -> list[Value]:
+    """The loads, index values and reductions that `walk` would give, in its order."""
+    return list(dict.fromkeys(mark for root in roots for mark in root.landmarks))
 
 
 def walk(roots: Iterable[Value]) -> list[Value]:

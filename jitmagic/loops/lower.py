@@ -117,14 +117,14 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     if builder.device not in (None, builder.home) and not returns_view(op):
         reason = f"it runs on {builder.device}, the kernels on {builder.home}"
         return send_whole(builder, out, op, args, kwargs, reason)
-    args = [_brought(builder, arg) for arg in _positional(op, args, kwargs)]
+    bound, named = _bound(op, args, kwargs)
+    bound = [_brought(builder, arg) for arg in bound]
     mark = len(builder.steps)
     try:
-        return lowering(builder, out, *args, **kwargs)
+        return lowering(builder, out, *bound, **named)
     except Decline as why:
         if len(builder.steps) != mark:
             raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
-        args, kwargs = _bind(node.args, env), _bind(node.kwargs, env)
         return send_whole(builder, out, op, args, kwargs, str(why))
 
 
@@ -132,8 +132,7 @@ def _number(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     """A number of the host, computed by the kernels that use it. Raises Decline."""
     builder.device = builder.home
     out = Out(node.name, (replace(node.meta["spec"], device=builder.home),))
-    kwargs = _bind(node.kwargs, env)
-    args = _positional(node.target, _bind(node.args, env), kwargs)
+    args, kwargs = _bound(node.target, _bind(node.args, env), _bind(node.kwargs, env))
     return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
 
 
@@ -159,19 +158,21 @@ def _brought(builder: Builder, arg: Any) -> Any:
     return builder.extern(moved, op, (arg,), {"device": device}, reason)[0]
 
 
-def _positional(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[Any]:
-    """Move keywords that name positional parameters into their places."""
-    if not kwargs:
-        return args
-    found = list(args)
+def _bound(
+    op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments by the operator's schema, with its declared defaults for those not given: a
+    lowering never has to tell a zero, False or None from an argument that is missing.
+    """
+    positional: list[Any] = list(args)
+    named: dict[str, Any] = {}
     for argument in op._schema.arguments[len(args) :]:
-        if argument.kwarg_only or not any(
-            later.name in kwargs and not later.kwarg_only
-            for later in op._schema.arguments[len(found) :]
-        ):
-            break
-        found.append(kwargs.pop(argument.name, argument.default_value))
-    return found
+        value = kwargs.get(argument.name, argument.default_value)
+        if argument.kwarg_only:
+            named[argument.name] = value
+        else:
+            positional.append(value)
+    return positional, named
 
 
 def _result_specs(node: Node) -> tuple[TensorSpec | None, ...]:

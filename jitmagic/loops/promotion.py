@@ -120,8 +120,9 @@ def _on_gpu(operands: Sequence[Operand], common: torch.dtype) -> Casts:
 
 
 def _compare(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
+    """Numbers are rounded to the common dtype first, on every device: 1e30 is inf in float16."""
     common = result_type(operands)
-    return _on_gpu(operands, common), torch.bool
+    return ((common, opmath(common)),) * len(operands), torch.bool
 
 
 def _logic(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
@@ -165,10 +166,13 @@ def _value(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 
 def _power(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """x ** number: the exponent keeps its precision, special ones become products and roots."""
+    """x ** number: the exponent is one of x's dtype where that has 16 bits, else it keeps its
+    precision; special ones become products and roots.
+    """
     common = result_type(operands)
-    exponent = torch.float64 if common in FLOATS else torch.int64
-    return ((common, opmath(common)), (exponent,)), common
+    wide = torch.float64 if common in FLOATS else torch.int64
+    exponent = (wide,) if opmath(common) is common else (common, wide)
+    return ((common, opmath(common)), exponent), common
 
 
 def _fill(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:

@@ -79,13 +79,13 @@ def pointwise(
 def pointwise_lowering(function: Scalar, rule: str, count: int) -> Lowering:
     """The lowering that applies a scalar function to `count` promoted and broadcast operands."""
     code = function.__code__
+    operands = code.co_varnames[:count]
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     wants_result = "result" in named
 
     def lowering(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
-        given: tuple[Operand, ...] = args[:count] + (None,) * (count - len(args))
-        if "alpha" in kwargs or "value" in kwargs:
-            given = (*given[:-1], kwargs.pop("alpha", None) or kwargs.pop("value", None))
+        later = [kwargs.pop(name, None) for name in operands[len(args) :]]
+        given: tuple[Operand, ...] = (*args[:count], *later)
         casts, dtype = RULES[rule](given)
         _check(given, dtype, out)
         if wants_result:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..loops.expr import Axis, Expr, ValueIndex, leaves
-from ..loops.ir import IndexValue, Load, Store, Value, walk
+from ..loops.ir import IndexValue, Load, Store, Value, landmarks
 from .legality import mixed_radix, solve
 from .rebuild import free_axes
 
@@ -42,12 +42,12 @@ def lost_check(
 
 def _has_checks(value: Value) -> bool:
     """Whether computing the value looks at a run-time index."""
-    return any(_checked(_places(node)) for node in walk((value,)))
+    return any(_checked(_places(node)) for node in value.landmarks)
 
 
 def _masks_checks(stores: Sequence[Store]) -> bool:
     """Whether some checked index is computed under a mask only."""
-    nodes = walk(tuple(store.value for store in stores))
+    nodes = landmarks(store.value for store in stores)
     return any(isinstance(n, Load) and n.mask is not None and _checked(n.index) for n in nodes)
 
 

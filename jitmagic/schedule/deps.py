@@ -25,7 +25,7 @@ from ..loops.ir import (
     Step,
     Store,
     Value,
-    walk,
+    landmarks,
 )
 
 __all__ = [
@@ -76,7 +76,7 @@ def run_time_values(expr: Expr) -> list[Value]:
 
 def loads_of(stores: Sequence[Store]) -> list[Load]:
     """Every distinct load below the stores."""
-    return [node for node in walk(store_values(stores)) if isinstance(node, Load)]
+    return [node for node in landmarks(store_values(stores)) if isinstance(node, Load)]
 
 
 def buffer_refs(argument: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ after the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..loops.expr import Axis, AxisVar
@@ -90,8 +90,11 @@ def _inline(fusion: Fusion) -> None:
 
 def _write_in(group: Group, ready: Mapping[str, tuple[tuple[Axis, ...], Store]]) -> None:
     """Replace loads of inlined buffers by the values they held."""
-    if not any(load.buffer in ready for load in group.shape.loads):
+    read = [ready[load.buffer] for load in group.shape.loads if load.buffer in ready]
+    if not read:
         return
+    outer, longest = max(read, key=lambda entry: len(entry[1].value.below))
+    _take_axes(group, outer, {longest.buffer: longest})
 
     def on_load(load: Load) -> Value:
         if load.buffer not in ready:
@@ -102,6 +105,32 @@ def _write_in(group: Group, ready: Mapping[str, tuple[tuple[Axis, ...], Store]])
 
     rebuild = Rebuilder(on_load=on_load)
     group.rewrite(group.outer, [rebuild.store(store) for store in group.stores])
+
+
+def _take_axes(reader: Group, outer: tuple[Axis, ...], stores: Mapping[str, Store]) -> None:
+    """Name the reader's axes as the producer names them where the producer is the longer one and
+    each point of the reader reads a point of it: its value can then be used as it is. A chain of n
+    operations would else be renamed n times. Axes keep their extent, which a masked read shows: a
+    cat runs past the end of each of its parts.
+    """
+    links = [load for load in reader.shape.loads if load.buffer in stores]
+    link = max(links, key=lambda load: len(stores[load.buffer].value.below))
+    store = stores[link.buffer]
+    if reader.shape.rigid or store.inner:
+        return
+    if len(store.value.below) <= sum(len(own.value.below) for own in reader.stores):
+        return
+    bindings = solve(store, link, outer) or {}
+    names = {
+        e.axis: AxisVar(axis)
+        for axis, e in bindings.items()
+        if isinstance(e, AxisVar) and e.axis.extent == axis.extent
+    }
+    if len(names) < len(bindings) or set(names) != set(reader.outer):
+        return
+    rename = Rebuilder(names)
+    axes = tuple(names[axis].axis for axis in reader.outer)
+    reader.rewrite(axes, [rename.store(own) for own in reader.stores])
 
 
 def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
@@ -201,6 +230,7 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     groups = fusion.groups
     producer, consumer = groups.alive[first], groups.alive[second]
     stores = groups.made_by(first)
+    _take_axes(consumer, producer.outer, stores)
     links = [(stores[load.buffer], load) for load in consumer.shape.loads if load.buffer in stores]
     refusal: str | None = None
     if producer.adds or consumer.adds:
@@ -348,27 +378,29 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
 def _horizontal(fusion: Fusion) -> None:
     """Join nests that read a common big buffer at the same points, neighbours in program order."""
     groups = fusion.groups
+    readers: dict[str, set[int]] = {}
     for key in list(groups.alive):
         if key not in groups.alive or not groups.alive[key].is_nest:
             continue
-        for other in _sharing(fusion, key):
+        for other in _sharing(fusion, key, readers):
             if key in groups.alive and other in groups.alive:
                 _join_beside(fusion, other, key)
+        for load in groups.alive[key].shape.loads:
+            readers.setdefault(load.buffer, set()).add(key)
 
 
-def _sharing(fusion: Fusion, key: int) -> Iterator[int]:
-    """Earlier nests that read a buffer this one reads, most shared bytes first."""
-    mine = {load.buffer for load in fusion.groups.alive[key].shape.loads}
+def _sharing(fusion: Fusion, key: int, readers: Mapping[str, set[int]]) -> list[int]:
+    """Earlier nests that read a buffer this one reads, most shared bytes first. `readers`: the
+    earlier ones by buffer.
+    """
+    alive = fusion.groups.alive
+    mine = {load.buffer for load in alive[key].shape.loads}
     found: dict[int, int] = {}
-    for other, group in fusion.groups.alive.items():
-        if other >= key:
-            break
-        if not group.is_nest:
-            continue
-        common = mine.intersection(load.buffer for load in group.shape.loads)
-        if common:
+    for other in sorted(set().union(*(readers.get(name, ()) for name in mine))):
+        if other in alive:
+            common = mine.intersection(load.buffer for load in alive[other].shape.loads)
             found[other] = sum(buffer_bytes(fusion.buffers[name]) for name in common)
-    return iter(sorted(found, key=lambda other: -found[other]))
+    return sorted(found, key=lambda other: -found[other])
 
 
 def _join_beside(fusion: Fusion, first: int, second: int) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..loops.expr import Axis
-from ..loops.ir import Load, LoopProgram, Nest, Reduction, Step, Store, walk
+from ..loops.ir import Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
 from .deps import Graph, store_values
 from .legality import Shape
 
@@ -57,14 +57,11 @@ class Group:
 
 
 def _shape_of(outer: tuple[Axis, ...], stores: tuple[Store, ...]) -> Shape:
-    loads: list[Load] = []
+    nodes = landmarks(store_values(stores))
+    loads = tuple(node for node in nodes if isinstance(node, Load))
     binders = dict.fromkeys(store.inner for store in stores if store.inner)
-    for node in walk(store_values(stores)):
-        if isinstance(node, Load):
-            loads.append(node)
-        elif isinstance(node, Reduction):
-            binders[node.axes] = None
-    return Shape(outer, stores, tuple(loads), bool(binders), tuple(binders))
+    binders.update((node.axes, None) for node in nodes if isinstance(node, Reduction))
+    return Shape(outer, stores, loads, bool(binders), tuple(binders))
 
 
 class Groups:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
+from weakref import WeakKeyDictionary
 
 from ..loops.ir import Axis, Buffer, Compute, Load, Reduction, Store, Value, walk
 
@@ -37,14 +38,14 @@ _COSTS: Mapping[str, int] = {
 }
 
 
+_DISTINCT: WeakKeyDictionary[Value, int] = WeakKeyDictionary()
+
+
 def op_cost(value: Value) -> int:
     """Cost of one node without its operands."""
-    match value:
-        case Compute(op=op):
-            return _COSTS.get(op, 1)
-        case Load():
-            return 1
-    return 0
+    if isinstance(value, Compute):
+        return _COSTS.get(value.op, 1)
+    return int(isinstance(value, Load))
 
 
 def body_cost(values: Iterable[Value]) -> int:
@@ -54,12 +55,28 @@ def body_cost(values: Iterable[Value]) -> int:
 
 def value_cost(value: Value) -> int:
     """Cost of one point of `value`, reductions multiplied by their extents."""
-    total = 0
-    for node in walk((value,)):
+    total = _distinct_cost(value)
+    for node in value.landmarks:
         if isinstance(node, Reduction):
-            total += extent_product(node.axes) * max(1, body_cost(walk((node.value,))))
-        else:
-            total += op_cost(node)
+            total += extent_product(node.axes) * max(1, _distinct_cost(node.value))
+    return total
+
+
+def _distinct_cost(value: Value) -> int:
+    """`body_cost(walk((value,)))`, from that of its longest operand where that is known: a chain
+    that grows by a node at a time would else be summed up again for each of them.
+    """
+    if (known := _DISTINCT.get(value)) is not None:
+        return known
+    nodes: Iterable[Value] = value.below
+    total = op_cost(value)
+    parts = [part for part in value.operands if part in _DISTINCT]
+    if parts:
+        longest = max(parts, key=lambda part: len(part.below))
+        total += _DISTINCT[longest]
+        nodes = set(nodes).difference(longest.below, (longest,))
+    total += body_cost(nodes)
+    _DISTINCT[value] = total
     return total
 
 

@@ -52,6 +52,32 @@ def test_fused_computes_what_unfused_computes(name):
     assert len(nests(result)) == program.nests, result.decisions
 
 
+LONGER = {
+    "cat": lambda y, d: torch.cat([y, y], d),
+    "cat_after": lambda y, d: torch.cat([y.abs(), y * 2], d),
+    "pad": lambda y, d: torch.constant_pad_nd(y, (0, 3) if d else (0, 0, 0, 3), 0.5),
+    "repeat": lambda y, d: y.repeat((1, 2) if d else (2, 1)),
+    "part": lambda y, d: y.narrow(d, 0, 1),
+    "written": lambda y, d: torch.slice_scatter(torch.cat([y, y], d), y, d, 0, y.shape[d]),
+}
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("shape", LONGER)
+def test_readers_with_other_extents_than_their_producer(shape, steps, dim):
+    def fn(x):
+        for _ in range(steps):  # the longer of two values gives the axes their names
+            x = x * 0.5 + x
+        return [LONGER[shape](x, dim)]
+
+    x = torch.randn(2, 3)
+    result = scheduled(fn, x)
+    verify(result.program)
+    (made,) = run(result.program, [x])
+    torch.testing.assert_close(made, fn(x)[0])
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs(seed):
     fn, inputs = random_function(seed)

@@ -5,8 +5,12 @@ Formulas and their order of operations are those of ATen/native/cpu/Activation.c
 
 from __future__ import annotations
 
+from typing import Any
+
+from ..builder import Builder, Out
 from ..ir import Value
-from ..registry import pointwise
+from ..registry import lowers, pointwise, pointwise_lowering
+from ..tensor_view import TensorView
 from ..values import Number, compute, constant, where
 
 __all__: list[str] = []
@@ -14,6 +18,13 @@ __all__: list[str] = []
 
 def _clamped(x: Value, low: Number, high: Number) -> Value:
     return compute("minimum", compute("maximum", x, low), high)
+
+
+def _within(x: Value, low: float, high: float) -> Value:
+    """As _clamped; of bounds that cross, what lies below the lower one is raised to that."""
+    if low <= high:
+        return _clamped(x, low, high)
+    return where(compute("lt", x, low), low, where(compute("gt", x, high), high, x))
 
 
 @pointwise("relu6.default")
@@ -29,15 +40,37 @@ def softshrink(x: Value, limit: Number = 0.5) -> Value:
 
 @pointwise("logit.default", rule="float", operands=1)
 def logit(x: Value, eps: float | None = None) -> Value:
-    if eps is not None:
-        x = _clamped(x, eps, 1.0 - eps)
+    if eps is not None and eps >= 0:  # as not given, for the kernel
+        x = _within(x, eps, 1.0 - eps)
     return compute("log", compute("truediv", x, compute("sub", constant(1.0, x.dtype), x)))
 
 
-@pointwise("logit_backward.default", operands=2)
-def logit_backward(grad: Value, x: Value, eps: float | None = None) -> Value:
-    low = 0.0 if eps is None else eps
-    rest = compute("sub", constant(1.0, x.dtype), x)
-    slope = compute("truediv", grad, compute("mul", x, rest))
-    outside = compute("logical_or", compute("lt", x, low), compute("gt", x, 1.0 - low))
-    return where(outside, float("nan") if eps is None else 0.0, slope)
+@lowers("logit_backward.default")
+def logit_backward(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
+    lowering = _SLOPE_OF_LOGIT_ON_GPU if args[0].device.type == "cuda" else _SLOPE_OF_LOGIT
+    made: TensorView = lowering(builder, out, *args, **kwargs)
+    return made
+
+
+def _slope_of_logit(grad: Value, x: Value, eps: float | None = None) -> Value:
+    low = None if eps is None or eps < 0 else eps
+    product = compute("mul", x, compute("sub", constant(1.0, x.dtype), x))
+    # The CPU's kernel has a branch for 0, of either sign.
+    product = compute("abs", product) if low is None else compute("add", product, 0.0)
+    return _outside_or(grad, x, low, product)
+
+
+def _slope_of_logit_on_gpu(grad: Value, x: Value, eps: float | None = None) -> Value:
+    product = compute("mul", x, compute("sub", constant(1.0, x.dtype), x))
+    return _outside_or(grad, x, None if eps is None or eps < 0 else eps, product)
+
+
+_SLOPE_OF_LOGIT = pointwise_lowering(_slope_of_logit, "arith", 2)
+_SLOPE_OF_LOGIT_ON_GPU = pointwise_lowering(_slope_of_logit_on_gpu, "arith", 2)
+
+
+def _outside_or(grad: Value, x: Value, low: float | None, product: Value) -> Value:
+    slope = compute("truediv", grad, product)
+    bounds = (0.0, 1.0) if low is None else (low, 1.0 - low)
+    outside = compute("logical_or", compute("lt", x, bounds[0]), compute("gt", x, bounds[1]))
+    return where(outside, float("nan") if low is None else 0.0, slope)

@@ -61,6 +61,8 @@ def empty(builder: Builder, out: Out, *_: Any, **__: Any) -> TensorView:
 
 def _range(start: Number, step: Number, dtype: torch.dtype) -> Callable[[Point], Value]:
     """start + i * step; floats are computed in float64 and rounded once, as on the CPU in eager."""
+    if dtype is torch.bool:
+        raise Decline("a range of bools, which eager refuses")
     if dtype not in FLOATS:
         if not isinstance(start, int) or not isinstance(step, int):
             raise Decline("an integer range with a float step")

@@ -17,7 +17,7 @@ from ..ir import Constant, Value
 from ..promotion import Operand
 from ..registry import lowers, pointwise, pointwise_lowering
 from ..tensor_view import TensorView
-from ..values import FLOATS, cast, compute, constant, where
+from ..values import FLOATS, cast, compute, constant, round_to, where
 
 __all__: list[str] = []
 
@@ -67,10 +67,10 @@ pointwise("min.other")(_binary("minimum"))
 # -- sums and products ----------------------------------------------------------------------------
 
 
-def _scaled(x: Value, y: Value, alpha: Value | None, sign: int) -> Value:
-    factor = 1 if alpha is None else alpha.value if isinstance(alpha, Constant) else None
-    if factor is None:
+def _scaled(x: Value, y: Value, alpha: Value, sign: int) -> Value:
+    if not isinstance(alpha, Constant):
         raise Decline("alpha is no number")
+    factor = alpha.value
     if factor == 1:
         return compute("add" if sign > 0 else "sub", x, y)
     if x.dtype in FLOATS:
@@ -79,17 +79,17 @@ def _scaled(x: Value, y: Value, alpha: Value | None, sign: int) -> Value:
 
 
 @pointwise("add.Tensor", "add.Scalar", rule="alpha")
-def add(x: Value, y: Value, alpha: Value | None) -> Value:
+def add(x: Value, y: Value, alpha: Value) -> Value:
     return _scaled(x, y, alpha, 1)
 
 
 @pointwise("sub.Tensor", "sub.Scalar", rule="alpha")
-def sub(x: Value, y: Value, alpha: Value | None) -> Value:
+def sub(x: Value, y: Value, alpha: Value) -> Value:
     return _scaled(x, y, alpha, -1)
 
 
 @pointwise("rsub.Tensor", "rsub.Scalar", rule="alpha")
-def rsub(x: Value, y: Value, alpha: Value | None) -> Value:
+def rsub(x: Value, y: Value, alpha: Value) -> Value:
     return _scaled(y, x, alpha, -1)
 
 
@@ -104,18 +104,18 @@ def div(x: Value, y: Value) -> Value:
 
 
 @pointwise("addcmul.default", rule="value")
-def addcmul(x: Value, a: Value, b: Value, value: Value | None) -> Value:
-    product = a if value is None or _is_one(value) else compute("mul", value, a)
+def addcmul(x: Value, a: Value, b: Value, value: Value) -> Value:
+    product = a if _is_one(value) else compute("mul", value, a)
     if x.dtype in FLOATS:
         return compute("fma", product, b, x)
     return compute("add", x, compute("mul", product, b))
 
 
 @pointwise("addcdiv.default", rule="value")
-def addcdiv(x: Value, a: Value, b: Value, value: Value | None) -> Value:
+def addcdiv(x: Value, a: Value, b: Value, value: Value) -> Value:
     if x.dtype not in FLOATS:
         raise Decline("addcdiv of integers")
-    product = a if value is None or _is_one(value) else compute("mul", value, a)
+    product = a if _is_one(value) else compute("mul", value, a)
     return compute("add", x, compute("truediv", product, b))
 
 
@@ -144,7 +144,7 @@ def _divisor(y: Value) -> Value:
     raise Decline("integer division by values that may be zero, which raises")
 
 
-@pointwise("floor_divide.default", "floor_divide.Scalar")
+@pointwise("floor_divide.default", "floor_divide.Scalar", rule="arith_wide")
 def floor_divide(x: Value, y: Value) -> Value:
     return compute("floordiv", x, _divisor(y))
 
@@ -165,8 +165,8 @@ def _trunc_divide(x: Value, y: Value) -> Value:
     return compute("floordiv", compute("sub", x, compute("fmod", x, _divisor(y))), y)
 
 
-_TRUNC_DIVIDE = pointwise_lowering(_trunc_divide, "arith", 2)
-_FLOOR_DIVIDE = pointwise_lowering(floor_divide, "arith", 2)
+_TRUNC_DIVIDE = pointwise_lowering(_trunc_divide, "arith_wide", 2)
+_FLOOR_DIVIDE = pointwise_lowering(floor_divide, "arith_wide", 2)
 _TRUE_DIVIDE = pointwise_lowering(div, "float_wide", 2)
 
 
@@ -209,7 +209,11 @@ def pow_scalar(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
             return compute("reciprocal", x)
         case -2.0:
             return compute("reciprocal", cast(cast(compute("mul", x, x), between), x.dtype))
-    return compute("pow", x, exponent.value)
+    exact = float(exponent.value)
+    if x.dtype is torch.float32 and abs(exact) >= 2**24 and round_to(exact, x.dtype) != exact:
+        # a float32 would make an odd exponent even, and the sign of the power another
+        return cast(compute("pow", cast(x, torch.float64), exact), x.dtype)
+    return compute("pow", x, exact)
 
 
 def _integer_power(x: Value, exponent: int) -> Value:

@@ -1,0 +1,132 @@
+"""What scheduling costs grows with a program's length: values made, kernels of bounded size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from jitmagic.loops import ir
+from jitmagic.loops.ir import walk
+from jitmagic.options import Options
+from jitmagic.schedule import schedule, score
+from jitmagic.schedule.fuse import MAX_BUFFERS, MAX_NODES
+from jitmagic.schedule.groups import Group
+from jitmagic.schedule.score import walk_cost
+
+from .test_fusion import TARGET, lowered, nests
+
+
+def line(x, n):
+    for k in range(n):
+        x = x * 1.0001 + k
+    return x
+
+
+def reversed_line(x, n):
+    """The long value is the second operand."""
+    for k in range(n):
+        x = k - 1.0001 * x
+    return x
+
+
+def two_branches(x, n):
+    """Each step reads the value before it twice."""
+    for _ in range(n // 2):
+        x = x + 0.5 * x.sigmoid() * x
+    return x
+
+
+def turning(x, n):
+    """Every step reads the one before along the other axis."""
+    for k in range(n):
+        x = x.t() + k
+    return x
+
+
+def row_by_row(x, n):
+    """A row is added in each step: loads of another shape beside the chain."""
+    row = x[0]
+    for k in range(n):
+        x = x * row + k
+    return x
+
+
+def fan(x, n):
+    """Many results of one input."""
+    return tuple(x * k + 1 for k in range(n))
+
+
+SHAPES = (line, reversed_line, two_branches, turning, row_by_row, fan)
+
+
+def values_made(program, n, monkeypatch):
+    """How many nodes scheduling asks for, and the schedule."""
+    unfused = lowered(lambda x: program(x, n), torch.randn(16, 16))
+    count = 0
+    make = ir._Interned.__call__
+
+    def counted(cls, *args, **kwargs):
+        nonlocal count
+        count += 1
+        return make(cls, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ir._Interned, "__call__", counted)
+        result = schedule(unfused, TARGET, Options())
+    return count, result
+
+
+@pytest.mark.parametrize("program", SHAPES)
+def test_values_made_grow_with_the_program(program, monkeypatch):
+    short, _ = values_made(program, 100, monkeypatch)
+    long, _ = values_made(program, 400, monkeypatch)
+    assert 0 < long < 6 * short  # 4 times as long; in step with the square it were 16
+
+
+@pytest.mark.parametrize("program", SHAPES)
+def test_costs_are_added_up_as_values_grow(program, monkeypatch):
+    """The cost of a longer value is asked for at each step: not summed up anew from its start."""
+    count = 0
+    ask = score.op_cost
+
+    def counted(value):
+        nonlocal count
+        count += 1
+        return ask(value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(score, "op_cost", counted)
+        values_made(program, 400, monkeypatch)
+    assert 0 < count < 100 * 400  # a line that is summed up from its start makes 300,000
+
+
+def test_nests_that_share_nothing_are_not_compared(monkeypatch):
+    """Updates of a list of parameters: each nest has memory of its own."""
+
+    def update(*params):
+        return tuple(torch._foreach_add(torch._foreach_mul(params, 0.9), params, alpha=-0.1))
+
+    unfused = lowered(update, *(torch.randn(4) for _ in range(100)))
+    shapes = 0
+    ask = Group.shape.fget
+
+    def counted_shape(group):
+        nonlocal shapes
+        shapes += 1
+        return ask(group)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Group, "shape", property(counted_shape))
+        assert len(nests(schedule(unfused, TARGET, Options()))) == 100
+    assert 0 < shapes < 30 * 100  # asked for each pair: 5,000 more
+
+
+@pytest.mark.parametrize("program", SHAPES)
+def test_kernels_of_long_programs_are_bounded(program, monkeypatch):
+    _, result = values_made(program, 900, monkeypatch)
+    kernels = nests(result)
+    assert len(kernels) > 1
+    for nest in kernels:
+        assert walk_cost(nest.stores) <= MAX_NODES + 50
+        loads = {v.buffer for s in nest.stores for v in walk((s.value,)) if isinstance(v, ir.Load)}
+        assert len(loads) + len(nest.stores) <= MAX_BUFFERS
