@@ -34,6 +34,9 @@ struct Dispatcher {
   Py_ssize_t plain_count;  // leading arguments it takes
   Py_ssize_t arity;
   long long calls;
+  PyObject* stub;          // weak reference to the function whose code calls this, or NULL
+  PyObject* stub_code;     // its code, while it runs as plain Python
+  int asides;              // calls that run so
   std::vector<Entry*>* entries;  // strong
   PyObject* weakrefs;
 };
@@ -64,10 +67,12 @@ PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, 
   return result;
 }
 
-PyObject* missed(Dispatcher* self, PyObject* const* args) {
+PyObject* missed_here(Dispatcher* self, PyObject* const* args) {
   if (self->plain && !jm_this_thread()->disabled) {
     PyObject* plain = Py_NewRef(self->plain);
+    const jm_nest saved = jm_begin_nest(false);
     PyObject* result = run_hooked(plain, self->family, args, self->plain_count);
+    jm_end_nest(saved);
     Py_DECREF(plain);
     return result;
   }
@@ -79,10 +84,74 @@ PyObject* missed(Dispatcher* self, PyObject* const* args) {
   if (!tuple) return nullptr;
   PyObject* miss = Py_NewRef(self->miss);
   jm_this_thread()->paused++;  // our own Python is not to be hooked; running the original is again
+  const jm_nest saved = jm_begin_nest(true);
   PyObject* result = PyObject_CallOneArg(miss, tuple);
+  jm_end_nest(saved);
   jm_this_thread()->paused--;
   Py_DECREF(miss);
   Py_DECREF(tuple);
+  return result;
+}
+
+// The stub's function while it is alive: a new reference, or NULL.
+PyObject* stub_of(const Dispatcher* self) {
+  PyObject* stub = self->stub ? reinterpret_cast<PyWeakReference*>(self->stub)->wr_object : nullptr;
+  return stub && PyFunction_Check(stub) ? Py_NewRef(stub) : nullptr;
+}
+
+bool is_deep(const Dispatcher* self) {
+  return jm_this_thread()->nested >= JM_DEEPEST && self->stub && self->owner;
+}
+
+// The stub gets the original's code: calls of it from below are ordinary ones. The code names this
+// dispatcher in a constant, so that who looks finds the stub tagged still.
+bool put_aside(Dispatcher* self, PyObject* stub) {
+  if (self->asides > 0) return true;
+  PyObject* code = PyObject_CallMethod(self->owner, "code_set_aside", nullptr);
+  if (!code) return false;
+  PyObject* own = Py_NewRef(PyFunction_GET_CODE(stub));
+  if (PyObject_SetAttrString(stub, "__code__", code) < 0) {
+    Py_CLEAR(own);
+  } else {
+    Py_XSETREF(self->stub_code, Py_NewRef(own));
+  }
+  Py_DECREF(code);
+  Py_XDECREF(own);
+  return own != nullptr;
+}
+
+// Not where the stub was given other code meanwhile: that code names another dispatcher.
+void put_back(Dispatcher* self, PyObject* stub) {
+  PyObject* own = self->stub_code;
+  self->stub_code = nullptr;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject* constants = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(stub))->co_consts;
+  const int ours = PySequence_Contains(constants, reinterpret_cast<PyObject*>(self));
+  if (ours == 1 && PyObject_SetAttrString(stub, "__code__", own) < 0) PyErr_WriteUnraisable(stub);
+  Py_DECREF(own);
+  PyErr_Restore(type, value, traceback);
+}
+
+PyObject* run_aside(Dispatcher* self, PyObject* stub, PyObject* const* args) {
+  PyObject* tuple = pack(args, self->arity);
+  if (!tuple || !put_aside(self, stub)) return Py_XDECREF(tuple), nullptr;
+  self->asides++;
+  jm_begin_aside();
+  const jm_nest saved = jm_begin_nest(true);
+  PyObject* result = PyObject_CallMethod(self->owner, "run_original", "(O)", tuple);
+  jm_end_nest(saved);
+  jm_end_aside();
+  if (--self->asides == 0) put_back(self, stub);
+  Py_DECREF(tuple);
+  return result;
+}
+
+PyObject* missed(Dispatcher* self, PyObject* const* args) {
+  PyObject* stub = is_deep(self) ? stub_of(self) : nullptr;
+  if (!stub) return missed_here(self, args);
+  PyObject* result = run_aside(self, stub, args);
+  Py_DECREF(stub);
   return result;
 }
 
@@ -108,8 +177,11 @@ PyObject* failed(Dispatcher* self, Entry* entry, PyObject* const* args) {
 }
 
 PyObject* run_python(Dispatcher* self, Entry* entry, PyObject* const* args) {
-  if (entry->hook) return run_hooked(entry->run, self->family, args, self->arity);
-  return PyObject_Vectorcall(entry->run, args, self->arity, nullptr);
+  const jm_nest saved = jm_begin_nest(false);
+  PyObject* result = entry->hook ? run_hooked(entry->run, self->family, args, self->arity)
+                                 : PyObject_Vectorcall(entry->run, args, self->arity, nullptr);
+  jm_end_nest(saved);
+  return result;
 }
 
 PyObject* run_unhooked(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
@@ -136,11 +208,13 @@ PyObject* run_entry(Dispatcher* self, Entry* entry, PyObject* const* args, Regis
 PyObject* dispatch_once(Dispatcher* self, PyObject* const* args) {
   self->calls++;
   if (jm_any_disabled && jm_this_thread()->disabled) return missed(self, args);
+  if (torch_is_observed()) return missed(self, args);
   std::vector<Entry*>& entries = *self->entries;
   for (size_t i = 0; i < entries.size(); i++) {
     Entry* entry = entries[i];
     Registers registers(entry->program);
     if (first_failure(entry->program, args, self->arity, registers) >= 0) continue;
+    if (entry->residual && is_deep(self)) return missed(self, args);
     if (i > 0) std::rotate(entries.begin(), entries.begin() + i, entries.begin() + i + 1);
     return run_entry(self, entry, args, registers);
   }
@@ -164,7 +238,12 @@ PyObject* dispatch(PyObject* object, PyObject* const* args, size_t flags, PyObje
                  self->name, self->arity, count);
     return nullptr;
   }
-  return follow(dispatch_once(self, args));
+  if (!jm_is_looked_at()) return follow(dispatch_once(self, args));
+  PyObject* hidden = jm_hide();
+  if (!hidden) return nullptr;
+  PyObject* result = follow(dispatch_once(self, args));
+  jm_show(hidden);
+  return result;
 }
 
 PyObject* dispatcher_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
@@ -193,6 +272,8 @@ int dispatcher_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->owner);
   Py_VISIT(self->family);
   Py_VISIT(self->plain);
+  Py_VISIT(self->stub);
+  Py_VISIT(self->stub_code);
   if (self->entries) {
     for (Entry* entry : *self->entries) Py_VISIT(entry);
   }
@@ -212,6 +293,8 @@ int dispatcher_clear(PyObject* object) {
   Py_CLEAR(self->owner);
   Py_CLEAR(self->family);
   Py_CLEAR(self->plain);
+  Py_CLEAR(self->stub);
+  Py_CLEAR(self->stub_code);
   if (self->entries) drop_entries(self);
   return 0;
 }
@@ -300,6 +383,7 @@ PyMemberDef dispatcher_members[] = {
     {"calls", T_LONGLONG, offsetof(Dispatcher, calls), READONLY, "calls so far"},
     {"owner", T_OBJECT, offsetof(Dispatcher, owner), 0, "the Python Handle"},
     {"family", T_OBJECT, offsetof(Dispatcher, family), 0, "what hooked callees are compiled for"},
+    {"stub", T_OBJECT, offsetof(Dispatcher, stub), 0, "weak reference to the function it serves"},
     {nullptr, 0, 0, 0, nullptr},
 };
 

@@ -2,11 +2,14 @@
 //
 //   layout.c           the interpreter's own data layouts (dictionaries, instances), per version
 //   hook.c             the PEP 523 hook and the state of the thread it acts on
+//   function_watch.c   functions whose code or defaults are exchanged in place
 //   constants.cpp      equality that runs no user code
 //   memo.cpp           lookups remembered while a dictionary does not change
 //   class_facts.cpp    what is relied on of a class, remembered while it does not change
+//   namespace_facts.cpp  the same of the dictionary of a module
 //   guards.cpp         running guard programs      guard_program.cpp  making them
-//   guards_tensor.cpp  the only file that knows torch
+//   guards_tensor.cpp  tensors and torch's state; with observers_tensor.cpp all that knows torch
+//   observers_tensor.cpp  who watches the thread's operations
 //   template.cpp       result templates            entry.cpp          guards, run and template
 //   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances
 #pragma once
@@ -31,6 +34,9 @@ PyObject* jm_instance_dict(PyObject* object);
 // What changes with every change of a dictionary and is the same for no two of them (PEP 509); 0: this
 // Python does not say.
 uint64_t jm_dict_version(PyObject* dict);
+
+// Where the dictionary keeps that, for as long as it lives; NULL: nowhere.
+const uint64_t* jm_dict_clock(PyObject* dict);
 
 // What changes with every change of a class or of a class below it (attributes, `__bases__`) and is
 // the same for no two classes; 0: it has none now. _PyType_Lookup gives it one, where it may have
@@ -59,7 +65,13 @@ typedef struct {
   int depth;        // hooked frames on this thread's C stack
   PyObject* exempt; // code whose next frame runs as it is (borrowed; the caller keeps it alive)
   PyObject* family; // whose callees are hooked (borrowed likewise)
+  int nested;       // dispatchers on this thread's C stack that run Python
+  int room;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
 } jm_thread;
+
+// From so many dispatchers on one C stack on, recursion goes on as plain Python, without C frames in
+// between: Python's own limit and the C stack then allow what they allow eager.
+enum { JM_DEEPEST = 64 };
 
 jm_thread* jm_this_thread(void);
 
@@ -71,7 +83,30 @@ extern int jm_any_disabled;   // threads with disabled > 0, so that the hot path
 jm_thread jm_enter(PyObject* family, PyObject* exempt);
 void jm_leave(jm_thread saved);
 
+// A dispatcher runs Python between begin and end. `misses`: it is our own Python first, which has room
+// of its own to recurse; what that runs plainly has the room that the dispatcher's caller had. Otherwise
+// the stub's frame, which eager has not, is not counted.
+typedef struct {
+  int room, lent;
+} jm_nest;
+jm_nest jm_begin_nest(bool misses);
+void jm_end_nest(jm_nest saved);
+
+// The hook is out of place for everybody between begin and end: calls cost no C stack.
+void jm_begin_aside(void);
+void jm_end_aside(void);
+
+// Whether somebody else's evaluator (torch.compile's) looks at frames. hide() keeps it from looking at
+// this thread's: a new reference to what show() wants back, or NULL with an exception set.
+bool jm_is_looked_at(void);
+PyObject* jm_hide(void);
+void jm_show(PyObject* hidden);
+
 bool jm_register_hook(PyObject* module);
+
+// -------------------------------------------------------------------------------- function_watch.c
+
+bool jm_register_watch(PyObject* module);
 
 #ifdef __cplusplus
 }

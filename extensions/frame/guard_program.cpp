@@ -47,9 +47,11 @@ constexpr OpName kOps[] = {
     {"INSTANCE_ABSENT", Op::InstanceAbsent, 3}, // source, name
     {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
     {"CLASS", Op::Class, 4},                    // class, MRO, facts (class_facts.h)
-    {"ABC_TOKEN", Op::AbcToken, 3},             // abc.get_cache_token, what it gave
+    {"NAMESPACE", Op::Namespace, 3},            // dict, facts (namespace_facts.h)
+    {"STATE_READ", Op::StateRead, 4},           // function in C, what it gave, whether that never comes back
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
+    {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
     {"IN_RANGE", Op::InRange, 4},               // source, low, high
     {"SAME", Op::Same, 3},                      // source, source
     {"DIFFERENT", Op::Different, 3},            // source, source
@@ -173,9 +175,10 @@ class StepReader {
     return keep(at(index), step.object) && keep(at(index + 1), step.space);
   }
 
-  bool abc_token(int index, Step& step) const {
+  bool state_read(int index, Step& step) const {
     if (!PyCFunction_CheckExact(at(index))) return refuse("a function in C is expected");
-    return keep(at(index), step.space) && keep(at(index + 1), step.object);
+    return keep(at(index), step.space) && keep(at(index + 1), step.object) &&
+           integer(at(index + 2), step.number);
   }
 
   bool keys(int index, PyObject*& place) const {
@@ -203,7 +206,8 @@ class StepReader {
         return many(next, *step.registers);
       case Op::Class:
         return (step.facts = ClassFacts::make(at(next), at(next + 1), at(next + 2))) != nullptr;
-      case Op::AbcToken: return abc_token(next, step);
+      case Op::Namespace: return (step.names = NamespaceFacts::make(at(next), at(next + 1))) != nullptr;
+      case Op::StateRead: return state_read(next, step);
       case Op::State: return (step.torch = make_state_check(tuple_)) != nullptr;
       case Op::Autocast: return (step.torch = make_autocast_check(tuple_)) != nullptr;
       default: break;
@@ -283,6 +287,7 @@ int program_traverse(PyObject* self, visitproc visit, void* arg) {
     int stopped = 0;
     if (step.torch) step.torch->visit_refs(visit, arg, stopped);
     if (!stopped && step.facts) stopped = step.facts->visit_refs(visit, arg);
+    if (!stopped && step.names) stopped = step.names->visit_refs(visit, arg);
     if (stopped) return stopped;
   }
   return 0;
@@ -378,6 +383,8 @@ std::unique_ptr<TorchCheck> make_autocast_check(PyObject*) { return torch_is_mis
 std::unique_ptr<TorchCheck> make_range_check(PyObject*) { return torch_is_missing(); }
 bool tensors_overlap(PyObject* const*, size_t) { return true; }
 bool register_tensor_guards(PyObject*) { return true; }
+bool torch_is_observed() { return false; }
+bool register_observers(PyObject*) { return true; }
 #endif
 
 bool register_guards(PyObject* module) { return PyModule_AddType(module, &ProgramType) == 0; }

@@ -178,21 +178,22 @@ bool no_overlap(const Step& step, Registers& registers) {
   return !tensors_overlap(objects, count);
 }
 
-// abc.get_cache_token(), a function in C, gives this number still.
-bool has_abc_token(PyObject* get, PyObject* token) {
-  PyObject* now = PyObject_CallNoArgs(get);
+// A function in C without arguments gives what it gave.
+bool reads_the_same(const Step& step) {
+  PyObject* now = PyObject_CallNoArgs(step.space);
   if (!now) return PyErr_Clear(), false;
-  const bool same = same_constant(now, token);
+  const bool same = same_constant(now, step.object);
   Py_DECREF(now);
   return same;
 }
 
-// False for ever once an object held weakly has died, or classes were registered with an ABC.
+// False for ever once an object held weakly has died, or state changed that never comes back.
 bool may_pass(const Step& step) {
   switch (step.op) {
     case Op::IsWeak: case Op::TypeIs: return referent(step.object);
     case Op::Class: return step.facts->alive();
-    case Op::AbcToken: return has_abc_token(step.space, step.object);
+    case Op::Namespace: return step.names->alive();
+    case Op::StateRead: return !step.number || reads_the_same(step);
     default: return true;
   }
 }
@@ -211,7 +212,8 @@ bool passes(const Step& step, Registers& registers) {
     case Op::EntriesEmpty: return step.tables->hold(value, step.object, step.space, false);
     case Op::InstanceAbsent: return !step.lookup.in_instance(value, step.object);
     case Op::Class: return step.facts->hold();
-    case Op::AbcToken: return has_abc_token(step.space, step.object);
+    case Op::Namespace: return step.names->hold();
+    case Op::StateRead: return reads_the_same(step);
     case Op::NamespaceAbsent: return !step.lookup.in(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);

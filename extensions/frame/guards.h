@@ -4,6 +4,7 @@
 #include "class_facts.h"
 #include "frame.h"
 #include "memo.h"
+#include "namespace_facts.h"
 
 #include <memory>
 #include <vector>
@@ -34,7 +35,7 @@ enum class Op : unsigned char {
   FunctionPart, ModuleItem, Gradient,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
-  NamespaceAbsent, Class, AbcToken,
+  NamespaceAbsent, Class, Namespace, StateRead,
   CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State, Autocast,
 };
 
@@ -53,6 +54,7 @@ struct Step {
   std::unique_ptr<TorchCheck> torch;
   std::unique_ptr<EmptyTables> tables;          // EntriesEmpty
   std::unique_ptr<ClassFacts> facts;            // Class
+  std::unique_ptr<NamespaceFacts> names;        // Namespace
   std::unique_ptr<std::vector<int>> registers;  // NoOverlap
 };
 
@@ -89,5 +91,9 @@ int first_failure(const Program* program, PyObject* const* args, Py_ssize_t coun
 bool is_alive(const Program* program);
 
 bool register_guards(PyObject* module);
+
+// observers_tensor.cpp: whether a tracer or a mode is shown every operation of this thread.
+bool torch_is_observed();
+bool register_observers(PyObject* module);
 
 }  // namespace jitmagic

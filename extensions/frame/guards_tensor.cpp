@@ -126,6 +126,37 @@ bool fill(TensorCheck& check, PyObject* step) {
   return check.cls != nullptr;
 }
 
+// ("TENSOR_KIND", source, class, keys, dual): what keeps a tensor out of graphs. Its sizes are not asked for: some
+// answer in Python. Whether it carries a tangent matters only where that alone is why.
+struct KindCheck final : TorchCheck {
+  PyObject* cls = nullptr;  // weak reference
+  uint64_t keys = 0;
+  bool dual = false;
+
+  ~KindCheck() override { Py_XDECREF(cls); }
+
+  bool passes(PyObject* object) const override {
+    if ((PyObject*)Py_TYPE(object) != reinterpret_cast<PyWeakReference*>(cls)->wr_object) return false;
+    const at::TensorBase& tensor = tensor_of(object);
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    return impl->key_set().raw_repr() == keys && (!dual || impl->_fw_grad(0, tensor).defined());
+  }
+
+  void visit_refs(visitproc visit, void* arg, int& stopped) const override {
+    if (cls && !stopped) stopped = visit(cls, arg);
+  }
+};
+
+bool fill(KindCheck& check, PyObject* step) {
+  PyObject* cls = PyTuple_GET_ITEM(step, 2);
+  if (!PyType_Check(cls)) return refuse("guard step: a tensor class is expected");
+  check.keys = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(step, 3));
+  if (PyErr_Occurred()) return false;
+  check.dual = PyObject_IsTrue(PyTuple_GET_ITEM(step, 4)) == 1;
+  check.cls = PyWeakref_NewRef(cls, nullptr);
+  return check.cls != nullptr;
+}
+
 // ("STATE", grad, inference, autocast_cpu, autocast_cuda, default_dtype, deterministic, function
 // modes, dispatch modes)
 struct StateCheck final : TorchCheck {
@@ -304,7 +335,10 @@ bool find_tensor_place() {
 
 }  // namespace
 
-std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) { return make<TensorCheck>(step); }
+std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) {
+  constexpr Py_ssize_t kind = 5;  // "TENSOR_KIND" and its operands; "TENSOR" has more
+  return PyTuple_GET_SIZE(step) == kind ? make<KindCheck>(step) : make<TensorCheck>(step);
+}
 std::unique_ptr<TorchCheck> make_state_check(PyObject* step) { return make<StateCheck>(step); }
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step) { return make<AutocastCheck>(step); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step) { return make<RangeCheck>(step); }

@@ -54,19 +54,21 @@ jm_thread* jm_this_thread(void) { return &here; }
 
 static PyObject* evaluate(PyThreadState* tstate, struct _PyInterpreterFrame* frame, int throwing);
 
+// Somebody who went away from on top of us may have taken us out: what is there now decides.
 static void settle(void) {
   PyInterpreterState* interp = PyInterpreterState_Get();
+  _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interp);
   bool wanted = jm_installs > 0 && aside == 0;
-  if (wanted == in_place) return;
-  if (wanted) {
-    previous = _PyInterpreterState_GetEvalFrameFunc(interp);
-    if (previous == evaluate) previous = _PyEval_EvalFrameDefault;
+  if (current == _PyEval_EvalFrameDefault) in_place = false;
+  if (wanted && !in_place && current != evaluate) {
+    previous = current;
     _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
-    in_place = true;
-  } else if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
+  } else if (!wanted && current == evaluate) {
     _PyInterpreterState_SetEvalFrameFunc(interp, previous);
-    in_place = false;
-  }  // else somebody sits on top of us and calls us: stay, and let frames pass
+  } else {
+    return;  // as it should be, or somebody sits on top of us and calls us: stay, let frames pass
+  }
+  in_place = wanted;
 }
 
 jm_thread jm_enter(PyObject* family, PyObject* exempt) {
@@ -93,6 +95,81 @@ void jm_leave(jm_thread saved) {
   here.family = saved.family;
   jm_installs--;
   settle();
+}
+
+void jm_begin_aside(void) {
+  aside++;
+  settle();
+}
+
+void jm_end_aside(void) {
+  aside--;
+  settle();
+}
+
+// --------------------------------------------------------------------------------- room to recurse
+
+// Frames that a compile may take, however deep in a recursion the call that needs it is made. Many
+// dispatchers within one another lend no more: they would never come to Python's limit.
+enum { OURS = 1000 };
+
+jm_nest jm_begin_nest(bool misses) {
+  int* left = jm_recursion_left(PyThreadState_Get());
+  int lent = !misses ? 1 : *left < OURS ? OURS - *left : 0;
+  jm_nest saved = {here.room, here.nested < JM_DEEPEST ? lent : 0};
+  here.nested++;
+  here.room = misses ? *left + 1 : 0;
+  *left += saved.lent;
+  return saved;
+}
+
+void jm_end_nest(jm_nest saved) {
+  *jm_recursion_left(PyThreadState_Get()) -= saved.lent;
+  here.room = saved.room;
+  here.nested--;
+}
+
+// The original has the room that the dispatcher's caller had: not what our Python had, or took.
+static jm_nest begin_original(void) {
+  int* left = jm_recursion_left(PyThreadState_Get());
+  jm_nest saved = {here.room, here.room ? here.room - *left : 0};
+  here.room = 0;
+  *left += saved.lent;
+  return saved;
+}
+
+static void end_original(jm_nest saved) {
+  *jm_recursion_left(PyThreadState_Get()) -= saved.lent;
+  here.room = saved.room;
+}
+
+// ------------------------------------------------------------------------------- other evaluators
+
+static PyObject* other_evaluator = NULL;  // other_evaluator(callback | None) -> callback until now
+
+bool jm_is_looked_at(void) {
+  _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+  return current != _PyEval_EvalFrameDefault && current != evaluate && other_evaluator;
+}
+
+PyObject* jm_hide(void) { return PyObject_CallOneArg(other_evaluator, Py_None); }
+
+void jm_show(PyObject* hidden) {
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyObject* replaced = PyObject_CallOneArg(other_evaluator, hidden);
+  if (!replaced) PyErr_WriteUnraisable(other_evaluator);
+  Py_XDECREF(replaced);
+  Py_DECREF(hidden);
+  PyErr_Restore(type, error, traceback);
+}
+
+static PyObject* set_other_evaluator(PyObject* module, PyObject* given) {
+  (void)module;
+  PyObject* old = other_evaluator;
+  other_evaluator = given == Py_None ? NULL : Py_NewRef(given);
+  Py_XDECREF(old);
+  Py_RETURN_NONE;
 }
 
 // ------------------------------------------------------------------------------------- decisions
@@ -217,11 +294,9 @@ static void maybe_exchange(PyThreadState* tstate, _PyInterpreterFrame* frame, in
 // Out of place for the dynamic extent of one frame: everything below runs at full speed.
 static PyObject* evaluate_aside(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwing) {
   _PyFrameEvalFunction run = previous;
-  aside++;
-  settle();
+  jm_begin_aside();
   PyObject* result = run(tstate, frame, throwing);
-  aside--;
-  settle();
+  jm_end_aside();
   return result;
 }
 
@@ -336,7 +411,10 @@ static PyObject* skip(PyObject* module, PyObject* args) {
 
 static PyObject* run_function(PyObject* function, PyObject* args, PyObject* kwargs) {
   if (kwargs == Py_None) kwargs = NULL;
-  return PyObject_Call(function, args, kwargs);
+  jm_nest saved = begin_original();
+  PyObject* result = PyObject_Call(function, args, kwargs);
+  end_original(saved);
+  return result;
 }
 
 // call_plainly(function, args, kwargs | None, family | None): the function itself, with the hook on
@@ -370,6 +448,8 @@ static PyMethodDef functions[] = {
     {"resume_hook", resume_hook, METH_NOARGS, "Undo one suspend()."},
     {"suspended", suspended, METH_NOARGS, "Whether suspend() is in force on this thread."},
     {"current_family", current_family, METH_NOARGS, "Family whose extent the thread is in, or None."},
+    {"set_other_evaluator", set_other_evaluator, METH_O,
+     "other(callback | None) -> callback until now: who else evaluates frames of this thread."},
     {"forget", forget, METH_VARARGS, "Drop what was decided about a code object (for a family)."},
     {"skip", skip, METH_VARARGS, "Run a family's frames of this code as they are."},
     {"call_plainly", (PyCFunction)(void (*)(void))call_plainly, METH_FASTCALL,

@@ -26,6 +26,8 @@ static Py_ssize_t shared_key_index(PyDictKeysObject* keys, PyObject* name) {
 
 uint64_t jm_dict_version(PyObject* dict) { return jm_version_tag((PyDictObject*)dict); }
 
+const uint64_t* jm_dict_clock(PyObject* dict) { return jm_version_place((PyDictObject*)dict); }
+
 // Set to 0 when the class changes, in all versions known; the flag beside it says nothing more.
 unsigned jm_type_version(PyTypeObject* type) { return type->tp_version_tag; }
 

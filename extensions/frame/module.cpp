@@ -17,7 +17,9 @@ PyMODINIT_FUNC PyInit__frame() {
   const bool ready = jitmagic::register_guards(module) && jitmagic::register_entry(module) &&
                      jitmagic::register_dispatch(module) &&
                      jitmagic::register_module_call(module) && jm_register_hook(module) &&
-                     jitmagic::register_tensor_guards(module);
+                     jm_register_watch(module) &&
+                     jitmagic::register_tensor_guards(module) &&
+                     jitmagic::register_observers(module);
   if (!ready) {
     Py_DECREF(module);
     return nullptr;

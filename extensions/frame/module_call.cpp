@@ -1,11 +1,12 @@
 // ModuleCall: what a tagged nn.Module instance keeps in its `_compiled_call_impl` slot.
 //
 // nn.Module.__call__ hands its arguments to that slot when it is set. Without hooks the stub of the
-// class's forward is called with the module in front; with hooks of any kind, a forward of the
-// instance's own, or a class whose forward is another by now (%autoreload, a patched class), `eager`
-// (Python) does what nn.Module does. Arguments that the stub would hand on as they are go to its
-// dispatcher at once, without the stub's frame. The module is held weakly: tagging adds no cycle, so
-// `del model` frees its memory at once.
+// class's forward is called with the module in front; with hooks of any kind or a forward of the
+// instance's own `eager` (Python) does what nn.Module does. Where the class's forward is another by now
+// (%autoreload, a patched class) `outdated` tags the module anew. Deep in a recursion `bare` is called,
+// nn.Module's own code, which takes as many frames as it takes untagged. Arguments that the stub would
+// hand on as they are go to its dispatcher at once, without the stub's frame. The module is held
+// weakly: tagging adds no cycle, so `del model` frees its memory at once.
 
 #include "dispatch.h"
 #include "memo.h"
@@ -29,6 +30,8 @@ struct ModuleCall {
   PyObject* forward;  // what the class had as its forward when the stub was made
   PyObject* code;     // and the code that it had
   PyObject* eager;   // called as eager(module, *args, **kwargs)
+  PyObject* outdated;  // called so where the class has another forward than the stub is made for
+  PyObject* bare;      // called so where dispatchers are nested too deeply
   PyObject* tables;  // names of instance dictionaries that must be empty
   PyObject* shared;  // dictionaries that must be empty
   PyObject* owner;   // the Handle
@@ -102,7 +105,11 @@ PyObject* module_call(PyObject* object, PyObject* const* args, size_t flags, PyO
   values[0] = Py_NewRef(module);
   std::copy(args, args + count + named, values + 1);
   PyObject* result;
-  if (!is_current(self, module) || !without_hooks(self, module)) {
+  if (jm_this_thread()->nested >= JM_DEEPEST) {
+    result = call_function(self->bare, values, count + 1, keywords);
+  } else if (!is_current(self, module)) {
+    result = call_function(self->outdated, values, count + 1, keywords);
+  } else if (!without_hooks(self, module)) {
     result = call_function(self->eager, values, count + 1, keywords);
   } else if (named || count + 1 != self->arity) {
     result = call_function(self->stub, values, count + 1, keywords);
@@ -132,10 +139,11 @@ Py_ssize_t plain_parameters(PyObject* function) {
 }
 
 PyObject* module_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject *module, *stub, *dispatcher, *on_error, *forward, *eager, *tables, *shared, *owner;
-  if (!PyArg_ParseTuple(args, "OO!OOO!OO!O!O:ModuleCall", &module, &PyFunction_Type, &stub,
-                        &dispatcher, &on_error, &PyFunction_Type, &forward, &eager, &PyTuple_Type,
-                        &tables, &PyTuple_Type, &shared, &owner)) {
+  PyObject *module, *stub, *dispatcher, *on_error, *forward, *tables, *shared, *owner;
+  PyObject *eager, *outdated, *bare;
+  if (!PyArg_ParseTuple(args, "OO!OOO!(OOO)O!O!O:ModuleCall", &module, &PyFunction_Type, &stub,
+                        &dispatcher, &on_error, &PyFunction_Type, &forward, &eager, &outdated, &bare,
+                        &PyTuple_Type, &tables, &PyTuple_Type, &shared, &owner)) {
     return nullptr;
   }
   if (!good_tables(tables, shared)) {
@@ -152,6 +160,8 @@ PyObject* module_call_new(PyTypeObject* type, PyObject* args, PyObject*) {
   self->forward = Py_NewRef(forward);
   self->code = Py_NewRef(PyFunction_GET_CODE(forward));
   self->eager = Py_NewRef(eager);
+  self->outdated = Py_NewRef(outdated);
+  self->bare = Py_NewRef(bare);
   self->tables = Py_NewRef(tables);
   self->shared = Py_NewRef(shared);
   self->owner = Py_NewRef(owner);
@@ -170,6 +180,8 @@ int module_call_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->forward);
   Py_VISIT(self->code);
   Py_VISIT(self->eager);
+  Py_VISIT(self->outdated);
+  Py_VISIT(self->bare);
   Py_VISIT(self->tables);
   Py_VISIT(self->shared);
   Py_VISIT(self->owner);
@@ -185,6 +197,8 @@ int module_call_clear(PyObject* object) {
   Py_CLEAR(self->forward);
   Py_CLEAR(self->code);
   Py_CLEAR(self->eager);
+  Py_CLEAR(self->outdated);
+  Py_CLEAR(self->bare);
   Py_CLEAR(self->tables);
   Py_CLEAR(self->shared);
   Py_CLEAR(self->owner);
@@ -212,7 +226,8 @@ PyTypeObject ModuleCallType = {
     .tp_vectorcall_offset = offsetof(ModuleCall, vectorcall),
     .tp_call = PyVectorcall_Call,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "ModuleCall(module, stub, dispatcher, on_error, forward, eager, tables, shared, owner)",
+    .tp_doc = "ModuleCall(module, stub, dispatcher, on_error, forward, (eager, outdated, bare), tables, "
+              "shared, owner)",
     .tp_traverse = module_call_traverse,
     .tp_clear = module_call_clear,
     .tp_members = module_call_members,

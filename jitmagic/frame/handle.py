@@ -1,7 +1,7 @@
 """Handle and Family: what stands behind a dispatcher, and what belongs to one tagged function.
 
 Comes in: calls that no entry fits. Goes out: a new entry, or the original run as plain Python,
-with the reason on show in `state`. A Family is one tagged function with all that was compiled
+with the reason on show in `outcome`. A Family is one tagged function with all that was compiled
 because of it (its resume functions, callees the hook found); they share options, compiler and
 journal. Invariants: one compile at a time per handle; an entry is used only after its guards
 passed for the very call it was made from; when the root handle dies, the family's entries go with
@@ -14,44 +14,37 @@ import linecache
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
-
-import torch
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
 from ..errors import RecompileWarning, Unsupported, UserLine, warn
-from ..guards.check import check, is_other_number, why
-from ..guards.guard import Guard, InRange, ValueEquals
-from ..guards.read import read_source
-from ..guards.source import Argument, Source
+from ..notice import tell
 from ..options import Options
-from ..records import CompileRecord, Journal
-from .library import LibraryFunction
+from ..records import AT_LIMIT, USERS_BACKEND, Eager, Failed, Journal, Outcome, Recording
+from .eager import entry_like, under_mode
+from .ledger import Growing, Later, Ledger, why_not
+from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
+from .skip import is_of_library, users_line
 
-__all__ = ["Compiler", "Family", "Handle", "Skip", "all_handles", "source_lines"]
+__all__ = ["Compiler", "Family", "Handle", "all_handles", "source_lines"]
 
-_WASTED_LIMIT = 4  # times recompile_limit: entries that died before they were of use
-_TOTAL_LIMIT = 64  # times recompile_limit: entries of one code over all module instances
+_MOST_FAILURES = 2  # variants whose compile failed, after which no other is tried
 _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
-    """The compile function's answer for a frame that runs as eager from now on."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Compiler:
-    """What frame is given to compile with; it knows no more of the stages."""
+    """What frame is given to compile with; it knows no more of the stages.
 
-    compile: Callable[[Handle, FrameSnapshot, CompileRecord], Entry | Skip]
+    An Entry comes with a Variant in its notes; an Eager or Failed says that no call is compiled.
+    """
+
+    compile: Callable[[Handle, FrameSnapshot, Recording], Entry | Eager | Failed]
     flatten: Callable[[CodeType], Any] = lambda code: code
     """The tracer's view of a code object, kept as `handle.flat`."""
 
@@ -63,10 +56,10 @@ class Family:
     options: Options
     compiler: Compiler
     journal: Journal
-
-    def __post_init__(self) -> None:
-        self.members: list[Handle] = []  # resume functions and callees; the root is not among them
-        self.limit_reached = False  # by the root or one of its resume functions
+    members: list[Handle] = field(default_factory=list)  # all but the root
+    limit_reached: bool = False  # by the root or one of its resume functions
+    sizes_grow: bool = False  # noticed in one of its functions
+    told: set[str] = field(default_factory=set)  # what the user has been told once
 
     def drop_dead(self) -> None:
         """Let go of callees whose code is gone: helpers that were defined anew."""
@@ -77,14 +70,6 @@ class Family:
         for member in self.members:
             member.drop()
         self.members.clear()
-
-
-@dataclass(eq=False, slots=True)
-class _Variant:
-    """What an entry remembers: the compile it came from, and whose variant it counts as."""
-
-    record: CompileRecord
-    instance: int | None  # id of what has a budget of its own, see Handle._instance_of
 
 
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -110,25 +95,35 @@ class Handle:
         self.original, self.family, self.library = original, family, library
         self.name = original.name
         self._flat, self._root, self._goes_on = flat, root, flat is not None
-        self._reason: str | None = None  # why calls without an entry run as eager
+        plain = "" if library is None else library.plain
+        self._declared = Eager(plain) if plain else None
+        # why calls without an entry run as eager
+        self._given_up: Eager | Failed | None = self._declared
         # for whom its callees are hooked when it runs as eager
-        self._hooked: Family | None = family
-        if library is not None and library.plain:
-            self._reason, self._hooked = f"eager: {library.plain}", None
-        self._wasted = 0
+        self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self._lock = threading.RLock()
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
         self.dispatcher.owner, self.dispatcher.family = self, family
+        self.ledger = Ledger(self.dispatcher, library)
         if not root:
             family.members.append(self)
         _handles.add(self)
 
     @classmethod
-    def of_function(cls, function: FunctionType, options: Options, compiler: Compiler) -> Handle:
-        """The root handle of a tagged function."""
+    def of_function(
+        cls,
+        function: FunctionType,
+        options: Options,
+        compiler: Compiler,
+        code: CodeType | None = None,
+    ) -> Handle:
+        """The root handle of a tagged function; `code`: what it is about to be given."""
         family = Family(options, compiler, Journal())
-        return cls(Original.of_function(function), family, root=True)
+        original = Original.of_function(function, code)
+        library = library_function(original.code, original.namespace)
+        declared = library if library is not None and library.plain else None
+        return cls(original, family, root=True, library=declared)
 
     @classmethod
     def of_callee(
@@ -184,32 +179,15 @@ class Handle:
         """The original, called with the dispatcher's values."""
         return self.original
 
-    def varying(self, snapshot: FrameSnapshot) -> frozenset[Source] | None:
-        """Floats and ints that are data: those that differ from what an entry was compiled for, and
-        of a library function the arguments that are declared to change. None where there are none.
-        """
-        changed = frozenset(
-            guard.source
-            for entry in self.dispatcher.entries
-            for guard in _guards_of(entry.notes.record)
-            if isinstance(guard, ValueEquals | InRange)
-            and self._may_vary(guard.source, entry, snapshot)
-            and is_other_number(guard, snapshot)
-        )
-        if self.library is None:
-            return changed or None
-        names = snapshot.code.co_varnames[: len(snapshot.args)]
-        declared = (Argument(i, name) for i, name in enumerate(names))
-        return changed | {one for one in declared if one.name in self.library.varying}
+    def run_hooked(self, *values: Any) -> Any:
+        """The original, with its callees hooked: what an entry runs that is not compiled."""
+        return self.original.run(values, self._hooked)
 
-    def _may_vary(self, source: Source, entry: Entry, snapshot: FrameSnapshot) -> bool:
-        """Of library code only float arguments. What is no argument may be an instance's setting,
-        which differs from that of another instance and never changes.
+    def must_raise(self, recording: Recording) -> bool:
+        """Whether an error of the compile is the user's to see: a backend of theirs raised, or they
+        asked for it.
         """
-        if self.library is not None:
-            return isinstance(source, Argument) and type(read_source(source, snapshot)) is float
-        instance = self._instance_of((*snapshot.args, *snapshot.cells))
-        return isinstance(source, Argument) or bool(entry.notes.instance == instance)
+        return recording.failed_in == USERS_BACKEND or self.options.on_error == "raise"
 
     @property
     def label(self) -> str:
@@ -232,72 +210,127 @@ class Handle:
         return source_lines(self.original.code)
 
     @property
-    def state(self) -> str:
-        """not called yet | compiling | compiled | limit reached | eager: why."""
-        if self._compiling_thread is not None:
-            return "compiling"
-        if self._reason is not None:
-            return self._reason
-        return "compiled" if self.dispatcher.entries else "not called yet"
+    def is_compiling(self) -> bool:
+        """Whether a call of it is being compiled right now."""
+        return self._compiling_thread is not None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What calls that no entry fits come to, else that of the entry used last; None before the
+        first call.
+        """
+        if self._given_up is not None:
+            return self._given_up
+        entries = self.dispatcher.entries
+        found: Outcome | None = entries[0].notes.outcome if entries else None
+        return found
+
+    def waiting(self) -> list[Later]:
+        """Backwards of its variants that are compiled when they are first used."""
+        return [later for entry in self.dispatcher.entries for later in entry.notes.waiting()]
+
+    # -------------------------------------------------------------- asked by the native dispatcher
+
+    def code_set_aside(self) -> CodeType:
+        """The code that the stub has deep in a recursion; a constant names the dispatcher."""
+        code = self.original.code
+        return code.replace(co_consts=(*code.co_consts, self.dispatcher))
+
+    def run_original(self, values: tuple[Any, ...]) -> Any:
+        """The original with the dispatcher's values; nothing is compiled."""
+        return self.original.run(values)
 
     # ------------------------------------------------------------------------------------- the miss
 
     def _missed(self, values: tuple[Any, ...]) -> Any:
         if _frame.suspended() or self._compiling_thread == threading.get_ident():
             return self.original.run(values)
-        if self._reason is None and self._compile_once(values):
+        if _frame.observed():
+            if "notice" not in self.family.told and (watched := under_mode()) is not None:
+                self._tell_of_plain_python(watched, partly=False)
+            return self.original.run(values)
+        if self._given_up is None and self._compile_once(values):
             return continue_with(self.dispatcher, *values)
-        return self.original.run(values, self._hooked)
+        waits = self._given_up is None  # a later call may be compiled, callees and all
+        return self.original.run(values, None if waits else self._hooked)
 
     def _compile_once(self, values: tuple[Any, ...]) -> bool:
         """Whether there is an entry for these values now."""
         with self._lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):
                 return True  # another thread was here first
-            if self._reason is not None:
+            if self._given_up is not None:
                 return False
-            self._sweep()
-            if self._is_at_limit(values):
+            self.ledger.sweep()
+            if self.ledger.is_full(values, self._limit):
                 self._reach_limit(values)
+                return False
+            if self._grows(values):
                 return False
             return self._compile(values)
 
     def _compile(self, values: tuple[Any, ...]) -> bool:
         snapshot = self.original.snapshot(values)
-        record = self.journal.open(self.name)
-        made = self._run_compiler(snapshot, record)
+        recording = self.journal.open(self.name, self.family.told)
+        made = self._run_compiler(snapshot, recording)
+        outcome = made.notes.outcome if isinstance(made, Entry) else made
+        if isinstance(outcome, Failed):
+            self._tell_failure(outcome)
         if isinstance(made, Entry) and not made.check(values):
-            which = _which(record, snapshot)
-            made = Skip(f"its guards do not hold for the call they were made from{which}")
-            warn(f"{self.label} runs as eager: {made.reason}")
-        if isinstance(made, Skip):
-            record.outcome = f"eager: {made.reason}"
-            self._give_up(record.outcome)
-            return False
-        record.outcome = "compiled"
-        made.notes = _Variant(record, self._instance_of(values))
-        self.dispatcher.add(made)
-        return True
+            which = why_not(made, snapshot)
+            made = Eager(
+                "its guards do not hold for the call they were made from"
+                + (f": {which}" if which else "")
+            )
+            warn(f"{self.label} runs as eager: {made.why}")
+            outcome = made
+        recording.end(outcome)
+        if isinstance(made, Entry):
+            self.ledger.add(made, values)
+        else:
+            self._give_up(made)
+        ends = made.notes.ends if isinstance(made, Entry) else None
+        self._tell_of_plain_python(ends or outcome, partly=ends is not None)
+        if self.ledger.failures >= _MOST_FAILURES:
+            self._give_up(self.ledger.last_failure)
+        return isinstance(made, Entry)
 
-    def _run_compiler(self, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+    def _run_compiler(
+        self, snapshot: FrameSnapshot, recording: Recording
+    ) -> Entry | Eager | Failed:
         self._compiling_thread = threading.get_ident()
         _frame.suspend()
         try:
-            return self.family.compiler.compile(self, snapshot, record)
+            return self.family.compiler.compile(self, snapshot, recording)
         except Unsupported as error:  # fullgraph=True: the user asked to be told
-            record.outcome = f"failed: {error.reason}"
+            recording.end(Failed.of(error))
             raise
         except Exception as error:  # a stage failed: the user's call still has a right answer
-            failure = f"{type(error).__name__}: {error}"
-            _warn_failed(self.label, failure)
-            return Skip(f"compiling it failed with {failure}")
-        except BaseException:  # Ctrl-C: the next call starts over
-            record.outcome = "failed: interrupted"
+            failed = Failed.of(error, recording.failed_in)
+            if not self.must_raise(recording):
+                return failed
+            recording.end(failed)
+            raise
+        except BaseException as error:  # Ctrl-C: the next call starts over
+            recording.end(Failed.of(error, recording.failed_in))
             raise
         finally:
             _frame.resume_hook()
             self._compiling_thread = None
-            _forget_entries(record)
+
+    def _tell_of_plain_python(self, plain: Outcome, *, partly: bool) -> None:
+        """Once per tagged function; of a failed compile there is a warning."""
+        if isinstance(plain, Eager) and "notice" not in self.family.told:
+            self.family.told.add("notice")
+            code = self.original.code
+            first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
+            where = plain.where or first_line
+            tell(self.label, plain.why, where, partly, self.options.notices)
+
+    def _tell_failure(self, failed: Failed) -> None:
+        if self.name not in self.family.told:
+            self.family.told.add(self.name)
+            warn(failed.report(self.label, "runs as eager"))
 
     def _failed(self, entry: Entry, values: tuple[Any, ...], error: Exception) -> Any:
         """A graph raised. Eager says what the user should see, unless inputs may have changed or
@@ -306,29 +339,14 @@ class Handle:
         if entry.mutates or getattr(error, "__jitmagic_from_hook__", False):
             raise error
         result = self.original.run(values)
+        outcome = Eager(f"its compiled graph raised {type(error).__name__}: {error}")
         if entry in self.dispatcher.entries:
             self.dispatcher.remove(entry)
-        reason = f"eager: its compiled graph raised {type(error).__name__}: {error}"
-        self._give_up(reason)
-        warn(f"{self.label} runs as {reason}")
+            self.ledger.add(entry_like(entry, self.run_hooked, outcome), values)
+        warn(f"{self.label} runs as {outcome}")
         return result
 
-    # ----------------------------------------------------------------------------------- the ledger
-
-    def _sweep(self) -> None:
-        """Take out entries whose guarded objects died; they do not count as variants."""
-        for entry in self.dispatcher.entries:
-            if not entry.alive:
-                self._wasted += entry.hits <= 1
-                self.dispatcher.remove(entry)
-
-    def _is_at_limit(self, values: tuple[Any, ...]) -> bool:
-        limit = self._limit
-        entries = self.dispatcher.entries
-        instance = self._instance_of(values)
-        alike = sum(entry.notes.instance == instance for entry in entries)
-        wasted = self._wasted >= _WASTED_LIMIT * limit
-        return alike >= limit or wasted or len(entries) >= _TOTAL_LIMIT * limit
+    # ------------------------------------------------------------------------------------ the limit
 
     @property
     def _limit(self) -> int:
@@ -343,22 +361,23 @@ class Handle:
         """Whether this is a callee of the user's in a function that has reached its limit."""
         return self.family.limit_reached and self.original.is_weak and self.library is None
 
-    def _instance_of(self, values: tuple[Any, ...]) -> int | None:
-        """Each module instance has its own budget of variants: layers share their class's code.
-        So has each group of parameters of an optimizer, known by its first tensor.
-        """
-        first = values[0] if values else None
-        if self.library is not None and type(first) is list and first:
-            return id(first[0])
-        return id(first) if isinstance(first, torch.nn.Module) else None
-
     def _reach_limit(self, values: tuple[Any, ...]) -> None:
-        self._give_up("limit reached")
+        difference = next(iter(self.why_missed(values)), "a guarded object is gone")
+        if self.options.fullgraph:
+            raise Unsupported(
+                f"{self.label} was compiled {self.ledger.count} times, which is its recompile "
+                f"limit, and fullgraph=True leaves no way to run as eager: {difference}",
+                f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}, or make what '
+                "varies an argument that is a tensor",
+                self.goes_on,
+            )
+        self._give_up(AT_LIMIT)
         if self._is_below_limit:
             return  # that calls run as eager has been said
         self.family.limit_reached |= not self.original.is_weak
         where = self.goes_on
-        part, misses = self.label, "the call fits none of the variants; calls like it run"
+        part = self._named_for_user()
+        misses = "the call fits none of the variants; calls like it run"
         hint = "make what varies an argument that is a tensor"
         if where is not None:  # called by no user: most often a loop with a graph break in it
             part = f"{part} from line {where.lineno} on, after a graph break,"
@@ -366,31 +385,55 @@ class Handle:
             hint = (
                 "remove the break (jitmagic.explain shows it), tag what a loop calls, not the loop"
             )
-        count = len(self.dispatcher.entries) + self._wasted
-        difference = self.why_missed(values)
         warn(
-            f"{part} was compiled {count} times and {misses} as eager from now on\n"
-            f"  first difference: {difference[0] if difference else 'a guarded object is gone'}\n"
+            f"{part} was compiled {self.ledger.count} times and {misses} as eager from now on\n"
+            f"  first difference: {difference}\n"
             f"  hint: {hint}, or give jit "
             f'options={{"recompile_limit": {2 * self.options.recompile_limit}}}',
             RecompileWarning,
-            where,
+            where or users_line(),
         )
+
+    def _grows(self, values: tuple[Any, ...]) -> bool:
+        """Whether this call is one of a row in which something grows, each a variant of its own."""
+        if self.options.fullgraph:
+            return False  # the limit will raise
+        snapshot = self.original.snapshot(values)
+        asked = Growing(self._root, self.family.sizes_grow)
+        growth = self.ledger.growth(snapshot, values, asked)
+        if growth is not None and not growth.may_end:
+            self._stop_growing(growth.why)
+        return growth is not None
+
+    def _stop_growing(self, grows: str) -> None:
+        """A cache, a counter, a list that grows: each variant would be for one call."""
+        self.family.sizes_grow = True
+        self._give_up(Eager(f"sizes grow with every call: {grows}"))
+        if not self._is_below_limit:
+            self.family.limit_reached = True
+            warn(
+                f"{self._named_for_user()}: {grows} and grows by one with every call, so that no "
+                "variant serves twice; calls of new sizes run as eager from now on\n"
+                "  hint: allocate the final size once and write into it, or compile the part that "
+                "does not see it",
+                RecompileWarning,
+                users_line(),
+            )
+
+    def _named_for_user(self) -> str:
+        """A function of a library together with the user's that calls it."""
+        where = users_line()
+        if where is None or not is_of_library(self.original.code):
+            return self.label
+        return f"{self.label}, called in {where.function} (line {where.lineno}),"
 
     def why_missed(self, values: tuple[Any, ...]) -> list[str]:
         """For each entry, most recently used first, what keeps it from fitting these values."""
-        snapshot = self.original.snapshot(values)
-        found: list[str] = []
-        for entry in self.dispatcher.entries:
-            guards = _guards_of(entry.notes.record) if entry.notes else ()
-            failing = check(guards, snapshot)
-            if failing is not None:
-                found.append(why(failing, snapshot))
-        return found
+        return self.ledger.why_missed(self.original.snapshot(values))
 
-    def _give_up(self, reason: str) -> None:
-        """Calls without an entry run the original from now on, with as little ado as can be."""
-        self._reason = reason
+    def _give_up(self, outcome: Eager | Failed) -> None:
+        """Calls without an entry run the original from now on, on the fast path."""
+        self._given_up = outcome
         original = self.original
         if original.is_weak:
             if not self.dispatcher.entries:
@@ -408,10 +451,11 @@ class Handle:
                 self.family.options = options
             if self._root:
                 self.family.close()
-                self.family.limit_reached = False
+                self.family.limit_reached = self.family.sizes_grow = False
+                self.family.told.clear()
                 self.journal.records.clear()
             self.drop()
-            self._reason, self._wasted = None, 0
+            self._given_up, self.ledger.wasted = self._declared, 0
             self._flat = None if self._root else self._flat
 
     def drop(self) -> None:
@@ -422,7 +466,7 @@ class Handle:
             _frame.forget(self.original.code, self.family)
 
     def __repr__(self) -> str:
-        return f"<jitmagic handle of {self.original.qualname}: {self.state}>"
+        return f"<jitmagic handle of {self.original.qualname}: {self.outcome}>"
 
 
 def source_lines(code: CodeType) -> tuple[str, int, tuple[str, ...]]:
@@ -434,24 +478,3 @@ def source_lines(code: CodeType) -> tuple[str, int, tuple[str, ...]]:
         first = min((line for line in numbers if line > first), default=first)
     lines = linecache.getlines(code.co_filename)[first - 1 : last]
     return code.co_filename, first, tuple(line.rstrip("\n") for line in lines)
-
-
-def _guards_of(record: CompileRecord) -> tuple[Guard, ...]:
-    traced = record.result("trace")
-    return getattr(traced, "guards", ())
-
-
-def _which(record: CompileRecord, snapshot: FrameSnapshot) -> str:
-    failing = check(_guards_of(record), snapshot)
-    return "" if failing is None else f": {why(failing, snapshot)}"
-
-
-def _forget_entries(record: CompileRecord) -> None:
-    """A journal that held entries would keep residuals, and through them itself, alive for ever."""
-    for stage in record.stages:
-        if isinstance(stage.result, Entry):
-            stage.result = None
-
-
-def _warn_failed(name: str, failure: str) -> None:
-    warn(f"{name} could not be compiled and runs as eager: {failure}")

@@ -11,8 +11,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from .. import _frame
-from ..bytecode import call_stub
-from .blame import forget_stub
+from .follow import stub_code
 from .handle import Family, Handle
 from .library import library_function
 from .skip import reason_to_skip
@@ -26,7 +25,7 @@ def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | None:
     if not isinstance(family, Family) or reason_to_skip(code, namespace) is not None:
         return None
     handle = Handle.of_callee(code, namespace, family, library_function(code, namespace))
-    return call_stub(code, handle.dispatcher, forget_stub)
+    return stub_code(handle)
 
 
 _frame.set_callback(stub_for)

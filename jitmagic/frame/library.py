@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-__all__ = ["LibraryFunction", "library_function"]
+__all__ = ["LibraryFunction", "is_of_torch_compile", "library_function"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,16 @@ _FUNCTIONS: Mapping[tuple[str, str], LibraryFunction] = {
 }
 
 
+_RIVAL = LibraryFunction(plain="torch.compile compiles what it calls")
+
+
+def is_of_torch_compile(module: str) -> bool:
+    """Whether a module (by name) is one that torch.compile's wrappers come from."""
+    return module.startswith("torch._dynamo.")
+
+
 def library_function(code: CodeType, namespace: dict[str, Any]) -> LibraryFunction | None:
     """What is declared about a function of a library; None: it runs as it is."""
+    if is_of_torch_compile(str(namespace.get("__name__"))):
+        return _RIVAL
     return _FUNCTIONS.get((str(namespace.get("__name__")), code.co_qualname))

@@ -9,14 +9,13 @@ namespaces and nothing that can be held weakly.
 
 from __future__ import annotations
 
-import abc
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from ..errors import NativeMissing
+from ..extension import native_missing
 from ..guards.guard import (
     CellEmpty,
     ClassFact,
@@ -31,10 +30,13 @@ from ..guards.guard import (
     InRange,
     KeyAbsent,
     LengthIs,
-    NoneRegistered,
+    NameFact,
+    NamespaceFacts,
     NoOverlap,
     SameObject,
     SetHas,
+    StateRead,
+    TensorKind,
     TensorMatch,
     TypeIs,
     ValueEquals,
@@ -60,8 +62,8 @@ from ..guards.source import (
 )
 
 try:
-    from .. import _frame
     from .._frame import (
+        TORCH_VERSION,
         Continue,
         Dispatcher,
         Entry,
@@ -71,11 +73,11 @@ try:
         continue_with,
     )
 except ImportError as error:
-    raise NativeMissing("jitmagic._frame", str(error)) from error
+    raise native_missing("jitmagic._frame", str(error)) from error
 
-if torch.__version__ != _frame.TORCH_VERSION:
-    raise NativeMissing(
-        "jitmagic._frame", f"built for torch {_frame.TORCH_VERSION}, running {torch.__version__}"
+if torch.__version__ != TORCH_VERSION:
+    raise native_missing(
+        "jitmagic._frame", f"built for torch {TORCH_VERSION}, running {torch.__version__}"
     )
 
 __all__ = [
@@ -103,11 +105,13 @@ _RANK: dict[type[Guard], int] = {
     DifferentObject: 0,
     ValueEquals: 1,
     LengthIs: 1,
+    TensorKind: 2,
     TensorMatch: 2,
     InRange: 2,
     CellEmpty: 2,
     ClassFacts: 2,
-    NoneRegistered: 3,
+    NamespaceFacts: 2,
+    StateRead: 3,
     GlobalState: 3,
     SetHas: 3,
     KeyAbsent: 4,
@@ -139,7 +143,7 @@ def _cost(guard: Guard) -> tuple[int, int]:
 
 def _sources(guard: Guard) -> tuple[Source, ...]:
     match guard:
-        case GlobalState() | ClassFacts() | NoneRegistered():
+        case GlobalState() | ClassFacts() | NamespaceFacts() | StateRead():
             return ()
         case NoOverlap(sources=sources):
             return sources
@@ -225,8 +229,10 @@ class _Lowering:
                 self.steps.append(("INSTANCE_ABSENT", self.register(owner), _exact(key)))
             case ClassFacts(cls=cls, mro=mro, facts=facts):
                 self.steps.append(("CLASS", cls, mro, tuple(map(_fact, facts))))
-            case NoneRegistered(token=token):
-                self.steps.append(("ABC_TOKEN", abc.get_cache_token, token))
+            case NamespaceFacts(table=table, facts=names):
+                self.steps.append(("NAMESPACE", table, tuple(map(_name_fact, names))))
+            case StateRead(reader=reader, value=value, final=final):
+                self.steps.append(("STATE_READ", reader, value, int(final)))
             case NoOverlap(sources=sources):
                 registers = tuple(self.register(source) for source in sources)
                 self.steps.append(("NO_OVERLAP", registers))
@@ -244,6 +250,8 @@ def _check(guard: Guard, register: int) -> Step:
         case TensorMatch(spec=spec, keys=keys):
             facts = (spec.cls, spec.dtype, spec.device, tuple(spec.shape), tuple(spec.stride))
             return ("TENSOR", register, *facts, spec.requires_grad, spec.is_leaf, keys)
+        case TensorKind(cls=cls, keys=keys, dual=dual):
+            return ("TENSOR_KIND", register, cls, keys, dual)
         case TypeIs(type=cls):
             return ("TYPE_IS", register, cls)
         case ValueEquals(value=value) if is_constant(value):
@@ -274,6 +282,12 @@ def _fact(fact: ClassFact) -> Step:
         case "absent":
             return ("ABSENT", _exact(fact.name), fact.start)
     return (fact.kind.upper(), _exact(fact.name))
+
+
+def _name_fact(fact: NameFact) -> Step:
+    if fact.absent:
+        return ("ABSENT", _exact(fact.name))
+    return ("IS", _exact(fact.name), fact.value)
 
 
 def _state(guard: GlobalState) -> Step:

@@ -40,9 +40,9 @@ class Original:
         self._function = function if keep else None
 
     @classmethod
-    def of_function(cls, function: FunctionType) -> Original:
-        """The code a function has now."""
-        return cls(function.__code__, function.__globals__, name=function.__name__)
+    def of_function(cls, function: FunctionType, code: CodeType | None = None) -> Original:
+        """The code a function has now, or other code that it is about to get."""
+        return cls(code or function.__code__, function.__globals__, name=function.__name__)
 
     @property
     def code(self) -> CodeType:

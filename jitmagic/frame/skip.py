@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType
@@ -20,10 +21,11 @@ from typing import Any
 import torch
 
 from ..bytecode import decode
+from ..errors import UserLine
 from .library import library_function
 from .native import Dispatcher
 
-__all__ = ["frame_reader", "reason_to_skip", "unsuitable"]
+__all__ = ["frame_reader", "is_of_library", "reason_to_skip", "unsuitable", "users_line"]
 
 _NAMESPACE_READERS = frozenset({"locals", "exec", "eval", "breakpoint"})
 _READERS_WITHOUT_ARGUMENTS = frozenset({"vars", "dir"})
@@ -100,6 +102,22 @@ def reason_to_skip(code: CodeType, namespace: dict[str, Any]) -> str | None:
     return None if where == _PACKAGE and _defines_layers(namespace) else where
 
 
+def is_of_library(code: CodeType) -> bool:
+    """Whether an installed package, or nobody, wrote the code."""
+    return _library(code.co_filename) is not None
+
+
+def users_line() -> UserLine | None:
+    """The innermost line that is being run outside of installed packages."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        code = frame.f_code
+        if _library(code.co_filename) is None:
+            return UserLine(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return None
+
+
 def _defines_layers(namespace: dict[str, Any]) -> bool:
     """Whether a module that is not torch's has classes of nn.Module of its own."""
     name = str(namespace.get("__name__"))
@@ -122,6 +140,11 @@ def _library(filename: str) -> str | None:
     return None
 
 
+def _installed_elsewhere() -> list[str]:
+    """Where packages of --user, --target and of the system lie: folders with pip's records."""
+    return [folder for folder in sys.path if folder and any(Path(folder).glob("*.dist-info"))]
+
+
 @functools.cache
 def _library_folders() -> tuple[tuple[str, str], ...]:
     """Installed packages lie within the standard library's folder: they are asked for first."""
@@ -130,6 +153,7 @@ def _library_folders() -> tuple[tuple[str, str], ...]:
         (str(Path(__file__).parents[1]), "it belongs to jitmagic"),
         (paths["purelib"], _PACKAGE),
         (paths["platlib"], _PACKAGE),
+        *((folder, _PACKAGE) for folder in _installed_elsewhere()),
         (paths["stdlib"], "it belongs to the standard library"),
         (paths["platstdlib"], "it belongs to the standard library"),
     ]

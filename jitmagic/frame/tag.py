@@ -13,17 +13,20 @@ import functools
 import inspect
 import sys
 import types
+import weakref
 from typing import Any
 
 import torch
 
-from ..bytecode import call_stub
-from ..errors import TaggingError
+from ..errors import TaggingError, warn
 from ..options import Options
 from . import hook  # noqa: F401  # the native hook learns whom to ask
+from .beside import hide, hide_stub
 from .blame import forget_ours, forget_stub
-from .handle import Compiler, Handle
-from .native import Dispatcher, ModuleCall, call_plainly
+from .follow import follow, handle_in, stub_code
+from .handle import Compiler, Family, Handle
+from .library import is_of_torch_compile
+from .native import ModuleCall, call_plainly
 from .skip import unsuitable
 
 __all__ = ["handle_of", "original_of", "tag", "tagged_call", "untag"]
@@ -31,6 +34,8 @@ __all__ = ["handle_of", "original_of", "tag", "tagged_call", "untag"]
 _SLOT = "_compiled_call_impl"  # nn.Module calls what is there, and drops it when pickled or copied
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _shared = torch.nn.modules.module
+if _SLOT not in torch.jit._recursive.ignored_attributes:  # a scripted copy of a module has no slot
+    torch.jit._recursive.ignored_attributes.append(_SLOT)
 _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
     _shared._global_backward_pre_hooks,
     _shared._global_backward_hooks,
@@ -56,6 +61,9 @@ def tag(target: Any, options: Options, compiler: Compiler) -> Any:
         case functools.partial():
             function = tag(target.func, options, compiler)
             return functools.partial(function, *target.args, **target.keywords)
+        case torch.nn.Module() if is_of_torch_compile(type(target).__module__):
+            warn("what torch.compile made of a module stays as it is: tag the module itself")
+            return target
         case torch.nn.Module():
             return _tag_module(target, options, compiler)
         case type() if issubclass(target, torch.nn.Module):
@@ -69,7 +77,7 @@ def handle_of(target: Any) -> Handle | None:
         case ModuleCall():
             return target.owner  # type: ignore[no-any-return]
         case types.FunctionType():
-            return _handle_in(target.__code__)
+            return handle_in(target.__code__)
         case types.MethodType() | staticmethod() | classmethod():
             return handle_of(target.__func__)
         case functools.partial():
@@ -107,13 +115,6 @@ def untag(target: Any) -> Any:
     return original_of(target)
 
 
-def _handle_in(code: types.CodeType) -> Handle | None:
-    for constant in code.co_consts:
-        if type(constant) is Dispatcher:
-            return constant.owner  # type: ignore[no-any-return]
-    return None
-
-
 # ---------------------------------------------------------------------------------------- functions
 
 
@@ -132,7 +133,7 @@ def _tag_function(
 def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionType:
     """A function like the given one, whose code is the call stub."""
     made = types.FunctionType(
-        call_stub(function.__code__, handle.dispatcher, forget_stub),
+        stub_code(handle),
         function.__globals__,
         function.__name__,
         function.__defaults__,
@@ -142,6 +143,9 @@ def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionTyp
     functools.update_wrapper(made, function)  # name, doc, annotations, dict, __wrapped__
     if sys.version_info >= (3, 12):
         made.__type_params__ = function.__type_params__
+    hide_stub(made)
+    follow(function, made)
+    handle.dispatcher.stub = weakref.ref(made)
     return made
 
 
@@ -179,9 +183,13 @@ def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -
     handle = Handle.of_function(forward, options, compiler)
     stub = _stand_in(forward, handle)
     eager = functools.partial(_call_with_hooks, handle.family)
+    outdated = functools.partial(_call_anew, handle.family)
     current = inspect.getattr_static(cls, "forward")
-    on_hooks = (eager, _HOOK_TABLES, _GLOBAL_HOOKS)
-    return ModuleCall(module, stub, handle.dispatcher, forget_ours, current, *on_hooks, handle)
+    otherwise = (eager, outdated, _EAGER_CALL)
+    tables = (_HOOK_TABLES, _GLOBAL_HOOKS)
+    return ModuleCall(
+        module, stub, handle.dispatcher, forget_ours, current, otherwise, *tables, handle
+    )
 
 
 def _calls_slot(cls: type[torch.nn.Module]) -> bool:
@@ -207,6 +215,20 @@ def _call_with_hooks(family: object, module: torch.nn.Module, /, *args: Any, **k
     return call_plainly(_EAGER_CALL, (module, *args), kwargs, family)
 
 
+def _call_anew(family: Family, module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """The class has another forward than the one the module was tagged with."""
+    try:
+        call = tagged_call(module, family.options, family.compiler)
+    except TaggingError:
+        return _call_with_hooks(family, module, *args, **kwargs)
+    known = module.__dict__.get(_SLOT)
+    if isinstance(known, ModuleCall) and known.owner.family is family:  # not a tagged copy of it
+        module.__dict__[_SLOT] = call
+    return call(*args, **kwargs)
+
+
+for _called in (forget_ours, forget_stub, _call_with_hooks, _call_anew):
+    hide(_called.__code__)
 _EAGER_CALL: Any = torch.nn.Module._call_impl
 
 

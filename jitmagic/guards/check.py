@@ -8,7 +8,6 @@ user code.
 
 from __future__ import annotations
 
-import abc
 import struct
 import types
 from collections import OrderedDict
@@ -34,11 +33,14 @@ from .guard import (
     InRange,
     KeyAbsent,
     LengthIs,
-    NoneRegistered,
+    NameFact,
+    NamespaceFacts,
     NoOverlap,
     SameObject,
     SetHas,
     StateFacts,
+    StateRead,
+    TensorKind,
     TensorMatch,
     TypeIs,
     ValueEquals,
@@ -48,6 +50,7 @@ from .source import Builtin, InstanceDict, Source, describe
 from .state import read_autocast_rest, read_state
 
 __all__ = [
+    "UNREADABLE",
     "check",
     "has_forward_gradient",
     "holds",
@@ -58,7 +61,8 @@ __all__ = [
     "why",
 ]
 
-_UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
+UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
+"""What reading a source raises where the frame has nothing there."""
 _PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
 _NAMED = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.WrapperDescriptorType,
@@ -88,7 +92,7 @@ def is_other_number(guard: ValueEquals | InRange, frame: FrameSnapshot) -> bool:
     """Whether what the guard wants to be a float or an int is another one of its kind."""
     try:
         value = read_source(guard.source, frame)
-    except _UNREADABLE:
+    except UNREADABLE:
         return False
     if type(value) not in (float, int) or holds(guard, frame):
         return False
@@ -109,9 +113,12 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
             return _overlap(sources, frame)
         case ClassFacts():
             return _class_differs(guard)
-        case NoneRegistered(token=token):
-            same = abc.get_cache_token() == token
-            return None if same else "a class was registered with an abstract base class"
+        case NamespaceFacts(table=table, facts=names):
+            return next(filter(None, (_name_differs(table, fact) for fact in names)), None)
+        case StateRead(reader=reader, value=wanted):
+            now = reader()
+            same = same_constant(now, wanted)
+            return _is_was(f"{reader.__name__}()", short(now), short(wanted), same)
         case SameObject(source=left, other=right) | DifferentObject(source=left, other=right):
             return _pair(guard, left, right, frame)
         case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
@@ -122,7 +129,7 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
 def _at_source(guard: Guard, source: Source, frame: FrameSnapshot) -> str | None:
     try:
         value = read_source(source, frame)
-    except _UNREADABLE:
+    except UNREADABLE:
         return f"{describe(source)} is not there any more"
     return _value_differs(guard, describe(source), value)
 
@@ -131,7 +138,7 @@ def _attribute_appeared(owner: Source, key: str, frame: FrameSnapshot) -> str | 
     """An instance that has no dictionary at all has no such key in it either."""
     try:
         instance = read_source(owner, frame)
-    except _UNREADABLE:
+    except UNREADABLE:
         return f"{describe(owner)} is not there any more"
     try:
         table = object.__getattribute__(instance, "__dict__")
@@ -144,6 +151,8 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
     match guard:
         case TensorMatch():
             return _tensor_differs(guard, name, value)
+        case TensorKind():
+            return _kind_differs(guard, name, value)
         case TypeIs(type=cls):
             return _is_was(f"type({name})", _named(type(value)), short(cls), type(value) is cls)
         case ValueEquals(value=wanted):
@@ -190,6 +199,16 @@ def _keys(table: dict[Any, Any]) -> list[Any]:
     if isinstance(table, OrderedDict):
         return list(OrderedDict.__iter__(table))
     return list(dict.__iter__(table))
+
+
+def _name_differs(table: dict[str, object], fact: NameFact) -> str | None:
+    where = table.get("__name__")
+    name = f"{where}.{fact.name}" if isinstance(where, str) else fact.name
+    if fact.name not in table:
+        return None if fact.absent else f"{name} is not there any more"
+    if fact.absent:
+        return f"there is a {name} now"
+    return None if same_constant(table[fact.name], fact.value) else f"{name} was replaced"
 
 
 def _class_differs(guard: ClassFacts) -> str | None:
@@ -273,7 +292,7 @@ def _pair(guard: Guard, left: Source, right: Source, frame: FrameSnapshot) -> st
     names = f"{describe(left)} and {describe(right)}"
     try:
         same = read_source(left, frame) is read_source(right, frame)
-    except _UNREADABLE:
+    except UNREADABLE:
         return f"{names} are not both there any more"
     if isinstance(guard, SameObject):
         return None if same else f"{names} are two objects, were one"
@@ -287,6 +306,16 @@ def _tensor_differs(guard: TensorMatch, name: str, value: Any) -> str | None:
     if type(value) is not guard.spec.cls:
         return f"type({name}) is {_named(type(value))}, was {_named(guard.spec.cls)}"
     return _facts_differ(guard, name, value)
+
+
+def _kind_differs(guard: TensorKind, name: str, value: Any) -> str | None:
+    if type(value) is not guard.cls:
+        return f"type({name}) is {_named(type(value))}, was {short(guard.cls)}"
+    if torch._C._dispatch_keys(value).raw_repr() != guard.keys:
+        return f"{name} is dispatched differently (wrapped, sparse, quantized, on another device)"
+    if guard.dual and not has_forward_gradient(value):
+        return f"{name} carries no gradient of forward-mode differentiation"
+    return None
 
 
 def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
@@ -322,7 +351,7 @@ def has_forward_gradient(tensor: torch.Tensor) -> bool:
 def _overlap(sources: tuple[Source, ...], frame: FrameSnapshot) -> str | None:
     try:
         ranges = [_memory(read_source(source, frame)) for source in sources]
-    except _UNREADABLE:
+    except UNREADABLE:
         return f"{', '.join(map(describe, sources))} are not all there any more"
     for i, left in enumerate(ranges):
         for j in range(i + 1, len(ranges)):

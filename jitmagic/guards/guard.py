@@ -7,6 +7,8 @@ wants.
 
     Guard = TensorMatch(source, spec, keys)      same class, dtype, device, sizes, strides, grad and
                                                  dispatch keys
+          | TensorKind(source, cls, keys, dual)  same class and dispatch keys: why a tensor is in no
+                                                 graph (`dual`: because it carries a tangent)
           | TypeIs(source, type)                 exact type
           | ValueEquals(source, value)           same exact type, equal constant (nan and -0.0 too)
           | IdentityIs(source, value)            that very object: a function, class, module, ...
@@ -18,7 +20,11 @@ wants.
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
           | ClassFacts(cls, mro, facts)        a class: its bases, and attributes that it has,
                                                  lacks, or leaves to its instances (no source)
-          | NoneRegistered(token)              no class was registered with an ABC (no source)
+          | NamespaceFacts(table, facts)       a dictionary that lives as long as the process:
+                                                 names it binds to certain objects, names it lacks
+                                                 (no source)
+          | StateRead(reader, value, final)    a C function without arguments gives what it gave
+                                                 (no source)
           | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; keys it has not
           | GlobalMissing(source)                no such name in the globals (builtins are used), or
                                                  in the builtins
@@ -33,6 +39,7 @@ from __future__ import annotations
 
 import types
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -56,11 +63,14 @@ __all__ = [
     "InRange",
     "KeyAbsent",
     "LengthIs",
+    "NameFact",
+    "NamespaceFacts",
     "NoOverlap",
-    "NoneRegistered",
     "SameObject",
     "SetHas",
     "StateFacts",
+    "StateRead",
+    "TensorKind",
     "TensorMatch",
     "TypeIs",
     "ValueEquals",
@@ -133,6 +143,21 @@ class TensorMatch(Guard):
     source: Source
     spec: TensorSpec
     keys: int  # torch._C._dispatch_keys(t).raw_repr(): python, conj, neg, functorch, ... bits
+
+
+@dataclass(frozen=True, slots=True)
+class TensorKind(_Holds, Guard):
+    """The class is held weakly, as in TypeIs."""
+
+    source: Source
+    held: object
+    keys: int
+    dual: bool = False
+
+    @property
+    def cls(self) -> Any:
+        """The class, or `GONE`."""
+        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +268,35 @@ class ClassFacts(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class NoneRegistered(Guard):
-    """abc.get_cache_token() is what it was: that an ABC does not take a class for one of its own
-    holds until some class is registered with some ABC.
+class NameFact(_Holds):
+    """What a namespace has under a name: the very object `held` or an equal constant, held weakly
+    where it allows that; `absent`: no such name.
     """
 
-    token: object
+    name: str
+    held: object = field(default=None, compare=False)
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceFacts(Guard):
+    """What is relied on of one namespace of the process (a module of torch, builtins): its
+    dictionary is held, so no path leads to it, and all its names are one native step.
+    """
+
+    table: dict[str, object] = field(hash=False, compare=False, repr=False)
+    facts: tuple[NameFact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateRead(Guard):
+    """State of the process is what it was: `reader` is a C function that tells it, called without
+    arguments at each check. `final`: once it is another it never comes back, so the entry is dead.
+    """
+
+    reader: Callable[[], object]
+    value: object
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

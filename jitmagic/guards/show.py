@@ -22,10 +22,12 @@ from .guard import (
     InRange,
     KeyAbsent,
     LengthIs,
-    NoneRegistered,
+    NamespaceFacts,
     NoOverlap,
     SameObject,
     SetHas,
+    StateRead,
+    TensorKind,
     TensorMatch,
     TypeIs,
     ValueEquals,
@@ -43,6 +45,9 @@ def show_guard(guard: Guard) -> str:
         case TensorMatch(source=source, spec=spec):
             strides = f" stride {tuple(spec.stride)}"
             return f"{describe(source)}: {spec}{'' if _is_dense(guard) else strides}"
+        case TensorKind(source=source, cls=cls, dual=dual):
+            tangent = ", with a tangent" if dual else ""
+            return f"{describe(source)} is a {short(cls)} of its kind{tangent}"
         case TypeIs(source=source, type=cls):
             return f"type({describe(source)}) is {short(cls)}"
         case ValueEquals(source=source, value=value):
@@ -73,8 +78,11 @@ def _show_absence(guard: Guard) -> str:
             return f"{describe(source)}: {', '.join(keys)} empty{none}"
         case ClassFacts():
             return _show_class(guard)
-        case NoneRegistered():
-            return "no class was registered with an abstract base class since"
+        case NamespaceFacts(table=table, facts=names):
+            words = [f"no {name.name}" if name.absent else name.name for name in names]
+            return f"{table.get('__name__', 'a namespace')}: same {_few(words)}"
+        case StateRead(reader=reader, value=value):
+            return f"{reader.__name__}() == {short(value)}"
         case GlobalMissing(source=Builtin(name=name)):
             return f"no builtin {name}"
         case GlobalMissing(source=source):
@@ -100,9 +108,13 @@ def _show_class(guard: ClassFacts) -> str:
     ):
         names = list(dict.fromkeys(fact.name for fact in guard.facts if fact.kind in kinds))
         if names:
-            more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-            parts.append(f"{words} {', '.join(names[:_MOST])}{more}")
+            parts.append(f"{words} {_few(names)}")
     return f"class {short(guard.cls)}: {'; '.join(parts)}"
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return f"{', '.join(names[:_MOST])}{more}"
 
 
 def _is_dense(guard: TensorMatch) -> bool:

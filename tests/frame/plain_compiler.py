@@ -10,20 +10,15 @@ from typing import Any
 
 import torch
 
-from jitmagic.frame.handle import Compiler, Handle, Skip
+from jitmagic.frame.handle import Compiler, Handle
+from jitmagic.frame.ledger import Variant
 from jitmagic.frame.native import Entry, GuardProgram, lower_guards
 from jitmagic.frame.tag import tag
 from jitmagic.guards.guard import Guard, IdentityIs, TensorMatch, TypeIs, ValueEquals
 from jitmagic.guards.source import Argument
 from jitmagic.options import make_options
+from jitmagic.records import Eager
 from jitmagic.spec import spec_of
-
-
-class Traced:
-    """What the journal keeps of the tracer: the guards."""
-
-    def __init__(self, guards: tuple[Guard, ...]) -> None:
-        self.guards = guards
 
 
 class PlainCompiler:
@@ -40,7 +35,7 @@ class PlainCompiler:
     def tag(self, target: Any, **options: Any) -> Any:
         return tag(target, make_options(**options), self.compiler)
 
-    def compile(self, handle: Handle, snapshot: Any, record: Any) -> Entry | Skip:
+    def compile(self, handle: Handle, snapshot: Any, record: Any) -> Entry | Eager:
         self.compiled.append(handle.name)
         if self.answer is not None:
             return self.answer(handle, snapshot, record)
@@ -62,10 +57,13 @@ def _guard(source: Argument, value: Any) -> Guard:
 
 def entry_for(handle: Handle, snapshot: Any, record: Any, extra: tuple[Guard, ...] = ()) -> Entry:
     guards = (*guards_for(snapshot), *extra)
-    with record.stage("trace") as stage:
-        stage.keep(Traced(tuple(g for g in guards if not isinstance(g, IdentityIs))))
     steps, _ = lower_guards(guards, (), snapshot.globals, snapshot.builtins)
+    return plain_entry(handle, steps, guards)
+
+
+def plain_entry(handle: Handle, steps: tuple[Any, ...], guards: tuple[Guard, ...] = ()) -> Entry:
     original, family = handle.original, handle.family
-    return Entry(
-        GuardProgram(steps), lambda *values: original.run(values, family), None, None, True
-    )
+    run = lambda *values: original.run(values, family)  # noqa: E731
+    made = Entry(GuardProgram(steps), run, None, None, True)
+    made.notes = Variant(tuple(g for g in guards if not isinstance(g, IdentityIs)))
+    return made

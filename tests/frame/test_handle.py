@@ -14,13 +14,15 @@ import torch
 
 from jitmagic import _frame
 from jitmagic.errors import FallbackWarning, RecompileWarning, Unsupported
-from jitmagic.frame.handle import Skip, all_handles
+from jitmagic.frame.handle import all_handles
 from jitmagic.frame.hook import Suspended
+from jitmagic.frame.ledger import Variant
 from jitmagic.frame.native import Entry, GuardProgram, continue_with, lower_guards
 from jitmagic.frame.tag import handle_of
 from jitmagic.guards.guard import IdentityIs, ValueEquals
 from jitmagic.guards.source import Argument, Global
 from jitmagic.options import make_options
+from jitmagic.records import AT_LIMIT, COMPILED, Eager, Failed
 
 from .plain_compiler import PlainCompiler, entry_for
 
@@ -46,15 +48,15 @@ def test_compiles_once_per_signature(plain):
     tagged = plain.tag(scaled)
     x, y = torch.ones(2), torch.ones(3)
     handle = handle_of(tagged)
-    assert handle.state == "not called yet"
+    assert handle.outcome is None
     assert torch.equal(tagged(x), scaled(x))
     assert torch.equal(tagged(x), scaled(x))
     assert torch.equal(tagged(x, 3, 4, bias=5, z=6), scaled(x, 3, 4, bias=5, z=6))
     assert torch.equal(tagged(y), scaled(y))
     assert torch.equal(tagged(x), scaled(x))
     assert plain.compiled == ["scaled"] * 3
-    assert handle.state == "compiled"
-    assert [record.outcome for record in handle.journal] == ["compiled"] * 3
+    assert handle.outcome == COMPILED
+    assert [record.outcome for record in handle.journal] == [COMPILED] * 3
     assert handle.dispatcher.calls == 5 + 3  # a miss goes around once more
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         tagged()
@@ -62,13 +64,13 @@ def test_compiles_once_per_signature(plain):
 
 def test_recompile_limit_is_a_visible_state(plain):
     tagged = plain.tag(scaled, recompile_limit=3)
-    for n in range(3):
+    for n in (0, 1, 5):
         assert tagged(n) == scaled(n)
     handle = handle_of(tagged)
-    assert handle.state == "compiled"
-    with pytest.warns(RecompileWarning, match=r"scaled was compiled 3 times.*\n.*x is 3, was 2"):
+    assert handle.outcome == COMPILED
+    with pytest.warns(RecompileWarning, match=r"scaled was compiled 3 times.*\n.*x is 3, was 5"):
         assert tagged(3) == scaled(3)
-    assert handle.state == "limit reached"
+    assert handle.outcome == AT_LIMIT
     assert tagged(4) == scaled(4)  # no second warning: the suite turns warnings into errors
     assert tagged(4, bias=7) == scaled(4, bias=7)
     assert tagged(1) == scaled(1)
@@ -95,7 +97,7 @@ def test_entries_of_dead_objects_do_not_count(plain):
         exec(f"def edited(x): return x + {n}", namespace)
         assert tagged(10) == 10 + n
         assert tagged(10) == 10 + n
-    assert handle_of(tagged).state == "compiled"
+    assert handle_of(tagged).outcome == COMPILED
     assert len(handle_of(tagged).dispatcher.entries) == 1
 
 
@@ -114,17 +116,17 @@ def test_each_module_instance_has_its_own_budget(plain):
     x = torch.ones(2)
     assert all(torch.equal(layer(x), x + 1) for layer in layers for _ in range(2))
     assert len(plain.compiled) == 5
-    assert handle_of(Layer).state == "compiled"
+    assert handle_of(Layer).outcome == COMPILED
 
 
 def test_skip_runs_as_eager_for_good(plain):
-    plain.answer = lambda *_: Skip("it is a test")
+    plain.answer = lambda *_: Eager("it is a test")
     tagged = plain.tag(scaled)
     assert tagged(1, 2, bias=3) == 5
     assert tagged(2) == 4
     assert plain.compiled == ["scaled"]
-    assert handle_of(tagged).state == "eager: it is a test"
-    assert handle_of(tagged).journal.records[0].outcome == "eager: it is a test"
+    assert handle_of(tagged).outcome == Eager("it is a test")
+    assert handle_of(tagged).journal.records[0].outcome == Eager("it is a test")
     simple = plain.tag(calls_helper)
     assert simple(1) == 4
     assert simple(2) == 9
@@ -142,7 +144,9 @@ def test_a_failing_stage_is_a_visible_fallback(plain):
     ):
         assert tagged(2) == 4
     assert tagged(3) == 6
-    assert handle_of(tagged).state.startswith("eager: compiling it failed")
+    outcome = handle_of(tagged).outcome
+    assert outcome == Failed("ZeroDivisionError: stage")
+    assert "in fails" in outcome.traceback
 
 
 def test_unsupported_and_interrupts_pass_through_and_the_next_call_works(plain):
@@ -155,11 +159,11 @@ def test_unsupported_and_interrupts_pass_through_and_the_next_call_works(plain):
         plain.answer = fails
         with pytest.raises(type(error)):
             tagged(1)
-        assert handle_of(tagged).state == "not called yet"
-        assert handle_of(tagged).journal.records[0].outcome.startswith("failed")
+        assert handle_of(tagged).outcome is None
+        assert isinstance(handle_of(tagged).journal.records[0].outcome, Failed)
         plain.answer = None
         assert tagged(1) == 2
-        assert handle_of(tagged).state == "compiled"
+        assert handle_of(tagged).outcome == COMPILED
     assert not _frame.suspended()
 
 
@@ -173,13 +177,13 @@ def test_guards_that_do_not_hold_are_never_used(plain):
     with pytest.warns(FallbackWarning, match="do not hold for the call.*was 'another value'"):
         assert tagged(1) == 2
     assert tagged(1) == 2
-    assert handle_of(tagged).state.startswith("eager: its guards do not hold")
+    assert handle_of(tagged).outcome.why.startswith("its guards do not hold")
 
 
 def graph_entry(run, mutates=False):
     def answer(handle, snapshot, record):
         made = Entry(GuardProgram((("ARGUMENT", 0, 0),)), run, (0,), ("out", 0))
-        made.mutates = mutates
+        made.mutates, made.notes = mutates, Variant()
         return made
 
     return answer
@@ -199,12 +203,12 @@ def test_an_error_in_a_graph_becomes_eagers_own(plain):
     with pytest.raises(KeyError, match="from the user") as caught:
         tagged(5)
     assert caught.traceback[-1].name == "user"
-    assert handle_of(tagged).state == "compiled"
+    assert handle_of(tagged).outcome == COMPILED
     with pytest.warns(
         FallbackWarning, match="its compiled graph raised RuntimeError: from the graph"
     ):
         assert tagged(0) == 0
-    assert handle_of(tagged).state.startswith("eager: its compiled graph raised")
+    assert handle_of(tagged).outcome.why.startswith("its compiled graph raised")
     assert tagged(1) == 1
     plain.answer = graph_entry(broken, mutates=True)
     again = plain.tag(user)
@@ -228,13 +232,13 @@ def test_what_compiling_calls_runs_plainly(plain):
     seen = []
 
     def answer(handle, snapshot, record):
-        seen.append((inner(1), tagged(1), handle.state, _frame.active()))
+        seen.append((inner(1), tagged(1), handle.is_compiling, _frame.active()))
         return entry_for(handle, snapshot, record)
 
     plain.answer = answer
     tagged = plain.tag(calls_helper)
     assert tagged(1) == 4
-    assert seen[0] == (2, 4, "compiling", 0)
+    assert seen[0] == (2, 4, True, 0)
     assert plain.compiled == ["calls_helper", "helper"]
 
 
@@ -246,7 +250,7 @@ def test_reset_starts_over(plain):
     handle = handle_of(tagged)
     assert handle in all_handles()
     handle.reset()
-    assert handle.state == "not called yet"
+    assert handle.outcome is None
     assert len(handle.journal) == 0
     assert handle.family.members == []
     plain.compiled.clear()
@@ -298,7 +302,9 @@ def test_resume_functions_share_the_family(plain):
             resume = handle.resume_dispatcher(Flat)
             residual = lambda x: continue_with(resume, x, 7)  # noqa: E731
             steps, _ = lower_guards((), (), {}, {})
-            return Entry(GuardProgram(steps), residual, None, None, True)
+            made = Entry(GuardProgram(steps), residual, None, None, True)
+            made.notes = Variant()
+            return made
         return entry_for(handle, snapshot, record)
 
     plain.answer = answer
@@ -330,7 +336,7 @@ def test_callees_get_handles_of_the_family(plain):
 
 def test_callees_that_give_up_are_left_alone(plain):
     def answer(handle, snapshot, record):
-        return Skip("no") if handle.name == "helper" else entry_for(handle, snapshot, record)
+        return Eager("no") if handle.name == "helper" else entry_for(handle, snapshot, record)
 
     plain.answer = answer
     tagged = plain.tag(calls_helper)

@@ -12,6 +12,7 @@ import torch
 
 import jitmagic
 from jitmagic.frame import skip
+from jitmagic.records import COMPILED
 
 LAYERS = """
 import torch
@@ -68,4 +69,4 @@ def test_layers_of_an_installed_package_are_compiled_after_a_break(packages: Pat
     names = {record.name for record in jitmagic.api.handle_of(f).journal}
     assert {"forward", "helper"} <= names
     assert "run" not in names
-    assert all(record.outcome == "compiled" for record in jitmagic.api.handle_of(f).journal)
+    assert all(record.outcome == COMPILED for record in jitmagic.api.handle_of(f).journal)

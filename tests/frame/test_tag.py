@@ -157,7 +157,7 @@ def test_tagging_twice():
     assert plain.tag(tagged, recompile_limit=3) is tagged
     assert handle_of(tagged) is handle
     assert handle.options == make_options(recompile_limit=3)
-    assert handle.state == "not called yet"
+    assert handle.outcome is None
     assert untag(tagged) is documented
     assert untag(documented) is documented
 

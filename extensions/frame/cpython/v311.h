@@ -33,6 +33,9 @@ static inline bool jm_is_traced(PyThreadState* tstate) {
   return tstate->cframe->use_tracing || tstate->c_tracefunc || tstate->c_profilefunc;
 }
 
+// How many more Python frames this thread may begin.
+static inline int* jm_recursion_left(PyThreadState* tstate) { return &tstate->recursion_remaining; }
+
 // The instance's values kept outside a dictionary, or NULL; then *dict is its dictionary or NULL.
 static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) {
   *dict = *_PyObject_ManagedDictPointer(object);
@@ -44,4 +47,8 @@ static inline PyObject* jm_dict_of_type(PyTypeObject* type) { return type->tp_di
 // PEP 509.
 static inline uint64_t jm_version_tag(PyDictObject* dict) {
   return dict->ma_version_tag;
+}
+
+static inline const uint64_t* jm_version_place(PyDictObject* dict) {
+  return &dict->ma_version_tag;
 }

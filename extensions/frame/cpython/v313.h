@@ -37,6 +37,9 @@ static inline bool jm_is_traced(PyThreadState* tstate) {
   return tstate->c_tracefunc || tstate->c_profilefunc;
 }
 
+// How many more Python frames this thread may begin.
+static inline int* jm_recursion_left(PyThreadState* tstate) { return &tstate->py_recursion_remaining; }
+
 // The instance's values kept outside a dictionary, or NULL; then *dict is its dictionary or NULL.
 // A dictionary that was made may still share the inline values: then the dictionary is the truth.
 static inline PyDictValues* jm_inline_values(PyObject* object, PyObject** dict) {
@@ -57,4 +60,9 @@ static inline PyObject* jm_dict_of_type(PyTypeObject* type) {
 static inline uint64_t jm_version_tag(PyDictObject* dict) {
   (void)dict;
   return 0;
+}
+
+static inline const uint64_t* jm_version_place(PyDictObject* dict) {
+  (void)dict;
+  return NULL;
 }

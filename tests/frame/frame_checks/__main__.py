@@ -14,7 +14,7 @@ import traceback
 import types
 from pathlib import Path
 
-MODULES = ("guarding", "classes", "dispatching", "hooking")
+MODULES = ("guarding", "classes", "dispatching", "hooking", "in_place")
 
 
 def load(library: str) -> None:

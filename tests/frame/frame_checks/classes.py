@@ -165,17 +165,88 @@ def malformed_facts_are_refused():
         raises(ValueError, about, Derived, fact)
     raises(ValueError, GuardProgram, (("CLASS", 3, (), ()),))
     raises(ValueError, GuardProgram, (("CLASS", Derived, [], ()),))
-    raises(ValueError, GuardProgram, (("ABC_TOKEN", lambda: 0, 0),))
+    raises(ValueError, GuardProgram, (("STATE_READ", lambda: 0, 0, 0),))
 
 
 @check
 def classes_registered_with_an_abc():
     class Abstract(abc.ABC): ...
 
-    program = GuardProgram((("ABC_TOKEN", abc.get_cache_token, abc.get_cache_token()),))
+    program = GuardProgram((("STATE_READ", abc.get_cache_token, abc.get_cache_token(), 1),))
     assert program.check(()) and program.check(()) and program.alive
     Abstract.register(Derived)
     assert not program.check(()) and not program.alive
+
+
+def names(table, *facts):
+    """A program that relies on facts about a namespace."""
+    return GuardProgram((("NAMESPACE", table, facts),))
+
+
+@check
+def facts_about_a_namespace():
+    def act(): ...
+
+    table = vars(types.ModuleType("space"))
+    table.update(act=act, rate=0.5)
+    program = names(table, ("IS", "act", act), ("ABSENT", "other"), ("IS", "rate", 0.5))
+    for _ in range(3):
+        assert program.check(()) and program.check(())
+        for change, undo in (
+            (lambda: table.update(act=len), lambda: table.update(act=act)),
+            (lambda: table.update(other=1), lambda: table.pop("other")),
+            (lambda: table.pop("rate"), lambda: table.update(rate=float("0.5"))),
+            (lambda: table.update(rate=-0.5), lambda: table.update(rate=0.5)),
+            (table.clear, lambda: table.update(act=act, rate=0.5)),
+        ):
+            change()
+            assert not program.check(()) and not program.check(())
+            undo()
+            assert program.check(()) and program.check(())
+        table["unrelated"] = object()
+    later = [names(table, ("IS", "act", act)) for _ in range(3)]
+    table["act"] = len
+    assert not any(one.check(()) for one in (*later, program))
+
+
+@check
+def facts_about_the_dictionary_of_an_instance():
+    class Thing: ...
+
+    thing = Thing()
+    thing.value = 1
+    program = names(vars(thing), ("IS", "value", 1))
+    for value in (2, "1", True):
+        assert program.check(()) and program.check(())
+        thing.value = value
+        assert not program.check(()) and not program.check(())
+        thing.value = 1
+    for _ in range(100):  # through the store that the interpreter specialises
+        thing.value = 1
+        assert program.check(())
+        thing.value = 2
+        assert not program.check(())
+
+
+@check
+def namespaces_keep_nothing_of_the_user_alive():
+    def act(): ...
+
+    table = {"act": act}
+    program = names(table, ("IS", "act", act))
+    assert program.check(()) and program.alive
+    table.clear()
+    del act
+    gc.collect()
+    assert not program.check(()) and not program.alive
+
+
+@check
+def malformed_facts_about_namespaces_are_refused():
+    for fact in (("IS", "a"), ("ABSENT", "a", 1), ("OTHER", "a"), ("ABSENT", 3), (), 3):
+        raises(ValueError, names, {}, fact)
+    raises(ValueError, GuardProgram, (("NAMESPACE", [], ()),))
+    raises(ValueError, GuardProgram, (("NAMESPACE", {}, []),))
 
 
 @check

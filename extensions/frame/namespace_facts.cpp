@@ -1,0 +1,113 @@
+// NamespaceFacts: looked up when the dictionary has changed, a comparison of two numbers otherwise.
+
+#include "namespace_facts.h"
+
+#include "guards.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace jitmagic {
+namespace {
+
+#if PY_VERSION_HEX >= 0x030D0000
+
+// One clock per watched dictionary. They are few (modules of torch) and are kept: a dictionary made later
+// at the same address may go on with the clock, as time never runs back.
+std::unordered_map<PyObject*, std::unique_ptr<uint64_t>>& clocks() {
+  static auto* all = new std::unordered_map<PyObject*, std::unique_ptr<uint64_t>>();
+  return *all;
+}
+
+int tick(PyDict_WatchEvent, PyObject* dict, PyObject*, PyObject*) {
+  auto found = clocks().find(dict);
+  if (found != clocks().end()) ++*found->second;
+  return 0;
+}
+
+#endif
+
+bool refuse(PyObject* fact) {
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "%R is no fact about a namespace", fact);
+  return false;
+}
+
+bool is_named(PyObject* text, const char* name) {
+  return PyUnicode_Check(text) && PyUnicode_CompareWithASCIIString(text, name) == 0;
+}
+
+}  // namespace
+
+#if PY_VERSION_HEX >= 0x030D0000
+
+const uint64_t* clock_of(PyObject* dict) {
+  // The dictionary of an instance that shares its inline values: stores to the instance pass it by.
+  if (reinterpret_cast<PyDictObject*>(dict)->ma_values) return nullptr;
+  static const int watcher = PyDict_AddWatcher(tick);
+  if (watcher < 0 || PyDict_Watch(watcher, dict) < 0) return PyErr_Clear(), nullptr;
+  std::unique_ptr<uint64_t>& clock = clocks()[dict];
+  if (!clock) clock = std::make_unique<uint64_t>(1);
+  return clock.get();
+}
+
+#else
+
+const uint64_t* clock_of(PyObject* dict) { return jm_dict_clock(dict); }
+
+#endif
+
+std::unique_ptr<NamespaceFacts> NamespaceFacts::make(PyObject* dict, PyObject* facts) {
+  if (!PyDict_CheckExact(dict) || !PyTuple_Check(facts)) {
+    PyErr_SetString(PyExc_ValueError, "a dictionary and facts about it are expected");
+    return nullptr;
+  }
+  std::unique_ptr<NamespaceFacts> made(new NamespaceFacts(dict));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(facts); i++) {
+    if (!made->add(PyTuple_GET_ITEM(facts, i))) return nullptr;
+  }
+  return made;
+}
+
+bool NamespaceFacts::add(PyObject* fact) {
+  const Py_ssize_t length = PyTuple_Check(fact) ? PyTuple_GET_SIZE(fact) : 0;
+  const bool is = length == 3 && is_named(PyTuple_GET_ITEM(fact, 0), "IS");
+  const bool absent = length == 2 && is_named(PyTuple_GET_ITEM(fact, 0), "ABSENT");
+  if ((!is && !absent) || !PyUnicode_CheckExact(PyTuple_GET_ITEM(fact, 1))) return refuse(fact);
+  facts_.push_back({Held(PyTuple_GET_ITEM(fact, 1)), Held(is ? PyTuple_GET_ITEM(fact, 2) : nullptr), absent});
+  return true;
+}
+
+bool NamespaceFacts::holds(const Fact& fact) const {
+  PyObject* found = jm_dict_get(dict_, fact.name.get());
+  if (!found || fact.absent) return !found && fact.absent;
+  PyObject* wanted = fact.object.get();
+  return wanted && same_constant(found, wanted);
+}
+
+bool NamespaceFacts::hold() {
+  if (clock_ && *clock_ == time_) return true;
+  const uint64_t now = clock_ ? *clock_ : 0;
+  if (!std::all_of(facts_.begin(), facts_.end(), [this](const Fact& fact) { return holds(fact); })) {
+    time_ = 0;
+    return false;
+  }
+  time_ = now;
+  return true;
+}
+
+bool NamespaceFacts::alive() const {
+  return std::all_of(facts_.begin(), facts_.end(), [](const Fact& fact) {
+    return fact.absent || fact.object.get();
+  });
+}
+
+int NamespaceFacts::visit_refs(visitproc visit, void* arg) const {
+  Py_VISIT(dict_);
+  for (const Fact& fact : facts_) {
+    Py_VISIT(fact.name.kept());
+    Py_VISIT(fact.object.kept());
+  }
+  return 0;
+}
+
+}  // namespace jitmagic

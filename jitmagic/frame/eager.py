@@ -1,0 +1,59 @@
+"""Entries that run as plain Python: for the calls that their guards fit, and for no others.
+
+Comes in: why calls of a kind are not compiled, and the guards that say of what kind they are. Goes
+out: an Entry, so that one odd first call does not leave a function eager for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..bytecode import FrameSnapshot
+from ..guards.guard import Guard
+from ..guards.state import read_state
+from ..records import Eager, Outcome
+from .ledger import Variant
+from .native import Entry, GuardProgram, lower_guards
+from .skip import frame_reader
+
+__all__ = ["before_trace", "eager_entry", "entry_like", "under_mode"]
+
+
+def eager_entry(
+    run: Callable[..., Any],
+    snapshot: FrameSnapshot,
+    guards: tuple[Guard, ...],
+    outcome: Outcome,
+) -> Entry:
+    """An entry for calls that run as plain Python; those that its guards refuse are compiled."""
+    steps, _ = lower_guards(guards, (), snapshot.globals, snapshot.builtins)
+    made = Entry(GuardProgram(steps), run)
+    made.notes = Variant(guards, outcome)
+    return made
+
+
+def entry_like(entry: Entry, run: Callable[..., Any], outcome: Outcome) -> Entry:
+    """An entry for the same calls that runs something else."""
+    made = Entry(entry.program, run)
+    made.notes = Variant(entry.notes.guards, outcome)
+    return made
+
+
+def before_trace(snapshot: FrameSnapshot) -> Eager | None:
+    """Why a frame need not be traced: it looks at itself."""
+    reader = frame_reader(snapshot.code, snapshot.globals)
+    if reader is None:
+        return None
+    return Eager(f"it looks at its own frame or namespace ({reader})")
+
+
+def under_mode() -> Eager | None:
+    """Why calls are not compiled now: a mode has to see every operation, and nothing of ours."""
+    state = read_state()
+    if not (state.function_modes or state.dispatch_modes):
+        return None
+    return Eager(
+        "a torch function mode or dispatch mode is active "
+        "(torch.set_default_device and `with torch.device(...)` are such modes)"
+    )

@@ -1,0 +1,70 @@
+"""follow: stubs whose function is given other code or defaults in place.
+
+Comes in: a tagged function and its stub; later, from the native watch, each assignment to the
+function's `__code__`, `__defaults__` or `__kwdefaults__` (%autoreload assigns all three). Goes out:
+the stub, given the same: a new handle for new code, so that nothing compiled from the old code is
+reached again. It happens at the assignment, not at the next call: a call binds its arguments
+before any dispatcher sees it. Invariant: neither functions nor stubs are kept alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import CodeType, FunctionType
+from typing import Any
+
+from .. import _frame
+from ..bytecode import call_stub
+from ..errors import warn
+from .beside import hide
+from .blame import forget_stub
+from .handle import Handle
+from .native import Dispatcher
+from .skip import unsuitable
+
+__all__ = ["follow", "handle_in", "stub_code"]
+
+_stubs: weakref.WeakKeyDictionary[FunctionType, weakref.WeakSet[FunctionType]]
+_stubs = weakref.WeakKeyDictionary()
+
+
+def stub_code(handle: Handle) -> CodeType:
+    """Code with the original's signature that calls the handle's dispatcher."""
+    return hide(call_stub(handle.original.code, handle.dispatcher, forget_stub))
+
+
+def handle_in(code: CodeType) -> Handle | None:
+    """The handle whose dispatcher a code object calls, or None."""
+    for constant in code.co_consts:
+        if type(constant) is Dispatcher:
+            return constant.owner  # type: ignore[no-any-return]
+    return None
+
+
+def follow(function: FunctionType, stub: FunctionType) -> None:
+    """From now on what is assigned to the function is assigned to its stub."""
+    _frame.watch_functions(_changed)
+    _stubs.setdefault(function, weakref.WeakSet()).add(stub)
+
+
+def _changed(function: FunctionType, attribute: str, value: Any) -> None:
+    for stub in list(_stubs.get(function, ())):
+        handle = handle_in(stub.__code__)
+        if handle is None:
+            continue  # the stub itself was given other code: it is no stub any more
+        if attribute == "__code__":
+            _give_code(stub, function, value, handle)
+        else:
+            setattr(stub, attribute, value)
+
+
+def _give_code(stub: FunctionType, function: FunctionType, code: CodeType, old: Handle) -> None:
+    """The old handle ends with the last call that is under way in it."""
+    handle = Handle.of_function(function, old.options, old.family.compiler, code)
+    handle.dispatcher.stub = weakref.ref(stub)
+    reason = unsuitable(code)
+    if reason is None:
+        stub.__code__ = stub_code(handle)
+    else:  # the dispatcher among its constants says that the function is tagged still
+        stub.__code__ = handle.code_set_aside()
+        warn(f"{handle.label} was given other code and runs as eager: {reason}")

@@ -1,0 +1,217 @@
+"""Ledger: what is known of the variants of one frame, and when there are enough of them.
+
+Comes in: the entries of a dispatcher, each with a Variant in its notes, and the values of a call
+that fits none. Goes out: which numbers vary, what kept each entry from fitting, and whether another
+variant may be compiled. Invariant: everything here is read out of the entries that are in use; the
+journal is not asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from ..bytecode import FrameSnapshot
+from ..guards.check import check, is_other_number, why
+from ..guards.guard import Guard, InRange, ValueEquals
+from ..guards.read import read_source
+from ..guards.source import Argument, Source
+from ..records import COMPILED, Eager, Failed, Outcome
+from .growth import Guards, counted, grown_int, grown_size
+from .library import LibraryFunction
+from .native import Dispatcher, Entry
+
+__all__ = ["Growing", "Later", "Ledger", "Variant", "why_not"]
+
+_WASTED_LIMIT = 4  # times recompile_limit: entries that died before they were of use
+_LONGEST_LOOP = 32  # values of an int, one after the other, that may be those of a loop's index
+_MOST_LAYERS = 64  # that share one variant in each call of the model
+_TOTAL_LIMIT = 64  # times recompile_limit: entries of one code over all module instances
+
+
+class Later(Protocol):
+    """Something that is compiled when it is first called for."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has been compiled."""
+        ...
+
+    def __call__(self) -> object:
+        """Compile it now, unless that has been done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """Of whom growth is asked: the tagged function itself or a part of it (`is_root`), where sizes
+    that grow have been `noticed` before, so that one variant tells.
+    """
+
+    is_root: bool
+    noticed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """In words what grows with every call; `may_end`: it may be an index that comes again."""
+
+    why: str
+    may_end: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Variant:
+    """What an entry remembers: the guards it was compiled for, and whose variant it counts as.
+
+    `later`: what is compiled when it is first needed (the backward); the entry's graph holds it.
+    """
+
+    guards: tuple[Guard, ...] = ()
+    outcome: Outcome = COMPILED
+    later: tuple[weakref.ref[Later], ...] = ()
+    ends: Eager | None = None  # at a graph break: why, and on which line of the user's
+    instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
+
+    def waiting(self) -> list[Later]:
+        """What has not been compiled yet and can still be needed."""
+        alive = [later for ref in self.later if (later := ref()) is not None]
+        return [later for later in alive if not later.is_made]
+
+
+class Ledger:
+    """The variants of one dispatcher."""
+
+    def __init__(self, dispatcher: Dispatcher, library: LibraryFunction | None) -> None:
+        self._dispatcher, self._library = dispatcher, library
+        self.wasted = 0
+        self._counted = 0  # calls in a row that were not compiled, as an int grows
+
+    @property
+    def count(self) -> int:
+        """Variants compiled so far that count."""
+        return len(self._dispatcher.entries) + self.wasted
+
+    @property
+    def failures(self) -> int:
+        """Variants in use whose compile failed."""
+        return sum(isinstance(e.notes.outcome, Failed) for e in self._dispatcher.entries)
+
+    @property
+    def last_failure(self) -> Failed:
+        """The outcome of the newest of them."""
+        outcomes = (entry.notes.outcome for entry in self._dispatcher.entries)
+        return next(outcome for outcome in outcomes if isinstance(outcome, Failed))
+
+    def add(self, entry: Entry, values: tuple[Any, ...]) -> None:
+        """Use an entry from now on; it was made for a call with these values."""
+        entry.notes.instance = self.instance_of(values)
+        self._dispatcher.add(entry)
+
+    def sweep(self) -> None:
+        """Take out entries whose guarded objects died; they do not count as variants."""
+        for entry in self._dispatcher.entries:
+            if not entry.alive:
+                self.wasted += entry.hits <= 1
+                self._dispatcher.remove(entry)
+
+    def is_full(self, values: tuple[Any, ...], limit: int) -> bool:
+        """Whether there are `limit` variants for calls like this one, or absurdly many in all."""
+        entries = self._dispatcher.entries
+        wasted = self.wasted >= _WASTED_LIMIT * limit
+        return len(self._alike(values)) >= limit or wasted or len(entries) >= _TOTAL_LIMIT * limit
+
+    def instance_of(self, values: tuple[Any, ...]) -> int | None:
+        """Each module instance has its own budget of variants: layers share their class's code.
+        So has each group of parameters of an optimizer, known by its first tensor.
+        """
+        first = values[0] if values else None
+        if self._library is not None and type(first) is list and first:
+            return id(first[0])
+        return id(first) if isinstance(first, torch.nn.Module) else None
+
+    def growth(
+        self, snapshot: FrameSnapshot, values: tuple[Any, ...], family: Growing
+    ) -> Growth | None:
+        """What grows by one from the last variant but one to the last and on to this call, where
+        neither was of use again.
+        """
+        alike = self._alike(values)
+        newest = list(itertools.takewhile(partial(_was_brief, alike, family), alike))
+        needed = 1 if family.noticed else 2
+        variants = [entry.notes.guards for entry in newest[:needed]]
+        if len(variants) < needed:
+            return None
+        if (guard := grown_size(variants, snapshot)) is not None:
+            return Growth(why(guard, snapshot))
+        used_once = all(entry.hits <= 1 for entry in alike)  # else the index has come again
+        return self._counting(variants, snapshot) if used_once and len(variants) > 1 else None
+
+    def _alike(self, values: tuple[Any, ...]) -> list[Entry]:
+        instance = self.instance_of(values)
+        return [e for e in self._dispatcher.entries if e.notes.instance == instance]
+
+    def _counting(self, variants: Sequence[Guards], snapshot: FrameSnapshot) -> Growth | None:
+        """An int that goes on from the call before. It is not compiled for, but may be again: an
+        index of a loop is back at its first variant in the next round.
+        """
+        guard = grown_int(variants, snapshot)
+        steps = None if guard is None else counted(guard, snapshot)
+        before, self._counted = self._counted, 0
+        if guard is None or steps is None or steps != before + 1:
+            return None
+        self._counted = steps
+        return Growth(why(guard, snapshot), may_end=steps <= _LONGEST_LOOP)
+
+    def varying(self, snapshot: FrameSnapshot) -> frozenset[Source] | None:
+        """Floats and ints that are data: those that differ from what an entry was compiled for, and
+        of a library function the arguments that are declared to change. None where there are none.
+        """
+        changed = frozenset(
+            guard.source
+            for entry in self._dispatcher.entries
+            for guard in entry.notes.guards
+            if isinstance(guard, ValueEquals | InRange)
+            and self._may_vary(guard.source, entry, snapshot)
+            and is_other_number(guard, snapshot)
+        )
+        if self._library is None:
+            return changed or None
+        names = snapshot.code.co_varnames[: len(snapshot.args)]
+        declared = (Argument(i, name) for i, name in enumerate(names))
+        return changed | {source for source in declared if source.name in self._library.varying}
+
+    def _may_vary(self, source: Source, entry: Entry, snapshot: FrameSnapshot) -> bool:
+        """Of library code only float arguments. What is no argument may be an instance's setting,
+        which differs from that of another instance and never changes.
+        """
+        if self._library is not None:
+            return isinstance(source, Argument) and type(read_source(source, snapshot)) is float
+        instance = self.instance_of((*snapshot.args, *snapshot.cells))
+        return isinstance(source, Argument) or bool(entry.notes.instance == instance)
+
+    def why_missed(self, snapshot: FrameSnapshot) -> list[str]:
+        """For each entry, most recently used first, what keeps it from fitting the frame."""
+        differences = (why_not(entry, snapshot) for entry in self._dispatcher.entries)
+        return [difference for difference in differences if difference is not None]
+
+
+def _was_brief(alike: list[Entry], family: Growing, entry: Entry) -> bool:
+    """Whether a variant served one call of the function, or one of each of the layers that share
+    its code: as often as the variant before it.
+    """
+    if family.is_root:
+        return entry.hits <= 1
+    return entry.hits == alike[0].hits <= _MOST_LAYERS
+
+
+def why_not(entry: Entry, snapshot: FrameSnapshot) -> str | None:
+    """The first guard of an entry that does not hold for the frame, in words."""
+    failing = check(entry.notes.guards, snapshot)
+    return None if failing is None else why(failing, snapshot)

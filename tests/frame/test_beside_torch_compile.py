@@ -1,0 +1,177 @@
+"""torch.compile around tagged code, tagged code around torch.compile, and deeper.
+
+Checked are values, gradients, and that each compiles what it was asked to, nothing of the other's.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitmagic
+from jitmagic.api import handle_of
+from jitmagic.frame.beside import torch_compile_set_aside
+
+testing = pytest.importorskip("torch._dynamo.testing")
+
+
+@pytest.fixture
+def counter():
+    torch._dynamo.reset()
+    yield testing.CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+
+
+def _theirs(function, counter):
+    return torch.compile(function, backend=counter)
+
+
+def _ours(function):
+    return jitmagic.jit(function)
+
+
+def g(x):
+    return x.sin() * 2
+
+
+def same_with_gradients(made, plain, calls=3):
+    for seed in range(calls):
+        torch.manual_seed(seed)
+        x = torch.randn(4, 4, requires_grad=True)
+        got, wanted = made(x), plain(x)
+        torch.testing.assert_close(got, wanted)
+        gradients = [torch.autograd.grad(out.sum(), x)[0] for out in (got, wanted)]
+        torch.testing.assert_close(*gradients)
+
+
+def operations_of(counter):
+    """Names of what torch.compile was given to compile."""
+    nodes = [node for graph in counter.graphs for node in graph.graph.nodes]
+    return [str(getattr(n.target, "__name__", n.target)) for n in nodes if "call" in n.op]
+
+
+def test_ours_around_theirs(counter):
+    inner = _theirs(g, counter)
+    tagged = _ours(lambda x: inner(x) * 2)
+    same_with_gradients(tagged, lambda x: g(x) * 2)
+    assert operations_of(counter) == ["sin", "mul"]
+    assert str(handle_of(tagged).outcome) == "compiled"
+
+
+def test_theirs_around_ours(counter):
+    tagged = _ours(g)
+    outer = _theirs(lambda x: tagged(x.cos()) + 3, counter)
+    same_with_gradients(outer, lambda x: g(x.cos()) + 3)
+    assert operations_of(counter) == ["cos", "add"]
+    assert str(handle_of(tagged).outcome) == "compiled"
+
+
+def test_theirs_of_ours(counter):
+    tagged = _ours(g)
+    same_with_gradients(_theirs(tagged, counter), g)
+    assert operations_of(counter) == []
+    assert str(handle_of(tagged).outcome) == "compiled"
+
+
+def test_ours_of_theirs(counter):
+    tagged = _ours(_theirs(g, counter))
+    same_with_gradients(tagged, g)
+    assert operations_of(counter) == ["sin", "mul"]
+    assert str(handle_of(tagged).outcome) == "eager: torch.compile compiles what it calls"
+    handle_of(tagged).reset()
+    same_with_gradients(tagged, g)
+
+
+def test_three_storeys(counter):
+    innermost = _ours(lambda x: x.cos() + 1)
+    middle = _theirs(lambda x: innermost(x * 3).exp(), counter)
+    outer = _ours(lambda x: middle(x + 2) - 1)
+    same_with_gradients(outer, lambda x: ((x + 2) * 3).cos().add(1).exp() - 1)
+    assert operations_of(counter) == ["mul", "exp"]
+    assert {str(handle_of(one).outcome) for one in (innermost, outer)} == {"compiled"}
+
+
+def test_modules(counter):
+    linear = torch.nn.Linear(4, 4)
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, x):
+            return self.linear(x).relu()
+
+    plain = Net()
+    theirs, in_place = _theirs(Net(), counter), Net()
+    in_place.compile(backend=counter)
+    for inner in (theirs, in_place):
+        torch._dynamo.reset()  # the two share Net's code
+        counter.graphs.clear()
+        same_with_gradients(_ours(lambda x, inner=inner: inner(x) * 2), lambda x: plain(x) * 2)
+        assert len(counter.graphs) == 1
+    same_with_gradients(
+        _theirs(lambda x, net=_ours(Net()): net(x) * 2, counter), lambda x: plain(x) * 2
+    )
+
+
+def test_a_training_step_of_theirs_with_ours_inside(counter):
+    tagged = _ours(g)
+    weights = [torch.ones(4, requires_grad=True) for _ in range(2)]
+
+    def step(function, weight, x):
+        loss = function(weight * x).sum() + 1
+        loss.backward()
+        return loss
+
+    compiled = _theirs(step, counter)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(4)
+        losses = compiled(tagged, weights[0], x), step(g, weights[1], x)
+        torch.testing.assert_close(*losses)
+        torch.testing.assert_close(weights[0].grad, weights[1].grad)
+    assert not any("jitmagic" in str(graph.code) for graph in counter.graphs)
+    assert "sin" not in operations_of(counter)
+
+
+def test_the_evaluator_is_theirs_again(counter):
+    evaluator = torch._C._dynamo.eval_frame.get_eval_frame_callback
+    seen = []
+
+    def failing(x):
+        jitmagic.graph_break()
+        seen.append(evaluator())
+        raise ValueError("on purpose")
+
+    tagged = _ours(failing)
+    outer = _theirs(lambda x: tagged(x) + 1, counter)
+    before = evaluator()
+    with pytest.raises(ValueError, match="on purpose"):
+        outer(torch.ones(2))
+    assert evaluator() is before is None
+    assert seen == [None]
+    with pytest.raises(KeyError), torch_compile_set_aside():
+        raise KeyError
+    assert evaluator() is before
+
+
+def test_an_optimized_module_is_left_as_it_is(counter):
+    net = torch.nn.Linear(4, 4)
+    theirs = _theirs(net, counter)
+    with pytest.warns(jitmagic.errors.FallbackWarning, match="torch.compile"):
+        assert _ours(theirs) is theirs
+    same_with_gradients(theirs, net)
+
+
+def test_modules_that_ours_makes_after_theirs_was_used(counter):
+    """torch.compile wraps the initialisation of all modules; ours look through that."""
+    _theirs(g, counter)(torch.ones(2))
+
+    def f(x, y):
+        return torch.nn.CrossEntropyLoss(label_smoothing=0.1)(torch.nn.GELU()(x), y)
+
+    tagged = _ours(f)
+    x, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 0])
+    torch.testing.assert_close(tagged(x, y), f(x, y))
+    assert str(handle_of(tagged).outcome) == "compiled"

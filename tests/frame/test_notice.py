@@ -1,0 +1,389 @@
+"""Nothing silent: the line about plain Python, failed compiles, sizes that grow, the limit."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, suppress
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitmagic
+from jitmagic import pipeline
+from jitmagic.api import handle_of
+from jitmagic.records import COMPILED, Eager, Failed
+
+from ..processes import run_python
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def lines(stream: io.StringIO) -> list[str]:
+    return [line for line in stream.getvalue().splitlines() if "plain Python" in line]
+
+
+def breaks(x: Tensor) -> Tensor:
+    y = x * 2
+    print(end="")
+    print(end="")
+    return y.relu()
+
+
+def looks(x: Tensor) -> Tensor:
+    assert locals()
+    return x.relu()
+
+
+def plain(x: Tensor) -> Tensor:
+    return x.sin()
+
+
+def raises(x: Tensor) -> Tensor:
+    if x.ndim == 1:
+        raise ValueError("of the user's own")
+    return x
+
+
+def asked(x: Tensor) -> Tensor:
+    jitmagic.graph_break()
+    return x.sin()
+
+
+X = torch.linspace(-1, 1, 6)
+
+
+class Mode(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def mode(run: Callable[..., Any]) -> Any:
+    with Mode():
+        return run(X)
+
+
+def default_device(run: Callable[..., Any]) -> Any:
+    torch.set_default_device("cpu")
+    try:
+        return run(X)
+    finally:
+        torch.set_default_device(None)
+
+
+TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
+    "break": (breaks, lambda run: run(X), "partly as plain Python: test_notice.py, line"),
+    "eager": (looks, lambda run: run(X), "looks at its own frame"),
+    "transform": (plain, lambda run: torch.func.vmap(run)(X), "function transform"),
+    "dual": (plain, lambda run: torch.func.jvp(run, (X,), (X,)), "forward-mode"),
+    "subclass": (plain, lambda run: run(X.as_subclass(type("Sub", (Tensor,), {}))), "subclass Sub"),
+    "sparse": (plain, lambda run: run(X.to_sparse()), "layout is torch.sparse"),
+    "mode": (plain, mode, "mode is active"),
+    "device": (plain, default_device, "torch.set_default_device"),
+}
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_one_dim_line_says_where_and_why(kind: str) -> None:
+    fn, call, why = TOLD[kind]
+    run = jitmagic.jit(fn)
+    with redirect_stderr(Terminal()) as terminal:
+        for _ in range(3):
+            call(run)
+    (line,) = lines(terminal)
+    assert why in line
+    assert "explain(fn)" in line
+    assert '"notices": "never"' in line
+    assert "\x1b[2m" in line
+    first = fn.__code__.co_firstlineno
+    last = max(n for *_, n in fn.__code__.co_lines() if n)
+    number = int(line.partition("line ")[2].partition(",")[0])
+    assert first <= number <= last
+
+
+@pytest.mark.parametrize("fn", [plain, asked, raises], ids=lambda fn: fn.__name__)
+def test_no_line_where_all_is_compiled_or_the_user_knows(fn: Callable[..., Any]) -> None:
+    run = jitmagic.jit(fn)
+    with redirect_stderr(Terminal()) as terminal, suppress(ValueError):
+        run(X)
+    assert lines(terminal) == []
+
+
+def test_the_line_can_be_silenced() -> None:
+    with redirect_stderr(Terminal()) as terminal, warnings.catch_warnings():
+        jitmagic.jit(breaks, options={"notices": "never"})(X)
+        warnings.simplefilter("ignore", jitmagic.EagerNotice)
+        jitmagic.jit(breaks)(X)
+        warnings.simplefilter("ignore")
+        jitmagic.jit(breaks)(X)
+    assert lines(terminal) == []
+
+
+def test_who_is_not_watched_is_told_when_asked() -> None:
+    with redirect_stderr(io.StringIO()) as file:
+        jitmagic.jit(breaks)(X)
+    assert file.getvalue() == ""
+    with redirect_stderr(file), warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is no warning, so it does not raise
+        jitmagic.jit(breaks, options={"notices": "always"})(X)
+    assert len(lines(file)) == 1
+    assert "\x1b" not in file.getvalue()
+
+
+# ------------------------------------------------------------------------------- failed compiles
+
+
+@pytest.mark.parametrize("stage", ["trace", "trace_joint", "partition", "lower", "render", "load"])
+def test_a_failed_compile_keeps_its_exception(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a bug of ours")
+
+    monkeypatch.setattr(pipeline, stage, broken)
+    run = jitmagic.jit(plain)
+    with pytest.warns(jitmagic.FallbackWarning) as caught:
+        torch.testing.assert_close(run(X), plain(X))
+    (warning,) = caught
+    name = stage.removeprefix("trace_")
+    assert name in str(warning.message).partition("and runs as eager")[0]
+    assert "minify(" in str(warning.message)
+    handle = handle_of(run)
+    assert handle is not None
+    outcome = handle.journal.records[-1].outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.stage.rpartition(": ")[2] == name
+    assert 'raise AssertionError("a bug of ours")' in outcome.traceback
+    strict = jitmagic.jit(plain, options={"on_error": "raise"})
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="a bug of ours"):
+            strict(X)
+    monkeypatch.undo()
+    torch.testing.assert_close(strict(X), plain(X))
+
+
+@pytest.mark.parametrize("stage", ["lower", "schedule", "render", "load"])
+def test_a_failed_backward_keeps_its_exception(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, strict = jitmagic.jit(plain), jitmagic.jit(plain, options={"on_error": "raise"})
+    x, y, z = (X.clone().requires_grad_() for _ in range(3))
+    results = [run(x), strict(y)]  # the forwards are compiled by sound stages
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a bug of ours")
+
+    monkeypatch.setattr(pipeline, stage, broken)
+    with pytest.warns(jitmagic.FallbackWarning) as caught:
+        results[0].sum().backward()
+    plain(z).sum().backward()
+    torch.testing.assert_close(x.grad, z.grad)
+    (warning,) = caught
+    told = f"the backward of plain could not be compiled (stage backward: {stage}) and is replayed"
+    assert str(warning.message).startswith(told)
+    assert "minify(" in str(warning.message)
+    handle = handle_of(run)
+    assert handle is not None
+    outcome = handle.journal.records[-1].outcome
+    assert isinstance(outcome, Failed)
+    assert 'raise AssertionError("a bug of ours")' in outcome.traceback
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="a bug of ours"):
+            results[1].sum().backward(retain_graph=True)
+    monkeypatch.undo()
+    results[1].sum().backward()
+    torch.testing.assert_close(y.grad, z.grad)
+
+
+def test_a_function_that_always_fails_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def broken(gm: Any, specs: Any) -> Any:
+        tried.append(specs)
+        raise AssertionError("a bug of ours")
+
+    monkeypatch.setattr(pipeline, "trace_joint", broken)
+    run = jitmagic.jit(plain)
+    with pytest.warns(jitmagic.FallbackWarning) as caught:
+        results = [run(torch.zeros(n)) for n in (3, 9, 5, 7, 2)]
+    assert [len(result) for result in results] == [3, 9, 5, 7, 2]
+    assert (len(tried), len(caught)) == (2, 1)
+
+
+# -------------------------------------------------------------------------------- sizes that grow
+
+
+def grown_by_cat(x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+    cache = torch.cat([cache, x])
+    return cache.softmax(0), cache
+
+
+def of_a_list(x: Tensor, seen: list[Tensor]) -> Tensor:
+    return x + sum(seen)  # type: ignore[no-any-return]
+
+
+def drive_cat(run: Callable[..., Any]) -> list[Tensor]:
+    cache, results = torch.zeros(1, 4), []
+    for n in range(10):
+        result, cache = run(torch.full((1, 4), float(n)), cache)
+        results.append(result)
+    return results
+
+
+def drive_list(run: Callable[..., Any]) -> list[Tensor]:
+    return [run(X, [X] * n) for n in range(1, 10)]
+
+
+def of_a_position(x: Tensor, cache: Tensor, at: int) -> tuple[Tensor, Tensor]:
+    """Positions differ as well, and are read first."""
+    x = x + torch.arange(at, at + 1).float()
+    return (cache := torch.cat([cache, x])).softmax(0), cache
+
+
+def drive_position(run: Callable[..., Any]) -> list[Tensor]:
+    cache, results = torch.zeros(1, 4), []
+    for n in range(10):
+        result, cache = run(torch.full((1, 4), float(n)), cache, n)
+        results.append(result)
+    return results
+
+
+GROWING = {
+    "cat": (grown_by_cat, drive_cat),
+    "list": (of_a_list, drive_list),
+    "position": (of_a_position, drive_position),
+}
+
+
+@pytest.mark.parametrize("kind", GROWING)
+def test_sizes_that_grow_with_every_call_are_noticed_at_the_third(kind: str) -> None:
+    fn, drive = GROWING[kind]
+    run = jitmagic.jit(fn)
+    with pytest.warns(jitmagic.RecompileWarning) as caught:
+        results = drive(run)
+    (warning,) = caught
+    assert str(warning.message).startswith(f"{fn.__name__}: ")
+    assert "grows by one with every call" in str(warning.message)
+    assert warning.filename == __file__
+    for result, wanted in zip(results, drive(fn), strict=True):
+        torch.testing.assert_close(result, wanted)
+    handle = handle_of(run)
+    assert handle is not None
+    assert len(handle.dispatcher.entries) == 2
+    assert isinstance(handle.outcome, Eager)
+
+
+class Cached(torch.nn.Module):
+    """A layer of a decoder: the cache of what it has seen grows with every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
+        made = self.linear(x)
+        made = made if cache is None else torch.cat([cache, made])
+        return x + made.softmax(0).sum(0, keepdim=True), made
+
+
+class Decoder(torch.nn.Module):
+    def __init__(self, broken: bool) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Cached() for _ in range(3))
+        self.broken = broken
+
+    def forward(self, x: Tensor, caches: list[Tensor | None], at: int) -> tuple[Tensor, list[Any]]:
+        x, made = x + torch.arange(at, at + 1), []
+        for layer, cache in zip(self.layers, caches, strict=True):
+            if self.broken:
+                jitmagic.graph_break()
+            x, cache = layer(x, cache)
+            made.append(cache)
+        return x, made
+
+    @torch.no_grad()
+    def generate(self, x: Tensor) -> Tensor:
+        caches: list[Any] = [None] * 3
+        for at in range(40):
+            x, caches = self(x, caches, at)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("tagged", "broken"), [("forward", False), ("forward", True), ("generate", True)]
+)
+def test_a_decoder_with_a_cache_stops_compiling_once_for_all(tagged: str, broken: bool) -> None:
+    torch.manual_seed(0)
+    decoder = Decoder(broken).eval()
+    x = torch.randn(1, 4)
+    wanted = decoder.generate(x)
+    run = jitmagic.jit(getattr(decoder, tagged), backend="eager")
+    handle = handle_of(run)
+    assert handle is not None
+    setattr(decoder, tagged, run)
+    with pytest.warns(jitmagic.RecompileWarning, match="grows by one") as caught:
+        torch.testing.assert_close(decoder.generate(x), wanted)
+    assert len(caught) == 1
+    compiled = len(handle.journal)
+    for _ in range(2):
+        torch.testing.assert_close(decoder.generate(x), wanted)
+    assert len(handle.journal) == compiled
+
+
+def at_index(x: Tensor, index: int) -> Tensor:
+    return x + torch.arange(index, index + 1)
+
+
+def test_an_int_that_grows_for_ever_is_noticed() -> None:
+    run = jitmagic.jit(at_index, backend="eager")
+    with pytest.warns(jitmagic.RecompileWarning, match="index is 34, was 1 and grows by one"):
+        results = [run(X, index) for index in range(50)]
+    torch.testing.assert_close(results, [at_index(X, index) for index in range(50)])
+    handle = handle_of(run)
+    assert handle is not None
+    assert (len(handle.journal), type(handle.outcome)) == (2, Eager)
+
+
+def test_an_index_of_a_loop_is_compiled_when_it_comes_again() -> None:
+    run = jitmagic.jit(at_index, backend="eager")
+    for _ in range(3):
+        for index in range(6):
+            torch.testing.assert_close(run(X, index), at_index(X, index))
+    handle = handle_of(run)
+    assert handle is not None
+    assert len(handle.dispatcher.entries) == 6
+    assert handle.outcome == COMPILED
+
+
+@pytest.mark.parametrize("sizes", [(2, 4, 8, 16), (3, 4, 4, 5), (5, 4, 3, 2), (3, 4, 3, 4, 5)])
+def test_other_sizes_get_their_variants(sizes: tuple[int, ...]) -> None:
+    run = jitmagic.jit(plain)
+    for n in sizes:
+        run(torch.zeros(n))
+    handle = handle_of(run)
+    assert handle is not None
+    assert handle.outcome == COMPILED
+    assert len(handle.dispatcher.entries) == len(set(sizes))
+
+
+def test_messages_name_the_users_function_and_line_not_a_librarys() -> None:
+    script = """
+        import sys, types, warnings, torch, jitmagic
+        code = compile("def wrapper(x, c): return torch.cat([c, x])", LIBRARY, "exec")
+        space = {"torch": torch, "__name__": "lib"}
+        exec(code, space)
+        run = jitmagic.jit(space["wrapper"])
+        def mine(c):
+            for _ in range(6):
+                c = run(torch.ones(1), c)
+        warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as caught:
+            mine(torch.ones(1))
+        print(caught[0].message, caught[0].lineno)
+    """
+    library = "import sysconfig; LIBRARY = sysconfig.get_paths()['purelib'] + '/lib/wrap.py'\n"
+    text = "\n".join(line[8:] for line in script.splitlines())
+    out = run_python(library + text)
+    assert "wrapper, called in mine (line " in out.stdout, out.stderr

@@ -1,0 +1,70 @@
+"""All kinds of guards together: natively and in Python the same one fails first."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import random
+
+import pytest
+
+from jitmagic.frame.native import _RANK, GuardProgram, _cost, lower_guards
+from jitmagic.guards import guard as g
+from jitmagic.guards.check import check, holds, why
+from jitmagic.guards.show import show_guard
+
+from .test_check import PERTURBATIONS, all_guards, make_world, native
+
+UNDONE = (KeyError, IndexError, AttributeError, TypeError, ValueError)
+
+
+@pytest.mark.parametrize("seed", range(130))
+def test_the_first_failure_is_the_same(seed: int) -> None:
+    """Of guards in the order in which they are lowered, after some mutations at once."""
+    chosen = random.Random(seed)
+    world = make_world()
+    frame = world.snapshot()
+    holding = [guard for guard in all_guards(world) if holds(guard, frame)]
+    some = sorted(chosen.sample(holding, chosen.randint(5, 60)), key=_cost)
+    program = native(some, world, frame)
+    assert program.first_failure((*frame.args, *frame.cells)) == -1
+    for name in chosen.sample(sorted(PERTURBATIONS), chosen.randint(1, 3)):
+        with contextlib.suppress(*UNDONE):  # the one before took away what it changes
+            PERTURBATIONS[name](world)
+    after = world.snapshot()
+    step = program.first_failure((*after.args, *after.cells))
+    lengths = [
+        len(lower_guards(some[:n], (), world.space, frame.builtins)[0])
+        for n in range(1, len(some) + 1)
+    ]
+    failed = None if step < 0 else some[bisect.bisect_right(lengths, step)]
+    assert failed is check(some, after), (failed, check(some, after))
+
+
+def test_every_kind_of_guard_is_known_everywhere() -> None:
+    """Ranked, lowered, checked and shown; the mutations above hold the results together."""
+    world = make_world()
+    frame = world.snapshot()
+    examples = {type(guard): guard for guard in all_guards(world)}
+    parts = [part for part in vars(g).values() if isinstance(part, type)]
+    kinds = {part for part in parts if issubclass(part, g.Guard)} - {g.Guard}
+    assert set(examples) == kinds == set(_RANK)
+    for guard in examples.values():
+        steps, _ = lower_guards((guard,), (), world.space, frame.builtins)
+        assert GuardProgram(steps).check((*frame.args, *frame.cells)) == holds(guard, frame)
+        assert show_guard(guard) and why(guard, frame)
+
+
+def test_programs_of_many_guards_agree_with_the_twin() -> None:
+    chosen = random.Random(0)
+    for name, perturb in PERTURBATIONS.items():
+        world = make_world()
+        frame = world.snapshot()
+        holding = [guard for guard in all_guards(world) if holds(guard, frame)]
+        some = chosen.sample(holding, 12)
+        program = native(some, world, frame)
+        assert program.check((*frame.args, *frame.cells)) and check(some, frame) is None
+        perturb(world)
+        after = world.snapshot()
+        agreed = check(some, after) is None
+        assert program.check((*after.args, *after.cells)) == agreed, (name, some)
