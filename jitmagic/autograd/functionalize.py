@@ -16,6 +16,7 @@ import torch
 
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import DispatchMode
+from ..graph.probe import check_dtypes
 from ..spec import TensorSpec
 from .decompose import TABLE
 from .line_marks import marked_lines
@@ -84,6 +85,7 @@ class Functionalizer(DispatchMode):
             raise CompileFailed("a random generator of the program's own")
         if self.in_backward:
             self.recorder.lines = marked_lines(torch._C._current_autograd_node())
+            _check_numbers(func, args, kwargs or {})
         return _handler(func)(self, func, args, kwargs or {})
 
     # -- what the handlers share ---------------------------------------------------------------
@@ -116,6 +118,21 @@ class Functionalizer(DispatchMode):
         if isinstance(made, (list, tuple)):
             return [self.wrap(part) for part in made]
         return made
+
+
+_HALF_MAX = torch.finfo(torch.float16).max
+
+
+def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise where the backward of the program's numbers meets a kernel that refuses them: formulas
+    fill and multiply with numbers that the forward only takes in float32.
+    """
+    given = (*args, *kwargs.values())
+    if not any(isinstance(v, (int, float)) and abs(v) > _HALF_MAX for v in given):
+        return
+    device = next((v.device for v in given if isinstance(v, torch.Tensor)), None)
+    if device is not None:
+        check_dtypes(func, func._opname, args, dict(kwargs), device)
 
 
 Handler = Callable[[Functionalizer, Any, tuple[Any, ...], Mapping[str, Any]], Any]

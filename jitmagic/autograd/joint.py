@@ -11,6 +11,7 @@ original exception) for whatever cannot be expressed.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.attribution import call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..graph.node_meta import tensors_in
+from ..graph.propagate import target_name
 from ..spec import TensorSpec
 from .checked import spelled_out
 from .decompose import TABLE
@@ -151,12 +153,17 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
         _check_cast(node, made)
     if node.target is getattr and args[1] == "data" and isinstance(made, Traced):
         made.origin = Taking(None, args[0]), 0  # not of detach, which shares the version counter
-    elif isinstance(made, Traced):
+    elif isinstance(made, Traced) and not _is_item(node, args):
         _claim(made, tensors_in((args, kwargs)))
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_lines(tensor, node.meta.get("lines", ()))
     return made
+
+
+def _is_item(node: Node, args: Sequence[Any]) -> bool:
+    """Whether it takes one of n results, which are known: no need to look at all of them."""
+    return node.target is operator.getitem and isinstance(args[0], (tuple, list))
 
 
 def _claim(made: Traced, given: Iterable[torch.Tensor]) -> None:
@@ -171,9 +178,7 @@ def _claim(made: Traced, given: Iterable[torch.Tensor]) -> None:
 
 def _failed(node: Node, error: Exception) -> OperationFailed:
     lines: tuple[UserLine, ...] = node.meta.get("lines", ())
-    place = f"\n  {lines[-1]}" if lines else ""
-    name = getattr(node.target, "__name__", node.target)
-    return OperationFailed(f"autograd: {name}: {error}{place}", node)
+    return OperationFailed(target_name(node.target), str(error), node, lines[-1] if lines else None)
 
 
 def _plug(value: Any, env: dict[Node, Any]) -> Any:
@@ -242,12 +247,12 @@ def _differentiate(
                 accumulate_grad=False,
             )
     except Exception as error:  # e.g. a saved tensor was modified in place: eager raises it itself
-        text = f"autograd: the backward cannot be recorded: {error}"
+        text = f"the backward cannot be recorded: {error}"
         lines = recorder.lines
         for node in gm.graph.nodes:
             if lines and node.meta.get("lines") == lines and node.op != "placeholder":
-                raise OperationFailed(text, node) from error
-        raise CompileFailed(text) from error
+                raise OperationFailed(target_name(node.target), text, node) from error
+        raise CompileFailed(f"autograd: {text}") from error
     finally:
         mode.in_backward = False
     apart = _apart(mode, made, seeds)

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
+_EMPTY = ("empty", "new_empty")
 META = torch.device("meta")
 CPU = torch.device("cpu")
 
@@ -123,11 +124,14 @@ class Sym:
     def both(self, other: Sym) -> Sym:
         return self.one(aten.logical_and.default, other)
 
-    def sum(self, dims: list[int], keepdim: bool = False) -> Sym:
-        return self.one(aten.sum.dim_IntList, dims, keepdim)
+    def either(self, other: Sym) -> Sym:
+        return self.one(aten.logical_or.default, other)
 
-    def mean(self, dims: list[int], keepdim: bool = False) -> Sym:
-        return self.one(aten.mean.dim, dims, keepdim)
+    def sum(self, dims: list[int], keepdim: bool = False, dtype: torch.dtype | None = None) -> Sym:
+        return self.one(aten.sum.dim_IntList, dims, keepdim, **_in_dtype(dtype))
+
+    def mean(self, dims: list[int], keepdim: bool = False, dtype: torch.dtype | None = None) -> Sym:
+        return self.one(aten.mean.dim, dims, keepdim, **_in_dtype(dtype))
 
     def amax(self, dims: list[int], keepdim: bool = False) -> Sym:
         return self.one(aten.amax.default, dims, keepdim)
@@ -179,6 +183,10 @@ class Sym:
 # decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None
 # None declines: the operation is recorded whole.
 Decomposition = Callable[..., Any]
+
+
+def _in_dtype(dtype: torch.dtype | None) -> dict[str, torch.dtype]:
+    return {} if dtype is None else {"dtype": dtype}
 
 
 def _viewable(meta: torch.Tensor, shape: tuple[int, ...]) -> bool:
@@ -268,8 +276,9 @@ class Recorder:
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """Record `op` as it is: a Sym comes back, or a list of them (None where undefined)."""
-        random = torch.Tag.nondeterministic_seeded in op.tags
-        key = None if random else (op, _frozen(args), *((k, _frozen(v)) for k, v in kwargs.items()))
+        # Of random numbers and of new memory each call has its own.
+        own = torch.Tag.nondeterministic_seeded in op.tags or op._opname.startswith(_EMPTY)
+        key = None if own else (op, _frozen(args), *((k, _frozen(v)) for k, v in kwargs.items()))
         if key is not None:
             try:
                 known = self._known.get(key)

@@ -178,7 +178,7 @@ class _Watch(DispatchMode):
             named["device"] = META
         given, named = _held(args), _held(named)
         self.seen.calls.append((func, _described(given), _described(named)))
-        check_as_kernels_do(func._opname, given, named, ())
+        check_as_kernels_do(func._opname, given, named, (), device)
         owners = {id(t.held): t for t in shown}
         return _show(func(*given, **named), device, owners)
 

@@ -26,6 +26,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from .autocast import DEVICES, Autocast, cast_result, read_autocast
 from .devices import place
+from .names import call_by_identity
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
 from .probe import check_dtypes
@@ -36,7 +37,7 @@ from .propagate import (
     strides_are_certain,
     target_name,
 )
-from .strictness import check_as_kernels_do, check_out
+from .strictness import check_as_kernels_do, check_for_meta, check_out
 from .target_traits import draws, statistics_written
 
 __all__ = ["GraphBuilder", "map_nodes"]
@@ -61,7 +62,7 @@ class GraphBuilder:
         self.writers: dict[int, list[Node]] = {}  # memory -> the nodes that write there, in order
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
-        self.demands: list[Node] = []  # see `demand`
+        self.assertions: list[Node] = []  # see `assert_false`
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
@@ -104,6 +105,7 @@ class GraphBuilder:
                     kept.append(self.inputs[node])
                 else:
                     self.graph.erase_node(node)
+        call_by_identity(self.graph)
         module = GraphModule(torch.nn.Module(), self.graph, class_name=_identifier(name))
         return module, tuple(kept)
 
@@ -136,6 +138,7 @@ class GraphBuilder:
         storages: set[int] = set()
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None)
+        check_for_meta(name, placement.args, placement.kwargs)
         cast = cast_result(self.autocast, target, values, named, where, self.grad_enabled, line)
         if cast is not None:
             value = cast
@@ -151,7 +154,7 @@ class GraphBuilder:
         )
         changed = [node.meta["val"] for node in written]
         if cast is None:  # else the calls inside it were checked
-            check_as_kernels_do(name, placement.args, placement.kwargs, changed)
+            check_as_kernels_do(name, placement.args, placement.kwargs, changed, placement.device)
         if (targets := placement.kwargs.get("out")) is not None:
             others = {k: v for k, v in placement.kwargs.items() if k != "out"}
             alone = run_on_meta(run, placement.args, others, self.grad_enabled)
@@ -165,18 +168,17 @@ class GraphBuilder:
             return map_tensors(value, lambda tensor: self._nodes[id(tensor)])
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
 
-    def demand(self, condition: Node, lines: tuple[UserLine, ...] = ()) -> None:
-        """The graph raises unless the 0-dim bool `condition` is true.
+    def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
+        """The graph raises where the one-element bool `wrong` is true.
 
         `_linalg_check_errors` raises where its integers are not zero, on every device and before
         anything else happens; `_assert_async` would end the process's use of a GPU.
         """
-        wrong = self.call(torch.logical_not, (condition,), {}, lines)
         info = self.call("to", (wrong, torch.int32), {}, lines)
         check = aten._linalg_check_errors.default
-        node = self.graph.call_function(check, (info, "demand"), {"is_matrix": True})
+        node = self.graph.call_function(check, (info, "assert"), {"is_matrix": True})
         node.meta.update(val=None, spec=None, lines=lines, step=self.step())
-        self.demands.append(node)
+        self.assertions.append(node)
 
     def set_grad_enabled(self, mode: bool) -> None:
         """The traced program changes the grad mode; a node appears when the next call needs it."""

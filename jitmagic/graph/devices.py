@@ -27,15 +27,21 @@ _SHAPE_FROM_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "broadcast
 _INDEXING = frozenset(
     {"getitem", "setitem", "__getitem__", "__setitem__", "index_put", "index_put_"}
 )
-# Elementwise calls: a 0-dim CPU tensor acts as a number beside tensors of another device.
+# Elementwise calls: a 0-dim CPU tensor acts as a number beside tensors of another device. Those
+# whose kernels torch lets check devices (clamp, logaddexp, nextafter) are not among them.
 _ELEMENTWISE = frozenset(
     """add sub mul truediv true_divide div divide multiply subtract rsub floordiv floor_divide mod
     remainder fmod pow float_power eq ne lt le gt ge maximum minimum fmax fmin atan2 arctan2 and_
     or_ xor iadd isub imul itruediv ifloordiv imod ipow iand ior ixor bitwise_and bitwise_or
-    bitwise_xor logical_and logical_or logical_xor where copysign hypot logaddexp logaddexp2 xlogy
-    ldexp nextafter not_equal greater greater_equal less less_equal lerp addcmul addcdiv clamp
-    clamp_min clamp_max clip lshift rshift ilshift irshift bitwise_left_shift bitwise_right_shift
-    masked_fill""".split()
+    bitwise_xor logical_and logical_or logical_xor where copysign hypot xlogy ldexp not_equal
+    greater greater_equal less less_equal lerp addcmul addcdiv lshift rshift ilshift irshift
+    bitwise_left_shift bitwise_right_shift masked_fill""".split()
+)
+# Calls that write to their first argument and whose names do not end in one underscore.
+_AUGMENTED = frozenset(
+    spelled
+    for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+    for spelled in (f"i{name}", f"__i{name}__")
 )
 
 
@@ -83,6 +89,8 @@ def place(
         return mover(own, args, changed, asked, device_of)
     if asked is not None:
         return Placement(as_device(asked), args, changed)
+    if any(device_of(out) != own for out in tensors_in(changed.get("out"))):
+        raise MixedDevices(_sentence({device_of(tensor) for tensor in tensors}))
     return Placement(_common(name, tensors, device_of), args, changed)
 
 
@@ -100,12 +108,17 @@ def _common(
         on_cpu = [tensor for tensor in tensors if device_of(tensor) == CPU]
         numbers = all(tensor.dim() == 0 for tensor in on_cpu)
         if numbers and (bare in _ELEMENTWISE or name in _ELEMENTWISE or name in _BINARY_DUNDERS):
-            if (name.endswith("_") and not name.endswith("__")) and own == CPU:
+            if _writes_first(name) and own == CPU:
                 raise MixedDevices(_sentence(devices))
             return accelerator
         if name in _INDEXING and own == accelerator:
             return own
     raise MixedDevices(_sentence(devices))
+
+
+def _writes_first(name: str) -> bool:
+    plain = name.endswith("__") or name in ("and_", "or_")
+    return name in _AUGMENTED or (name.endswith("_") and not plain)
 
 
 def _sentence(devices: set[torch.device]) -> str:

@@ -27,7 +27,8 @@ _FLOATING_ONLY = frozenset(
         "softplus logsigmoid glu layer_norm group_norm batch_norm instance_norm rms_norm hardtanh_ "
         "dropout alpha_dropout normalize mse_loss smooth_l1_loss huber_loss bernoulli "
         "binary_cross_entropy kl_div hardshrink softshrink prelu rrelu logcumsumexp std var "
-        "std_mean var_mean multinomial histc log_sigmoid uniform_ normal_ igamma igammac"
+        "std_mean var_mean multinomial histc log_sigmoid uniform_ normal_ igamma igammac "
+        "native_dropout"
     ).split()
 )
 _BITWISE = frozenset(

@@ -19,6 +19,7 @@ aten = torch.ops.aten
 META = torch.device("meta")
 Tensor = torch.Tensor
 _NONE = 0  # reduction="none"
+_REDUCTIONS = (0, 1, 2)  # what a kernel makes of others is its own
 
 
 def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -206,7 +207,7 @@ def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
 
 def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: Any) -> Tensor | None:
     """mse_loss and its kin: of tensors alike."""
-    if not _usual(x, target) or x.shape != target.shape:
+    if not _usual(x, target) or x.shape != target.shape or reduction not in _REDUCTIONS:
         return None
     return _empty(x.shape if reduction == _NONE else (), x.dtype)
 
@@ -218,7 +219,7 @@ def _smooth_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1)
 
 
 def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1) -> Tensor | None:
-    if delta <= 0:
+    if not delta > 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
     return _loss(x, target, reduction)
 
@@ -239,7 +240,7 @@ def _likelihood(
     """nll_loss_forward and nll_loss2d_forward: the classes are the second dimension."""
     if not _usual(x, weight) or target.dtype is not torch.int64 or x.dim() < 2 or not x.numel():
         return None
-    if tuple(target.shape) != (x.shape[0], *x.shape[2:]):
+    if tuple(target.shape) != (x.shape[0], *x.shape[2:]) or reduction not in _REDUCTIONS:
         return None
     if weight is not None and tuple(weight.shape) != (x.shape[1],):
         return None

@@ -1,21 +1,27 @@
-"""Whether eager's elementwise kernels take these dtypes: they are asked themselves, on one element.
+"""Whether eager's kernels take these dtypes and numbers: they are asked themselves, on stand-ins.
 
 Comes in: a call on meta tensors and the device that they stand for. Goes out: nothing, or
-`EagerRaises` with the kernel's own error. Meta functions accept dtypes that kernels refuse
-(subtraction of bools, `int_tensor *= 0.5`, gcd of floats), and a functional graph would compute
-something there. Each combination of operation and dtypes is tried once in a process, on the CPU:
-what is no matter of the CPU's kernels (NotImplementedError) holds for other devices too.
+`EagerRaises` with the kernel's own error. Meta functions accept what kernels refuse (subtraction of
+bools, `int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph would compute
+something there. An elementwise operation is asked on one element; any other on small tensors of the
+call's own shapes, and only where a dtype or a number is one that kernels are known to refuse. Each
+combination is tried once in a process: elementwise operations and products on the call's device,
+any other, and where that device is not here, on the CPU; what is no matter of the CPU's kernels
+(NotImplementedError) holds for other devices too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from .node_meta import tensors_in
 from .propagate import EagerRaises
+from .target_traits import draws
 
 __all__ = ["check_dtypes"]
 
@@ -30,11 +36,39 @@ _FUNCTIONS = (
     "tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma "
     "sigmoid logit relu signbit isposinf isneginf angle real deg2rad rad2deg sinc i0 positive "
     "float_power gelu elu celu selu mish hardswish hardtanh hardsigmoid leaky_relu softplus "
-    "logsigmoid hardshrink softshrink relu6 silu"
+    "logsigmoid hardshrink softshrink relu6 silu threshold masked_fill where nan_to_num fill "
+    "full_like threshold_backward hardtanh_backward elu_backward leaky_relu_backward "
+    "softplus_backward hardshrink_backward softshrink_backward logit_backward gelu_backward"
 )
+_FOREACH = (
+    "add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum minimum pow exp sqrt log "
+    "rsqrt reciprocal sign neg abs"
+)
+_FILLS = {"full": 0, "new_full": 1}  # the position of the size, which the answer does not hang on
+# They refuse values: singular matrices, lengths that do not add up.
+_UNASKED = (
+    *("linalg_", "_linalg_", "cholesky", "inverse", "logdet", "slogdet", "svd", "lu", "triangular"),
+    *(
+        "ctc_loss",
+        "_ctc_loss",
+        "segment_reduce",
+        "pinverse",
+        "det",
+        "geqrf",
+        "ormqr",
+        "orgqr",
+        "qr",
+    ),
+)
+_MOST = 1 << 14  # elements that a stand-in may have
 _OPERATORS = (
     "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift iadd isub imul itruediv "
     "ifloordiv imod ipow iand ior ixor ilshift irshift neg pos invert inv abs"
+)
+# cuBLAS and cuDNN have no integers, the CPU's own kernels have. No value makes these fault.
+_PRODUCTS = frozenset(
+    "matmul mm bmm mv dot vdot inner addmm addmv addbmm baddbmm linear bilinear einsum tensordot "
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
 )
 _DUNDERS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 _NAMES = frozenset(
@@ -42,6 +76,8 @@ _NAMES = frozenset(
         *_FUNCTIONS.split(),
         *(f"{name}_" for name in _FUNCTIONS.split()),
         *_OPERATORS.split(),
+        *(f"_foreach_{name}{end}" for name in _FOREACH.split() for end in ("", "_")),
+        *_FILLS,
         *(f"__{kind}{name}__" for name in _DUNDERS for kind in ("", "r", "i")),
     )
 )
@@ -55,35 +91,138 @@ def check_dtypes(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> None:
-    """Raise EagerRaises where the kernel of an elementwise operation refuses its arguments."""
-    if name not in _NAMES:
+    """Raise EagerRaises where the kernel refuses the dtypes or the numbers of the call."""
+    elementwise = name in _NAMES
+    if not elementwise and not _is_suspect(target, name, args, kwargs):
         return
-    described = tuple(_described(arg) for arg in args)
-    named = tuple((key, _described(value)) for key, value in kwargs.items())
+    if name in _FILLS:
+        at = _FILLS[name]
+        size = (
+            _shape_asked(args[at]) if len(args) > at and isinstance(args[at], tuple | list) else ()
+        )
+        args = (*args[:at], size, *args[at + 1 :]) if len(args) > at else args
+    described = tuple(_described(arg, elementwise) for arg in args)
+    named = tuple((key, _described(value, elementwise)) for key, value in kwargs.items())
     if None in described or any(part is None for _, part in named):
         return
-    error = _refusal(target, described, named)
-    if error is not None and (device.type == "cpu" or not isinstance(error, NotImplementedError)):
+    error = _refusal_on(name, device, target, described, named, elementwise)
+    if error is not None:
         raise EagerRaises(error)
+
+
+def _refusal_on(
+    name: str,
+    device: torch.device,
+    target: Callable[..., Any] | str,
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    elementwise: bool,
+) -> Exception | None:
+    """The error of that device's kernel. A GPU is asked what is neither elementwise nor a product
+    only where the CPU has no kernel: stand-ins that fail an assertion of the device's would cost
+    its context. While a CUDA graph is recorded, nothing else may run on it.
+    """
+    here = device.type == "cuda" and torch.cuda.is_available()
+    here = here and not torch.cuda.is_current_stream_capturing()
+    if here and (elementwise or name.removesuffix("_") in _PRODUCTS):
+        return _refusal(target, args, kwargs, "cuda")
+    error = _refusal(target, args, kwargs, "cpu")
+    if device.type == "cpu" or not isinstance(error, NotImplementedError):
+        return error
+    return _refusal(target, args, kwargs, "cuda") if here else None
+
+
+def _is_suspect(
+    target: Callable[..., Any] | str, name: str, args: Sequence[Any], kwargs: dict[str, Any]
+) -> bool:
+    """Whether to ask: integers, bools or complex numbers among the tensors, or a number that one of
+    their dtypes does not hold; and whether stand-ins can answer.
+    """
+    plain = name.removesuffix("_")
+    if (
+        plain.startswith(_UNASKED)
+        or draws(target, tuple(args), kwargs)
+        or not _number_places(plain)[0]
+    ):
+        return False
+    tensors = list(tensors_in((args, kwargs)))
+    if not tensors or sum(t.numel() for t in tensors) > _MOST:
+        return False
+    if not all(t.is_floating_point() for t in tensors):
+        return True
+    numbers = _numbers(plain, args, kwargs)
+    return any(not _holds(t.dtype, number) for number in numbers for t in tensors)
+
+
+@lru_cache(maxsize=1024)
+def _number_places(name: str) -> tuple[bool, frozenset[int], frozenset[str]]:
+    """Whether it is an operation of ATen, and where its overloads take numbers: (known, positions,
+    names). Dimensions and flags are no numbers.
+    """
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return False, frozenset(), frozenset()
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    places = {
+        (n, argument.name)
+        for schema in schemas
+        for n, argument in enumerate(schema.arguments)
+        if "number" in str(argument.type)
+    }
+    return True, frozenset(n for n, _ in places), frozenset(name for _, name in places)
+
+
+def _numbers(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
+    _, positions, names = _number_places(name)
+    given = [arg for n, arg in enumerate(args) if n in positions]
+    given += [value for key, value in kwargs.items() if key in names]
+    for value in given:
+        yield from (v for v in (value if isinstance(value, (list, tuple)) else (value,)))
+
+
+def _holds(dtype: torch.dtype, number: Any) -> bool:
+    """Whether converting the number overflows nothing, and it is none of those treated apart."""
+    if type(number) not in _NUMBERS:
+        return True
+    if type(number) in (bool, complex):
+        return False
+    return not abs(number) > torch.finfo(dtype).max
 
 
 Described = tuple[Any, ...]
 
 
-def _described(value: Any) -> Described | None:
-    """What a kernel's choice hangs on: dtype and whether 0-dimensional, or a number's value."""
+def _described(value: Any, elementwise: bool) -> Described | None:
+    """What a kernel's choice hangs on: dtype and shape (elementwise: if 0-dim), or the value."""
     if isinstance(value, torch.Tensor):
-        return "tensor", value.dtype, value.dim() > 0
-    if value is None or type(value) in _NUMBERS or isinstance(value, (str, torch.dtype)):
+        shape = _shape_asked(value.shape) if elementwise else tuple(value.shape)
+        return "tensor", value.dtype, shape, elementwise
+    if isinstance(value, (list, tuple)):
+        parts = tuple(_described(part, elementwise) for part in value)
+        return None if None in parts else ("list", type(value), parts)
+    plain = (*_NUMBERS, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+    if value is None or isinstance(value, plain):
         return "plain", type(value), repr(value), value
     return None
 
 
-def _made(described: Described) -> Any:
-    if described[0] == "plain":
-        return described[-1]
-    _, dtype, has_dimensions = described
-    return torch.ones((1,) if has_dimensions else (), dtype=dtype)
+def _shape_asked(shape: Sequence[int]) -> tuple[int, ...]:
+    """A stand-in's for elementwise operations: kernels treat 0-dim and single elements apart."""
+    return (2 if math.prod(shape) != 1 else 1,) if shape else ()
+
+
+def _made(described: Described, device: str) -> Any:
+    kind, *rest = described
+    if kind == "plain":
+        return rest[-1]
+    if kind == "list":
+        container, parts = rest
+        return container(_made(part, device) for part in parts)
+    dtype, shape, elementwise = rest
+    if elementwise:
+        return torch.ones(shape, dtype=dtype, device=device)
+    half = dtype.is_floating_point or dtype.is_complex  # any other number may be no valid index
+    return torch.full(shape, 0.5 if half else 0, dtype=dtype, device=device)
 
 
 @lru_cache(maxsize=4096)
@@ -91,12 +230,13 @@ def _refusal(
     target: Callable[..., Any] | str,
     args: tuple[Described, ...],
     kwargs: tuple[tuple[str, Described], ...],
+    device: str,
 ) -> Exception | None:
-    """The error of the call on one element, without the frames that it came through."""
+    """The error of the call on stand-ins, without the frames that it came through."""
     try:
         with torch.inference_mode(False), torch.no_grad(), torch._C._DisableAutocast():
-            given = [_made(arg) for arg in args]
-            named = {key: _made(value) for key, value in kwargs}
+            given = [_made(arg, device) for arg in args]
+            named = {key: _made(value, device) for key, value in kwargs}
             if isinstance(target, str):
                 getattr(given[0], target)(*given[1:], **named)
             else:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .convolution import convolution, convolution_backward
+from .factories import FACTORY_RULES
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .whole import WHOLE_RULES, refuse_repeated
@@ -476,6 +477,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.gather.default: _gathered,
     aten.embedding.default: _embedded,
     aten.cat.default: _cat,
+    **FACTORY_RULES,
     **WHOLE_RULES,
     **NETWORK_RULES,
     aten.convolution.default: convolution,

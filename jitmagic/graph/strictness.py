@@ -9,6 +9,7 @@ stricter than eager costs a graph break; being laxer would give a result where e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
 
-__all__ = ["check_as_kernels_do", "check_out"]
+__all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 
 _EMPTY_DIMS_UNCLEAR = frozenset("any all nansum nanmean logsumexp roll".split())
 _ADDEND_RANK = {"addmv": 1, "addmm": 2}
@@ -37,11 +38,23 @@ _FILLED_AT_RANDOM = frozenset(
 )
 
 
+def check_for_meta(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise EagerRaises where a meta function would end the process by dividing by an integer 0."""
+    shuffles = name in ("channel_shuffle", "native_channel_shuffle")
+    if shuffles and _argument(args, kwargs, 1, "groups") == 0:
+        _reject("no groups")
+
+
 def check_as_kernels_do(
-    name: str, args: Sequence[Any], kwargs: dict[str, Any], written: Sequence[torch.Tensor]
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    written: Sequence[torch.Tensor],
+    device: torch.device,
 ) -> None:
-    """Raise EagerRaises where a real kernel would raise although the meta run did not."""
+    """Raise EagerRaises where a kernel of the device would raise although the meta run did not."""
     tensors = list(tensors_in((args, kwargs)))
+    _check_arguments(name, args, kwargs, tensors, device)
     collision = why_order_matters(name, args, kwargs, written)
     if collision is not None:
         _reject(collision)
@@ -60,16 +73,71 @@ def check_as_kernels_do(
         _reject("what is added to has more dimensions than the product")
     if name == "slice_scatter":
         _check_slice(*args, **kwargs)
-    if name in ("as_strided", "as_strided_"):
+    if name in ("as_strided", "as_strided_", "_reshape_alias"):
         _check_storage(*args, **kwargs)
     complex_vectors = tensors[0].is_complex() or name == "linalg_eig"
     if name in _DEFINED_UP_TO_A_PHASE and complex_vectors:
         _reject("its gradient looks at the numbers: a loss that depends on the phase is refused")
+    if name == "prod" and tensors[0].is_complex() and tensors[0].requires_grad:
+        _reject("its gradient looks for zeros among the numbers and has two formulas")
     if name in _STRIDES_KEPT and tensors[0].stride() != torch.empty_like(tensors[0]).stride():
         _reject("the layout of its result follows the gaps and overlaps of its input")
     if name in _FULL_REDUCTIONS and tensors[0].numel() == 0:
         _reject("a reduction of no elements")
     _check_draws(name, args, kwargs, tensors)
+
+
+def _check_arguments(
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    tensors: list[torch.Tensor],
+    device: torch.device,
+) -> None:
+    """Values of plain arguments that each kernel treats as it likes, found by their names."""
+    given = {key: args[n] if n < len(args) else kwargs.get(key) for key, n in _places(name)}
+    reduction = given.get("reduction")
+    if isinstance(reduction, int) and reduction not in (0, 1, 2):
+        _reject("whether the result is one number is for the kernel to say")
+    strides = given.get("stride")
+    if isinstance(strides, (list, tuple)) and any(type(s) is int and s < 0 for s in strides):
+        _reject("a negative stride")
+    if given.get("half_to_float") and device.type == "cpu":
+        _reject("the CPU's softmax does not convert")
+    dtype = given.get("input_dtype")
+    if isinstance(dtype, torch.dtype) and tensors and dtype is not tensors[0].dtype:
+        _reject("the gradient of a result that was converted")
+    shape = given.get("normalized_shape")
+    if isinstance(shape, (list, tuple)) and any(
+        isinstance(part, torch.Tensor) and tuple(part.shape) != tuple(shape)
+        for part in (given.get("weight"), given.get("bias"))
+    ):
+        _reject("scales of another shape than what is normalised")
+    divisor = given.get("beta") if "loss" in name else None
+    if divisor == 0 and not all(t.is_floating_point() for t in tensors):
+        _reject("a kernel of integers divides by it")
+
+
+_NAMED = frozenset(
+    "reduction stride half_to_float input_dtype normalized_shape weight bias beta".split()
+)
+
+
+@cache
+def _places(name: str) -> tuple[tuple[str, int], ...]:
+    """Where the operator of that name takes the arguments that are checked; of a Python function of
+    the same name they are elsewhere, or have other types.
+    """
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
+    schemas = [getattr(packet, each)._schema for each in packet.overloads()] if packet else []
+    return tuple(
+        {
+            argument.name: n
+            for schema in schemas[:1]
+            for n, argument in enumerate(schema.arguments)
+            if argument.name in _NAMED
+        }.items()
+    )
 
 
 def check_out(name: str, targets: Any, results: Any, written: Sequence[torch.Tensor]) -> None:
@@ -110,6 +178,7 @@ def _check_slice(
     out: torch.Tensor | None = None,
 ) -> None:
     whole = torch.empty(input.shape, device="meta")
+    _check_dim(whole, dim)
     if torch.ops.aten.slice.Tensor(whole, dim, start, end, step).shape != src.shape:
         _reject("what is scattered is no slice")
 

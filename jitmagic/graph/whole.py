@@ -80,9 +80,17 @@ def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | 
 def _scattered(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     source = args[0] if args else None
     fits = index.dim() == x.dim() and _in_range(dim, x) and index.dtype is torch.int64
+    fits = fits and _no_longer(index, x, dim % max(x.dim(), 1))
     if isinstance(source, Tensor):
         fits = fits and source.dtype is x.dtype and source.dim() == x.dim()
+        fits = fits and _no_longer(index, source, None)
     return _same(x) if fits else None
+
+
+def _no_longer(index: Tensor, x: Tensor, free: int | None) -> bool:
+    """Whether the index fits into the tensor in every dimension but `free`."""
+    pairs = enumerate(zip(index.shape, x.shape, strict=True))
+    return all(d == free or a <= b for d, (a, b) in pairs)
 
 
 def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor] | None:
@@ -117,14 +125,16 @@ def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tenso
 
 
 def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
-    """Integer index tensors on the leading dimensions."""
+    """Integer index tensors on neighbouring dimensions: theirs stand in place of those."""
     given = [i for i in indices if i is not None]
-    if len(given) != len(indices) or not _usual(x) or len(given) > x.dim():
+    first = next((n for n, i in enumerate(indices) if i is not None), 0)
+    last = first + len(given)
+    if None in indices[first:last] or not _usual(x) or last > x.dim():
         return None
     if any(i.dtype not in (torch.int64, torch.int32) or not _usual(i) for i in given):
         return None
-    shape = torch.broadcast_shapes(*(i.shape for i in given))
-    return _empty((*shape, *x.shape[len(given) :]), x.dtype)
+    shape = torch.broadcast_tensors(*given)[0].shape if given else ()  # broadcast_shapes: sympy
+    return _empty((*x.shape[:first], *shape, *x.shape[last:]), x.dtype)
 
 
 def _index_put(

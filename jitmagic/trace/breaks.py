@@ -19,6 +19,8 @@ from ..errors import UserLine
 from .result import BreakReason
 
 __all__ = [
+    "ActiveMode",
+    "CachedCall",
     "DisabledFunction",
     "EscapingException",
     "FailedOperation",
@@ -37,6 +39,7 @@ __all__ = [
     "TensorItem",
     "TooManyInstructions",
     "TorchCallFailed",
+    "TransformedTensor",
     "UncertainStrides",
     "UnknownCFunction",
     "UnknownObject",
@@ -56,11 +59,13 @@ class GraphBreak(Exception):
         super().__init__(reason.message)
         self.reason = reason
         self.where: UserLine | None = None  # set by the machine: the innermost user line
+        self.mark = 0  # and how many guards there were before the instruction
 
 
 class Reason(BreakReason):
     """A reason with its sentences: `template` (what happened), `explanation` (why), `advice` (a
-    hint)."""
+    hint), and with what a later call has to share to meet the same break (machine.py `_because`).
+    """
 
     __slots__ = ()
     template: ClassVar[str]
@@ -75,6 +80,7 @@ class Reason(BreakReason):
 
 class PrintCall(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "{name}() writes to the outside"
     explanation = "Output has to appear when the line runs, so the call runs as plain Python."
     advice = "move the output out of the compiled function, or accept the graph break"
@@ -103,6 +109,7 @@ class UnknownCFunction(Reason):
 
 class StatefulCall(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "{name}() has a result that differs from call to call"
     explanation = "Addresses, clocks, random numbers and frames cannot be baked into a trace."
     advice = "compute it outside and pass it in"
@@ -110,6 +117,7 @@ class StatefulCall(Reason):
 
 class SharedNamespace(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "a dictionary is changed that also holds attributes or globals which are used"
     explanation = "Changes made through a dictionary are not seen by reads of attributes, nor back."
     advice = "use getattr and setattr, or the dictionary alone"
@@ -117,6 +125,7 @@ class SharedNamespace(Reason):
 
 class ManyKeys(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "more than {limit} objects are keys by their identity"
     explanation = "Each two of them need a guard that they are different objects."
     advice = "use names or indices as keys"
@@ -147,6 +156,7 @@ class UnsupportedOperation(Reason):
 
 class UnsupportedArguments(Reason):
     __slots__ = ()
+    rests_on = "values"
     template = "{name}() with these arguments is not followed: {what}"
     explanation = "The call is known in general but not in this form."
     advice = ""
@@ -154,6 +164,7 @@ class UnsupportedArguments(Reason):
 
 class UnsupportedOpcode(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "{opcode}: {why}"
     explanation = "The instruction has no symbolic meaning here."
     advice = "move this statement out of the compiled function"
@@ -168,20 +179,52 @@ class UnsupportedTensor(Reason):
 
 class TorchCallFailed(Reason):
     __slots__ = ()
+    expected = True
+    rests_on = "values"
     template = "{name} would raise {error}"
     explanation = "The call runs as plain Python, so that the error comes with its own traceback."
     advice = ""
 
 
+class TransformedTensor(Reason):
+    __slots__ = ()
+    whole_frame = True
+    template = "it is called under a function transform or forward-mode differentiation: {what}"
+    explanation = "Graphs know neither vmap's batches nor the tangents of jvp, so torch runs it."
+    advice = "tag what calls no transform; plain calls of this function are compiled"
+
+
+class ActiveMode(Reason):
+    __slots__ = ()
+    rests_on = "nothing"  # the guard of torch's state says it
+    whole_frame = True
+    template = "a torch function mode or dispatch mode is active"
+    explanation = "A mode has to see every operation of the program, one by one."
+    advice = "calls without the mode are compiled"
+
+
 class UserGraphBreak(Reason):
     __slots__ = ()
+    expected = True
+    rests_on = "nothing"
     template = "jitmagic.graph_break() was called"
     explanation = "The program asked for it."
     advice = ""
 
 
+class CachedCall(Reason):
+    __slots__ = ()
+    template = "{name}() keeps its results in a cache, and {why}"
+    explanation = (
+        "The function is followed where its result cannot differ from what is in the cache."
+    )
+    advice = "call it outside the compiled function, or accept the graph break"
+
+
 class DisabledFunction(Reason):
     __slots__ = ()
+    expected = True
+    rests_on = "nothing"
     template = "{name} is excluded from compilation by jitmagic.disable"
     explanation = "The program asked for it to run as plain Python."
     advice = ""
@@ -189,6 +232,7 @@ class DisabledFunction(Reason):
 
 class MutatedGenerator(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "{what} is alive at a graph break{cause}"
     explanation = (
         "A half-consumed generator or iterator cannot be rebuilt, so it is made by plain Python."
@@ -205,6 +249,8 @@ class LoopIterator(Reason):
 
 class EscapingException(Reason):
     __slots__ = ()
+    expected = True
+    rests_on = "values"
     template = "{error} is raised here and leaves the function"
     explanation = "It is raised by plain Python, so that it comes with its own traceback."
     advice = ""
@@ -212,6 +258,7 @@ class EscapingException(Reason):
 
 class TooManyInstructions(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "more than {limit} instructions in one trace"
     explanation = "Loops are unrolled; a very long one would give a huge graph."
     advice = "raise unroll_limit, or vectorise the loop"
@@ -219,6 +266,7 @@ class TooManyInstructions(Reason):
 
 class InlineTooDeep(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "calls nest deeper than {limit} levels"
     explanation = "Calls are inlined; recursion this deep would give a huge graph."
     advice = "raise inline_depth, or compile the inner function by itself"
@@ -233,6 +281,7 @@ class RefusedTorchCall(Reason):
 
 class FailedOperation(Reason):
     __slots__ = ()
+    rests_on = "nothing"
     template = "{name}() could not be compiled: {why}"
     explanation = "A stage behind the trace refuses it, so it runs as plain Python."
     advice = "write it with other operations, or accept the graph break"

@@ -44,6 +44,7 @@ class EffectLog:
         self._entries: list[Entry] = []
         self._latest: dict[tuple[int, str], int] = {}
         self._contents: set[int] = set()
+        self._calls: set[int] = set()  # which entries are calls
         self.mutated: dict[int, Value] = {}  # values with a source, by id
 
     def set_attr(
@@ -86,6 +87,7 @@ class EffectLog:
     ) -> None:
         """A call made for its effect alone."""
         named = tuple((kwargs or {}).items())
+        self._calls.add(len(self._entries))
         self._entries.append(
             lambda builder: Perform(
                 builder(callee),
@@ -93,6 +95,19 @@ class EffectLog:
                 tuple((name, builder(value)) for name, value in named),
             )
         )
+
+    @property
+    def count(self) -> int:
+        """How many effects there are so far."""
+        return len(self._entries)
+
+    def take_back_calls(self, count: int) -> bool:
+        """Forget the effects after the first `count`, if all of them are calls."""
+        if not all(number in self._calls for number in range(count, len(self._entries))):
+            return False
+        del self._entries[count:]
+        self._calls = {number for number in self._calls if number < count}
+        return True
 
     def _write(self, target: Value, name: str, entry: Entry) -> None:
         """The last value counts, at the place in the order where the name was first written."""
@@ -162,6 +177,9 @@ class ExitBuilder:
             return empty
         finally:
             self._active.discard(id(value))
+
+    def tells(self, value: Value) -> bool:
+        return id(value) in self._recipes
 
     def constant(self, value: object) -> Recipe:
         return Constant(value)

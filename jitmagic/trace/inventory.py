@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from .builtins import autocast as _autocast
+from .builtins import checks as _checks
 from .builtins import constructors as _constructors
 from .builtins import containers as _containers
 from .builtins import copying as _copying
@@ -17,6 +18,7 @@ from .builtins import foreach as _foreach
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
+from .builtins import logs as _logs
 from .builtins import numbers as _numbers
 from .builtins import objects as _objects
 from .builtins import operators as _operators
@@ -39,6 +41,7 @@ from .opcodes import locals as _locals
 from .opcodes import patterns as _patterns
 from .opcodes import stack as _stack
 from .opcodes import with_ as _with
+from .values import cached as _cached
 from .values import context_vars as _context_vars
 from .values import contexts as _contexts
 from .values import deques as _deques
@@ -49,6 +52,7 @@ from .values import functions as _functions
 from .values import getters as _getters
 from .values import instances as _instances
 from .values import integers as _integers
+from .values import made_modules as _made_modules
 from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
@@ -59,11 +63,11 @@ from .values import torch_function as _torch_function
 __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
-    _autocast, _constructors, _containers, _copying, _counters, _distributions, _foreach,
-    _introspection, _iteration, _iterator_tools, _numbers, _objects, _operators, _ordering,
+    _autocast, _checks, _constructors, _containers, _copying, _counters, _distributions, _foreach,
+    _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
     _outside, _regular, _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons,
     _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
-    _locals, _patterns, _stack, _with, _context_vars, _contexts, _deques, _dict_objects, _enums,
-    _exceptions, _functions, _getters, _instances, _namedtuples, _namespaces, _nn_module,
-    _data_numbers, _integers, _tensor_inputs, _torch_function,
+    _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques, _dict_objects,
+    _enums, _exceptions, _functions, _getters, _instances, _made_modules, _namedtuples, _namespaces,
+    _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,
 )  # fmt: skip

@@ -42,7 +42,7 @@ from .closing import closes_quietly
 from .effects import EffectLog, ExitBuilder, distinct_objects
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
-from .state import Frame, GuardBook, Program, make_program
+from .state import Frame, GuardBook, Program, kind_only, make_program
 from .tables import Tables
 from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -76,6 +76,7 @@ class Stop:
     step: int
     reason: BreakReason
     where: UserLine | None = None  # None: the line of that instruction
+    because: tuple[Guard, ...] = ()  # what has to hold for a call to meet the same reason
 
 
 class _Restart(Exception):
@@ -126,8 +127,10 @@ def _let_go(error: BaseException) -> None:
 
 def _earlier(new: Stop, old: Stop | None) -> Stop:
     """Each attempt has to end before the one that failed, so there are only so many."""
-    assert old is None or new.step < old.step, "a trace has to get shorter"
-    return new
+    if old is None:
+        return new
+    assert new.step < old.step, "a trace has to get shorter"
+    return replace(new, because=(*new.because, *old.because))
 
 
 class Machine:
@@ -163,6 +166,7 @@ class Machine:
         self._found: list[tuple[Lazy, Source]] = []  # attributes and names that were there
         self._hooks: list[Callable[[Builder], None]] = []
         self._steps = 0
+        self._step_mark = 0  # how many guards there were when the root's instruction began
         self._first_loop: int | None = None
         self._instructions = 0
         self.root = self._root_frame()
@@ -177,9 +181,10 @@ class Machine:
             return self._finish(self._break)
         except ObservedError as observed:
             error = observed.error.python_type(self).__name__
-            raise self._restart(EscapingException.of(error=error)) from None
+            reason = EscapingException.of(error=error)
+            raise self._restart(reason, mark=observed.mark or 0) from None
         except GraphBreak as broken:
-            raise self._restart(broken.reason, broken.where) from None
+            raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except RecursionError:
             limit = len(self.frames) + 1
             raise self._restart(InlineTooDeep.of(limit=limit)) from None
@@ -193,13 +198,34 @@ class Machine:
         vars(self).clear()
 
     def _restart(
-        self, reason: BreakReason, where: UserLine | None = None, step: int | None = None
+        self,
+        reason: BreakReason,
+        where: UserLine | None = None,
+        step: int | None = None,
+        mark: int | None = None,
     ) -> _Restart:
+        because = () if mark is None else self._because(reason, mark)
         if step is None:
             step = self.step
             if isinstance(reason, TooManyInstructions) and self._first_loop is not None:
                 step = min(step, self._first_loop)
-        return _Restart(Stop(step, reason, where or self.root.line()))
+        return _Restart(Stop(step, reason, where or self.root.line(), because))
+
+    def _because(self, reason: BreakReason, mark: int) -> tuple[Guard, ...]:
+        """The next attempt ends before it reads what led to the break. Without these facts its
+        entry would fit calls that can be compiled, after one odd first call.
+
+        They are what the instruction itself read, and what the root's instruction read of its
+        arguments; not all that inlined calls read on their way, which may differ in every call.
+        """
+        if reason.rests_on == "nothing":
+            return ()
+        step = self._guards.since(self._step_mark)
+        facts = [g for g in step if isinstance(getattr(g, "source", None), Argument)]
+        facts += self._guards.since(max(mark, self._step_mark))
+        if reason.rests_on == "values":
+            return tuple(facts)
+        return tuple(kind for guard in facts if (kind := kind_only(guard)) is not None)
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
         builder = ExitBuilder(self, self.graph)
@@ -220,14 +246,17 @@ class Machine:
                 self.guard(TypeIs(source, type(found.obj)))
         distinct_objects(self, list(self.effects.mutated.values()), self._seen())
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
+        because = self._stop.because if self._stop and isinstance(exit_, Break) else ()
+        self.guard(*because)
         name = self.snapshot.name
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
         written = self.graph.written()
-        made = Trace(name, graph, inputs, guards, effects, exit_, self._instructions, written)
-        if self.graph.demands and not can_start_over(made):
-            what = "whether arguments are valid, where eager cannot run from the start again"
-            step = self.graph.demands[0].meta["step"]
+        count = self._instructions
+        made = Trace(name, graph, inputs, guards, effects, exit_, count, written, because)
+        if self.graph.assertions and not can_start_over(made):
+            what = "an assertion, where eager cannot run from the start again"
+            step = self.graph.assertions[0].meta["step"]
             raise self._restart(TensorBranch.of(what=what), step=step)
         return made
 
@@ -297,7 +326,7 @@ class Machine:
         if frame is self.root:
             self._begin_step()
         self._instructions += 1
-        instruction = frame.instruction
+        instruction, mark = frame.instruction, len(self._guards)
         frame.next = frame.at + 1
         try:
             if self._instructions > self.options.unroll_limit:
@@ -305,14 +334,16 @@ class Machine:
             return handler_for(instruction.op)(self, frame, instruction)
         except GraphBreak as broken:
             if broken.where is None:
-                broken.where = self.where()
+                broken.where, broken.mark = self.where(), mark
             raise
         except ObservedError as observed:
+            observed.mark = mark if observed.mark is None else observed.mark
             self.unwind(frame, observed)
             return None
 
     def _begin_step(self) -> None:
         self._steps += 1
+        self._step_mark = len(self._guards)
         if self._stop is not None and self._steps == self._stop.step:
             raise _Reached
 

@@ -29,9 +29,9 @@ The tracer never compiles and never changes a live object: everything it wants d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import ClassVar, Literal
 
 import torch
 
@@ -237,6 +237,12 @@ class BreakReason:
 
     message: str
     hint: str = ""
+    rests_on: ClassVar[Literal["nothing", "types", "values"]] = "types"
+    """What of the things that the instruction met has led to the break."""
+    whole_frame: ClassVar[bool] = False
+    """No other instruction of the frame would fare better."""
+    expected: ClassVar[bool] = False
+    """The user asked for it, or sees the error that is raised there."""
 
     @property
     def kind(self) -> str:
@@ -284,4 +290,10 @@ class Trace:
     exit: Exit
     instructions: int = 0  # how many instructions were interpreted
     mutated: tuple[int, ...] = ()  # the inputs that the graph writes to
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    because: tuple[Guard, ...] = ()  # of the guards: what led to the break at the exit
+
+    @property
+    def unexpected_break(self) -> Break | None:
+        """The break it ends at, unless the user knows of it."""
+        is_one = isinstance(self.exit, Break) and not self.exit.reason.expected
+        return self.exit if is_one else None  # type: ignore[return-value]

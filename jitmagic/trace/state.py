@@ -21,7 +21,10 @@ from ..guards.guard import (
     GlobalState,
     Guard,
     IdentityIs,
+    NameFact,
+    NamespaceFacts,
     StateFacts,
+    TensorKind,
     TensorMatch,
     TypeIs,
     ValueEquals,
@@ -29,7 +32,7 @@ from ..guards.guard import (
 from ..guards.source import FunctionPart, Source
 from .values.base import Machine, Value
 
-__all__ = ["Frame", "GuardBook", "Program", "make_program"]
+__all__ = ["Frame", "GuardBook", "Program", "kind_only", "make_program"]
 
 
 class GuardBook:
@@ -37,19 +40,26 @@ class GuardBook:
 
     def __init__(self) -> None:
         self._guards: dict[object, Guard] = {}
-        self._facts: dict[object, dict[ClassFact, None]] = {}  # by class
+        self._facts: dict[object, dict[ClassFact | NameFact, None]] = {}  # by owner
 
     def add(self, guard: Guard, where: UserLine | None) -> None:
         """Rely on `guard`; the first line that did is the one remembered."""
         key = _key(guard)
-        if isinstance(guard, ClassFacts):
+        if isinstance(guard, ClassFacts | NamespaceFacts):
             self._facts.setdefault(key, {}).update(dict.fromkeys(guard.facts))
         if key not in self._guards:
             self._guards[key] = guard if guard.where else replace(guard, where=where)
 
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def since(self, mark: int) -> list[Guard]:
+        """The guards after the first `mark` ones."""
+        return list(self._guards.values())[mark:]
+
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
-        """All guards, one for each class; a TypeIs implied by a sharper guard of the same source
-        is left out."""
+        """All guards, one for each class and namespace; a TypeIs implied by a sharper guard of the
+        same source is left out."""
         sharper: set[Source] = {
             guard.source
             for guard in self._guards.values()
@@ -64,10 +74,22 @@ class GuardBook:
         return (GlobalState(facts=state), *kept)
 
     def _whole(self, key: object, guard: Guard) -> Guard:
-        """A class's guard with all that was relied on."""
-        if not isinstance(guard, ClassFacts):
+        """A class's or a namespace's guard with all that was relied on."""
+        if not isinstance(guard, ClassFacts | NamespaceFacts):
             return guard
-        return replace(guard, facts=tuple(self._facts[key]))
+        return replace(guard, facts=tuple(self._facts[key]))  # type: ignore[arg-type]
+
+
+def kind_only(guard: Guard) -> Guard | None:
+    """What a guard says of the kind of an object, whichever of its kind it is; None: nothing."""
+    match guard:
+        case TypeIs() | TensorKind() | IdentityIs():
+            return guard
+        case TensorMatch(source=source, spec=spec):
+            return TypeIs(source, spec.cls, where=guard.where)
+        case ValueEquals(source=source, value=value):
+            return TypeIs(source, type(value), where=guard.where)
+    return None
 
 
 def _is_code(source: Source) -> TypeGuard[FunctionPart]:
@@ -82,6 +104,8 @@ def _key(guard: Guard) -> object:
         return type(guard), guard.source
     if isinstance(guard, ClassFacts):
         return type(guard), guard.cls
+    if isinstance(guard, NamespaceFacts):
+        return type(guard), id(guard.table)
     return guard
 
 

@@ -3,14 +3,16 @@ says.
 """
 
 import operator
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+import torchgen
 
 from jitmagic.errors import UserLine, VerifyError
 from jitmagic.graph.builder import GraphBuilder
-from jitmagic.graph.devices import MixedDevices
+from jitmagic.graph.devices import _ELEMENTWISE, MixedDevices
 from jitmagic.graph.passes import merge_equal, run_passes
 from jitmagic.graph.propagate import DataDependent, EagerRaises
 from jitmagic.graph.show import show
@@ -222,8 +224,34 @@ def test_devices_follow_eagers_rules() -> None:
         graph.call(torch.add, (x, c))
     with pytest.raises(MixedDevices):
         graph.call(torch.matmul, (x, graph.call("t", (c,))))
+    for target, args in _REFUSED_ON_TWO_DEVICES:
+        with pytest.raises(MixedDevices):
+            graph.call(target, [{"x": x, "s": s}[name] for name in args])
     with pytest.raises(MixedDevices):
-        graph.call("add_", (s, x))
+        graph.call(torch.mul, (x, 2), {"out": c})
+    with pytest.raises(MixedDevices):
+        graph.call(torch.mul, (s, 2), {"out": graph.call("sum", (x,))})
+    assert device(graph.call(torch.mul, (x, s), {"out": graph.call("clone", (x,))})) == CUDA
+
+
+_REFUSED_ON_TWO_DEVICES = [
+    *(("add_", "sx"), ("bitwise_and_", "sx"), (operator.iadd, "sx"), ("__imul__", "sx")),
+    *((torch.clamp, "xs"), (torch.clamp_min, "xs"), (torch.logaddexp, "xs")),
+    *((torch.nextafter, "xs"), ("clip", "xs")),
+]
+
+
+def test_numbers_beside_a_device_are_those_of_kernels_that_check_no_devices() -> None:
+    """torch's own table of operators says which kernels leave devices to TensorIterator."""
+    table = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    for entry in table.read_text().split("\n- func: ")[1:]:
+        signature = entry.split("\n")[0]
+        name, _, overload = signature.partition("(")[0].partition(".")
+        operands = signature.partition(" -> ")[0].count("Tensor ")
+        if name not in _ELEMENTWISE or operands < 2 or overload.endswith("out"):
+            continue
+        composite = "dispatch:" not in entry and "structured_delegate:" not in entry
+        assert composite or "device_check: NoCheck" in entry or "CompositeExplicit" in entry, name
 
 
 def test_convolution_keeps_channels_last() -> None:

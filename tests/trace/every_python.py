@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TORCH_SIDE = (
     "jitmagic.trace.builtins.autocast",
+    "jitmagic.trace.builtins.checks",
     "jitmagic.trace.builtins.copying",
     "jitmagic.trace.builtins.distributions",
     "jitmagic.trace.builtins.foreach",
@@ -27,6 +28,7 @@ TORCH_SIDE = (
     "jitmagic.trace.undo",
     "jitmagic.trace.values.contexts",
     "jitmagic.trace.values.integers",
+    "jitmagic.trace.values.made_modules",
     "jitmagic.trace.values.nn_module",
     "jitmagic.trace.values.numbers",
     "jitmagic.trace.values.tensor_inputs",
@@ -52,7 +54,7 @@ class _Graph:
 
     def __init__(self, grad_enabled: bool) -> None:
         self.grad_enabled = grad_enabled
-        self.demands = ()
+        self.assertions = ()
 
     def finish(self, name: str) -> tuple[Any, tuple]:
         return (lambda: ()), ()

@@ -39,7 +39,8 @@ SHIFTS = [operator.lshift, operator.rshift]
 def traces(compiled: Any) -> list[Trace]:
     handle = handle_of(compiled)
     assert handle is not None
-    return [record.result("trace") for record in handle.journal]
+    found = (record.result("trace") for record in handle.journal)  # a backward has none
+    return [traced for traced in found if traced is not None]
 
 
 def variants(compiled: Any) -> str:

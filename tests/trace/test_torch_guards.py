@@ -219,12 +219,12 @@ def test_a_gradient_is_read_by_source():
     assert sum(isinstance(guard, TensorMatch) for guard in trace.guards) == 2
 
 
-def test_torch_functions_cost_one_guard_for_the_module_they_come_from():
+def test_torch_functions_cost_two_guards_for_the_module_they_come_from():
     def program(x):
         return F.relu(F.gelu(x)) + torch.sin(torch.cos(x))
 
     trace = trace_of(program, torch.ones(3))
-    assert len(trace.guards) == 4  # state, F, torch, x
+    assert len(trace.guards) == 7  # state, F, names in F, torch, names in torch, Tensor, x
 
 
 def test_a_function_of_torch_imported_by_name():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..recorder import Recorder, Sym
-from .registry import rule
+from .registry import rule, up
 
 __all__: list[str] = []
 
@@ -104,13 +104,17 @@ def _hardtanh(r: Recorder, x: Sym, low: float = -1, high: float = 1) -> Sym:
 
 @rule(aten.hardtanh_backward.default)
 def _hardtanh_backward(r: Recorder, grad: Sym, x: Sym, low: float, high: float) -> Sym:
-    return r.where((x > low).both(x < high), grad, 0.0)
+    if x.device.type == "cpu":  # of NaN: 0 in its vectors, though not in what is left of them
+        return r.where((x > low).both(x < high), grad, 0.0)
+    return r.where((x <= low).either(x >= high), 0.0, grad)
 
 
 @rule(aten.elu.default, opmath=True)
 def _elu(r: Recorder, x: Sym, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Sym:
     below = (x * input_scale).one(aten.expm1.default) * (alpha * scale)
-    return r.where(x <= 0, below, x * scale)
+    # which half 0 belongs to shows where alpha is no finite number; their backwards agree
+    is_below = x < 0 if x.device.type == "cpu" else x <= 0
+    return r.where(is_below, below, x * scale)
 
 
 @rule(aten.elu_backward.default, opmath=True)
@@ -204,12 +208,19 @@ def _log_sigmoid_slope(r: Recorder, grad: Sym, x: Sym) -> Sym:
 
 @rule(aten.threshold.default)
 def _threshold(r: Recorder, x: Sym, threshold: float, value: float) -> Sym:
-    return r.where(x <= threshold, value, x)
+    return r.where(_at_most(x, threshold), value, x)
 
 
 @rule(aten.threshold_backward.default)
 def _threshold_backward(r: Recorder, grad: Sym, x: Sym, threshold: float) -> Sym:
-    return r.where(x <= threshold, 0.0, grad)
+    return r.where(_at_most(x, threshold), 0.0, grad)
+
+
+def _at_most(x: Sym, threshold: float) -> Sym:
+    """The kernels convert the threshold to x's dtype; on the CPU 16-bit floats meet it as fp32."""
+    if not x.dtype.is_floating_point:
+        return x <= int(threshold)
+    return (up(x) if x.device.type == "cpu" else x) <= threshold
 
 
 @rule(aten.tanh_backward.default, opmath=True)
@@ -292,6 +303,6 @@ def _nan_to_num(
     limits = torch.finfo(x.dtype)
     high = limits.max if posinf is None else posinf
     low = limits.min if neginf is None else neginf
-    made = r.where(x.one(aten.isnan.default), nan or 0.0, x)
+    made = r.where(x.one(aten.isnan.default), 0.0 if nan is None else nan, x)
     made = r.where(x.equals(math.inf), high, made)
     return r.where(x.equals(-math.inf), low, made)

@@ -21,29 +21,31 @@ def _blended(x: Sym, product: Sym, beta: float, alpha: float) -> Sym:
     return product + (x if beta == 1 else x * beta)
 
 
-def _cuts_scalars(a: Sym) -> bool:
-    """The kernels of integers drop the fractions of beta and alpha."""
-    return not (a.dtype.is_floating_point or a.dtype.is_complex)
+def _is_of_the_kernel(a: Sym, alpha: float) -> bool:
+    """What parts would compute otherwise: halves (rounded once), integers (whose kernels drop the
+    fractions of beta and alpha), and alpha 0 (BLAS ignores the product, other kernels do not).
+    """
+    return is_half(a.dtype) or not (a.dtype.is_floating_point or a.dtype.is_complex) or alpha == 0
 
 
-@rule(aten.baddbmm.default, complex_too=True)
+@rule(aten.baddbmm.default)
 def _baddbmm(
     r: Recorder, x: Sym, a: Sym, b: Sym, *, beta: float = 1, alpha: float = 1
 ) -> Sym | None:
-    if is_half(a.dtype) or _cuts_scalars(a):  # in halves: one rounding as a whole, two in parts
+    if _is_of_the_kernel(a, alpha):
         return None
     return _blended(x, a.one(aten.bmm.default, b), beta, alpha)
 
 
-@rule(aten.addmv.default, complex_too=True)
+@rule(aten.addmv.default)
 def _addmv(
     r: Recorder, x: Sym, matrix: Sym, vector: Sym, *, beta: float = 1, alpha: float = 1
 ) -> Sym | None:
-    if is_half(matrix.dtype) or _cuts_scalars(matrix):
+    if _is_of_the_kernel(matrix, alpha):
         return None
     return _blended(x, matrix.one(aten.mv.default, vector), beta, alpha)
 
 
-@rule(aten.addr.default, opmath=True, complex_too=True)
+@rule(aten.addr.default, opmath=True)
 def _addr(r: Recorder, x: Sym, a: Sym, b: Sym, *, beta: float = 1, alpha: float = 1) -> Sym:
     return _blended(x, a.unsqueeze(1) * b.unsqueeze(0), beta, alpha)

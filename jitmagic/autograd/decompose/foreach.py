@@ -26,12 +26,21 @@ def _spread(value: Any, count: int) -> list[Any]:
     return value if isinstance(value, list) else [value] * count
 
 
-def _each(op_of: Callable[[Any], Any]) -> Callable[..., list[Any]]:
-    def rule(r: Recorder, first: list[Any], *rest: Any, **kwargs: Any) -> list[Any]:
+def _each(op_of: Callable[[Any], Any]) -> Callable[..., list[Any] | None]:
+    def rule(r: Recorder, first: list[Any], *rest: Any, **kwargs: Any) -> list[Any] | None:
+        if _has_own_kernel(first):
+            return None
         columns = [_spread(value, len(first)) for value in (first, *rest)]
         return [r.emit(op_of(row), *row, **kwargs) for row in zip(*columns, strict=True)]
 
     return rule
+
+
+def _has_own_kernel(x: list[Any]) -> bool:
+    """Complex numbers on a GPU: the kernel of lists treats infinities otherwise than the one of
+    single tensors.
+    """
+    return any(part.dtype.is_complex and part.device.type == "cuda" for part in x)
 
 
 def _always(op: Any) -> Callable[[Any], Any]:
@@ -64,8 +73,12 @@ def _register() -> None:
     TABLE[aten._foreach_lerp.List] = _each(_always(aten.lerp.Tensor))
 
 
-def _fused(op: Any) -> Callable[..., list[Any]]:
-    def rule(r: Recorder, x: list[Any], a: list[Any], b: list[Any], value: Any = 1) -> list[Any]:
+def _fused(op: Any) -> Callable[..., list[Any] | None]:
+    def rule(
+        r: Recorder, x: list[Any], a: list[Any], b: list[Any], value: Any = 1
+    ) -> list[Any] | None:
+        if _has_own_kernel(x):
+            return None
         values = _spread(value, len(x))
         rows = zip(x, a, b, values, strict=True)
         return [r.emit(op, *row[:3], value=row[3]) for row in rows]

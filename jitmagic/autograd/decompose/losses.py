@@ -44,7 +44,9 @@ def _mse_backward(r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int) -
 def _smooth_l1(
     r: Recorder, x: Sym, target: Sym, reduction: int = MEAN, beta: float = 1.0
 ) -> Sym | None:
-    return None if beta == 0 else _reduce(_smooth_l1_value(r, x, target, beta), reduction)
+    if not beta > 0:  # 0 is another loss; negative numbers and NaN are refused
+        return None
+    return _reduce(_smooth_l1_value(r, x, target, beta), reduction)
 
 
 @rule(opmath=True)
@@ -57,7 +59,7 @@ def _smooth_l1_value(r: Recorder, x: Sym, target: Sym, beta: float) -> Sym:
 def _smooth_l1_backward(
     r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int, beta: float
 ) -> Sym | None:
-    if beta == 0:
+    if not beta > 0:
         return None
     gap, scaled = x - target, grad * _norm(x, reduction)
     outside = r.where(gap < 0, -scaled, scaled)

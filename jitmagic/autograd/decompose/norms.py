@@ -1,8 +1,9 @@
 """Layer, group and batch norm with their backwards.
 
 Statistics are computed in fp32 (fp64 for doubles) with the two-pass variance, and kept so for
-backward. Batch norm returns (out, mean, invstd, new running mean | None, new running var | None):
-functionalize writes the last two.
+backward; sums of batch norm are accumulated in what eager's kernels accumulate in. Batch norm
+returns (out, mean, invstd, new running mean | None, new running var | None): functionalize writes
+the last two.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from ..recorder import Recorder, Sym
-from .registry import rule, up
+from .registry import moments_dtype, rule, up
 
 __all__: list[str] = []
 
@@ -21,11 +22,13 @@ aten = torch.ops.aten
 Mask = list[bool]
 
 
-def _moments(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
-    """Mean and biased variance over dims, dims kept as 1."""
-    mean = x.mean(dims, True)
+def _moments(x: Sym, dims: list[int], dtype: torch.dtype | None = None) -> tuple[Sym, Sym]:
+    """Mean and biased variance over dims, dims kept as 1; `dtype`: what is accumulated in, which
+    the variance keeps.
+    """
+    mean = x.mean(dims, True, dtype).to(x.dtype)
     centred = x - mean
-    return mean, (centred * centred).mean(dims, True)
+    return mean, (centred * centred).mean(dims, True, dtype)
 
 
 def _affine(value: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
@@ -185,8 +188,8 @@ def _batch_norm(
     wide = up(x)
     new_mean = new_var = None
     if training:
-        mean, variance = _moments(wide, [0, *range(2, rank)])
-        invstd = (variance + eps).rsqrt()
+        mean, variance = _moments(wide, [0, *range(2, rank)], moments_dtype(wide))
+        invstd = (variance + eps).rsqrt().to(wide.dtype)
         saved = [mean.view(c), invstd.view(c)]
         count = math.prod(x.shape) // max(c, 1)
         if running_mean is not None:
@@ -280,8 +283,8 @@ def _batch_norm_backward(
     g = up(grad)
     scale = _per_channel(invstd, rank)
     xhat = (up(x) - _per_channel(mean, rank)) * scale
-    along = (g * xhat).sum(dims)
-    total = g.sum(dims)
+    along = (g * xhat).sum(dims, dtype=moments_dtype(g)).to(g.dtype)
+    total = g.sum(dims, dtype=moments_dtype(g)).to(g.dtype)
     dx = dw = db = None
     if mask[0]:
         count = math.prod(x.shape) // max(c, 1)

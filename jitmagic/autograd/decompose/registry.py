@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 import torch
@@ -21,7 +22,7 @@ import torch
 from ...graph.shapes import promoted
 from ..recorder import Decomposition, Recorder, Sym
 
-__all__ = ["TABLE", "is_half", "rule", "up"]
+__all__ = ["TABLE", "is_half", "moments_dtype", "rule", "up"]
 
 TABLE: dict[Any, Decomposition] = {}
 Rule = TypeVar("Rule", bound=Decomposition)
@@ -37,11 +38,20 @@ def up(sym: Sym) -> Sym:
     return sym.to(torch.float32) if sym.dtype in _HALF else sym
 
 
+def moments_dtype(x: Sym) -> torch.dtype | None:
+    """What eager accumulates variances and the sums of batch norm in, where that is not x's own
+    dtype: double for fp32 on the CPU (acc_type in ATen's cpu kernels), float on a GPU.
+    """
+    return torch.float64 if x.device.type == "cpu" and x.dtype == torch.float32 else None
+
+
 def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable[[Rule], Rule]:
     """Register a decomposition for the overloads."""
 
     def register(function: Rule) -> Rule:
         made = cast(Rule, _with_opmath(function)) if opmath else function
+        if "reduction" in signature(function).parameters:
+            made = cast(Rule, _of_known_reductions(made))
         if not complex_too:
             made = cast(Rule, _of_real_numbers(made))
         for op in ops:
@@ -61,13 +71,34 @@ def _of_real_numbers(function: Decomposition) -> Decomposition:
     return declining
 
 
+def _dtype_of(made: Any) -> torch.dtype | None:
+    first = made if isinstance(made, Sym) else next(iter(made or ()), None)
+    return first.dtype if isinstance(first, Sym) else None
+
+
+def _of_known_reductions(function: Decomposition) -> Decomposition:
+    """What a loss does with any other number is for its kernel to say."""
+    takes = signature(function)
+
+    @wraps(function)
+    def declining(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
+        given = takes.bind(recorder, *args, **kwargs)
+        given.apply_defaults()
+        known = given.arguments["reduction"] in (0, 1, 2)
+        return function(recorder, *args, **kwargs) if known else None
+
+    return declining
+
+
 def _with_opmath(function: Decomposition) -> Decomposition:
     @wraps(function)
     def rounded(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
         syms = [a for a in (*args, *kwargs.values()) if isinstance(a, Sym)]
-        if not any(sym.dtype in _HALF for sym in syms):
-            return function(recorder, *args, **kwargs)
         dtype = promoted([sym.meta for sym in syms])
+        if not any(sym.dtype in _HALF for sym in syms):
+            made = function(recorder, *args, **kwargs)
+            # a float factor makes floats of integers here; whether it does so there is not known
+            return made if dtype.is_floating_point or _dtype_of(made) is dtype else None
         made = function(
             recorder,
             *[up(a) if isinstance(a, Sym) else a for a in args],

@@ -36,12 +36,20 @@ def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(set)
 def _set(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(machine, members(machine, args[0]) if args else [])
+    return _set_of(machine, args, set)
 
 
 @handles(frozenset)
 def _frozenset(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return SetValue.of(machine, members(machine, args[0]) if args else [], frozenset)
+    return _set_of(machine, args, frozenset)
+
+
+def _set_of(machine: Machine, args: Args, kind: type) -> Value:
+    if not args:
+        return SetValue.of(machine, [], kind, in_order=True)
+    # Sets and dictionaries are copied with their tables, not item by item.
+    in_order = isinstance(args[0], ListValue | TupleValue)
+    return SetValue.of(machine, members(machine, args[0]), kind, in_order=in_order)
 
 
 @handles(slice)

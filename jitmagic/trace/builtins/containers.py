@@ -343,7 +343,8 @@ def _add(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_set(owner)
     token = args[0].hash_key(machine)
     if token not in target.members:
-        target.change(machine, {**target.members, token: args[0]})
+        target.insert(token, args[0])
+        machine.effects.contents(target)
     return machine.constant(None)
 
 
@@ -385,7 +386,7 @@ def _update_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> V
 @method(frozenset, "copy")
 def _copy_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_set(owner)
-    return SetValue(dict(target.members), target.kind)
+    return SetValue.made(machine, dict(target.members), target.kind)
 
 
 def _register_algebra(name: str, op: str) -> None:
@@ -395,7 +396,7 @@ def _register_algebra(name: str, op: str) -> None:
         result = _as_set(owner)
         for one in args:
             other = SetValue.of(machine, members(machine, one))
-            result = SetValue(result.combined(op, other), result.kind)
+            result = SetValue.made(machine, result.combined(op, other), result.kind)
         return result
 
     method(set, name)(combine)

@@ -89,7 +89,7 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     if isinstance(value, DictValue):
         return _dictionary(machine, value, part, memo)
     if isinstance(value, SetValue) and value.is_constant(machine):
-        return SetValue(dict(value.members), value.kind)
+        return SetValue.made(machine, dict(value.members), value.kind)
     if type(value) is TensorValue:
         return _tensor(machine, value, memo)
     if type(value) is InstanceValue:

@@ -71,8 +71,6 @@ for _reader in (
 @handles(
     torch.jit.is_scripting,  # type: ignore[attr-defined]
     torch.jit.is_tracing,  # type: ignore[attr-defined]
-    torch.compiler.is_compiling,
-    torch.compiler.is_dynamo_compiling,
     torch.compiler.is_exporting,
     torch.onnx.is_in_onnx_export,
 )

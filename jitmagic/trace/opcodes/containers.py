@@ -38,7 +38,7 @@ def build_list(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_SET")
 def build_set(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    frame.push(SetValue.of(machine, frame.pop_many(_count(instruction))))
+    frame.push(SetValue.of(machine, frame.pop_many(_count(instruction)), in_order=True))
 
 
 @opcode("BUILD_MAP")
@@ -82,7 +82,8 @@ def set_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
     target = frame.peek(_count(instruction), machine)
     if not isinstance(target, SetValue):
         target.refuse(machine, "adding to a set that existed before")
-    target.change(machine, {item.hash_key(machine): item, **target.members})
+    target.insert(item.hash_key(machine), item)
+    machine.effects.contents(target)
 
 
 @opcode("MAP_ADD")

@@ -70,6 +70,9 @@ class Builder(Protocol):
     def __call__(self, value: Value) -> Recipe:
         """The recipe of a value, made once."""
 
+    def tells(self, value: Value) -> bool:
+        """Whether the exit hands the value on, by itself or within another."""
+
     def constant(self, value: object) -> Recipe:
         """A Constant recipe."""
 
@@ -125,6 +128,13 @@ class Effects(Protocol):
         self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
     ) -> None:
         """A call made for its effect alone."""
+
+    @property
+    def count(self) -> int:
+        """How many effects there are so far."""
+
+    def take_back_calls(self, count: int) -> bool:
+        """Forget the effects after the first `count`, if all of them are calls."""
 
 
 class Machine(Protocol):
@@ -204,6 +214,7 @@ class ObservedError(Exception):
     def __init__(self, error: Any) -> None:
         super().__init__()
         self.error = error
+        self.mark: int | None = None  # set by the machine: guards before the instruction
 
 
 class Unrestorable(Exception):
@@ -271,6 +282,11 @@ class Value:
     def get_attr(self, machine: Machine, name: str) -> Value:
         """`self.name`; raises `machine.error(AttributeError, ...)` where Python does."""
         self.refuse(machine, f"attribute {name!r}")
+
+    def behind(self, machine: Machine, start: type, name: str) -> Value | None:
+        """`super(start, self).name` where it is known without a path to the class; None: ask the
+        class."""
+        return None
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         self.refuse(machine, f"setting attribute {name!r}")

@@ -2,9 +2,8 @@
 
 Comes in: a class whose identity is guarded, or follows from that of an object of it. Goes out: what
 it has under a name, and what Python answers about its bases, each with a fact in the one guard of
-that class. Classes that nobody changes need none: built-in ones cannot be changed, torch's and a
-few of the standard library's are trusted. Nothing is run but what an ABC asks when Python would ask
-it.
+that class. Built-in classes cannot be changed and need none. Nothing is run but what an ABC asks
+when Python would ask it.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ import collections.abc
 import contextlib
 import enum
 import functools
+import sys
 import types
 import typing
 
 import torch
 
-from ...guards.guard import ClassFact, ClassFacts, NoneRegistered
+from ...guards.guard import ClassFact, ClassFacts, StateRead
 from ..breaks import GraphBreak, UnsupportedOperation
 from .base import Machine, Value
 
@@ -30,6 +30,8 @@ __all__ = [
     "has_flag",
     "is_data_descriptor",
     "is_instance",
+    "is_library_class",
+    "is_library_module",
     "is_standard",
     "is_subclass",
     "keep",
@@ -41,7 +43,8 @@ __all__ = [
 ]
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
-_TRUSTED = frozenset(
+_LIBRARIES = sys.stdlib_module_names | {"typing_extensions"}
+_STANDARD = frozenset(
     part
     for module in (abc, collections, collections.abc, contextlib, enum, functools, typing)
     for part in vars(module).values()
@@ -61,13 +64,25 @@ def belongs_to_torch(module: str | None) -> bool:
     return module == "torch" or (module or "").startswith("torch.")
 
 
+def is_library_module(name: object) -> bool:
+    """Whether the name is that of a module of torch's or the standard library's."""
+    if not isinstance(name, str):
+        return False
+    return belongs_to_torch(name) or name.partition(".")[0] in _LIBRARIES
+
+
 def may_change(kind: type) -> bool:
     """Whether facts about the class need a guard."""
-    if kind.__flags__ & _IMMUTABLE or kind in _TRUSTED:
-        return False
+    return not kind.__flags__ & _IMMUTABLE
+
+
+def is_library_class(kind: type) -> bool:
+    """Whether a class is built-in, torch's, or one of the standard library's that are known."""
+    if kind.__flags__ & _IMMUTABLE or kind in _STANDARD:
+        return True
     module = vars(kind).get("__module__")  # asked plainly, a metaclass could answer
     torch_made = isinstance(module, str) and belongs_to_torch(module)
-    return not torch_made or torch.fx.GraphModule in kind.__mro__
+    return torch_made and torch.fx.GraphModule not in kind.__mro__
 
 
 def attribute_of_class(kind: type, name: str) -> object:
@@ -133,12 +148,15 @@ def keep_order(machine: Machine, raw: object) -> None:
 
 
 def is_standard(machine: Machine, kind: type, name: str) -> bool:
-    """Whether what the class has under the name (if anything) comes from a class that nobody
-    changes; relied on if so."""
+    """Whether what the class has under the name (if anything) is a library's; relied on if so."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), object)
-    if may_change(owner):
+    raw = vars(owner).get(name, NOTHING)
+    users = isinstance(raw, types.FunctionType) and not is_library_module(
+        raw.__globals__.get("__name__")
+    )
+    if not is_library_class(owner) or users:
         return False
-    keep(machine, kind, name, vars(owner).get(name, NOTHING))
+    keep(machine, kind, name, raw)
     return True
 
 
@@ -187,4 +205,4 @@ def has_flag(machine: Machine, kind: type, flag: int) -> bool:
 
 def keep_unregistered(machine: Machine) -> None:
     """Rely on no class being registered with an ABC."""
-    machine.guard(NoneRegistered(abc.get_cache_token()))
+    machine.guard(StateRead(abc.get_cache_token, abc.get_cache_token(), True))

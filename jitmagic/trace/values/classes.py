@@ -26,6 +26,7 @@ from .class_facts import (
     NOTHING,
     attribute_of_class,
     is_data_descriptor,
+    is_library_class,
     keep,
     keep_bases,
     keep_free,
@@ -56,6 +57,12 @@ _C_PARTS = (
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
+)
+_BOUND_TO_INSTANCES = (
+    types.FunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    type(functools.lru_cache(lambda: None)),
 )
 # What `__get__` answers with the descriptor itself where there is only a class.
 _SELF_WITHOUT_INSTANCE = (
@@ -187,7 +194,7 @@ class ClassValue(Value):
             return self._constant(machine, name)
         if name == "__class__":
             return machine.constant(type(self.live))
-        if name == "__mro__" or (name == "__bases__" and not may_change(self.live)):
+        if name == "__mro__" or (name == "__bases__" and is_library_class(self.live)):
             keep_bases(machine, self.live)
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
         if self.of_metaclass(machine, "__getattribute__") is not type.__getattribute__:
@@ -318,7 +325,9 @@ def bind(
         real = value.realize(machine)
         plain = instance is None or real.python_type(machine) is not types.FunctionType
         return real if plain else BoundMethodValue(real, instance or real)
-    if isinstance(raw, types.FunctionType | _C_PARTS[0] | _C_PARTS[1]):
+    if isinstance(
+        raw, types.FunctionType | _C_PARTS[0] | _C_PARTS[1] | functools._lru_cache_wrapper
+    ):
         return value if instance is None else BoundMethodValue(value, instance)
     if isinstance(raw, types.ClassMethodDescriptorType):
         return BuiltinMethodValue(owner, raw.__objclass__, raw.__name__)
@@ -403,6 +412,8 @@ class SuperValue(Value):
         return super
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        if (known := self.obj.behind(machine, self.start, name)) is not None:
+            return known
         raw, value = self.owner.find(machine, name, after=self.start)
         if raw is NOTHING:
             message = f"'super' object has no attribute '{name}'"
@@ -417,6 +428,8 @@ class SuperValue(Value):
 @wraps(type, subclasses=True)
 def _wrap_class(machine: Machine, obj: type, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
+    if type(obj) is not type:  # a class may be given another metaclass, which answers otherwise
+        machine.guard(IdentityIs(TypeOf(source), type(obj)))
     made = machine.class_of(obj, source)
     assert isinstance(made, ClassValue)
     return made

@@ -2,7 +2,8 @@
 
 Comes in: a member, known by identity, or an enum class. Goes out: members, folded operations on
 them, and calls of what the user's class defines, which are inlined. A member is a constant only
-where none of its special methods is the user's: folding would run that code while tracing.
+where none of its special methods is the user's: folding would run that code while tracing. Its name
+and value are attributes like others: what reads them relies on them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from ...guards.guard import IdentityIs
+from ...guards.guard import IdentityIs, KeyAbsent, NameFact, NamespaceFacts, ValueEquals
 from ...guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..result import Constant, Recipe
 from ..wrap import wraps
@@ -89,7 +90,19 @@ class EnumValue(Value):
         return self._folds
 
     def as_constant(self, machine: Machine) -> Any:
+        self._rely_on(machine, "_name_")
+        self._rely_on(machine, "_value_")
         return self.value
+
+    def _rely_on(self, machine: Machine, name: str) -> None:
+        """Rely on what the member's own dictionary has under a name."""
+        table = vars(self.value)
+        if self.origin is None:
+            machine.guard(NamespaceFacts(table, (NameFact(name, table[name]),)))
+            return
+        path = Item(InstanceDict(self.origin), name)
+        exact = type(table[name]) in ATOMS
+        machine.guard((ValueEquals if exact else IdentityIs)(path, table[name]))
 
     def identity(self) -> object:
         return self.value
@@ -136,6 +149,7 @@ class EnumValue(Value):
         """From the member's own dictionary: atoms are what they are, others may be changed."""
         content = vars(self.value)[name]
         if type(content) in ATOMS or isinstance(content, enum.Enum):
+            self._rely_on(machine, name)
             return machine.constant(content)
         if self.origin is None:
             self.refuse(machine, f"attribute {name!r}")
@@ -201,7 +215,7 @@ class EnumValue(Value):
 
     def truth(self, machine: Machine) -> bool:
         if self.is_constant(machine):
-            return bool(self.value)  # an IntEnum or Flag is as true as its value
+            return bool(self.as_constant(machine))  # an IntEnum or Flag is as true as its value
         for name in ("__bool__", "__len__"):
             result = self.special(machine, name)
             if result is not None:
@@ -234,7 +248,7 @@ class EnumValue(Value):
 
     def iterate(self, machine: Machine) -> Value:
         """Letters of a StrEnum, members of a Flag."""
-        value: Any = self.value
+        value: Any = self.as_constant(machine)
         if not self.is_constant(machine) or not isinstance(value, str | enum.Flag):
             self.refuse(machine, "iteration")
         return StepIterator(machine, type(iter(value)), (machine.constant(one) for one in value))
@@ -262,7 +276,7 @@ def without_enum(constant: Any) -> Any:
 
 @models_classes_of(enum.EnumMeta)
 class EnumClassValue(ClassValue):
-    """An enum class: its members never change."""
+    """An enum class. Its list of members is taken as it is."""
 
     __slots__ = ()
     live: Any
@@ -283,12 +297,24 @@ class EnumClassValue(ClassValue):
         known = ATOMS.count(type(given)) and given in self.live._value2member_map_
         if not known and not _looks_up_plainly(self.live):
             self.refuse(machine, "a lookup that _missing_ answers")
+        self._rely_on(machine, "_value2member_map_", given)
         return self._member_of(machine, fold(machine, self.live, args[0].realize(machine)))
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         if not isinstance(key, ConstantValue):
             self.refuse(machine, "subscription")
+        self._rely_on(machine, "_member_map_", key.value)
         return self._member_of(machine, fold(machine, lambda name: self.live[name], key))
+
+    def _rely_on(self, machine: Machine, table: str, key: Any) -> None:
+        """Rely on the member that one of the class's tables has under a key, or on its absence."""
+        if self.source is None or type(key) not in ATOMS:
+            return
+        path, members = TypeAttr(self.source, table), getattr(self.live, table)
+        if key in members:
+            machine.guard(IdentityIs(Item(path, key), members[key]))
+        else:
+            machine.guard(KeyAbsent(path, key))
 
     def _member_of(self, machine: Machine, found: Value) -> Value:
         return self.member(found.value) if isinstance(found, EnumValue) else found

@@ -407,7 +407,11 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
 
 
 def construct(
-    machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs, model: type[InstanceValue]
+    machine: Machine,
+    cls: ClassValue,
+    args: Args,
+    kwargs: Kwargs,
+    model: Callable[[ClassValue], InstanceValue],
 ) -> Value:
     """`cls(*args, **kwargs)` as type.__call__ does it; `model` is what such objects become."""
     if cls.of_metaclass(machine, "__call__") is not type.__call__:
@@ -425,7 +429,11 @@ def construct(
 
 
 def _new(
-    machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs, model: type[InstanceValue]
+    machine: Machine,
+    cls: ClassValue,
+    args: Args,
+    kwargs: Kwargs,
+    model: Callable[[ClassValue], InstanceValue],
 ) -> Value:
     raw, value = cls.find(machine, "__new__")
     if raw in [vars(base)["__new__"] for base in (*PLAIN_BASES, dict)]:

@@ -11,11 +11,12 @@ import types
 from collections.abc import Callable, Iterable
 
 from ...guards.guard import GlobalMissing, Guard, IdentityIs, KeyAbsent
-from ...guards.source import Builtin, Global, InstanceDict, Item, ModuleAttr, Source
+from ...guards.source import Builtin, Global, InstanceDict, Item, ModuleAttr, Source, TypeOf
 from ..result import Constant, Recipe
 from ..tables import Face
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
+from .class_facts import is_library_module
 
 __all__ = ["GlobalsValue", "ModuleValue"]
 
@@ -148,5 +149,7 @@ class ModuleValue(Value):
 @wraps(types.ModuleType)
 def _wrap_module(machine: Machine, obj: types.ModuleType, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
+    if not is_library_module(obj.__name__):  # `module.__class__` is how properties get into one
+        machine.guard(IdentityIs(TypeOf(source), types.ModuleType))
     names = machine.globals_of(vars(obj), lambda: GlobalsValue.of_module(obj, source))
     return ModuleValue(obj, names, source)

@@ -3,8 +3,8 @@ methods.
 
 Comes in: a live nn.Module, guarded by exact type.  Goes out: parameters and buffers as graph inputs
 by source, plain attributes with their guards, submodules, and calls inlined into the trace. No code
-of the user runs for an attribute. Methods of torch's own module classes are inlined and trusted;
-methods of the user's classes are guarded by their code.
+of the user runs for an attribute. Methods of torch's own module classes are inlined, as facts about
+the class; the user's (also those put into a class of torch) are guarded by their code.
 
 One guard per called module says that it has no hooks and no `forward` of its own; a module that
 jitmagic tagged is inlined like any other. Not guarded: a name put into `module.__dict__` past
@@ -36,24 +36,25 @@ from .class_facts import (
     keep_order,
     relied_on,
 )
-from .classes import ClassValue, bind, constructs
+from .classes import ClassValue, bind
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
 from .module_hooks import FORWARD_HOOKS, call_with_hooks
 from .module_slices import ModuleSlice
 from .operators import unpack
+from .originals import MODULE, is_library_made
 from .sequences import SliceValue
 from .tensor import TensorValue
 from .trusted import trusted
 
-__all__ = ["NNModuleValue"]
+__all__ = ["GLOBAL_HOOKS", "TABLES", "NNModuleValue"]
 
-_TABLES = ("_parameters", "_buffers", "_modules")
+TABLES = ("_parameters", "_buffers", "_modules")
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _HOOKS = (*_BACKWARD_HOOKS, *FORWARD_HOOKS)
 _ALWAYS = "_forward_hooks_always_called"  # also where forward raises
-_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _SLOT = "_compiled_call_impl"
 _OWN_CALLS = ("forward", _SLOT, "_call_impl")
 
@@ -63,7 +64,9 @@ class NNModuleValue(InstanceValue):
 
     __slots__ = ("callable_as_is", "shifted")
 
-    def __init__(self, cls: ClassValue, live: torch.nn.Module, source: Source) -> None:
+    def __init__(
+        self, cls: ClassValue, live: torch.nn.Module | None, source: Source | None
+    ) -> None:
         super().__init__(cls, live, source)
         self.callable_as_is = False  # the guard on hooks is installed
         self.shifted = False  # the traced code replaced a buffer: the live tables are out of date
@@ -118,7 +121,7 @@ class NNModuleValue(InstanceValue):
         own = self.use_table(machine)
         if self.shifted:
             self.refuse(machine, "__dict__ after a buffer was replaced")
-        in_tables = any(name in own.get(part, ()) for part in _TABLES)  # type: ignore[operator]
+        in_tables = any(name in own.get(part, ()) for part in TABLES)  # type: ignore[operator]
         if name in own or not in_tables:
             entry = super().dict_entry(machine, name)
             if entry is not None or name in own:
@@ -142,7 +145,7 @@ class NNModuleValue(InstanceValue):
     def as_torch(self, machine: Machine, name: str) -> bool:
         """Whether the class has what nn.Module has under the name; relied on if so."""
         raw = attribute_of_class(self.cls.live, name)
-        if raw is not attribute_of_class(torch.nn.Module, name):
+        if raw is NOTHING or raw is not MODULE.get(name):
             return False
         keep(machine, self.cls.live, name, raw)
         return True
@@ -154,7 +157,7 @@ class NNModuleValue(InstanceValue):
         table = InstanceDict(self.source)
         raw = attribute_of_class(self.cls.live, name)
         if name in own:
-            if self.shifted and name in _TABLES:
+            if self.shifted and name in TABLES:
                 self.refuse(machine, f"{name} after a buffer was replaced")
             keep_free(machine, self.cls.live, name, raw)
             return machine.lazy(own[name], Item(table, name), certain=False)
@@ -173,7 +176,7 @@ class NNModuleValue(InstanceValue):
         """A parameter, buffer or submodule of that name."""
         assert self.source is not None
         own = object.__getattribute__(self.live, "__dict__")
-        for part in _TABLES:
+        for part in TABLES:
             entries = own.get(part)
             machine.tables.use(id(entries), Face.NAMESPACE)
             if isinstance(entries, Mapping) and name in entries:
@@ -195,19 +198,27 @@ class NNModuleValue(InstanceValue):
         assert self.source is not None
         table = InstanceDict(self.source)
         machine.guard(KeyAbsent(table, name))
-        for part in _TABLES:
+        for part in TABLES:
             if part in own:
                 machine.guard(KeyAbsent(Item(table, part), name))
 
     def _of_class(self, machine: Machine, name: str) -> Value:
-        """A class attribute: trusted where torch's class has it, guarded where the user's has."""
+        """A class attribute: known where torch made it, followed by a path where the user did."""
+        known = self._of_torch(machine, name)
+        if known is not None:
+            return known
+        raw, value = self.cls.find(machine, name)
+        return bind(machine, raw, value, self, self.cls, name)
+
+    def _of_torch(self, machine: Machine, name: str, start: int = 0) -> Value | None:
+        """What torch made and has under the name, from position `start` of the MRO on."""
         kind = self.cls.live
-        base = next((base for base in kind.__mro__ if name in vars(base)), kind)
-        if not belongs_to_torch(base.__module__) or name in machine.class_of(kind, None).written:
-            raw, value = self.cls.find(machine, name)
-            return bind(machine, raw, value, self, self.cls, name)
+        base = next((base for base in kind.__mro__[start:] if name in vars(base)), kind)
+        users = not belongs_to_torch(base.__module__) or not is_library_made(vars(base).get(name))
+        if users or name in machine.class_of(kind, None).written:
+            return None
         raw = vars(base)[name]
-        keep(machine, kind, name, raw)
+        keep(machine, kind, name, raw, start)
         if isinstance(raw, types.FunctionType):
             return BoundMethodValue(trusted(machine, raw), self)
         if isinstance(raw, property) and raw.fget is not None:
@@ -217,8 +228,6 @@ class NNModuleValue(InstanceValue):
             return (
                 function if isinstance(raw, staticmethod) else BoundMethodValue(function, self.cls)
             )
-        if type(raw) is list:
-            return machine.constant(tuple(raw))
         return trusted(machine, raw)
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
@@ -264,14 +273,14 @@ class NNModuleValue(InstanceValue):
         none = isinstance(value, ConstantValue) and value.value is None
         if not none and not isinstance(value, TensorValue):
             self.refuse(machine, f"such a value for the buffer {name!r}")
-        if any(self.attrs.get(table) is not None for table in _TABLES):
+        if any(self.attrs.get(table) is not None for table in TABLES):
             self.refuse(machine, "replacing a buffer of a module whose tables were read")
         relied_on(machine, self.cls.live, name)
         self.shifted = True
         buffers = self.use_table(machine)["_buffers"]
         machine.tables.use(id(buffers), Face.NAMESPACE, changing=True)
         self.attrs[name] = value
-        setter: object = torch.nn.Module.__setattr__  # a class of the user's may have another
+        setter = MODULE["__setattr__"]  # a class of the user's may have another
         plain = attribute_of_class(self.cls.live, "__setattr__") is setter
         machine.effects.set_attr(self, name, value, None if plain else setter)
 
@@ -365,10 +374,10 @@ def _check_global_hooks(machine: Machine, source: Source) -> None:
         return
     graph.noted.add("module hooks")
     state = vars(torch.nn.modules.module)
-    if any(state[name] for name in _GLOBAL_HOOKS):
+    if any(state[name] for name in GLOBAL_HOOKS):
         raise GraphBreak(UnsupportedOperation.of(what="a call", types="modules with global hooks"))
     method = TypeAttr(TypeOf(source), "_call_impl")
-    machine.guard(EntriesEmpty(FunctionPart(method, "__globals__"), _GLOBAL_HOOKS))
+    machine.guard(EntriesEmpty(FunctionPart(method, "__globals__"), GLOBAL_HOOKS))
 
 
 @wraps(torch.nn.Module, subclasses=True)
@@ -378,9 +387,3 @@ def _wrap_module(machine: Machine, obj: torch.nn.Module, source: Source) -> Valu
         raise GraphBreak(UnknownObject.of(what="use", type=kind.__name__))
     machine.guard(TypeIs(source, kind))
     return NNModuleValue(machine.class_of(kind, TypeOf(source)), obj, source)
-
-
-@constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)
-def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    what = "making a module"
-    raise GraphBreak(UnsupportedOperation.of(what=what, types=f"class {cls.live.__name__}"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -27,9 +27,6 @@ from ..result import GraphInput, Recipe
 from ..wrap import intercepts
 from .base import Builder, Machine, Value
 from .constants import COMPARE, ConstantValue
-
-if TYPE_CHECKING:
-    from .tensor import TensorValue
 
 __all__ = ["EXACT", "FloatValue", "is_unlike_numbers", "read_number"]
 
@@ -220,10 +217,11 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
     return FloatValue(node, bounds, source, obj)
 
 
-def read_number(machine: Machine, tensor: TensorValue) -> Value | None:
+def read_number(
+    machine: Machine, node: Node, live: torch.Tensor | None, source: Source | None
+) -> Value | None:
     """`tensor.item()` of a counter, a 0-dim CPU input that was only added to; None: break."""
     graph: GraphBuilder = machine.graph
-    live, source, node = tensor.live, tensor.source, tensor.node
     if machine.varying is None or live is None or source is None or live.dim():
         return None
     if device_of(node) != _CPU or live.dtype not in (torch.float32, torch.float64):

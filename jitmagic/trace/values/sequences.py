@@ -23,7 +23,15 @@ from .constants import ConstantValue
 from .iterators import SequenceIterator
 from .operators import compare, drain, equal, index_of
 
-__all__ = ["ListValue", "SequenceValue", "SizeValue", "SliceValue", "TupleValue", "wrap_items"]
+__all__ = [
+    "ListValue",
+    "SequenceValue",
+    "SizeValue",
+    "SliceValue",
+    "StructuredTuple",
+    "TupleValue",
+    "wrap_items",
+]
 
 
 class SequenceValue(Value):
@@ -364,3 +372,31 @@ def _wrap_slice(machine: Machine, obj: slice, source: Source) -> Value:
     machine.guard(ValueEquals(source, obj))
     parts = [machine.constant(part) for part in (obj.start, obj.stop, obj.step)]
     return SliceValue(parts, source)
+
+
+class StructuredTuple(TupleValue):
+    """A result of class torch.return_types.*: a tuple whose items have names."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, kind: type, items: Sequence[Value]) -> None:
+        super().__init__(items)
+        self._kind = kind
+
+    def python_type(self, machine: Machine) -> type:
+        return self._kind
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        names = [key for key in vars(self._kind) if not key.startswith("_")]
+        fields = getattr(self._kind, "_fields", None) or _structure_fields(self._kind, names)
+        return self.items[fields.index(name)] if name in fields else super().get_attr(machine, name)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(self._kind, (super().recipe(builder),))
+
+
+def _structure_fields(kind: Any, names: Sequence[str]) -> list[str]:
+    """Names of a structseq's fields in order, read off an instance that holds its own indices."""
+    probe = kind(range(kind.n_sequence_fields))
+    found = {name: getattr(probe, name) for name in names if not name.startswith("n_")}
+    return sorted((n for n, at in found.items() if type(at) is int), key=lambda n: found[n])

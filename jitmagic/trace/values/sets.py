@@ -16,7 +16,7 @@ from ...guards.guard import LengthIs, SetHas, TypeIs, ValueEquals
 from ...guards.source import Source
 from ..result import BuildSet, Effect, Perform, Recipe
 from ..wrap import wraps
-from .base import Builder, Machine, Value
+from .base import Builder, Machine, Unrestorable, Value
 from .callables import bind_builtin
 from .constants import ATOMS
 from .iterators import StepIterator
@@ -38,9 +38,14 @@ _PLAIN_ITEMS = (int, str, bytes, bool, float, type(None), type, torch.dtype)
 
 
 class SetValue(Value):
-    """A set or frozenset: `members` maps hash keys to values."""
+    """A set or frozenset: `members` maps hash keys to values.
 
-    __slots__ = ("kind", "members")
+    `grown`: a Python set that has come about by the same steps, hence with the same order in this
+    process: adding one item after the other. None: another step was taken, at `born`, or nobody
+    knows.
+    """
+
+    __slots__ = ("born", "grown", "kind", "members")
 
     def __init__(
         self, members: dict[object, Value], kind: type = set, source: Source | None = None
@@ -48,14 +53,34 @@ class SetValue(Value):
         super().__init__(source)
         self.members = members
         self.kind = kind
+        self.grown: set[object] | None = None
+        self.born: int | None = None
 
     @classmethod
-    def of(cls, machine: Machine, items: Iterable[Value], kind: type = set) -> SetValue:
-        """A new set of these items."""
-        made = cls({}, kind)
-        for item in items:
-            made.members.setdefault(item.realize(machine).hash_key(machine), item)
+    def made(cls, machine: Machine, members: dict[object, Value], kind: type) -> SetValue:
+        """A new set that Python makes of others, in an order of its own."""
+        made = cls(members, kind)
+        made.born = machine.step
         return made
+
+    @classmethod
+    def of(
+        cls, machine: Machine, items: Iterable[Value], kind: type = set, *, in_order: bool = False
+    ) -> SetValue:
+        """A new set of these items; `in_order`: added one by one."""
+        made = cls.made(machine, {}, kind)
+        made.grown = set() if in_order else None
+        for item in items:
+            made.insert(item.realize(machine).hash_key(machine), item)
+        return made
+
+    def insert(self, key: object, item: Value) -> None:
+        """Add one item to the machine's model."""
+        self.members.setdefault(key, item)
+        if type(key) not in _PLAIN_ITEMS:  # its hash may be its address
+            self.grown = None
+        elif self.grown is not None:
+            self.grown.add(key)
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
@@ -84,8 +109,8 @@ class SetValue(Value):
         return bool(self.members)
 
     def iterate(self, machine: Machine) -> Value:
-        """In the order a Python set of these constants has; other items have no knowable order."""
-        if len(self.members) > 1 and not self._ordered(machine):
+        """In the order that a Python set has, where that can be known."""
+        if not self._ordered():
             self.refuse(machine, "iteration (its order is not known)")
         return StepIterator(machine, type(iter(set())), self._walk(machine))
 
@@ -96,15 +121,19 @@ class SetValue(Value):
             if len(self.members) != size:
                 raise machine.error(RuntimeError, "Set changed size during iteration")
 
-        for key in list(self.kind(self.members)):
+        for key in list(self.kind(self.members) if self.grown is None else self.grown):
             check()
             if key not in self.members:
                 self.refuse(machine, "iteration while it is changed")
             yield self.members[key]
         check()  # Python looks before it says that nothing is left
 
-    def _ordered(self, machine: Machine) -> bool:
-        """Small non-negative ints, whose order does not depend on history or the hash seed."""
+    def _ordered(self) -> bool:
+        """Whether the order is known: of one item, of what has grown, of small non-negative ints,
+        for which neither history nor the hash seed counts.
+        """
+        if len(self.members) < 2 or self.grown is not None:
+            return True
         return all(type(key) is int and 0 <= key < 5 for key in self.members)
 
     def compare(
@@ -120,7 +149,7 @@ class SetValue(Value):
         if op not in _ALGEBRA or not isinstance(other, SetValue):
             return None
         left, right = (other, self) if reflected else (self, other)
-        return SetValue(left.combined(op, right), left.kind)
+        return SetValue.made(machine, left.combined(op, right), left.kind)
 
     def combined(self, op: str, other: SetValue) -> dict[object, Value]:
         """The members of `self op other`."""
@@ -136,10 +165,13 @@ class SetValue(Value):
 
     def change(self, machine: Machine, members: dict[object, Value]) -> None:
         """The set has these members from now on."""
-        self.members = dict(members)
+        self.members, self.grown = dict(members), None
+        self.born = machine.step
         machine.effects.contents(self)
 
     def recipe(self, builder: Builder) -> Recipe:
+        if self.born is not None and not self._ordered():
+            raise Unrestorable("a set with an order of its own", self.born)
         made = BuildSet(tuple(builder(item) for item in self.members.values()))
         return made if self.kind is set else builder.invoke(frozenset, (made,))
 

@@ -24,6 +24,7 @@ from ...graph.propagate import DataDependent, EagerRaises, Target, target_name
 from ...guards.guard import KeyAbsent
 from ...guards.source import Gradient, InstanceDict, Item, Source
 from ..breaks import (
+    ActiveMode,
     GraphBreak,
     RefusedTorchCall,
     TensorBranch,
@@ -40,13 +41,17 @@ from .base import Args, Builder, Kwargs, Machine, Value
 from .counted import call_with_integers
 from .enums import without_enum
 from .integers import IntValue
+from .leaf_names import rely_on_names
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
+from .originals import TENSOR
 from .scaled import call_with_numbers
-from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
-from .validation import demanded
+from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
+from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from .tensor_class import call_replaced, replaced
+from .validation import asserted
 
-__all__ = ["StructuredTuple", "TensorMethodValue", "TensorValue", "lift", "lower", "record"]
+__all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
 
 _BINARY: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
@@ -134,6 +139,8 @@ class TensorValue(Value):
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        if (users := replaced(machine, self, name)) is not None:
+            return self._own_attribute(machine, name) or users
         if name in _FROM_META:
             return machine.constant(getattr(self.meta, name))
         if name == "device":
@@ -213,20 +220,29 @@ class TensorValue(Value):
     # -- containers ------------------------------------------------------------------------------
 
     def get_item(self, machine: Machine, key: Value) -> Value:
+        if (users := call_replaced(machine, self, "getitem", [key])) is not None:
+            return users
         return record(machine, operator.getitem, [self, key])
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
-        record(machine, operator.setitem, [self, key, value])
+        if call_replaced(machine, self, "setitem", [key, value]) is None:
+            record(machine, operator.setitem, [self, key, value])
 
     def contains(self, machine: Machine, item: Value) -> Value:
+        if (users := call_replaced(machine, self, "contains", [item])) is not None:
+            return machine.constant(users.truth(machine))
         raise GraphBreak(TensorItem.of(what="`in` a tensor"))
 
     def length(self, machine: Machine) -> int:
+        if (users := call_replaced(machine, self, "len", [])) is not None:
+            return int(users.as_constant(machine))
         if self.meta.dim() == 0:
             raise machine.error(TypeError, "len() of a 0-d tensor")
         return int(self.meta.shape[0])
 
     def iterate(self, machine: Machine) -> Value:
+        if (users := call_replaced(machine, self, "iter", [])) is not None:
+            return users
         if self.meta.dim() == 0:
             raise machine.error(TypeError, "iteration over a 0-d tensor")
         return record(machine, "unbind", [self, machine.constant(0)]).iterate(machine)
@@ -236,11 +252,17 @@ class TensorValue(Value):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        name = f"{'r' if reflected else ''}{BINARY_METHODS[op]}"
+        if (users := call_replaced(machine, self, name, [other])) is not None:
+            return implemented(users)
         if not _is_operand(machine, other):
             return None
         return record(machine, _BINARY[op], [other, self] if reflected else [self, other])
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
+        users = call_replaced(machine, self, f"i{BINARY_METHODS[op]}", [other])
+        if users is not None:
+            return implemented(users)
         if op == "@" or not _is_operand(machine, other):
             return None
         return record(machine, _INPLACE[op], [self, other])
@@ -248,16 +270,22 @@ class TensorValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        users = call_replaced(machine, self, COMPARE_METHODS[op], [other])
+        if users is not None:
+            return implemented(users)
         if not _is_operand(machine, other):
             return None
         return record(machine, _COMPARE[op], [self, other])
 
     def unary(self, machine: Machine, op: str) -> Value:
-        return record(machine, _UNARY[op], [self])
+        users = call_replaced(machine, self, UNARY_METHODS[op], [])
+        return record(machine, _UNARY[op], [self]) if users is None else users
 
     def truth(self, machine: Machine) -> bool:
-        if demanded(machine, self.node):
-            return True
+        if (users := call_replaced(machine, self, "bool", [])) is not None:
+            return users.truth(machine)
+        if (wanted := asserted(machine, self.node)) is not None:
+            return wanted
         raise GraphBreak(TensorBranch.of(what=self.describe()))
 
     # -- calls -----------------------------------------------------------------------------------
@@ -297,8 +325,10 @@ class TensorMethodValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner, name = self.owner, self.name
-        if name == "item" and not args and (number := read_number(machine, owner)) is not None:
-            return number
+        if name == "item" and not args:
+            number = read_number(machine, owner.node, owner.live, owner.source)
+            if number is not None:
+                return number
         _refuse_method(machine, owner, name, args)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
             known = _described(machine, owner, name, args)
@@ -316,34 +346,6 @@ class TensorMethodValue(Value):
 
     def describe(self) -> str:
         return f"Tensor.{self.name}"
-
-
-class StructuredTuple(TupleValue):
-    """A result of class torch.return_types.*: a tuple whose items have names."""
-
-    __slots__ = ("_kind",)
-
-    def __init__(self, kind: type, items: Sequence[Value]) -> None:
-        super().__init__(items)
-        self._kind = kind
-
-    def python_type(self, machine: Machine) -> type:
-        return self._kind
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        names = [key for key in vars(self._kind) if not key.startswith("_")]
-        fields = getattr(self._kind, "_fields", None) or _structure_fields(self._kind, names)
-        return self.items[fields.index(name)] if name in fields else super().get_attr(machine, name)
-
-    def recipe(self, builder: Builder) -> Recipe:
-        return builder.invoke(self._kind, (super().recipe(builder),))
-
-
-def _structure_fields(kind: Any, names: Sequence[str]) -> list[str]:
-    """Names of a structseq's fields in order, read off an instance that holds its own indices."""
-    probe = kind(range(kind.n_sequence_fields))
-    found = {name: getattr(probe, name) for name in names if not name.startswith("n_")}
-    return sorted((n for n, at in found.items() if type(at) is int), key=lambda n: found[n])
 
 
 def _is_operand(machine: Machine, other: Value) -> bool:
@@ -398,11 +400,11 @@ def record(
     graph: GraphBuilder = machine.graph
     name = _name(target)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
-        why = "a torch function or dispatch mode is active"
-        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+        raise GraphBreak(ActiveMode.of())
     if target_name(target) in RAISING_ON_DATA and machine.catches():
         why = "the program handles the errors that it raises on data"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    rely_on_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
     given = [_lower_outer(machine, arg, name) for arg in args]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     if named.get("requires_grad") is True and not isinstance(target, str):

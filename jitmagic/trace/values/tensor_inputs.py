@@ -12,12 +12,12 @@ import torch
 
 from ...graph.builder import GraphBuilder
 from ...guards.check import has_forward_gradient
-from ...guards.guard import TensorMatch
+from ...guards.guard import TensorKind, TensorMatch, TypeIs
 from ...guards.source import Source, describe
 from ...spec import spec_of
-from ..breaks import GraphBreak, UnsupportedTensor
+from ..breaks import GraphBreak, TransformedTensor, UnsupportedTensor
 from ..input_memory import check_written_inputs
-from ..result import GraphInput
+from ..result import BreakReason, GraphInput
 from ..wrap import wraps
 from .base import Machine, Value
 from .tensor import TensorValue
@@ -50,11 +50,28 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
     return None
 
 
+def _guard_kind(machine: Machine, obj: torch.Tensor, source: Source) -> None:
+    """The next call may bring a tensor that can be an input."""
+    if type(obj) not in _CLASSES:
+        machine.guard(TypeIs(source, type(obj)))
+        return
+    keys = torch._C._dispatch_keys(obj).raw_repr()
+    machine.guard(TensorKind(source, type(obj), keys, has_forward_gradient(obj)))
+
+
+def _refusal(obj: torch.Tensor, what: str) -> BreakReason:
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(obj)
+    if type(obj) in _CLASSES and (wrapped or has_forward_gradient(obj)):
+        return TransformedTensor.of(what=what)
+    return UnsupportedTensor.of(what=what)
+
+
 @wraps(torch.Tensor, subclasses=True)
 def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
     refused = why_not_an_input(obj)
     if refused is not None:
-        raise GraphBreak(UnsupportedTensor.of(what=refused))
+        _guard_kind(machine, obj, source)
+        raise GraphBreak(_refusal(obj, refused))
     spec = spec_of(obj)
     machine.guard(TensorMatch(source, spec, torch._C._dispatch_keys(obj).raw_repr()))
     graph: GraphBuilder = machine.graph

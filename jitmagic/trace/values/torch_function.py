@@ -5,7 +5,7 @@ torch.Tensor taken from the class, torch.ops operators).  Goes out: a node throu
 constant where the result holds no tensor, or the break that builtins/torch_rules.py asks for.
 Python code of torch that is meant to be inlined (torch.nn.modules) is left to the core.
 
-Torch's own functions are trusted not to be replaced: found inside torch they carry no guard.
+A function found inside torch carries no guard of its own: its namespace has one (trusted.py).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from ..result import Constant, Recipe
 from ..wrap import intercepts, wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue, makes_builtins, name_of
+from .class_facts import attribute_of_class, keep
+from .originals import TENSOR, is_library_made
 from .tensor import TensorMethodValue, TensorValue, record
 
 _TENSOR_BASE = torch.Tensor.__mro__[1]
@@ -91,8 +93,23 @@ class TensorTypeMethod(BuiltinValue):
         if not isinstance(owner, TensorValue):
             why = "it is called without a tensor"
             raise GraphBreak(RefusedTorchCall.of(name=name_of(self.obj), why=why))
-        method = TensorMethodValue(owner, self.obj.__name__)
-        return method.call(machine, args[1:], kwargs)
+        name = self.obj.__name__
+        if attribute_of_class(torch.Tensor, name) is not self.obj:
+            return record(machine, _function_for(self.obj), args, kwargs)
+        keep(machine, torch.Tensor, name, self.obj)
+        return TensorMethodValue(owner, name).call(machine, args[1:], kwargs)
+
+
+def _function_for(method: Any) -> Any:
+    """The function torch.<name> of a method that the program has put another in the place of: by
+    its name the graph would call that one."""
+    function = getattr(torch, method.__name__.strip("_"), None)
+    if TENSOR.get(method.__name__) is not method or not isinstance(
+        function, types.BuiltinFunctionType
+    ):
+        why = "another method stands in its place"
+        raise GraphBreak(RefusedTorchCall.of(name=name_of(method), why=why))
+    return function
 
 
 def torch_function(obj: Any, source: Source | None = None) -> Value | None:
@@ -100,6 +117,8 @@ def torch_function(obj: Any, source: Source | None = None) -> Value | None:
     module = getattr(obj, "__module__", None) or ""
     if not (module == "torch" or module.startswith("torch.")):
         return None
+    if isinstance(obj, types.FunctionType) and not is_library_made(obj):
+        return None  # functools.wraps made it look like torch's
     if isinstance(obj, types.FunctionType | types.BuiltinFunctionType):
         if handler_of(obj) is not None:
             return TorchFunctionValue(obj, None, source)
@@ -126,6 +145,14 @@ def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | N
 def _tensor_method(obj: Any) -> TensorTypeMethod | None:
     """Methods of the C class below torch.Tensor."""
     return TensorTypeMethod(obj) if getattr(obj, "__objclass__", None) is _TENSOR_BASE else None
+
+
+@intercepts(types.MethodDescriptorType, types.WrapperDescriptorType)
+def _intercept_method(machine: Machine, obj: Any, source: Source) -> Value | None:
+    if obj.__objclass__ is not _TENSOR_BASE:
+        return None
+    machine.guard(IdentityIs(source, obj))
+    return TensorTypeMethod(obj, source)
 
 
 class OperatorSpace(BuiltinValue):

@@ -1,8 +1,10 @@
-"""Torch's own modules and functions: read without guards, because nobody replaces them.
+"""Torch's own modules and functions: what their namespaces hold, in one guard each.
 
-Comes in: an object found in a namespace or class of torch itself.  Goes out: its value, without a
-source: no guard is needed to rely on it, and an exit names it as the constant of the process it is.
-Mutable state that torch keeps in such namespaces is not handed out: it breaks.
+Comes in: an object found in a namespace or class of torch itself. Goes out: its value, without a
+source: that the namespace has this very object is a fact of its one guard (guards.NamespaceFacts),
+and an exit names it as the constant of the process it is. What somebody put in the place of
+something of torch's is reached by a path instead, and followed like the user's own code. Mutable
+state that torch keeps in such namespaces is not handed out: it breaks.
 """
 
 from __future__ import annotations
@@ -16,19 +18,20 @@ from typing import Any
 
 import torch
 
-from ...guards.guard import IdentityIs
+from ...guards.guard import IdentityIs, NameFact, NamespaceFacts, StateRead
 from ...guards.source import ImportedModule, ModuleAttr, Source
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Constant, Effect, Recipe
 from ..wrap import intercepts
 from .base import Builder, Machine, Value
 from .callables import BuiltinValue
-from .class_facts import belongs_to_torch
+from .class_facts import attribute_of_class, belongs_to_torch, relied_on
 from .constants import ATOMS
 from .contexts import GradContext, context_class
 from .functions import CellValue, FunctionValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue, ModuleValue
+from .originals import beneath, is_library_made
 from .torch_function import operators_of, torch_function
 
 __all__ = ["TorchPythonFunction", "trusted", "trusted_function"]
@@ -47,18 +50,30 @@ class TorchNamespace(GlobalsValue):
         if name in self.written:
             return self.written[name]
         if name not in self.live:
+            machine.guard(NamespaceFacts(self.live, (NameFact(name, absent=True),)))
             return None
         if name not in self._known:
-            if (self.live.get("__name__"), name) in _STATE:
-                path = ModuleAttr(ImportedModule(str(self.live["__name__"])), name)
-                self._known[name] = machine.lazy(self.live[name], path)
-            else:
-                self._known[name] = trusted(machine, self.live[name])
+            self._known[name] = _named(machine, self.live, name)
         return self._known[name]
 
     def builtin(self, machine: Machine, name: str) -> Value | None:
-        found = vars(builtins).get(name)
-        return None if found is None else trusted(machine, found)
+        return _named(machine, vars(builtins), name) if name in vars(builtins) else None
+
+
+def _named(machine: Machine, table: dict[str, object], name: str) -> Value:
+    """What a namespace of torch has under a name."""
+    found, module = table[name], str(table["__name__"])
+    if (module, name) in _STATE or not _is_known(found):
+        if getattr(sys.modules.get(module), "__dict__", None) is not table:
+            raise GraphBreak(UnknownObject.of(what="use", type=type(found).__name__))
+        return machine.lazy(found, ModuleAttr(ImportedModule(module), name))
+    machine.guard(NamespaceFacts(table, (NameFact(name, found),)))
+    return trusted(machine, found)
+
+
+def _is_known(found: object) -> bool:
+    """Whether the object is as a library made it, or a constant."""
+    return type(found) in ATOMS or type(found) is tuple or is_library_made(found)
 
 
 class TorchModule(ModuleValue):
@@ -69,6 +84,14 @@ class TorchModule(ModuleValue):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if type(self.module) is types.ModuleType or name in vars(self.module):
             return super().get_attr(machine, name)
+        raw = relied_on(machine, type(self.module), name)
+        if isinstance(raw, torch.backends.ContextProp):
+            return _read_state(machine, raw.getter)
+        if raw is not attribute_of_class(types.ModuleType, name):
+            raise GraphBreak(UnknownObject.of(what=f"property {name!r}", type="torch module"))
+        behind = vars(self.module).get("m")  # where torch.backends keeps the module itself
+        if isinstance(behind, types.ModuleType) and name in vars(behind):
+            return _named(machine, vars(behind), name)
         try:
             found = getattr(self.module, name)  # torch._VF looks its functions up elsewhere
         except AttributeError as error:
@@ -77,6 +100,15 @@ class TorchModule(ModuleValue):
 
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.module)
+
+
+def _read_state(machine: Machine, getter: Any) -> Value:
+    """A switch of torch.backends: a C function tells its state, at each call anew."""
+    if not isinstance(getter, types.BuiltinFunctionType):
+        return trusted(machine, getter).call(machine, [], {})
+    state = getter()
+    machine.guard(StateRead(getter, state))
+    return machine.constant(state)
 
 
 class _TorchCell(CellValue):
@@ -117,6 +149,7 @@ def trusted(machine: Machine, obj: Any) -> Value:
     if isinstance(obj, types.ModuleType):
         return operators_of(obj) or _module(machine, obj, None)
     if isinstance(obj, types.FunctionType):
+        obj = beneath(obj)
         return torch_function(obj) or trusted_function(machine, obj)
     if isinstance(obj, types.BuiltinFunctionType):
         return torch_function(obj) or BuiltinValue(obj)

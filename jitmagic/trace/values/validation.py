@@ -1,39 +1,99 @@
-"""The checks of torch.distributions: branches on data of which one way only raises.
+"""Assertions about data: branches on a tensor of which one way only raises.
 
-Comes in: the truth of a tensor, asked in torch's code that validates arguments. Goes out: that it
-is true, and a node that raises where it is not. The frame is then run by eager from its start,
-which raises what eager raises; where that cannot be (trace/undo.py) the branch stays a graph break.
+Comes in: the truth of a tensor, asked by a conditional jump. Goes out: the way that does not raise,
+and a node that makes the graph raise where the other would be taken. The frame is then run by eager
+from its start, which raises what the program raises; where that cannot be (trace/undo.py) the
+branch stays a graph break.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from torch.distributions.constraints import positive_definite, symmetric
-from torch.distributions.distribution import Distribution
 from torch.fx import Node
 
-from ...graph.propagate import target_name
+from ...bytecode.instruction import Instruction
+from ..state import Frame, Program
 
-__all__ = ["demanded"]
+__all__ = ["assert_data", "asserted"]
 
-_VALIDATING = (
-    Distribution.__init__.__code__,
-    Distribution._validate_sample.__code__,
-    type(positive_definite).check.__code__,  # of what is not symmetric it only says that,
-    type(symmetric).check.__code__,  # and so of what is not square
-)
-_OVER_ALL = ("_is_all_true", "all")
+# Checks of torch.distributions that answer False for what is not square or symmetric, and so not
+# worth a further look. Who asks them raises then.
+_WANTED_TRUE = (type(positive_definite).check.__code__, type(symmetric).check.__code__)
+_LONGEST = 100  # instructions that make the message of an error
+_ASKING = (
+    "TO_BOOL",
+    "COMPARE_OP",
+)  # 3.13: what makes the bool for a jump
 
 
-def demanded(machine: Any, node: Node) -> bool:
-    """Whether the code being followed raises unless `node` is true; the graph does then, too.
+def asserted(machine: Any, node: Node) -> bool | None:
+    """The truth of `node` that the program goes on with, and that the graph asserts from now on.
 
-    Not where the program handles that: it would be run by eager each time.
+    None where both ways lead on, or where the program handles the error: then it may come at every
+    call, each of which eager would have to repeat.
     """
     if machine.catches():
+        return None
+    wanted = _way_that_leads_on(machine.frame)
+    if wanted is not None and not assert_data(machine, node, wanted):
+        return None
+    return wanted
+
+
+def assert_data(machine: Any, node: Node, wanted: bool = True) -> bool:
+    """Make the graph raise unless the truth of a one-element tensor is `wanted`. False: it cannot
+    be, since `bool()` itself would raise.
+    """
+    if math.prod(node.meta["val"].shape) != 1:
         return False
-    if machine.frame.program.code not in _VALIDATING or target_name(node.target) not in _OVER_ALL:  # type: ignore[arg-type]
-        return False
-    machine.graph.demand(node, machine.lines())
+    wrong = machine.graph.call("to", (node, torch.bool), {}, machine.lines())
+    if wanted:
+        wrong = machine.graph.call(torch.logical_not, (wrong,), {}, machine.lines())
+    machine.graph.assert_false(wrong, machine.lines())
     return True
+
+
+def _way_that_leads_on(frame: Frame) -> bool | None:
+    program, at = frame.program, frame.at
+    if program.body.instructions[at].op in _ASKING:
+        at += 1
+    jump = program.body.instructions[at]
+    if "JUMP" not in jump.op or not jump.op.endswith(("_IF_TRUE", "_IF_FALSE")):
+        return None
+    if program.code in _WANTED_TRUE:
+        return True
+    jumps_if = jump.op.endswith("_IF_TRUE")
+    assert jump.target is not None
+    jumping, going_on = _raises(program, program.index[jump.target]), _raises(program, at + 1)
+    return None if jumping == going_on else jumps_if == going_on
+
+
+def _raises(program: Program, start: int) -> bool:
+    """Whether every way from here ends in a `raise`, within the few instructions of a message."""
+    waiting, seen = [start], set[int]()
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        instruction = program.body.instructions[at]
+        if len(seen) > _LONGEST or _leads_away(instruction):
+            return False
+        if instruction.op == "RAISE_VARARGS":
+            continue
+        if instruction.target is not None:
+            waiting.append(program.index[instruction.target])
+        if instruction.op != "JUMP_FORWARD":
+            waiting.append(at + 1)
+    return True
+
+
+def _leads_away(instruction: Instruction) -> bool:
+    """Returns, yields and loops."""
+    return instruction.op.startswith(("RETURN", "YIELD", "RERAISE", "FOR_ITER", "SEND")) or (
+        "BACKWARD" in instruction.op
+    )

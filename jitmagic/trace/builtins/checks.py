@@ -1,0 +1,64 @@
+"""torch's checks of values, and questions of a program whether somebody compiles it.
+
+Comes in: conditions, known or in tensors. Goes out: nothing where they hold, a node that asserts
+data, or a break where plain Python raises; True for code that asks whether it is compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..breaks import EscapingException, GraphBreak, UnsupportedArguments
+from ..values.base import Args, Kwargs, Machine, Value
+from ..values.class_facts import belongs_to_torch
+from ..values.tensor import TensorValue, record
+from ..values.validation import assert_data
+from .registry import handles
+
+__all__: list[str] = []
+
+_RAISES: dict[Any, type[Exception]] = {
+    torch._check: RuntimeError,
+    torch._check_index: IndexError,
+    torch._check_value: ValueError,
+    torch._check_type: TypeError,
+    torch._check_not_implemented: NotImplementedError,
+}
+
+
+def _register_check(check: Any, error: type[Exception]) -> None:
+    @handles(check)
+    def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        """The message is not called unless it is needed, by plain Python then."""
+        condition = kwargs["cond"] if "cond" in kwargs else args[0]
+        if not condition.is_constant(machine) or condition.as_constant(machine) is not True:
+            raise GraphBreak(EscapingException.of(error=error.__name__))
+        return machine.constant(None)
+
+
+for _function, _error in _RAISES.items():
+    _register_check(_function, _error)
+
+
+@handles(torch._check_tensor_all)
+def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    condition = kwargs["cond"] if "cond" in kwargs else args[0]
+    if isinstance(condition, TensorValue) and not machine.catches():
+        whole = record(machine, torch.all, [condition])
+        if isinstance(whole, TensorValue) and assert_data(machine, whole.node):
+            return machine.constant(None)
+    what = condition.describe()
+    raise GraphBreak(UnsupportedArguments.of(name="torch._check_tensor_all", what=what))
+
+
+@handles(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    """Libraries keep a branch without data-dependent control flow for this, and people expect it
+    taken. Torch's own code is followed as eager runs it: its other branch is written for Dynamo and
+    rounds otherwise (optimizers count steps in float32 there).
+    """
+    asking = machine.frame.globals.live.get("__name__")
+    answer: Value = machine.constant(not (isinstance(asking, str) and belongs_to_torch(asking)))
+    return answer

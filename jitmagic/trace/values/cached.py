@@ -1,0 +1,127 @@
+"""functools.lru_cache: the function beneath is followed, and what it reads is guarded.
+
+Comes in: a live wrapper, known by identity, called with constants. Goes out: what the function
+beneath returns, where nobody can tell it from what the cache holds: constants, and objects that the
+program only looks at. One whose only work is to log or warn is an effect: Python calls the wrapper,
+which knows whether it has been called before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from ...guards.guard import IdentityIs
+from ...guards.source import InstanceDict, Item, Source
+from ..breaks import CachedCall, GraphBreak
+from ..wrap import wraps
+from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .instances import InstanceValue
+
+__all__ = ["CachedFunctionValue"]
+
+_CHANGEABLE = (list, dict, set, bytearray)
+
+
+class CachedFunctionValue(Value):
+    """What `functools.lru_cache` or `functools.cache` made of a function."""
+
+    __slots__ = ("live",)
+    by_identity = True
+
+    def __init__(self, live: Any, source: Source) -> None:
+        super().__init__(source)
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.live)
+
+    def identity(self) -> object:
+        return self.live
+
+    def hash_key(self, machine: Machine) -> object:
+        return self.live
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "__wrapped__":
+            return self._beneath(machine)
+        self.refuse(machine, f"attribute {name!r}")
+
+    def _beneath(self, machine: Machine) -> Value:
+        assert self.source is not None
+        return machine.wrap(self.live.__wrapped__, Item(InstanceDict(self.source), "__wrapped__"))
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        before, born = machine.effects.count, machine.step
+        result = self._beneath(machine).call(machine, args, kwargs).realize(machine)
+        if machine.effects.count > before:
+            if not machine.effects.take_back_calls(before) or not _is_none(machine, result):
+                self._leave("it has side effects")
+            machine.effects.perform(self, args, kwargs)
+            return result
+        if not all(_is_fixed(machine, arg) for arg in (*args, *kwargs.values())):
+            self._leave("an argument is an object, which may have changed since")
+        self._share(machine, result, born)
+        return result
+
+    def _share(self, machine: Machine, result: Value, born: int) -> None:
+        """The cache's object is everybody's: no exit may hand out a copy, nor forget a change."""
+        parts = tuple(_parts(machine, result))
+        if not all(_may_be_shared(machine, part) for part in parts):
+            self._leave(f"it returns a {result.describe()}")
+        as_returned = [_contents(part) for part in parts]
+
+        def check(builder: Builder) -> None:
+            for part, contents in zip(parts, as_returned, strict=True):
+                handed_out = isinstance(part, InstanceValue) and builder.tells(part)
+                if handed_out or _contents(part) != contents:
+                    raise Unrestorable(f"an object that {self.live.__name__} keeps", born)
+
+        machine.at_exit(check)
+
+    def _leave(self, why: str) -> None:
+        raise GraphBreak(CachedCall.of(name=self.live.__name__, why=why))
+
+
+def _is_none(machine: Machine, value: Value) -> bool:
+    return value.is_constant(machine) and value.as_constant(machine) is None
+
+
+def _is_fixed(machine: Machine, arg: Value) -> bool:
+    """Whether equal arguments mean the same result at any time."""
+    real = arg.realize(machine)
+    return real.is_constant(machine) or real.by_identity
+
+
+def _may_be_shared(machine: Machine, part: Value) -> bool:
+    if isinstance(part, InstanceValue) or part.by_identity:
+        return True
+    return part.is_constant(machine) and part.python_type(machine) not in _CHANGEABLE
+
+
+def _contents(part: Value) -> dict[str, Value | None]:
+    return dict(part.attrs) if isinstance(part, InstanceValue) else {}
+
+
+def _parts(machine: Machine, value: Value) -> Iterator[Value]:
+    """A value and all that it holds."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        part = waiting.pop().realize(machine)
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting.extend(part.parts())
+
+
+_WRAPPER: Any = type(functools.lru_cache(lambda: None))
+
+
+@wraps(_WRAPPER)
+def _wrap_cached(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return CachedFunctionValue(obj, source)

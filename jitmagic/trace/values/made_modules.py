@@ -1,0 +1,170 @@
+"""Modules that the traced code makes: losses, activations, pools built where they are used.
+
+Comes in: a call of a module class. Goes out: a record of attributes and tables, filled by its
+`__init__`, inlined, and called like any module. One that makes parameters is made by plain Python,
+and so is one that an exit would have to hand out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ...guards.guard import EntriesEmpty
+from ...guards.source import ImportedModule, InstanceDict
+from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
+from ..builtins.registry import handles
+from ..result import Recipe
+from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .class_facts import NOTHING, is_data_descriptor, is_standard, keep, keep_order
+from .classes import ClassValue, constructs
+from .mappings import DictValue
+from .nn_module import GLOBAL_HOOKS, TABLES, NNModuleValue
+from .operators import is_none
+from .originals import beneath
+from .tensor import TensorValue
+from .trusted import trusted_function
+
+__all__ = ["MadeModuleValue"]
+
+
+class MadeModuleValue(NNModuleValue):
+    """A module without a live object: all that it has is in `attrs`, its tables too."""
+
+    __slots__ = ("born",)
+
+    def __init__(self, machine: Machine, cls: ClassValue) -> None:
+        super().__init__(cls, None, None)
+        self.born = machine.step
+
+    def begin(self, machine: Machine) -> None:
+        """`torch.nn.Module.__init__`."""
+        self.attrs["training"] = machine.constant(True)
+        for table in TABLES:
+            self.attrs[table] = DictValue.of(machine, [])
+
+    def _table(self, machine: Machine, name: str) -> DictValue:
+        found = self.attrs.get(name)
+        if not isinstance(found, DictValue):
+            message = "cannot assign module before Module.__init__() call"
+            raise machine.error(AttributeError, message)
+        return found
+
+    # -- attributes ------------------------------------------------------------------------------
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if not self.leaves(machine, "__getattribute__") or name == "__dict__":
+            self.refuse(machine, f"attribute {name!r}")
+        if name == "__class__" and is_standard(machine, self.cls.live, name):
+            return self.cls
+        raw = self.cls.peek(machine, name)
+        if is_data_descriptor(raw):
+            keep_order(machine, raw)
+            return self._through(machine, name)
+        if (own := self.attrs.get(name)) is not None:
+            return own
+        if raw is not NOTHING:
+            return self._of_class(machine, name)
+        keep(machine, self.cls.live, name, NOTHING)
+        if not self._leaves_tables(machine):
+            return self.ask_class(machine, "__getattr__", name)
+        return self.from_tables(machine, name)
+
+    def behind(self, machine: Machine, start: type, name: str) -> Value | None:
+        mro = self.cls.live.__mro__
+        return self._of_torch(machine, name, mro.index(start) + 1) if start in mro else None
+
+    def from_tables(self, machine: Machine, name: str) -> Value:
+        for table in TABLES:
+            found = self._table(machine, table).find(machine, machine.constant(name))
+            if found is not None:
+                return found
+        raise self.no_attribute(machine, name)
+
+    def register(self, machine: Machine, name: str, value: Value) -> None:
+        """`torch.nn.Module.__setattr__`."""
+        value, key = value.realize(machine), machine.constant(name)
+        if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
+            self.refuse(machine, "registering a parameter")
+        modules, buffers = (self._table(machine, table) for table in ("_modules", "_buffers"))
+        if isinstance(value, NNModuleValue):
+            modules.set_item(machine, key, value)
+        elif modules.find(machine, key) is not None:
+            self.refuse(machine, f"replacing the submodule {name!r}")
+        elif buffers.find(machine, key) is not None:
+            if not is_none(value) and not isinstance(value, TensorValue):
+                self.refuse(machine, f"such a value for the buffer {name!r}")
+            buffers.set_item(machine, key, value)
+        else:
+            self.store_attr(machine, name, value)
+
+    def del_attr(self, machine: Machine, name: str) -> None:
+        self.refuse(machine, f"deleting attribute {name!r}")
+
+    # -- calls and exits -------------------------------------------------------------------------
+
+    def call_forward(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        self._table(machine, "_modules")  # without __init__ there is nothing to call
+        _no_global_hooks(machine)
+        forward = self.get_attr(machine, "forward").realize(machine)
+        return forward.call(machine, args, kwargs)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        raise Unrestorable(f"a {self.describe()} made inside", self.born)
+
+    def parts(self) -> Iterable[Value]:
+        return [value for value in self.attrs.values() if value is not None]
+
+
+def _no_global_hooks(machine: Machine) -> None:
+    """Hooks for all modules of the process run around each call."""
+    module = torch.nn.modules.module
+    if any(vars(module)[name] for name in GLOBAL_HOOKS):
+        raise GraphBreak(UnsupportedOperation.of(what="a call", types="modules with global hooks"))
+    machine.guard(EntriesEmpty(InstanceDict(ImportedModule(module.__name__)), GLOBAL_HOOKS))
+
+
+@constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)
+def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    if issubclass(cls.live, torch.jit.ScriptModule | torch.nn.RNNBase):
+        why = "it is more than its attributes"
+        raise GraphBreak(RefusedTorchCall.of(name=cls.live.__name__, why=why))
+    plain = cls.of_metaclass(machine, "__call__") is type.__call__
+    if not plain or not is_standard(machine, cls.live, "__new__"):
+        raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
+    made = MadeModuleValue(machine, cls)
+    made.get_attr(machine, "__init__").realize(machine).call(machine, args, kwargs)
+    return made
+
+
+@handles(beneath(torch.nn.Module.__init__))
+def _begin(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    module, *rest = args
+    if not isinstance(module, MadeModuleValue) or rest or kwargs:
+        module.refuse(machine, "Module.__init__")
+    module.begin(machine)
+    return machine.constant(None)
+
+
+def _registers(method: Any, table: str, kinds: tuple[type[Value], ...]) -> None:
+    """A method that puts something of a kind, or None, into a table of a module made here."""
+
+    @handles(method)
+    def _register(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        module, *given = args
+        if not isinstance(module, MadeModuleValue):
+            return trusted_function(machine, method).call(machine, args, kwargs)
+        named = dict(zip(("name", "value", "persistent"), given, strict=False)) | dict(kwargs)
+        value = next((named[k] for k in ("value", "tensor", "module", "param") if k in named), None)
+        name = named.get("name")
+        if name is None or value is None or not (is_none(value) or isinstance(value, kinds)):
+            module.refuse(machine, f"{method.__name__} with these arguments")
+        module._table(machine, table).set_item(machine, name, value)
+        return machine.constant(None)
+
+
+_registers(torch.nn.Module.register_buffer, "_buffers", (TensorValue,))
+_registers(torch.nn.Module.register_parameter, "_parameters", ())
+_registers(torch.nn.Module.add_module, "_modules", (NNModuleValue,))

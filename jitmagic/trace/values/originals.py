@@ -1,0 +1,58 @@
+"""What libraries made themselves, and what somebody put in its place.
+
+Comes in: an object found in a namespace or class of torch. Goes out: whether torch (or the standard
+library, whose decorators torch uses) made it. What torch made is modelled as a whole, without a
+look at its parts; anything else found there is the user's and is followed like the user's own code.
+`__module__` says nothing: `functools.wraps` copies it.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import torch
+
+from .class_facts import NOTHING, attribute_of_class, is_library_class, is_library_module
+
+__all__ = ["MODULE", "PARAMETER", "TENSOR", "beneath", "is_library_made"]
+
+_TENSOR_BASE = torch.Tensor.__mro__[1]
+_WRAPPERS = (property, functools.cached_property)
+
+
+def is_library_made(obj: object) -> bool:
+    """Whether torch or the standard library made the object; constants are anybody's."""
+    if isinstance(obj, types.FunctionType):
+        return is_library_module(obj.__globals__.get("__name__"))
+    if isinstance(obj, types.MethodType | staticmethod | classmethod):
+        return is_library_made(obj.__func__)
+    if isinstance(obj, _WRAPPERS):
+        return is_library_made(obj.fget if isinstance(obj, property) else obj.func)
+    if isinstance(obj, functools.partial):
+        return is_library_made(obj.func)
+    if isinstance(obj, types.ModuleType):
+        return is_library_module(obj.__name__)
+    return is_library_class(obj if isinstance(obj, type) else type(obj))
+
+
+def beneath(function: Any) -> Any:
+    """The function itself, or what torch.compile put its note of a new module around."""
+    if function.__globals__.get("__name__") != "torch._dynamo.mutation_guard":
+        return function
+    inside = [cell.cell_contents for cell in function.__closure__ or ()]
+    return next((one for one in inside if isinstance(one, types.FunctionType)), function)
+
+
+def _made_by_torch(*kinds: type) -> dict[str, object]:
+    """What the classes have as torch made them, by name; jitmagic may be imported after a patch."""
+    names = {name for kind in kinds for name in vars(kind)}
+    raws = {name: attribute_of_class(kinds[0], name) for name in names}
+    return {name: raw for name, raw in raws.items() if is_library_made(raw)}
+
+
+TENSOR = _made_by_torch(torch.Tensor, _TENSOR_BASE, object)
+PARAMETER = {**TENSOR, **_made_by_torch(torch.nn.Parameter)}
+MODULE = _made_by_torch(torch.nn.Module)
+assert NOTHING not in TENSOR.values()
