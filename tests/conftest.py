@@ -18,6 +18,16 @@ def pytest_configure() -> None:
     torch.manual_seed(0)  # for what modules make while they are imported
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in parallel, those of a file share a process, its fixtures and its caches;
+    all that need the GPU share one."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            name = "device" if item.get_closest_marker("device") else item.location[0]
+            item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be written instead of compared."""
@@ -28,6 +38,13 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 def same_data_every_time() -> None:
     """A test that fails once fails again; one that wants another stream seeds it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def distributions_check_their_arguments() -> Iterator[None]:
+    """The first torch.compile of a process switches that off for everybody."""
+    yield
+    torch.distributions.Distribution.set_default_validate_args(__debug__)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -26,12 +26,14 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "spec": set(),
     "target": {"options"},
     "extension": {"errors", "_runtime"},
-    "records": set(),
+    "records": {"errors"},
     "progress": {"records"},
+    "dependencies": set(),
+    "notice": {"errors"},
     "bytecode": BASE,
     "guards": BASE | {"bytecode"},
     "graph": BASE,
-    "frame": BASE | {"bytecode", "guards", "records", "_frame"},
+    "frame": BASE | {"bytecode", "guards", "records", "notice", "_frame"},
     "trace": BASE | {"bytecode", "guards", "graph"},
     "autograd": BASE | {"graph"},
     "loops": BASE | {"graph"},
@@ -44,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "api": BASE | {"frame", "pipeline", "records", "bytecode"},
     "diagnostics": BASE | {"records", "api", "guards", "trace", "loops", "frame"},
     "notebook": BASE | {"api", "diagnostics", "progress"},
-    "__init__": BASE | {"api", "progress", "diagnostics", "notebook"},
+    "__init__": BASE | {"dependencies", "api", "progress", "diagnostics", "notebook"},
 }
 LEAVES = {  # heavy optional packages, and the one file that may import each
     "triton": "runtime/triton_kernels.py",
@@ -53,7 +55,6 @@ LEAVES = {  # heavy optional packages, and the one file that may import each
 }
 LATE = {  # files with an import inside a function: optional packages, native parts, reports
     "__init__.py",
-    "diagnostics/explain.py",
     "extension.py",
     "frame/native.py",
     "runtime/numba_kernels.py",
@@ -67,7 +68,7 @@ LONG_FILES = {
     "tests/bytecode/bytecode_checks/corpus.py",
     "tests/bytecode/bytecode_checks/scenarios.py",
     "tests/frame/frame_checks/hooking.py",
-    "tests/programs/test_python.py",
+    "tests/programs/language/test_python.py",
     "tests/trace/python_programs.py",
     "tests/trace/test_torch_breaks.py",
     "tests/trace/test_torch_modules.py",
@@ -115,6 +116,18 @@ def test_imports_follow_the_flow(path: Path) -> None:
     if room == "runtime":
         others = {m for _, m, _ in imports(path) if m.startswith("jitmagic.codegen")}
         assert others <= {"jitmagic.codegen.plan"}, "of codegen, runtime knows the plan only"
+
+
+def test_modules_have_an_order() -> None:
+    """No two modules need each other, be it for types alone or in a function."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES}
+    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    needs: dict[str, set[str]] = {}
+    for name, path in names.items():
+        dotted = {(module, f"{module}.{part}") for _, module, part in imports(path)}
+        needs[name] = {exact if exact in names else module for module, exact in dotted} - {name}
+        needs[name] &= names.keys() - {"jitmagic"}  # whose native parts are no files
+    list(graphlib.TopologicalSorter(needs).static_order())  # raises, and names the cycle
 
 
 @each_file
@@ -196,8 +209,8 @@ def test_rivals_are_recognised(code: str) -> None:
 
 @each_file
 def test_rivals_are_never_used(path: Path) -> None:
-    # A key of the tracer's table of torch modules whose functions it does not look into.
-    known = {"builtins/torch_rules.py": 1}
+    # Names of modules: whose functions the tracer does not look into, and torch.compile's wrappers.
+    known = {"builtins/torch_rules.py": 1, "frame/library.py": 1}
     found = rivals_in(tree_of(path))
     assert len(found) == known.get("/".join(path.parts[-2:]), 0), found
 

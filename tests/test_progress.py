@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from jitmagic.progress import AFTER, Progress
-from jitmagic.records import CompileRecord, StageRecord
+from jitmagic.records import Journal, Recording, RunningStage
 
 from .processes import child_environment
 
@@ -117,10 +117,9 @@ def terminal() -> _Terminal:
 
 def test_short_stages_in_a_row_are_one_wait(terminal: _Terminal) -> None:
     clock = _Clock()
-    line, record = Progress(clock, lambda: terminal), CompileRecord("f")
+    line, record = Progress(clock, lambda: terminal), Recording("f", Journal())
     for number in range(4):
-        stage = StageRecord(f"stage{number}")
-        record.stages.append(stage)
+        stage = RunningStage(f"stage{number}")
         line(record, stage, True)
         clock.now += AFTER / 1.9
         line(record, stage, False)
@@ -132,9 +131,9 @@ def test_short_stages_in_a_row_are_one_wait(terminal: _Terminal) -> None:
 
 def test_after_a_pause_the_wait_begins_anew(terminal: _Terminal) -> None:
     clock = _Clock()
-    line, record = Progress(clock, lambda: terminal), CompileRecord("f")
+    line, record = Progress(clock, lambda: terminal), Recording("f", Journal())
     for _ in range(4):
-        stage = StageRecord("stage")
+        stage = RunningStage("stage")
         line(record, stage, True)
         clock.now += AFTER / 1.9
         line(record, stage, False)
@@ -144,11 +143,11 @@ def test_after_a_pause_the_wait_begins_anew(terminal: _Terminal) -> None:
 
 def test_details_and_width(terminal: _Terminal) -> None:
     clock = _Clock()
-    line, record = Progress(clock, lambda: terminal), CompileRecord("f" * 200)
-    outer, inner = StageRecord("outer", detail="3 of 7"), StageRecord("inner")
+    line, record = Progress(clock, lambda: terminal), Recording("f" * 200, Journal())
+    outer, inner = RunningStage("outer", detail="3 of 7"), RunningStage("inner")
     line(record, outer, True)
     clock.now += 1
-    line(CompileRecord("g"), inner, True)
+    line(Recording("g", Journal()), inner, True)
     assert "compiling g: inner (1.0 s)" in terminal.getvalue()
     line(record, inner, False)  # the outer one speaks again, cut to what fits on a row
     (row,) = screen(terminal.getvalue())
@@ -166,23 +165,23 @@ def test_a_broken_terminal_breaks_no_compile(terminal: _Terminal, monkeypatch) -
     clock = _Clock()
     line, record, stage = (
         Progress(clock, lambda: terminal),
-        CompileRecord("f"),
-        StageRecord("stage"),
+        Recording("f", Journal()),
+        RunningStage("stage"),
     )
     clock.now += 1
     line(record, stage, True)
     clock.now += 1
-    line(record, StageRecord("more"), True)
+    line(record, RunningStage("more"), True)
     line(record, stage, False)
     assert line._shown == 0
 
 
 def test_files_and_captured_streams_stay_clean(capsys: pytest.CaptureFixture[str]) -> None:
     clock = _Clock()
-    line, record, stage = Progress(clock), CompileRecord("f"), StageRecord("stage")
+    line, record, stage = Progress(clock), Recording("f", Journal()), RunningStage("stage")
     line(record, stage, True)
     clock.now += 5
-    line(record, StageRecord("more"), True)
+    line(record, RunningStage("more"), True)
     assert capsys.readouterr() == ("", "")
     clock.now += 5
     Progress(clock, lambda: None)(record, stage, True)
@@ -190,7 +189,7 @@ def test_files_and_captured_streams_stay_clean(capsys: pytest.CaptureFixture[str
 
 def test_an_interrupted_stage_is_closed(terminal: _Terminal, monkeypatch) -> None:
     clock = _Clock()
-    line, record = Progress(clock, lambda: terminal), CompileRecord("f")
+    line, record = Progress(clock, lambda: terminal), Recording("f", Journal())
 
     def interrupt(*event: object) -> None:
         if event[2]:

@@ -33,12 +33,14 @@ def run_interpreted(
     worker = _worker()
     assert worker.stdin is not None
     assert worker.stdout is not None
-    _Pickler(worker.stdin).dump((source, plan, list(inputs)))
+    _Pickler(worker.stdin).dump((source, plan, list(inputs), torch.get_rng_state()))
     worker.stdin.flush()
     answer = pickle.load(worker.stdout)
     if isinstance(answer, str):
         raise RuntimeError(answer)
-    return answer
+    *result, drawn = answer
+    torch.set_rng_state(drawn)  # what the plan draws, it draws here
+    return tuple(result)
 
 
 class _Pickler(pickle.Pickler):
@@ -90,7 +92,14 @@ def _serve() -> None:
         answers.flush()
 
 
-def _run(path: Path, source: KernelSource | None, plan: Plan, inputs: list[torch.Tensor]) -> Any:
+def _run(
+    path: Path,
+    source: KernelSource | None,
+    plan: Plan,
+    inputs: list[torch.Tensor],
+    generator: torch.Tensor,
+) -> Any:
+    torch.set_rng_state(generator)
     space: dict[str, Any] = {"__name__": path.stem}
     if source is not None:
         path.write_text(source.text)
@@ -107,7 +116,7 @@ def _run(path: Path, source: KernelSource | None, plan: Plan, inputs: list[torch
         return launch
 
     runner = PlanRunner(plan, {name: kernel(name) for name in (source.symbols if source else ())})
-    return list(runner(*inputs)), inputs
+    return list(runner(*inputs)), inputs, torch.get_rng_state()
 
 
 def _number(tensor: torch.Tensor) -> Any:

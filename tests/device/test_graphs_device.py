@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import jitmagic
 from jitmagic.errors import FallbackWarning
+from jitmagic.runtime import cudagraph
 from jitmagic.runtime.cudagraph import MOST, Replayer
 
 from .compiled import executable, lowered
@@ -176,3 +181,61 @@ def test_gradients_of_several_forwards_before_one_backward():
         (got,) = torch.autograd.grad(total, w)
         (want,) = torch.autograd.grad(sum(fn(x, w).sum() for x in batches), w)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "kind", ["EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION", "MATH"]
+)
+def test_training_attention_with_dropout(kind):
+    """Steps whose forward is recorded and whose backward is not, and the other way round, too."""
+    dtype = torch.float32 if kind in ("EFFICIENT_ATTENTION", "MATH") else torch.bfloat16
+
+    def fn(w, x):
+        return F.scaled_dot_product_attention(w, x, x, dropout_p=0.1)
+
+    tagged = jitmagic.jit(fn, mode="reduce-overhead")
+    w = torch.randn(2, 4, 64, 64, device="cuda:0", dtype=dtype, requires_grad=True)
+    held = []
+    with sdpa_kernel(getattr(SDPBackend, kind)):
+        for step in range(3 * MOST):
+            x = torch.randn_like(w, requires_grad=False)
+            gradients = []
+            for call in (tagged, fn):
+                torch.manual_seed(step)
+                out = call(w, x)
+                gradients.append(torch.autograd.grad(out.float().square().sum(), w)[0])
+                held.append((step, out))  # keeps recordings from being replayed
+            torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-2)
+            held = [] if step % 5 == 4 else held
+
+
+def test_a_capture_that_fails_gives_its_memory_back():
+    def run(x):
+        return ((x @ x).exp().sum().cpu(),)
+
+    x = torch.randn(2048, 2048, device="cuda:0")
+    kept = []
+    for _ in range(4):
+        with pytest.raises(RuntimeError):
+            cudagraph._record(run, [x])
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        kept.append(torch.cuda.memory_reserved())
+    assert kept[-1] == kept[0]
+
+
+def test_recordings_give_their_memory_back():
+    """Also what libraries keep for the stream of a recording is there once."""
+    _, *weights = inputs()
+    kept = []
+    for n in range(64, 72):
+        call = replaying(mlp, *inputs(n))
+        for _ in range(4):
+            call(torch.randn(n, 32, device="cuda:0"), *weights)
+        assert call.replays
+        del call
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        kept.append(torch.cuda.memory_allocated())
+    assert kept[-1] == kept[1]

@@ -100,3 +100,45 @@ def test_padding_of_float64_is_exact() -> None:
         return F.pad(x, (1, 2), value=1e-3) * 2
 
     assert torch.equal(jitmagic.jit(padded)(x), padded(x))
+
+
+def _bounded(x: Tensor) -> Tensor:
+    return torch.clamp(x.sum(), max=torch.tensor(1.0))
+
+
+def _written_elsewhere(x: Tensor) -> Tensor:
+    return torch.mul(x.sum(), 2, out=torch.empty(()))
+
+
+def _added_elsewhere(x: Tensor) -> Tensor:
+    total = torch.tensor(1.0)
+    total += x.sum()
+    return total
+
+
+def _product_of_counts(x: Tensor) -> Tensor:
+    x //= 2
+    return x.long() @ x.long()
+
+
+def _product_of_bools(x: Tensor) -> Tensor:
+    x.neg_()
+    return F.linear(x > 0, x > 1)
+
+
+_REFUSED = [_bounded, _written_elsewhere, _added_elsewhere, _product_of_counts, _product_of_bools]
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")
+@pytest.mark.parametrize("program", _REFUSED, ids=lambda program: program.__name__)
+def test_what_the_gpus_kernels_refuse_is_refused_where_eager_refuses_it(
+    program: Callable[..., Any],
+) -> None:
+    eager = torch.tensor([[2.0, 4.0], [6.0, 2.0]], device="cuda")
+    ours = eager.clone()
+    with pytest.raises(RuntimeError) as wanted:
+        program(eager)
+    with pytest.raises(type(wanted.value)) as raised:
+        jitmagic.jit(program)(ours)
+    assert str(raised.value).partition("\n")[0] == str(wanted.value).partition("\n")[0]
+    torch.testing.assert_close(ours, eager)

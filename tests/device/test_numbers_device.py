@@ -12,7 +12,7 @@ from torch import Tensor
 
 import jitmagic
 from tests.programs.counts import counts_of, eager_of
-from tests.programs.test_optimizers import OPTIMIZERS, pair, same, train
+from tests.programs.training.test_optimizers import OPTIMIZERS, pair, same, train
 
 pytestmark = pytest.mark.device
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import torch
 
+from . import inputs
+from .inputs import living_on
 from .oracle import Difference, examine
 from .program import Program
 from .shrink import shrink
@@ -20,7 +22,7 @@ _BISECTION = ("frames", "joint", "aten", "loops", "scheduled")
 def examine_under(program: Program, tier: str) -> Difference | None:
     """The difference that compiling with the tier makes."""
     try:
-        with compiled_by(tier) as wrap:
+        with living_on(_device_of(tier)), compiled_by(tier) as wrap:
             return examine(program, wrap)
     finally:
         torch.set_grad_enabled(True)
@@ -34,6 +36,17 @@ def find(
 
     `begins` is called before each program that is tried.
     """
+    with living_on(_device_of(tier)):  # the bisection's other tiers too
+        return _find(program, tier, begins)
+
+
+def _device_of(tier: str) -> str:
+    return "cuda" if tier == "cuda" else inputs.DEVICE
+
+
+def _find(
+    program: Program, tier: str, begins: Callable[[], object]
+) -> tuple[Program, Difference, str] | None:
     begins()
     found = examine_under(program, tier)
     if found is None:

@@ -6,16 +6,33 @@ The text of a program holds these calls, so a find is reproduced by its source a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-__all__ = ["LAYOUTS", "VALUES", "tensor"]
+__all__ = ["LAYOUTS", "VALUES", "living_on", "tensor"]
 
 LAYOUTS = ("plain", "transposed", "strided", "offset", "expanded", "overlapping", "padded")
 VALUES = ("normal", "special", "ones", "positive")
-DEVICE = "cpu"  # where they live; tiers.py says "cuda" for programs of a GPU
+DEVICE = "cpu"  # where they live, see living_on
 _SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-3, 88.0)
+
+
+@contextmanager
+def living_on(device: str) -> Iterator[None]:
+    """Inputs are made there while the context lasts.
+
+    Never while programs are generated: what a generator tries and drops raises on the CPU, and ends
+    the process on a GPU.
+    """
+    global DEVICE
+    before, DEVICE = DEVICE, device
+    try:
+        yield
+    finally:
+        DEVICE = before
 
 
 def tensor(

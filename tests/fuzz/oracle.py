@@ -51,7 +51,18 @@ _ADD_UP = tuple(
     ).split()
 )
 
+# Written in place, rounded by formulas of which vectors and scalars may have different ones.
+_IN_PLACE = frozenset(
+    f"{name}_"
+    for name in (
+        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh "
+        "acosh atanh erf erfc erfinv lgamma digamma sigmoid logit pow rsqrt hypot sinc xlogy elu"
+    ).split()
+)
+
 _CHECKS_OF_DEAD_CODE = ("NotImplementedError",)
+_OVERFLOWN = "left out, as the loss is not finite"
+_ONE_NODE = "are one autograd node"  # said where gradients between results cannot be had
 
 
 @dataclass
@@ -155,6 +166,7 @@ def _backward(result: Any, arguments: tuple[Any, ...], where: str, seen: Seen, w
         losses = [_weighed(t) for t in outputs]
         ends = outputs if way == "between results" else leaves
         if not torch.isfinite(sum(losses).detach()):
+            seen.parts.append((f"{where}: backward", _OVERFLOWN))
             return
         for n, step in enumerate(_STEPS[way](losses, ends)):
             for m, made in enumerate(step()):
@@ -275,6 +287,9 @@ def examine(program: Program, wrap: Callable[[Any], Any]) -> Difference | None:
         return None
     if found is None and ours.warned:
         return Difference("fallback", ours.warned[0])
+    if found is not None and program.backward == "between results" and ": gradient" in found.text:
+        said = [text for text in ours.warned if _ONE_NODE in text]
+        return Difference("fallback", said[0]) if said else found
     return found
 
 
@@ -292,6 +307,8 @@ def difference(eager: Seen, ours: Seen, judges: _Judges) -> Difference | None:
         group = where.split(": ")[1].split("[")[0] if ": " in where else where
         if where.endswith("backward") and str(wanted).startswith("raised"):
             return None  # ours may have saved a copy of what was written to
+        if where != have_where and wanted == _OVERFLOWN:
+            return None  # eager's sum in 16 bits is infinite; ours was judged against float64
         if where != have_where:
             exc = "exception" in where or "exception" in have_where
             if "exception" in where and str(wanted).startswith(_CHECKS_OF_DEAD_CODE):
@@ -415,6 +432,8 @@ class _Noise(TorchDispatchMode):
         if name.startswith(_ADD_UP):
             args = tree_map(self._moved, args)
         made = func(*args, **(kwargs or {}))
+        if name in _IN_PLACE and made.is_floating_point():
+            return made.mul_(self._factor(made))
         aliases = any(r.alias_info is not None for r in func._schema.returns)
         rounds = isinstance(made, Tensor) and (made.is_floating_point() or made.is_complex())
         if aliases or not rounds or name.startswith(_FLOAT_OPS_KEPT) or not made.numel():

@@ -459,3 +459,18 @@ def unsigned_numbers_shifted_out_of_themselves(x):
 def zeros_below_zero_that_stay_within_bounds(x):
     bounded = x.clamp(0), x.clamp(min=0.0), x.clamp(max=0.0), x.clamp(0.0, 1.0), F.relu6(x)
     return [torch.copysign(torch.ones_like(x), one) for one in bounded]
+
+
+@find("tensor((2,)), tensor((2, 2), torch.bfloat16)")
+@find("tensor((2,)), tensor((2, 2), torch.bfloat16)", tier="scheduled")
+def parts_put_side_by_side_twice(x, y):
+    pair = torch.stack([x, x - 1], -1)
+    return torch.cat([pair, pair], -1), torch.vstack((y + y, y + y)), torch.vstack((y.exp(), y))
+
+
+@find("tensor((4,), grad=True)")
+def gradient_of_a_part_that_is_read_twice(x):
+    part = x[0:2]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = F.binary_cross_entropy(part.sigmoid(), part.cos().abs())
+    return loss * 3

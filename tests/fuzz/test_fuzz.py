@@ -13,10 +13,12 @@ from .generate import generate
 from .oracle import Seen, _Judges, difference, observe
 from .program import Program
 from .shrink import shrink
+from .tiers import GENERATED
 
 # one seed of each kind of program: function, method, module, closure
-CASES = [("cpp", seed) for seed in (109, 103, 105, 106)]
-CASES += [(tier, seed) for tier in ("aten", "loops", "unfused") for seed in (117, 119, 116, 118)]
+CASES = [(GENERATED, seed) for seed in (109, 103, 105, 106, 117, 119, 116, 118)]
+CASES += [("numba", 109), ("numba", 117)]
+CASES += [(tier, seed) for tier in ("aten", "loops", "unfused") for seed in (117, 119)]
 
 
 @pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")

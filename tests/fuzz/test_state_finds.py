@@ -120,3 +120,23 @@ def kept_row_of_what_is_alike_in_all_lanes(x):
     y = torch.linspace(-1, 1, 3).exp()[:, None].expand(3, 64)
     z = x[:, None] * y.sin()
     return (z - z.mean((1, 2), True)) / z.var((1, 2), keepdim=True), y.sin() * 2
+
+
+@find("tensor((2, 4, 4), seed=16)")
+def bits_of_angles_written_in_place(x):
+    x.atan2_(x)
+    return x.view(torch.int16)
+
+
+@find("tensor((64, 9), torch.float16, grad=True)")
+def loss_that_overflows_in_eager_alone(x):
+    return F.cross_entropy(x * 4000 + 4000, torch.zeros(64, dtype=torch.int64))
+
+
+@find("tensor((2, 2), grad=True)", backward="between results", falls_back=True)
+def sum_written_to_after_results_that_depend_on_one_another(x):
+    total = x[:1].sum()
+    loss = x.sum()
+    norm = loss.norm()
+    total.add_(0)
+    return norm, loss

@@ -29,10 +29,9 @@ from jitmagic.options import Options
 from jitmagic.schedule import schedule
 from jitmagic.target import Target
 
-from . import inputs
+__all__ = ["GENERATED", "TIERS", "compiled_by"]
 
-__all__ = ["TIERS", "compiled_by"]
-
+GENERATED = "cpp"  # what a user gets, hence what is fuzzed unless another tier is named
 OPTIONS: dict[str, dict[str, Any]] = {
     "cpp": {},
     "numba": {"cpu_tier": "numba"},
@@ -50,7 +49,6 @@ TIERS = (*OPTIONS, *STAGES)
 def compiled_by(tier: str) -> Iterator[Callable[[Any], Any]]:
     """The wrapper that compiles with the tier, while the context lasts."""
     if tier in OPTIONS:
-        inputs.DEVICE = "cuda" if tier == "cuda" else inputs.DEVICE
         yield lambda target: jitmagic.jit(target, options=OPTIONS[tier])
         return
     kept = pipeline.build_native

@@ -51,7 +51,7 @@ _TEXT = """
     $x.unbind(0)[0].mul_(2)
     $x.chunk(2)[-1].zero_()
     $x.expand_as($x).add_(1)
-    $x.as_strided((2,), (1,)).add_(1)
+    $x.as_strided((min(2, $x.numel()),), (1,)).add_(1)
     $x.select($d, 0).add_($x.select($d, -1))
     $x[1:].copy_($x[:-1])
     $x[:-1].add_($x[1:])

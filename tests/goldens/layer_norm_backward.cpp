@@ -45,15 +45,21 @@ extern "C" int sub_mul_sum_dim_int_list_0(void* const* args) {
     float* sum_dim_int_list = (float*)args[4];
     float* sum_dim_int_list_1 = (float*)args[5];
     jm::blocks<16>(0, 96, [&](int64_t i0, auto n) JM_BODY {
-        V16<float> acc0(0.0f);
-        V16<float> acc1(0.0f);
-        for (int64_t j0 = 0; j0 < 50; ++j0) {
-            const auto v2 = jm::load<16>(x0 + j0 * 96 + i0, n);
-            acc0 = acc0 + (v2 * ((jm::load<16>(x1 + j0 * 96 + i0, n) - x3[j0]) * x4[j0]));
-            acc1 = acc1 + (v2);
+        jm::Total<V16<float>> acc0;
+        jm::Total<V16<float>> acc1;
+        for (int64_t block2 = 0; block2 < 50; block2 += 25) {
+            V16<float> acc3(0.0f);
+            V16<float> acc4(0.0f);
+            for (int64_t j0 = block2, j0_end = block2 + 25; j0 < j0_end; ++j0) {
+                const auto v5 = jm::load<16>(x0 + j0 * 96 + i0, n);
+                acc3 = acc3 + (v5 * ((jm::load<16>(x1 + j0 * 96 + i0, n) - x3[j0]) * x4[j0]));
+                acc4 = acc4 + (v5);
+            }
+            acc0.add(acc3);
+            acc1.add(acc4);
         }
-        jm::store(sum_dim_int_list + i0, acc0, n);
-        jm::store(sum_dim_int_list_1 + i0, acc1, n);
+        jm::store(sum_dim_int_list + i0, acc0.result(), n);
+        jm::store(sum_dim_int_list_1 + i0, acc1.result(), n);
     });
     return 0;
 }

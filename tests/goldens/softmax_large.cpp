@@ -16,16 +16,20 @@ extern "C" int amax_sub_exp_sum_dim_int_list_div_0(void* const* args) {
                 acc1 = jm::maximum(acc1, jm::only(v2, jm::Limits<float>::least, n));
             });
             const float v3 = jm::hmax(acc1);
-            V16<float> acc4(0.0f);
+            jm::Total<V16<float>> acc4;
+            for (int64_t block5 = 0; block5 < 1000; block5 += 512) {
+                V16<float> acc6(0.0f);
+                jm::blocks<16>(block5, jm::least_of(1000, block5 + 512), [&](int64_t j0, auto n) JM_BODY {
+                    const auto v7 = jm::load<16>(x0 + i0 * 1000 + j0, n);
+                    const auto v8 = jm::exp(v7 - v3);
+                    jm::store(row0 + j0, v8, n);
+                    acc6 = acc6 + (jm::only(v8, 0.0f, n));
+                });
+                acc4.add(acc6);
+            }
+            const float v9 = jm::hsum(acc4.result());
             jm::blocks<16>(0, 1000, [&](int64_t j0, auto n) JM_BODY {
-                const auto v5 = jm::load<16>(x0 + i0 * 1000 + j0, n);
-                const auto v6 = jm::exp(v5 - v3);
-                jm::store(row0 + j0, v6, n);
-                acc4 = acc4 + (jm::only(v6, 0.0f, n));
-            });
-            const float v7 = jm::hsum(acc4);
-            jm::blocks<16>(0, 1000, [&](int64_t j0, auto n) JM_BODY {
-                jm::store(div_tensor + i0 * 1000 + j0, jm::load<16>(row0 + j0, n) / v7, n);
+                jm::store(div_tensor + i0 * 1000 + j0, jm::load<16>(row0 + j0, n) / v9, n);
             });
         }
     });

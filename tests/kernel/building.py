@@ -14,8 +14,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from jitmagic.runtime.toolchain import header_folder
+
 HERE = Path(__file__).parent
-HEADERS = HERE.parents[1] / "extensions" / "kernel"
 FLAGS = (
     "-O3 -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off -std=c++17 -shared -fPIC "
     "-Wall -Wextra -Wno-psabi -Werror"
@@ -47,7 +48,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 @functools.cache
 def library(source: str, isa: str) -> ctypes.CDLL:
     out = Path(_folder().name) / f"{Path(source).stem}-{isa}.so"
-    arch = [f"-march={isa}", f"-I{HEADERS}"]
+    arch = [f"-march={isa}", f"-I{header_folder()}"]
     assert CXX is not None
     # Built as kernels are for this machine, quickly for the other instruction sets.
     extra = [] if isa == "native" else ["-O1"]

@@ -1,4 +1,4 @@
-// Accumulators, Philox, threads and matrix products as C functions: what test_reduce.py,
+// Sums, Philox, threads and matrix products as C functions: what test_reduce.py,
 // test_random.py and test_gemm.py drive.
 #include <jitmagic/gemm.h>
 #include <jitmagic/random.h>
@@ -6,57 +6,38 @@ using namespace jm;
 
 constexpr int N = lanes<float>;
 
-// Two accumulators over the halves of the input, the second merged into the first.
-template <class Acc, class T> void accumulate(Acc& first, Acc& second, const T* a, int64_t n) {
-    int64_t middle = n / 2 / N * N;
-    for (int64_t i = 0; i < middle; i += N) first.add(Vec<T, N>::load(a + i));
-    for (int64_t i = middle; i < n; i += N) {
-        auto v = Vec<T, N>::load(a + i, n - i);
-        if (n - i >= N) second.add(v);
-        else second.add(v, n - i);
+// As generated kernels do it: blocks of 32 additions, each then taken in by a Total.
+template <class T> T block_sum(const T* a, int64_t n) {
+    constexpr int64_t block = 32 * N;
+    Total<Vec<T, N>> total;
+    for (int64_t at = 0; at < n; at += block) {
+        Vec<T, N> sum(T(0));
+        for (int64_t i = at; i < n && i < at + block; i += N)
+            sum = sum + (n - i < N ? Vec<T, N>::load(a + i, n - i) : Vec<T, N>::load(a + i));
+        total.add(sum);
     }
-    first.merge(second);
+    return hsum(total.result());
 }
-#define FOLD(NAME, ACC, T, S) \
-    extern "C" void NAME##_##S(const T* a, int64_t n, T* out) { \
-        ACC<T, N> first, second; \
-        accumulate(first, second, a, n); \
-        *out = first.result(); \
+#define SUMS(T, S) \
+    extern "C" void sum_##S(const T* a, int64_t n, T* out) { *out = block_sum(a, n); } \
+    extern "C" void total_##S(const T* a, int64_t n, T* out) { \
+        Total<T> total; \
+        for (int64_t i = 0; i < n; ++i) total.add(a[i]); \
+        *out = total.result(); \
     }
-#define ARG(NAME, ACC, T, S) \
-    extern "C" void NAME##_##S(const T* a, int64_t n, int64_t* out) { \
-        ACC<T, N> first, second(n / 2 / N * N); \
-        accumulate(first, second, a, n); \
-        *out = first.result(); \
-    }
-#define EVERY(T, S) \
-    FOLD(sum, Sum, T, S) \
-    FOLD(prod, Prod, T, S) FOLD(max, Max, T, S) FOLD(min, Min, T, S) ARG(argmax, ArgMax, T, S) \
-        ARG(argmin, ArgMin, T, S)
-EVERY(float, f32)
-EVERY(double, f64)
-EVERY(int32_t, i32)
-EVERY(int64_t, i64)
+SUMS(float, f32)
+SUMS(double, f64)
 
-#define WELFORD(T, S) \
-    extern "C" void welford_##S(const T* a, int64_t n, T* out) { \
-        Welford<T, N> first, second; \
-        accumulate(first, second, a, n); \
-        auto m = first.result(); \
-        out[0] = m.mean; \
-        out[1] = m.variance(T(1)); \
-        out[2] = m.count; \
-    }
-WELFORD(float, f32)
-WELFORD(double, f64)
-
-extern "C" int any_all(const bool* a, int64_t n) {
-    Any<N> some, some_more;
-    All<N> each, each_more;
-    accumulate(some, some_more, a, n);
-    accumulate(each, each_more, a, n);
-    return some.result() + 2 * each.result();
-}
+#define ACROSS(T, S) \
+    extern "C" void prod_##S(const T* a, int64_t, T* out) { *out = hprod(Vec<T, N>::load(a)); } \
+    extern "C" void max_##S(const T* a, int64_t, T* out) { *out = hmax(Vec<T, N>::load(a)); } \
+    extern "C" void min_##S(const T* a, int64_t, T* out) { *out = hmin(Vec<T, N>::load(a)); } \
+    extern "C" void lanes_##S(const T* a, int64_t, T* out) { *out = hsum(Vec<T, N>::load(a)); }
+ACROSS(float, f32)
+ACROSS(double, f64)
+ACROSS(int32_t, i32)
+ACROSS(int64_t, i64)
+extern "C" int width() { return N; }
 
 extern "C" void philox_words(const uint32_t* counter, const uint32_t* key, uint32_t* out) {
     auto w =

@@ -11,11 +11,18 @@ import torch
 import jitmagic
 
 from .compare import examine
+from .sweep import sweep, work
 from .trials import OPERATORS, WAYS, name_of, trials
 
 
 def main() -> int:
     options = _options()
+    if options.edges:
+        return (work(options) or 0) if options.worker else sweep(options)
+    return _samples(options)
+
+
+def _samples(options: argparse.Namespace) -> int:
     warnings.filterwarnings("ignore")
     count, found = 0, 0
     shard, of = map(int, options.shard.split("/"))
@@ -42,6 +49,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--dtypes", default="float32,int64,bfloat16,complex64")
     parser.add_argument("--samples", type=int, default=4, help="at most, of each dtype and way")
+    parser.add_argument("--edges", action="store_true", help="arguments at their edges instead")
+    parser.add_argument("--tier", default="cpp", help="of --edges: one of tests/fuzz/tiers.py")
+    parser.add_argument("--sample", type=int, help="of --edges: so many cases, spread over all")
+    parser.add_argument("--jobs", type=int, default=1, help="of --edges: processes")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shard", default="0/1", help="K/N: every N-th operator from the K-th on")
     return parser.parse_args()

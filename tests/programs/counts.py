@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jitmagic.api import handle_of
+from jitmagic.records import COMPILED, Compiled
 from jitmagic.trace.result import Break, Trace
 
 
@@ -27,7 +28,7 @@ def counts_of(tagged: Callable[..., Any]) -> Counts:
     """Everything compiled for a tagged function or module so far."""
     handle = handle_of(tagged)
     assert handle is not None, f"{tagged!r} is not tagged"
-    records = [record for record in handle.journal if record.outcome == "compiled"]
+    records = [record for record in handle.journal if record.outcome == COMPILED]
     traces = [found for r in records if isinstance(found := r.result("trace"), Trace)]
     return Counts(
         graphs=sum(_computes(trace) for trace in traces),
@@ -40,7 +41,7 @@ def eager_of(tagged: Callable[..., Any]) -> list[tuple[str, str]]:
     """Names of frames that run as eager, and why."""
     handle = handle_of(tagged)
     assert handle is not None, f"{tagged!r} is not tagged"
-    return [(r.name, r.outcome) for r in handle.journal if r.outcome.startswith("eager")]
+    return [(r.name, r.outcome.why) for r in handle.journal if not isinstance(r.outcome, Compiled)]
 
 
 def _computes(trace: Trace) -> bool:

@@ -1,0 +1,65 @@
+"""Iterating over sets: in the order that Python's own set has, where that can be known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import jitmagic
+
+from ..counts import counts_of, eager_of
+
+
+def grown(words, cut):
+    """A function whose sets come about item by item."""
+
+    def iterates(x):
+        some = set(list(words[:cut]))
+        for word in words[cut:]:
+            some.add(word)
+        return x + 1, [a for a in some], list({w for w in words}), [b for b in frozenset(words)]
+
+    return iterates
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_order_of_sets_that_grow(seed):
+    draw = random.Random(seed)
+    count = draw.randint(1, 40)
+    words = [
+        "".join(draw.choices("abcdef", k=3)) if draw.random() < 0.7 else draw.randint(-5, 9999)
+        for _ in range(count)
+    ]
+    words += words[:2]
+    fn = grown(tuple(words), draw.randint(0, count))
+    tagged = jitmagic.jit(fn, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert tagged(torch.ones(1))[1:] == fn(torch.ones(1))[1:]
+
+
+def discarded(x):
+    some = {"a", "b", "c", "d"}
+    some.discard("b")
+    return x + 1, list(some)
+
+
+def copied(x):
+    return x + 1, list(set({"a", "b", "c", "d"}))
+
+
+def merged(x):
+    return x + 1, list({"a", "b", "c"} | {"d", "e"})
+
+
+def by_address(x):
+    return x + 1, [type(one) for one in {object(), object()}]
+
+
+@pytest.mark.parametrize("program", [discarded, copied, merged, by_address])
+def test_other_orders_are_pythons(program):
+    tagged = jitmagic.jit(program, backend="eager")
+    for _ in range(2):
+        assert tagged(torch.ones(1))[1:] == program(torch.ones(1))[1:]
+    assert counts_of(tagged).breaks + len(eager_of(tagged)) > 0

@@ -1,0 +1,110 @@
+"""Forward hooks and parametrizations are run in the graph; changing them is noticed."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+import jitmagic
+
+from ..counts import counts_of
+from ..harness import Program, check
+
+
+class Hooked(nn.Module):
+    """Hooks that change arguments and results, one that only looks, one that takes keywords."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.seen: list[Any] = []
+        self.layer.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+        self.layer.register_forward_pre_hook(self.shift, with_kwargs=True)
+        self.layer.register_forward_hook(self.look)
+        self.layer.register_forward_hook(lambda module, args, result: result * 2)
+
+    def shift(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return (args[0] * 3,), kwargs
+
+    def look(self, module: nn.Module, args: Any, result: Tensor) -> None:
+        self.seen[:] = [tuple(result.shape)]  # a list that grows is not worth a variant per call
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x) + 1, len(self.seen)
+
+
+class Upper(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.triu() + weight.triu(1).mT
+
+
+def _symmetric() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    parametrize.register_parametrization(layer, "weight", Upper())
+    return layer
+
+
+def _weight_hook() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(nn.Linear(4, 3))
+
+
+MODULES = {
+    "hooks": Hooked,
+    "weight_norm": lambda: parametrizations.weight_norm(nn.Linear(4, 3)),
+    "spectral_norm": lambda: parametrizations.spectral_norm(nn.Linear(4, 3)),
+    "parametrization": _symmetric,
+    "weight_norm by a hook": lambda: nn.Sequential(_weight_hook()),
+}
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("name", MODULES)
+def test_one_graph(name: str, train: bool) -> None:
+    def calls() -> list[tuple[Tensor]]:
+        return [(torch.linspace(-1, 1, 8).reshape(2, 4),), (torch.ones(2, 4),)]
+
+    check(Program(name, MODULES[name], calls, graphs=1, train=train))
+
+
+def test_hooks_that_come_and_go() -> None:
+    layer = nn.Linear(3, 3)
+    run = jitmagic.jit(lambda x: layer(x))
+    x = torch.ones(2, 3)
+    plain = run(x)
+    handle = layer.register_forward_hook(lambda module, args, result: result * 2)
+    assert torch.equal(run(x), plain * 2)
+    other = layer.register_forward_hook(lambda module, args, result: result + 1)
+    assert torch.equal(run(x), plain * 2 + 1)
+    handle.remove()
+    assert torch.equal(run(x), plain + 1)
+    other.remove()
+    assert torch.equal(run(x), plain)
+    assert counts_of(run).breaks == 0
+
+
+def test_a_parametrization_that_is_cached() -> None:
+    """Within `cached()` the parametrization runs once: the state that says so is guarded."""
+    calls = []
+
+    class Counted(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            calls.append(1)
+            return weight * 2
+
+    layer = nn.Linear(3, 3)
+    parametrize.register_parametrization(layer, "weight", Counted())
+    run = jitmagic.jit(lambda x: layer(x) + layer(x))
+    x = torch.ones(2, 3)
+    calls.clear()
+    wanted = run(x)
+    assert len(calls) == 2
+    with parametrize.cached():
+        torch.testing.assert_close(run(x), wanted)
+    assert len(calls) == 3

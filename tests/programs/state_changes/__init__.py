@@ -1,0 +1,1 @@
+"""Programs whose state changes between calls: nothing that a trace read may go stale."""

@@ -1,0 +1,163 @@
+"""functools.lru_cache: followed where nobody can tell; else the graph ends before the call."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+import jitmagic
+
+from ..counts import counts_of
+
+LOG: list[str] = []
+SCALE = 3
+
+
+class Recipe:
+    def __init__(self, n: int) -> None:
+        self.n, self.pair = n, (n, n + 1)
+
+
+@functools.lru_cache(None)
+def double(n, *, more=0):
+    return n * 2 + more
+
+
+@functools.cache
+def scaled(n):
+    return n * SCALE
+
+
+@functools.lru_cache
+def recipe(n):
+    return Recipe(n)
+
+
+@functools.cache
+def noted(text):
+    LOG.append(text)
+
+
+@functools.cache
+def table(n):
+    return torch.arange(n)
+
+
+@functools.cache
+def items(n):
+    return [n]
+
+
+class Config:
+    factor = 2
+
+    @functools.lru_cache(None)  # noqa: B019
+    def times(self, n):
+        return self.factor * n
+
+    @staticmethod
+    @functools.cache
+    def plus(n):
+        return n + 1
+
+
+CONFIG = Config()
+
+
+def constant(x):
+    return x * double(3, more=1) + double(4)
+
+
+def reads_a_global(x):
+    return x * scaled(2)
+
+
+def object_looked_at(x):
+    made = recipe(2)
+    return x * made.n + made.pair[1]
+
+
+def static(x):
+    return x * Config.plus(2)
+
+
+WHOLE = [constant, reads_a_global, object_looked_at, static]
+
+
+def object_handed_out(x):
+    return x, recipe(7)
+
+
+def object_changed(x):
+    made = recipe(5)
+    made.n += 1
+    return x * made.n
+
+
+def object_within_another(x):
+    return x, [recipe(8)]
+
+
+def side_effect(x):
+    noted("once")
+    return x + 1
+
+
+def tensor_kept(x):
+    return x + table(3)
+
+
+def list_kept(x):
+    held = items(1)
+    held.append(2)
+    return x * len(held)
+
+
+def method(x):
+    return x * CONFIG.times(3)
+
+
+BROKEN = [
+    object_handed_out, object_changed, object_within_another, side_effect, tensor_kept, list_kept,
+    method,
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh_caches():
+    LOG.clear()
+    for cached in (double, scaled, recipe, noted, table, items, Config.times):
+        cached.cache_clear()
+
+
+def portrait(result):
+    parts = result if isinstance(result, tuple) else (result,)
+    return [part.tolist() if isinstance(part, torch.Tensor) else type(part) for part in parts]
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")  # what grows is told
+@pytest.mark.parametrize("program", WHOLE + BROKEN, ids=lambda p: p.__name__)
+def test_as_eager(program):
+    x = torch.ones(3)
+    want = [portrait(program(x)) for _ in range(3)], list(LOG)
+    fresh_caches.__wrapped__()
+    tagged = jitmagic.jit(program, backend="eager")
+    got = [portrait(tagged(x)) for _ in range(3)], list(LOG)
+    assert got == want
+    assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
+
+
+def test_the_same_object_every_time():
+    tagged = jitmagic.jit(object_handed_out, backend="eager")
+    x = torch.ones(3)
+    assert tagged(x)[1] is tagged(x)[1] is recipe(7)
+
+
+def test_what_the_function_reads_is_guarded(monkeypatch):
+    tagged = jitmagic.jit(reads_a_global, backend="eager")
+    assert tagged(torch.ones(1)).item() == 6
+    monkeypatch.setattr(f"{__name__}.SCALE", 5)
+    scaled.cache_clear()
+    assert tagged(torch.ones(1)).item() == reads_a_global(torch.ones(1)).item() == 10
