@@ -5,16 +5,39 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NATIVE := $(shell find extensions -name '*.c' -o -name '*.cpp' -o -name '*.h')
+NATIVE := $(shell find extensions -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.py')
 
-.PHONY: demo test bench lint build clean
+.PHONY: demo check test asan bench lint build clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(BIN)/python demos/quickstart.py
 
+# Before every commit: nothing is compiled.
+check: lint
+	$(BIN)/python -m pytest -q tests/test_house.py tests/codegen/test_goldens.py \
+	    tests/codegen/test_triton_text.py tests/loops/test_text.py
+
+# Two threads of torch in each of the workers: they must not spin while they wait.
 test: $(VENV)/.installed
-	JITMAGIC_VERIFY=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	JITMAGIC_VERIFY=1 GOMP_SPINCOUNT=0 $(BIN)/python -m pytest \
+	    -n auto --maxprocesses 8 --dist loadgroup $(PYTEST_ARGS)
+
+# Both extensions and all generated kernels under AddressSanitizer and UndefinedBehaviorSanitizer, in
+# a copy of the tracked files. CPython leaks on purpose at its exit, so leaks are not looked for.
+ASAN := build/asan
+SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so) \
+	$$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 JITMAGIC_CACHE_DIR=$(CURDIR)/$(ASAN)/cache \
+	JITMAGIC_VERIFY=1 PATH="$(CURDIR)/.ci/sanitized:$$PATH" PYTHONPATH=
+asan: $(VENV)/.installed
+	mkdir -p $(ASAN)
+	git ls-files -z jitmagic extensions tests demos setup.py pyproject.toml | \
+	    xargs -0 cp --parents --update -t $(ASAN)
+	cd $(ASAN) && JITMAGIC_SANITIZE=1 $(abspath $(BIN))/python setup.py -q build_ext --inplace
+	cd $(ASAN) && $(SANITIZED) $(abspath $(BIN))/python -m pytest -q \
+	    tests/frame tests/runtime tests/kernel
+	cd $(ASAN) && $(SANITIZED) $(abspath $(BIN))/python -m tests.fuzz --seed 0 --count 48
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.bench $(BENCH_ARGS)
@@ -29,7 +52,7 @@ build: $(VENV)/.installed
 # torch first and by itself: the extensions are built against it, and a range would fetch a CUDA build.
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) "setuptools>=77" wheel ninja
+	$(PIP) "setuptools>=77" wheel
 	$(PIP) "$(TORCH)" numpy
 	touch $@
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import dependencies  # noqa: F401  # first of all: says what is not installed
 from .api import disable, graph_break, is_compiling, jit, reset
 from .errors import (
     CompileFailed,
     DoubleBackward,
+    EagerNotice,
     FallbackWarning,
     JitmagicError,
     JitmagicWarning,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CompileFailed",
     "DoubleBackward",
+    "EagerNotice",
     "Explanation",
     "FallbackWarning",
     "JitmagicError",

@@ -1,10 +1,11 @@
 """jitmagic._frame (extensions/frame): guard programs, dispatchers and the frame hook, natively.
 
-torch is known in guards_tensor.cpp only, which JITMAGIC_WITHOUT_TORCH=1 leaves out of the build.
+torch is known in guards_tensor.cpp only, which tests on Pythons without torch leave out.
 The garbage collector does not see through code objects: what hangs on `co_consts` or `co_extra`
 (stubs, dispatchers, decisions about callees) is let go when the root handle dies.
 """
 
+import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -61,6 +62,8 @@ class Dispatcher:
     give_up(function, count): calls without an entry go to function(*first count arguments),
     natively; (None, 0) takes it back
     owner: the Handle       family: whose options callees are compiled with
+    stub: weak reference to the function whose code calls this. Deep in a recursion that function
+    gets owner.code_set_aside() for as long as owner.run_original(args) runs.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Dispatcher:
     calls: int
     owner: Any
     family: Any
+    stub: weakref.ref[FunctionType] | None
     entries: tuple[Entry, ...]
     def __init__(
         self,
@@ -86,7 +90,11 @@ class Continue:
     """As a residual's result: the dispatcher goes on with the one named, in a loop."""
 
 class ModuleCall:
-    """What a tagged nn.Module instance keeps in its `_compiled_call_impl`; holds it weakly."""
+    """What a tagged nn.Module instance keeps in its `_compiled_call_impl`; holds it weakly.
+
+    otherwise: what is called with the module in front (there are hooks; the class's forward is not
+    `forward` any more, or its code; the recursion is deep)
+    """
 
     stub: FunctionType
     owner: Any
@@ -97,7 +105,7 @@ class ModuleCall:
         dispatcher: Dispatcher,
         on_error: Callable[[BaseException], None],
         forward: FunctionType,
-        eager: Callable[..., Any],
+        otherwise: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
         tables: tuple[str, ...],
         shared: tuple[dict[Any, Any], ...],
         owner: Any,
@@ -126,6 +134,19 @@ def uninstall() -> None:
 
 def active() -> int:
     """> 0 while the hook acts on this thread."""
+
+def watch_functions(callback: Callable[[FunctionType, str, Any], None], /) -> None:
+    """callback(function, attribute, value): `__code__`, `__defaults__` or `__kwdefaults__` of a
+    function that is referred to weakly is assigned to; 3.12 and newer tell just before it is.
+    """
+
+def observed() -> bool:
+    """Whether a tracer or a mode of torch's is shown the operations of this thread."""
+
+def set_other_evaluator(other: Callable[[Any], Any] | None, /) -> None:
+    """other(callback | None) gives the callback until now: whoever else evaluates frames of this
+    thread (torch.compile); dispatchers switch it off for as long as they run.
+    """
 
 def suspend() -> None:
     """Hook and dispatchers let everything run plainly; nests. disable() uses it."""

@@ -22,12 +22,12 @@ import torch
 
 from .bytecode import FrameSnapshot
 from .errors import TaggingError, warn
-from .frame.handle import Compiler, Handle, Skip, all_handles
+from .frame.handle import Compiler, Handle, all_handles
 from .frame.hook import Suspended
 from .frame.native import Entry
 from .frame.tag import handle_of, original_of, tag, tagged_call, untag
 from .options import Options, disabled_by_environment, make_options
-from .records import CompileRecord
+from .records import Eager, Failed, Recording
 
 __all__ = [
     "disable",
@@ -70,12 +70,14 @@ def prepare() -> None:
     threading.Thread(target=load_pipeline, name="jitmagic-prepare", daemon=True).start()
 
 
-def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+def _compile_frame(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording
+) -> Entry | Eager | Failed:
     if _PIPELINE not in sys.modules:  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
     with _collector_paused():
-        made: Entry | Skip = load_pipeline().compile_frame(handle, snapshot, record)
+        made: Entry | Eager | Failed = load_pipeline().compile_frame(handle, snapshot, record)
     return made
 
 

@@ -14,7 +14,8 @@
 
     JitmagicWarning (UserWarning)
     ├── FallbackWarning               something runs as eager (or a lower tier) and why
-    └── RecompileWarning              the recompile limit of a function was reached
+    ├── RecompileWarning              the recompile limit of a function was reached
+    └── EagerNotice                   never warned: to ignore it silences the notice line
 
 Messages say what happened, where (the user's own line) and what to do about it. The templates live
 in the classes, so that a sentence is written once.
@@ -22,6 +23,7 @@ in the classes, so that a sentence is written once.
 
 from __future__ import annotations
 
+import difflib
 import linecache
 import sys
 import warnings
@@ -32,6 +34,7 @@ __all__ = [
     "BytecodeError",
     "CompileFailed",
     "DoubleBackward",
+    "EagerNotice",
     "FallbackWarning",
     "JitmagicError",
     "JitmagicWarning",
@@ -82,8 +85,16 @@ class TaggingError(JitmagicError, TypeError):
 class OptionError(JitmagicError, TypeError):
     """An option, mode, backend or flag that does not exist, with the ones that do."""
 
-    def __init__(self, kind: str, given: object, known: tuple[str, ...]) -> None:
-        super().__init__(f"unknown {kind} {given!r}; known: {', '.join(known)}")
+    def __init__(
+        self, kind: str, given: object, known: tuple[str, ...], others: tuple[object, ...] = ()
+    ) -> None:
+        wrong = ", ".join(_with_nearest(name, known) for name in (given, *others))
+        super().__init__(f"unknown {kind} {wrong}; known: {', '.join(known)}")
+
+
+def _with_nearest(name: object, known: tuple[str, ...]) -> str:
+    nearest = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+    return f"{name!r}" + (f" (did you mean {nearest[0]!r}?)" if nearest else "")
 
 
 class Unsupported(JitmagicError):
@@ -98,11 +109,9 @@ class Unsupported(JitmagicError):
 class NativeMissing(JitmagicError, ImportError):
     """The native part cannot be loaded; the message says which command mends it."""
 
-    def __init__(self, module: str, cause: str) -> None:
+    def __init__(self, module: str, cause: str, command: str) -> None:
         super().__init__(
-            f"jitmagic's native part {module} cannot be used: {cause}\n"
-            "  mend it with: python -m pip install --no-build-isolation --force-reinstall "
-            "--no-deps jitmagic   (in a checkout: make build)"
+            f"jitmagic's native part {module} cannot be used: {cause}\n  mend it with: {command}"
         )
 
 
@@ -113,9 +122,10 @@ class CompileFailed(JitmagicError):
 class OperationFailed(CompileFailed):
     """A stage refuses one operation; `node` of the torch-level graph is that operation."""
 
-    def __init__(self, message: str, node: Any) -> None:
-        self.node = node
-        super().__init__(message)
+    def __init__(self, name: str, why: str, node: Any, where: UserLine | None = None) -> None:
+        self.name, self.why, self.node, self.where = name, why, node, where
+        place = f"\n  {where}" if where else ""
+        super().__init__(f"autograd: {name}: {why}{place}")
 
 
 class ToolchainError(CompileFailed):
@@ -156,6 +166,10 @@ class FallbackWarning(JitmagicWarning):
 
 class RecompileWarning(JitmagicWarning):
     """A function met its recompile limit; further new signatures run as eager."""
+
+
+class EagerNotice(JitmagicWarning):
+    """What a filter names to silence the line that says where a function runs as plain Python."""
 
 
 _OURS = frozenset({"jitmagic", "torch"})  # packages whose lines the user did not write

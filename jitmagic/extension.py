@@ -1,18 +1,25 @@
-"""The door to jitmagic._runtime: the extension that executes plans and differentiates them.
+"""The native parts: jitmagic._runtime, which executes plans, and what to say where one is missing.
 
-It is opened when the first graph is made, not when jitmagic is imported; what cannot be opened is a
-NativeMissing that says how to mend it.
+_runtime is loaded when the first graph is made, not when jitmagic is imported; what cannot be
+loaded is a NativeMissing with the command that builds it again.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import torch
 
 from .errors import NativeMissing
 
-__all__ = ["runtime_module"]
+__all__ = ["native_missing", "runtime_module"]
 
 
 def runtime_module() -> Any:
@@ -20,8 +27,43 @@ def runtime_module() -> Any:
     try:
         from . import _runtime  # type: ignore[attr-defined]  # noqa: PLC0415 - absent until built
     except ImportError as error:
-        raise NativeMissing("jitmagic._runtime", str(error)) from error
-    built, here = _runtime.TORCH_VERSION, torch.__version__
+        raise native_missing("jitmagic._runtime", str(error)) from error
+    module: Any = _runtime
+    built, here = module.TORCH_VERSION, torch.__version__
     if built != here:
-        raise NativeMissing("jitmagic._runtime", f"it was built for torch {built}, this is {here}")
-    return _runtime
+        cause = f"it was built for torch {built}, this is {here}"
+        raise native_missing("jitmagic._runtime", cause)
+    return module
+
+
+def native_missing(module: str, cause: str) -> NativeMissing:
+    """The error for a native part that cannot be used, with a command for this installation."""
+    source = _source()
+    where = shlex.quote(source) if source else "FOLDER_OF_ITS_SOURCE"
+    editable = "--editable " if source and _is_checkout(Path(source)) else ""
+    command = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps"
+    return NativeMissing(module, cause, f"{command} {editable}{where}")
+
+
+def _is_checkout(folder: Path) -> bool:
+    """Whether this very package stands in a folder that it can be built from."""
+    package = Path(__file__).resolve().parent
+    return package.parent == folder.resolve() and (folder / "setup.py").is_file()
+
+
+def _source() -> str:
+    """What this package can be built from: its checkout, or what pip was given; "" if unknown."""
+    checkout = Path(__file__).resolve().parent.parent
+    if _is_checkout(checkout):
+        return str(checkout)
+    try:
+        note = json.loads(distribution("jitmagic").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return ""
+    url = note.get("url", "")
+    if "vcs_info" in note:
+        return f"{note['vcs_info']['vcs']}+{url}"
+    if url.endswith(".whl"):
+        return ""  # built for another torch, as often as it is installed
+    path = Path(url2pathname(urlsplit(url).path))
+    return (str(path) if path.exists() else "") if url.startswith("file:") else url

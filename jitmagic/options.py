@@ -20,12 +20,23 @@ from typing import Any
 
 from .errors import OptionError
 
-__all__ = ["BACKENDS", "MODES", "PRECISIONS", "Options", "disabled_by_environment", "make_options"]
+__all__ = [
+    "ALIASES",
+    "BACKENDS",
+    "MODES",
+    "PRECISIONS",
+    "Options",
+    "disabled_by_environment",
+    "make_options",
+]
 
 BACKENDS = ("native", "aot_eager", "eager")
+ALIASES: Mapping[object, str] = {"inductor": "native"}  # torch.compile's name of what native is
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _GRAPH_MODES = ("reduce-overhead", "max-autotune")
 PRECISIONS = ("eager", "fast")
+ON_ERROR = ("eager", "raise")
+NOTICES = ("auto", "always", "never")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
@@ -41,12 +52,15 @@ class Options:
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
     unroll_limit: int = 20_000  # instructions one trace may interpret, an optimizer's 20 times that
+    on_error: str = "eager"  # a compile that fails: "eager", with a warning, or "raise"
+    notices: str = "auto"  # the line about plain Python: "auto": where somebody watches, see notice
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
     verify: bool = False
     cxx: str | None = None  # None: look for one; "": there is none
     cache_dir: str | None = None
+    compile_seconds: float = 600.0  # after which a C++ compiler is stopped and numba is used
 
     def __post_init__(self) -> None:
         _check(self)
@@ -55,6 +69,22 @@ class Options:
     def tunes(self) -> bool:
         """Whether candidates are measured before a graph is loaded."""
         return self.mode.startswith("max-autotune")
+
+
+_DEFAULTS = {field.name: field.default for field in fields(Options)}
+_TUNED: Mapping[object, object] = {True: "max-autotune-no-cudagraphs", False: None}
+# Names of torch.compile's options: ours, and what each of their values is in ours (no mapping: the
+# same; None: no change).
+_TORCH_NAMES: Mapping[str, tuple[str, Mapping[object, object] | None]] = {
+    "triton.cudagraphs": ("cuda_graphs", None),
+    "max_autotune": ("mode", _TUNED),
+    "max_autotune_gemm": ("mode", _TUNED),
+    "max_autotune_pointwise": ("mode", _TUNED),
+    "epilogue_fusion": ("fuse", {True: None, False: False}),
+    "emulate_precision_casts": ("precision", {True: None, False: "fast"}),
+    "fallback_random": ("precision", {True: None, False: None}),  # draws are always eager's
+    "cache_size_limit": ("recompile_limit", None),
+}
 
 
 def _from_environment() -> dict[str, Any]:
@@ -80,6 +110,7 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     a copy. Raises OptionError on unknown names and values.
     """
     if isinstance(extra, Options):
+        given |= _of_torch_compile(given)
         defaults = {f.name: f.default for f in fields(Options)}
         changed = {name: value for name, value in given.items() if value != defaults[name]}
         return _complete(replace(extra, **changed)) if changed else extra
@@ -87,10 +118,26 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
         raise OptionError("value for options", extra, ("a mapping", "jitmagic.Options"))
     known = tuple(f.name for f in fields(Options))
     merged = {**_from_environment(), **given, **(extra or {})}
-    for name in merged:
-        if name not in known:
-            raise OptionError("option", name, known)
-    return _complete(Options(**merged))
+    unknown = [name for name in merged if name not in known and name not in _TORCH_NAMES]
+    if unknown:
+        raise OptionError("option", unknown[0], known, tuple(unknown[1:]))
+    ours = {name: value for name, value in merged.items() if name in known}
+    return _complete(Options(**{**ours, **_of_torch_compile(merged)}))
+
+
+def _of_torch_compile(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What torch.compile's names say in ours; an option of ours that is given too goes first."""
+    found: dict[str, Any] = {}
+    if isinstance(given.get("backend"), str) and given["backend"] in ALIASES:
+        found["backend"] = ALIASES[given["backend"]]
+    for name in _TORCH_NAMES.keys() & given.keys():
+        ours, values = _TORCH_NAMES[name]
+        if values is not None and given[name] not in values:
+            raise OptionError(f"value for {name}", given[name], ("True", "False"))
+        value = given[name] if values is None else values[given[name]]
+        if value is not None and given.get(ours, _DEFAULTS[ours]) == _DEFAULTS[ours]:
+            found[ours] = value
+    return found
 
 
 def _complete(options: Options) -> Options:
@@ -105,6 +152,8 @@ def _check(options: Options) -> None:
         _one_of("backend", options.backend, BACKENDS)
     _one_of("mode", options.mode, MODES)
     _one_of("precision", options.precision, PRECISIONS)
+    _one_of("on_error", options.on_error, ON_ERROR)
+    _one_of("notices", options.notices, NOTICES)
     _one_of("cpu_tier", options.cpu_tier, CPU_TIERS)
     for name in ("fullgraph", "cuda_graphs", "fuse", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
@@ -117,6 +166,10 @@ def _check(options: Options) -> None:
         value = getattr(options, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise OptionError(f"value for {name}", value, ("a positive integer",))
+
+    seconds = options.compile_seconds
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise OptionError("value for compile_seconds", seconds, ("a positive number",))
 
 
 def _of_type(name: str, given: object, wanted: type, known: tuple[str, ...]) -> None:

@@ -1,6 +1,6 @@
 """The order of the stages: the only file that knows it. Read it as a table of contents.
 
-    compile_frame   snapshot -> Entry (guards, executable or residual) | Skip
+    compile_frame   snapshot -> Entry (guards, executable or residual) | Eager
       compile_graph   torch-level graph -> callable: backend "native", "aot_eager", "eager", yours
         build_native    one ATen graph -> executable: lower, schedule, render, load; when asked,
                       tune: products before the schedule, kernels before they are rendered
@@ -13,7 +13,7 @@ lets the progress line speak. A stage that fails makes the frame run as eager, v
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,35 +22,38 @@ import torch
 
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
+from .autograd.replay import Replay
 from .autograd.result import output_specs
 from .autograd.shell import Once, make_callable
 from .bytecode import FrameSnapshot
 from .codegen import choices, render
 from .codegen.plan import Config, Plan
 from .errors import CompileFailed, OperationFailed, Unsupported, warn
-from .frame.handle import Handle, Skip
+from .frame.beside import hide
+from .frame.eager import before_trace, eager_entry
+from .frame.handle import Handle
+from .frame.ledger import Variant
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
-from .frame.skip import frame_reader
+from .frame.sandbox import sandbox
 from .graph.autocast import autocast_kept
 from .graph.node_meta import changes_mode, lines_of
-from .graph.propagate import target_name
-from .graph.saved_hooks import hooks_set_aside
 from .graph.seams import Stages, cut
 from .graph.verify import verify as verify_graph
+from .guards.guard import GlobalState
 from .guards.read import read_source
-from .guards.source import Source
 from .loops.ir import LoopProgram
 from .loops.lower import device_of_kernels, lower
 from .loops.show import show
 from .loops.verify import verify as verify_loops
 from .options import Options
-from .records import CompileRecord
+from .records import COMPILED, USERS_BACKEND, Eager, Failed, Recording
 from .runtime.load import load
 from .runtime.native import staged, undoing, with_numbers
 from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
-from .target import Target, find_target
+from .target import Target, find_target, weaker_target
+from .trace.attempts import trace_with_numbers
 from .trace.breaks import FailedOperation
 from .trace.emit import CannotRestore, Home, emit
 from .trace.machine import Stop, trace
@@ -64,24 +67,24 @@ __all__ = ["compile_frame", "flatten"]
 Graph = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
+for _called_in_backward in (Once.__call__, Replay.__call__):
+    hide(_called_in_backward.__code__)
 _PARAMETERS = 20  # how many times longer the loops of optimizers may be than the user's
-_MOST_NUMBERS = 8  # that are tried one after the other where not all of them can be data
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 
 
-def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> Entry | Eager:
     """Compile one call's frame for every later call that passes the same guards."""
-    with hooks_set_aside():
+    with sandbox():
         return _compile_frame(handle, snapshot, record)
 
 
-def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: CompileRecord) -> Entry | Skip:
+def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> Entry | Eager:
     """Where a stage refuses an operation the graph ends before it, like at any other break."""
-    if (reader := frame_reader(snapshot.code, snapshot.globals)) is not None:
-        why = f"it looks at its own frame or namespace ({reader})"
+    if (refused := before_trace(snapshot)) is not None:
         if handle.options.fullgraph:
-            raise Unsupported(why, "pass what it needs as an argument", None)
-        return Skip(why)
+            raise Unsupported(refused.why, "call it otherwise, or without fullgraph=True", None)
+        return refused
     stop: Stop | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -96,29 +99,56 @@ def _stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
     lines = lines_of(failed.node)
     if step is None or not lines or (last is not None and step >= last.step):
         raise failed
-    why = str(failed).splitlines()[0].removeprefix("autograd: ")
-    name = target_name(failed.node.target)
-    reason = FailedOperation.of(name=name, why=why.removeprefix(f"{name}: "))
+    reason = FailedOperation.of(name=failed.name, why=failed.why.partition("\n")[0])
     return Stop(step, reason, lines[-1])
 
 
 def _attempt(
-    handle: Handle, snapshot: FrameSnapshot, record: CompileRecord, stop: Stop | None
-) -> Entry | Skip:
+    handle: Handle, snapshot: FrameSnapshot, record: Recording, stop: Stop | None
+) -> Entry | Eager:
     options = handle.options
     with record.stage("trace") as stage:
         traced = stage.keep(_trace(handle, snapshot, stop))
-    if isinstance(traced.exit, Break) and handle.library is not None:
-        reason = traced.exit.reason
-        return Skip(f"library code is compiled whole or not at all: {reason.message}")
-    if isinstance(traced.exit, Break) and options.fullgraph:
-        reason = traced.exit.reason
-        raise Unsupported(reason.message, reason.hint, traced.exit.where)
+    if isinstance(traced.exit, Break):
+        if handle.library is None and options.fullgraph:
+            reason = traced.exit.reason
+            raise Unsupported(reason.message, reason.hint, traced.exit.where)
+        if (made := _whole_as_eager(handle, snapshot, traced)) is not None:
+            return made
     if options.verify:
         verify_graph(traced.graph)
-    graph = compile_graph(traced, snapshot, options, record) if _computes(traced) else None
-    with record.stage("emit") as stage:
-        return stage.keep(_make_entry(handle, snapshot, traced, graph))
+    try:
+        graph = compile_graph(traced, snapshot, options, record) if _computes(traced) else None
+        with record.stage("emit"):
+            made = _make_entry(handle, snapshot, traced, graph)
+    except Exception as error:  # calls that these guards do not fit may fare better
+        if isinstance(error, OperationFailed | Unsupported) or handle.must_raise(record):
+            raise
+        failed = Failed.of(error, record.failed_in)
+        return eager_entry(handle.run_hooked, snapshot, traced.guards, failed)
+    if isinstance(made, Eager):
+        return eager_entry(handle.run_hooked, snapshot, traced.guards, made)
+    ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
+    made.notes = Variant(traced.guards, later=tuple(record.later), ends=ends)
+    return made
+
+
+def _whole_as_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Entry | Eager | None:
+    """The answer for a frame that is not to be cut at a break, but left to plain Python; None: it
+    is cut. The guards are torch's state and what led to the break: nothing else matters to eager.
+    """
+    assert isinstance(traced.exit, Break)
+    reason, where = traced.exit.reason, traced.exit.where
+    state = tuple(guard for guard in traced.guards if isinstance(guard, GlobalState))
+    if reason.whole_frame and handle.goes_on is None:
+        guards = (*state, *traced.because)
+        return eager_entry(handle.run_plainly, snapshot, guards, Eager(reason.message, where))
+    if handle.library is None:
+        return None
+    eager = Eager(f"library code is compiled whole or not at all: {reason.message}", where)
+    if not traced.because:
+        return eager
+    return eager_entry(handle.run_hooked, snapshot, (*state, *traced.because), eager)
 
 
 def _computes(traced: Trace) -> bool:
@@ -127,7 +157,7 @@ def _computes(traced: Trace) -> bool:
 
 def _make_entry(
     handle: Handle, snapshot: FrameSnapshot, traced: Trace, graph: Graph | None
-) -> Entry | Skip:
+) -> Entry | Eager:
     """Natively callable when the frame is one graph with a plain result, else with a residual."""
     template = template_of(traced)
     sources = tuple(entry.source for entry in traced.inputs)
@@ -151,7 +181,7 @@ def _make_entry(
     try:
         residual = emit(traced, handle.flat, graph, home)
     except CannotRestore as error:
-        return Skip(str(error))
+        return Eager(str(error))
     return Entry(GuardProgram(steps), residual, None, None, isinstance(traced.exit, Break))
 
 
@@ -164,48 +194,15 @@ def _no_graph() -> tuple[Any, ...]:
 
 
 def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
-    """The user's own code is not cut in two for the sake of numbers that vary: those used in a way
-    that only a constant allows are constants. Bounds are wide where the frame can do with that.
-    """
-    varying = handle.varying(snapshot)
+    options, varying = handle.options, handle.ledger.varying(snapshot)
     if handle.library is not None:
-        longer = replace(handle.options, unroll_limit=_PARAMETERS * handle.options.unroll_limit)
+        longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
-    if not varying:
-        return trace(snapshot, handle.options, stop, varying)
-
-    def tried(numbers: frozenset[Source]) -> Iterator[Trace]:
-        for wide in (True, False):
-            yield trace(snapshot, handle.options, stop, numbers, wide)
-
-    found = []
-    for one in tried(varying):
-        if not isinstance(one.exit, Break):
-            return one
-        found.append(one)
-    best = plain = trace(snapshot, handle.options, stop)
-    if (good := _first_as_good(found, plain)) is not None:
-        return good
-    kept: frozenset[Source] = frozenset()
-    for number in sorted(varying, key=repr) if 1 < len(varying) <= _MOST_NUMBERS else ():
-        if (good := _first_as_good(tried(kept | {number}), plain)) is not None:
-            kept, best = kept | {number}, good
-    return best
-
-
-def _first_as_good(traces: Iterable[Trace], plain: Trace) -> Trace | None:
-    return next((one for one in traces if _is_as_good(one, plain)), None)
-
-
-def _is_as_good(traced: Trace, plain: Trace) -> bool:
-    """Whether a trace with numbers that vary goes as far as the one without."""
-    if not isinstance(traced.exit, Break):
-        return True
-    return isinstance(plain.exit, Break) and plain.exit.where == traced.exit.where
+    return trace_with_numbers(partial(trace, snapshot, options, stop), varying)
 
 
 def compile_graph(
-    traced: Trace, snapshot: FrameSnapshot, options: Options, record: CompileRecord
+    traced: Trace, snapshot: FrameSnapshot, options: Options, record: Recording
 ) -> Graph:
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
     specs = tuple(entry.spec for entry in traced.inputs)
@@ -224,16 +221,16 @@ def _compile_by(
     snapshot: FrameSnapshot,
     specs: tuple[TensorSpec, ...],
     options: Options,
-    record: CompileRecord,
+    record: Recording,
 ) -> Graph:
     if options.backend == "eager":
         return _modes_kept(traced.graph, traced.graph.forward)
     if callable(options.backend):
         inputs = [_example(entry, snapshot) for entry in traced.inputs]
-        with record.stage("backend"):
+        with record.stage(USERS_BACKEND):
             made = options.backend(traced.graph, inputs)
-        if not callable(made):
-            raise CompileFailed(f"the backend returned {made!r}, which is not callable")
+            if not callable(made):
+                raise CompileFailed(f"the backend returned {made!r}, which is not callable")
         return _modes_kept(traced.graph, _as_tuple(made))
 
     def given() -> list[torch.Tensor]:
@@ -249,7 +246,7 @@ def _compile_by(
     return _compile_ahead(traced.graph, specs, options, record, given)[0]
 
 
-def _tell_of_one_node(record: CompileRecord, why: str) -> None:
+def _tell_of_one_node(record: Recording, why: str) -> None:
     _tell_once(
         record,
         "one node",
@@ -260,7 +257,7 @@ def _tell_of_one_node(record: CompileRecord, why: str) -> None:
 
 
 def _compile_stages(
-    stages: Stages, inputs: tuple[TensorSpec, ...], options: Options, record: CompileRecord
+    stages: Stages, inputs: tuple[TensorSpec, ...], options: Options, record: Recording
 ) -> Graph:
     """Each stage is a graph of its own; what it gives is what the next ones are compiled for."""
     specs, runs = list(inputs), []
@@ -305,7 +302,7 @@ def _compile_ahead(
     gm: torch.fx.GraphModule,
     specs: Sequence[TensorSpec],
     options: Options,
-    record: CompileRecord,
+    record: Recording,
     given: Examples,
 ) -> tuple[Graph, list[TensorSpec]]:
     """The executable, and what its outputs are like."""
@@ -315,15 +312,16 @@ def _compile_ahead(
         parts = stage.keep(partition(joint))
     build = _build_replay if options.backend == "aot_eager" else _build_graph
     forward = build(parts.forward, "forward", options, record, given)
+    later = record.for_later()
     backward: Once | None = None
     if parts.backward is not None:
-        backward = Once(lambda gm: _build_backward(build, gm, options, record), parts)
+        backward = Once(lambda gm: _build_backward(build, gm, options, later), parts)
         record.later.append(weakref.ref(backward))
-    executable = make_callable(parts, forward, backward, gm, lambda: _tell_of_replay(record))
+    executable = make_callable(parts, forward, backward, gm, lambda: _tell_of_replay(later))
     return executable, output_specs(joint)
 
 
-def _tell_of_replay(record: CompileRecord) -> None:
+def _tell_of_replay(record: Recording) -> None:
     """Nothing is wrong, but this backward is no quicker than eager's."""
     _tell_once(
         record,
@@ -333,7 +331,7 @@ def _tell_of_replay(record: CompileRecord) -> None:
     )
 
 
-def _tell_once(record: CompileRecord, what: str, text: str) -> None:
+def _tell_once(record: Recording, what: str, text: str) -> None:
     """Once per function, however many variants of it are compiled."""
     if what not in record.told:
         record.told.add(what)
@@ -344,17 +342,23 @@ def _build_backward(
     build: Callable[..., Graph],
     gm: torch.fx.GraphModule,
     options: Options,
-    record: CompileRecord,
+    record: Recording,
 ) -> Graph:
     """Built at its first use, when the forward has run and the frame cannot be eager any more."""
+    record = record.for_later()
     try:
-        return build(gm, "backward", options, record, lambda: _made_up(gm))
+        with sandbox():
+            run = build(gm, "backward", options, record, lambda: _made_up(gm))
     except Exception as error:  # whatever a stage raised: the gradients still have a right answer
-        warn(
-            f"the backward of {record.name} could not be compiled and is replayed op by op: "
-            f"{type(error).__name__}: {error}",
-        )
+        failed = Failed.of(error, record.failed_in)
+        record.end(failed)
+        if options.on_error == "raise":
+            raise
+        what = f"the backward of {record.name}"
+        _tell_once(record, what, failed.report(what, "is replayed op by op"))
         return _build_replay(gm)
+    record.end(COMPILED)
+    return run
 
 
 def _made_up(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
@@ -378,7 +382,7 @@ def _build_replay(gm: torch.fx.GraphModule, *unused: object) -> Graph:
 
 
 def _build_graph(
-    gm: torch.fx.GraphModule, name: str, options: Options, record: CompileRecord, given: Examples
+    gm: torch.fx.GraphModule, name: str, options: Options, record: Recording, given: Examples
 ) -> Graph:
     """Kernels of the best tier that works; one that fails hands over to the next, visibly."""
     device = device_of_kernels(gm)
@@ -389,12 +393,9 @@ def _build_graph(
         try:
             return build_native(gm, name, target, options, record, given)
         except (CompileFailed, ImportError) as error:
-            weaker = replace(options, cpu_tier="numba" if target.tier == "cpp" else "aten")
-            lower_tier = find_target(device, weaker)
-            if lower_tier.tier == target.tier:
-                lower_tier = replace(target, tier="aten")
-            _warn_fallback(name, target, lower_tier, error)
-            target, options = lower_tier, weaker
+            weaker = weaker_target(target, options)
+            _warn_fallback(name, target, weaker, error)
+            target = weaker
     return _build_replay(gm)
 
 
@@ -408,7 +409,8 @@ def _warn_no_compiler(target: Target, options: Options) -> None:
 
 def _warn_fallback(name: str, target: Target, weaker: Target, error: Exception) -> None:
     warn(
-        f"{name}: the {target.tier} code generator failed, using {weaker.tier} instead\n{error}",
+        f"{name}: the {target.tier} code generator failed, using {weaker.tier} instead "
+        f"({weaker.why})\n{error}",
     )
 
 
@@ -417,7 +419,7 @@ def build_native(
     name: str,
     target: Target,
     options: Options,
-    record: CompileRecord,
+    record: Recording,
     given: Examples,
 ) -> Graph:
     """One ATen graph to one executable."""
@@ -434,7 +436,7 @@ def build_native(
     with record.stage(f"{name}: render") as stage:
         rendered = stage.keep(render(plan, target, configs))
     with record.stage(f"{name}: load") as stage:
-        loaded = stage.keep(load(*rendered, target, options))
+        loaded = stage.keep(load(*rendered, target, options, tell=stage.say))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return loaded.run
@@ -447,7 +449,7 @@ def _tune_products(
     program: LoopProgram,
     target: Target,
     options: Options,
-    record: CompileRecord,
+    record: Recording,
     given: Examples,
 ) -> Mapping[str, bool]:
     """Which matrix products are kernels of ours, by measurements of the whole graph."""
@@ -471,7 +473,7 @@ def _tune_kernels(
     plan: Schedule,
     target: Target,
     options: Options,
-    record: CompileRecord,
+    record: Recording,
     given: Examples,
 ) -> Mapping[str, Config]:
     """How each kernel is to be written, by measurements of the kernels."""

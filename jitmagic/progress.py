@@ -1,8 +1,9 @@
 """The progress line: what is being compiled, once it takes longer than a blink.
 
-Comes in: stage begin and end events of `records.watchers`. Goes out: one line on stderr, rewritten
-in place on a terminal and in notebooks, that says which function is in which stage and for how
-long; it is wiped when the stage ends. Nothing is printed for compiles that end within `AFTER`
+Comes in: stage begin and end events of `records.watchers`. Goes out: one line that says which
+function is in which stage and for how long: on a terminal on stderr, rewritten in place, in a
+notebook a display that is updated. It is wiped when the stage ends, so that a notebook that is
+saved holds none of it. Nothing is printed for compiles that end within `AFTER`
 seconds, and nothing at all where nobody watches (a file, a pipe, a captured stream). Stages that
 follow each other closely count as one wait: ten small compiles are as long as a big one. The cursor
 stays at the start of the line, so that a warning of the compile overwrites it.
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from .records import CompileRecord, StageRecord, watchers
+from .records import Recording, RunningStage, watchers
 
 __all__ = ["AFTER", "Progress", "install", "new_wait", "uninstall"]
 
@@ -36,15 +37,19 @@ class Progress:
         stream: Callable[[], TextIO | None] = lambda: sys.stderr,
     ) -> None:
         self._clock, self._stream = clock, stream
-        self._changed = threading.Condition()
-        self._open: list[tuple[CompileRecord, StageRecord]] = []
+        # Entered by its own C code: in Condition.__enter__, which is Python, an interrupt would
+        # leave the lock held for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._open: list[tuple[Recording, RunningStage]] = []
         self._since = 0.0
         self._ended = float("-inf")
         self._shown = 0
+        self._display = _Display()
         self._ticker: threading.Thread | None = None
 
-    def __call__(self, record: CompileRecord, stage: StageRecord, begins: bool) -> None:
-        with self._changed:
+    def __call__(self, record: Recording, stage: RunningStage, begins: bool) -> None:
+        with self._lock:
             if begins:
                 self._begin(record, stage)
             else:
@@ -52,11 +57,11 @@ class Progress:
 
     def new_wait(self) -> None:
         """What is compiled from now on is waited for anew: a notebook's cell begins."""
-        with self._changed:
+        with self._lock:
             if not self._open:
                 self._ended = float("-inf")
 
-    def _begin(self, record: CompileRecord, stage: StageRecord) -> None:
+    def _begin(self, record: Recording, stage: RunningStage) -> None:
         now = self._clock()
         if not self._open and now - self._ended > PAUSE:
             self._since = now
@@ -69,7 +74,7 @@ class Progress:
             self._ticker.start()
         self._changed.notify()
 
-    def _end(self, stage: StageRecord) -> None:
+    def _end(self, stage: RunningStage) -> None:
         self._open = [entry for entry in self._open if entry[1] is not stage]
         self._ended = self._clock()
         if not self._open:
@@ -78,7 +83,7 @@ class Progress:
             self._speak()
 
     def _tick(self) -> None:
-        with self._changed:
+        with self._lock:
             while self._open or self._changed.wait(IDLE):
                 left = self._since + AFTER - self._clock()
                 if self._open and left <= 0:
@@ -94,30 +99,52 @@ class Progress:
 
     def _write(self, text: str) -> None:
         stream = self._stream()
-        if (not text and not self._shown) or stream is None or not _is_live(stream):
+        if (not text and not self._shown) or stream is None or stream.closed:
             return
-        text = text[: _columns(stream) - 1]
         try:
-            stream.write(f"\r{text.ljust(self._shown)}\r")
-            stream.flush()
+            if type(stream).__module__.startswith("ipykernel"):
+                self._shown = self._display.show(text)
+            elif stream.isatty():
+                text = text[: _columns(stream) - 1]
+                stream.write(f"\r{text.ljust(self._shown)}\r")
+                stream.flush()
+                self._shown = len(text)
         except (OSError, ValueError):  # a terminal that went away or cannot show the name
             self._shown = 0
-        else:
-            self._shown = len(text)
 
 
-def _is_live(stream: TextIO) -> bool:
-    """A terminal or a notebook: somebody watches, and a line can be taken back."""
-    if stream.closed:
-        return False
-    return stream.isatty() or type(stream).__module__.startswith("ipykernel")
+class _Display:
+    """The line in a notebook: one display per cell, empty while nothing is compiled. What is
+    written to stderr would stay in the notebook, with every change of it.
+    """
+
+    def __init__(self) -> None:
+        self._cell: object = None
+
+    def show(self, text: str) -> int:
+        """Show the text in the cell that runs; the number of characters shown."""
+        ipython = sys.modules.get("IPython")
+        shell = None if ipython is None else ipython.get_ipython()
+        if shell is None:
+            return 0
+        begins = self._cell != shell.execution_count
+        if begins and not text:
+            return 0  # the cell that showed it has ended
+        self._cell = shell.execution_count
+        shell.display_pub.publish(
+            data={"text/plain": text} if text else {},
+            metadata={},
+            transient={"display_id": f"jitmagic-progress-{self._cell}"},
+            update=not begins,
+        )
+        return len(text)
 
 
 def _columns(stream: TextIO) -> int:
     """A line that wraps could not be taken back."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):  # a notebook, or a terminal that does not tell
+    except (OSError, ValueError):  # a terminal that does not tell
         return 100
 
 

@@ -1,30 +1,134 @@
-"""StageRecord, CompileRecord and Journal: history as a returned value.
+"""Outcome, StageRecord, CompileRecord and Journal: history for people.
 
-`pipeline` writes one StageRecord per stage it runs; diagnostics and notebook read them; no stage
-knows of them. A record keeps the stage's result object (small, frozen data), never user tensors.
-`watchers` are told when a stage begins and ends: the progress line is one.
+`pipeline` times every stage it runs in a Recording; when the compile ends, the Recording becomes a
+frozen CompileRecord in the journal. Diagnostics and notebook read it; no call depends on it: with
+the journal emptied every function behaves as before. A record keeps the results of the stages
+(frozen data), never user tensors or entries. `watchers` are told when a stage begins and ends: the
+progress line is one.
 """
 
 from __future__ import annotations
 
 import time
-import weakref
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["CompileRecord", "Journal", "Later", "StageRecord", "watchers"]
+from .errors import UserLine
+
+__all__ = [
+    "AT_LIMIT",
+    "COMPILED",
+    "USERS_BACKEND",
+    "CompileRecord",
+    "Compiled",
+    "Eager",
+    "Failed",
+    "Journal",
+    "Outcome",
+    "Recording",
+    "RunningStage",
+    "StageRecord",
+    "watchers",
+]
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Calls that pass the guards run compiled code."""
+
+    def __str__(self) -> str:
+        return "compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """Calls run as plain Python, as somebody decided: `where` is the user's line that led there."""
+
+    why: str
+    where: UserLine | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return f"eager: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A stage raised. Text only: an exception would keep its frames, and the user's tensors."""
+
+    error: str  # "ZeroDivisionError: division by zero"
+    stage: str = ""
+    traceback: str = field(default="", compare=False)
+
+    @classmethod
+    def of(cls, error: BaseException, stage: str = "") -> Failed:
+        """What is kept of an exception."""
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return cls(text, stage, "".join(traceback.format_exception(error)))
+
+    @property
+    def why(self) -> str:
+        """The error as one clause."""
+        stage = f" (stage {self.stage})" if self.stage else ""
+        return f"compiling it failed with {self.error}{stage}"
+
+    def report(self, what: str, instead: str) -> str:
+        """The warning: `what` could not be compiled, and what happens `instead`."""
+        stage = f" (stage {self.stage})" if self.stage else ""
+        return (
+            f"{what} could not be compiled{stage} and {instead}: {self.error}\n"
+            "  jitmagic.minify(fn)(*args) makes a small script of it; the traceback is in the "
+            'journal; options={"on_error": "raise"} raises it'
+        )
+
+    def __str__(self) -> str:
+        return f"failed: {self.error}"
+
+
+Outcome = Compiled | Eager | Failed
+COMPILED = Compiled()
+USERS_BACKEND = "backend"  # the stage in which a callable given as backend= runs
+AT_LIMIT = Eager("its recompile limit is reached")
+
+
+@dataclass(frozen=True, slots=True)
 class StageRecord:
     """One stage of one compile: its name, wall time in seconds, and what came out."""
 
     stage: str
-    seconds: float = 0.0
+    seconds: float
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRecord:
+    """One frame (or resume function, or backward) compiled: its stages in order, how it ended."""
+
+    name: str
+    stages: tuple[StageRecord, ...]
+    outcome: Outcome
+    kernels: int = 0
+    cache_hits: int = 0  # kernels that came out of the disk cache
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all stages."""
+        return sum(stage.seconds for stage in self.stages)
+
+    def result(self, stage: str) -> Any:
+        """The result of the last stage of that name, or None."""
+        return next((s.result for s in reversed(self.stages) if s.stage == stage), None)
+
+
+@dataclass(eq=False, slots=True)
+class RunningStage:
+    """A stage under way."""
+
+    stage: str
     result: Any = None
     detail: str = ""  # how far a long stage is, for the progress line
 
@@ -38,82 +142,62 @@ class StageRecord:
         self.detail = detail
 
 
-class Later(Protocol):
-    """Something that is compiled when it is first called for."""
-
-    @property
-    def is_made(self) -> bool:
-        """Whether it has been compiled."""
-        ...
-
-    def __call__(self) -> object:
-        """Compile it now, unless that has been done."""
-        ...
-
-
-@dataclass(slots=True)
-class CompileRecord:
-    """One frame (or resume function) compiled: the stages in order, and how it ended.
-
-    `later`: what is compiled when it is first needed (the backward), held weakly: with the entry
-    that would use it, it goes.
-    """
+@dataclass(eq=False, slots=True)
+class Recording:
+    """One compile under way: what the stages write to, until `end` puts a record in the journal."""
 
     name: str
-    stages: list[StageRecord] = field(default_factory=list)
-    outcome: str = "running"  # "compiled" | "eager: why" | "failed: why"
+    journal: Journal
+    told: set[str] = field(default_factory=set)  # what the user has been told once; the family's
+    later: list[Any] = field(default_factory=list)  # weakly: what is compiled at its first use
     kernels: int = 0
-    cache_hits: int = 0  # kernels that came out of the disk cache
-    later: list[weakref.ref[Later]] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)  # what the user has been told; the journal's
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all stages so far."""
-        return sum(stage.seconds for stage in self.stages)
-
-    def result(self, stage: str) -> Any:
-        """The result of the last stage of that name, or None."""
-        return next((s.result for s in reversed(self.stages) if s.stage == stage), None)
-
-    def waiting(self) -> list[Later]:
-        """What has not been compiled yet and can still be needed."""
-        alive = [one for ref in self.later if (one := ref()) is not None]
-        return [one for one in alive if not one.is_made]
+    cache_hits: int = 0
+    stages: list[StageRecord] = field(default_factory=list)
+    failed_in: str = ""  # the innermost of the stages that the last error left
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[StageRecord]:
+    def stage(self, name: str) -> Iterator[RunningStage]:
         """Time a stage and keep its record, also when it raises."""
-        stage = StageRecord(name)
-        self.stages.append(stage)
+        stage, self.failed_in = RunningStage(name), ""
         started = time.perf_counter()
         try:
             for watch in watchers:
                 watch(self, stage, True)
             yield stage
+        except BaseException:
+            self.failed_in = self.failed_in or name
+            raise
         finally:
-            stage.seconds = time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            self.stages.append(StageRecord(name, seconds, stage.result))
             for watch in watchers:
                 watch(self, stage, False)
 
+    def end(self, outcome: Outcome) -> None:
+        """Write the record."""
+        stages = tuple(self.stages)
+        record = CompileRecord(self.name, stages, outcome, self.kernels, self.cache_hits)
+        self.journal.records.append(record)
 
-Watcher = Callable[[CompileRecord, StageRecord, bool], None]
+    def for_later(self) -> Recording:
+        """An empty one: for the backward, which is compiled at its first use."""
+        return Recording(self.name, self.journal, self.told)
+
+
+Watcher = Callable[[Recording, RunningStage, bool], None]
 watchers: list[Watcher] = []
-"""Called as watch(record, stage, begins) on the compiling thread."""
+"""Called as watch(recording, stage, begins) on the compiling thread."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Journal:
-    """All compiles of one handle, oldest first."""
+    """All compiles of one family, in the order in which they ended."""
 
     records: list[CompileRecord] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)
 
-    def open(self, name: str) -> CompileRecord:
-        """Start the record of one compile."""
-        record = CompileRecord(name, told=self.told)
-        self.records.append(record)
-        return record
+    def open(self, name: str, told: set[str]) -> Recording:
+        """Begin to record one compile."""
+        return Recording(name, self, told)
 
     def __iter__(self) -> Iterator[CompileRecord]:
         return iter(self.records)

@@ -2,7 +2,7 @@
 
 Comes in: options (which compiler, which tier). Goes out: one hashable record; the same facts give
 the same kernels, and the record is part of every cache key. Nothing here imports triton or numba:
-presence is looked up without importing.
+presence is looked up without importing. `weaker_target` says what comes after a tier that failed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -18,7 +19,7 @@ import torch
 
 from .options import Options
 
-__all__ = ["Target", "find_target"]
+__all__ = ["Target", "distrust_compiler", "find_target", "weaker_target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,36 @@ def _cpu_isa() -> tuple[str, int]:
     return "scalar", 4 if platform.machine() in ("aarch64", "arm64") else 1
 
 
+_distrusted: dict[str, tuple[float, str]] = {}  # compiler -> until when, why
+_DISTRUST_SECONDS = 300.0  # a disk that was full, a package that is being installed
+
+
+def distrust_compiler(cxx: str, why: str) -> None:
+    """Leave out a compiler that cannot build anything, for a few minutes."""
+    _distrusted[cxx] = time.monotonic() + _DISTRUST_SECONDS, why
+
+
+def _is_trusted(cxx: str) -> bool:
+    return cxx not in _distrusted or _distrusted[cxx][0] < time.monotonic()
+
+
 @lru_cache(maxsize=8)
-def _find_cxx(named: str | None) -> str:
-    if named is not None:
-        return (shutil.which(named) or "") if named else ""
-    for candidate in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
-        if candidate and (path := shutil.which(candidate)):
-            return path
-    return ""
+def _compilers(named: str | None, variable: str) -> tuple[str, ...]:
+    """Paths of the C++ compilers that may be asked, in this order."""
+    names = (variable, "g++", "clang++", "c++") if named is None else (named,)
+    paths = [path for name in names if name and (path := shutil.which(name))]
+    return tuple({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
+
+
+def _find_cxx(named: str | None) -> tuple[str, str]:
+    """The first compiler that is not known to be broken, or why there is none."""
+    paths = _compilers(named, os.environ.get("CXX", ""))
+    if trusted := [path for path in paths if _is_trusted(path)]:
+        return trusted[0], ""
+    if paths:
+        broken = ", ".join(f"{path} ({_distrusted[path][1]})" for path in paths)
+        return "", f"no C++ compiler works here: {broken}"
+    return "", "no C++ compiler was found"
 
 
 @lru_cache(maxsize=1)
@@ -72,22 +95,25 @@ def _has(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def _cpu_tier(options: Options, cxx: str) -> tuple[str, str]:
+_NO_NUMBA = "numba is not installed (python -m pip install numba)"
+
+
+def _cpu_tier(options: Options, cxx: str, without: str) -> tuple[str, str]:
     if options.cpu_tier != "auto":
         return options.cpu_tier, f"options.cpu_tier={options.cpu_tier!r}"
     if cxx:
         return "cpp", f"C++ compiler {cxx}"
     if _has("numba"):
-        return "numba", "no C++ compiler was found; numba is installed"
-    return "aten", "neither a C++ compiler nor numba was found"
+        return "numba", f"{without}; numba is installed"
+    return "aten", f"{without}, and {_NO_NUMBA}"
 
 
 def find_target(device: torch.device, options: Options) -> Target:
     """Facts for `device`; cheap after the first call for the same arguments."""
     if device.type == "cuda":
         return _cuda_target(device)
-    cxx = _find_cxx(options.cxx)
-    tier, why = _cpu_tier(options, cxx)
+    cxx, without = _find_cxx(options.cxx)
+    tier, why = _cpu_tier(options, cxx, without)
     isa, lanes = _cpu_isa()
     return Target(
         "cpu",
@@ -99,6 +125,20 @@ def find_target(device: torch.device, options: Options) -> Target:
         _l2_bytes(1 << 20),
         cxx,
     )
+
+
+def weaker_target(failed: Target, options: Options) -> Target:
+    """The fastest tier that is left where `failed` could not build a graph. Another C++ compiler
+    comes before numba where the first is broken (`distrust_compiler`).
+    """
+    if failed.tier != "cpp":
+        return replace(failed, tier="aten", why=f"{failed.tier} failed")
+    other, _ = _find_cxx(options.cxx)
+    if other and other != failed.cxx:
+        return replace(failed, cxx=other, why=f"C++ compiler {other}")
+    if _has("numba"):
+        return replace(failed, tier="numba", why="numba is installed")
+    return replace(failed, tier="aten", why=_NO_NUMBA)
 
 
 def _cuda_target(device: torch.device) -> Target:

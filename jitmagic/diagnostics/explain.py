@@ -1,6 +1,6 @@
 """explain: what was captured, why it broke, what was fused, what it costs.
 
-Comes in: the journal of a handle (records of every frame compiled for it, resume functions
+Comes in: a handle, whose journal has a record of every frame compiled for it (resume functions
 included). Goes out: an `Explanation`, plain data, readable as text, by rich, and as static HTML in
 a notebook. All counts in all views come from here, so no two of them can disagree.
 """
@@ -8,110 +8,38 @@ a notebook. All counts in all views come from here, so no two of them can disagr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..api import handle_of, tagged_copy
-from ..errors import UserLine
 from ..frame.handle import Handle
+from ..frame.ledger import Later
 from ..guards.show import show_guard
 from ..guards.source import describe
 from ..loops.ir import Extern
-from ..records import CompileRecord, Journal
+from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
+from .findings import BreakReport, Findings, KernelReport, TrialReport
+from .html import html_report
+from .report import rich_report, text_report
 
-__all__ = [
-    "BreakReport",
-    "Explainer",
-    "Explanation",
-    "KernelReport",
-    "TrialReport",
-    "explain",
-    "explanation_of",
-]
+__all__ = ["Explainer", "Explanation", "explain", "explanation_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class BreakReport:
-    """One graph break on the user's own line."""
-
-    kind: str
-    reason: str
-    hint: str
-    where: UserLine
+class Explanation(Findings):
+    """What was found, readable as text, by rich, and as HTML."""
 
     def __str__(self) -> str:
-        return f"{self.reason}\n  {self.where}\n  hint: {self.hint}"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelReport:
-    """One generated kernel: which graph it belongs to, its language, what it computes, its text."""
-
-    name: str
-    graph: str
-    language: str
-    computes: tuple[str, ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrialReport:
-    """One way that mode="max-autotune" tried to do something; seconds of one run, 0 if none."""
-
-    graph: str
-    subject: str  # a kernel, or a matrix product
-    config: str
-    seconds: float
-    outcome: str  # "chosen" | "slower" | "wrong result" | "failed: why"
-    measured: bool  # by this compile; else it is remembered from an earlier one
-
-
-@dataclass(frozen=True, repr=False)
-class Explanation:
-    """Everything known about one compiled function. Times in seconds."""
-
-    name: str
-    source: tuple[str, int, tuple[str, ...]]  # file, first line, lines; empty when unknown
-    graph_count: int
-    graph_break_count: int
-    op_count: int
-    graphs: tuple[torch.fx.GraphModule, ...]
-    break_reasons: tuple[BreakReport, ...]
-    guards: tuple[str, ...]
-    compile_times: tuple[tuple[str, float], ...]
-    kernels: tuple[KernelReport, ...]
-    externs: tuple[tuple[str, str], ...]  # ATen calls left whole, and why
-    decisions: tuple[str, ...]  # fusions made and refused, in words
-    cache_hits: int
-    outcomes: tuple[str, ...] = field(default=())  # "f ran as eager: why" of frames left alone
-    waiting: int = 0  # backwards that are compiled when they are first used
-    trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
-    untuned: tuple[str, ...] = ()  # what it did not try, and why
-    numbers: tuple[str, ...] = ()  # Python numbers that change from call to call, in words
-
-    @property
-    def seconds(self) -> float:
-        """Total compile time."""
-        return sum(seconds for _, seconds in self.compile_times)
-
-    def __str__(self) -> str:
-        from .report import text_report  # noqa: PLC0415 - report knows Explanation, not the reverse
-
         return text_report(self)
 
     __repr__ = __str__  # what the prompt and IPython without HTML show
 
     def __rich__(self) -> Any:
-        from .report import rich_report  # noqa: PLC0415
-
         return rich_report(self)
 
     def _repr_html_(self) -> str:
-        from .html import html_report  # noqa: PLC0415
-
         return html_report(self)
 
 
@@ -141,12 +69,12 @@ class Explainer:
         return _shown_name(self.target, _handle(self.made))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
-        self.made(*args, **kwargs)
         handle = _handle(self.made)
-        for record in handle.journal:
-            for later in record.waiting():
-                later()
-        return describe_journal(handle.journal, self.name, handle.source_lines)
+        handle.family.told.add("notice")  # the report says it
+        self.made(*args, **kwargs)
+        for later in _waiting(handle):
+            later()
+        return _describe(handle, self.name)
 
     def __repr__(self) -> str:
         return f"<jitmagic.explain of {self.name}: call it with the arguments, explain(f)(x)>"
@@ -155,7 +83,7 @@ class Explainer:
 def explanation_of(target: Callable[..., Any]) -> Explanation:
     """The explanation of what a tagged function or module has compiled so far."""
     handle = _handle(target)
-    return describe_journal(handle.journal, _shown_name(target, handle), handle.source_lines)
+    return _describe(handle, _shown_name(target, handle))
 
 
 def _handle(target: Callable[..., Any]) -> Handle:
@@ -169,18 +97,21 @@ def _shown_name(target: object, handle: Handle) -> str:
     return type(target).__name__ if isinstance(target, torch.nn.Module) else handle.name
 
 
-def describe_journal(
-    journal: Journal, name: str, source: tuple[str, int, tuple[str, ...]]
-) -> Explanation:
-    """Collect one explanation from all records of a handle."""
-    records = list(journal)
-    used = [r for r in records if not r.outcome.startswith("eager")]  # of the others nothing runs
+def _waiting(handle: Handle) -> list[Later]:
+    """The backwards of the function, its resume functions and callees that have not been needed."""
+    return [later for part in (handle, *handle.family.members) for later in part.waiting()]
+
+
+def _describe(handle: Handle, name: str) -> Explanation:
+    """Collect one explanation from all records of a handle's family."""
+    records = list(handle.journal)
+    used = [r for r in records if isinstance(r.outcome, Compiled)]  # of the others nothing runs
     traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
     return Explanation(
         name=name,
-        source=source,
+        source=handle.source_lines,
         graph_count=len(graphs),
         graph_break_count=len(breaks),
         op_count=sum(len(_ops(graph)) for graph in graphs),
@@ -194,12 +125,8 @@ def describe_journal(
         externs=tuple(extern for record in used for extern in _externs(record)),
         decisions=tuple(line for record in used for line in _decisions(record)),
         cache_hits=sum(record.cache_hits for record in records),
-        outcomes=tuple(
-            f"{r.name} ran as {r.outcome}"
-            for r in records
-            if r.outcome not in ("compiled", "running")
-        ),
-        waiting=sum(len(record.waiting()) for record in records),
+        outcomes=tuple((r.name, r.outcome) for r in records if not isinstance(r.outcome, Compiled)),
+        waiting=len(_waiting(handle)),
         trials=tuple(trial for record in records for trial in _trials(record)),
         untuned=tuple(
             f"{graph}: not tuned: {tuned.reason}"

@@ -7,8 +7,17 @@ from __future__ import annotations
 
 from html import escape
 
-from .explain import Explanation
-from .report import GUARDS, TRIAL_COLUMNS, elsewhere, headline, notes, source_rows, trial_rows
+from .findings import Findings
+from .report import (
+    GUARDS,
+    TRIAL_COLUMNS,
+    elsewhere,
+    headline,
+    notes,
+    outcome_lines,
+    source_rows,
+    trial_rows,
+)
 
 __all__ = ["html_report"]
 
@@ -26,13 +35,13 @@ _STYLE = """
 """
 
 
-def html_report(found: Explanation) -> str:
+def html_report(found: Findings) -> str:
     """The whole report; safe to embed (all user text is escaped)."""
     parts = [
         f"<style>{_STYLE}</style>",
         f"<div class='jitmagic'><b>jitmagic explain: {escape(found.name)}</b>",
         f"<div>{escape(headline(found))}</div>",
-        *(f"<div class='why'>{escape(outcome)}</div>" for outcome in found.outcomes),
+        *(f"<div class='why'>{escape(line)}</div>" for line in outcome_lines(found)),
         _source(found),
         *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(found)),
         *(f"<div class='why'>{escape(note)}</div>" for note in notes(found)),
@@ -48,7 +57,7 @@ def html_report(found: Explanation) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _source(found: Explanation) -> str:
+def _source(found: Findings) -> str:
     lines = []
     for number, line, breaks in source_rows(found):
         text = f"<span class='no'>{number:5} </span>{escape(line)}"
@@ -67,7 +76,7 @@ def _details(title: str, lines: tuple[str, ...] | list[str]) -> str:
     return f"<details><summary>{title} ({len(lines)})</summary><pre>{text}</pre></details>"
 
 
-def _kernels(found: Explanation) -> str:
+def _kernels(found: Findings) -> str:
     if not found.kernels:
         return ""
     rows = "".join(
@@ -85,7 +94,7 @@ def _kernels(found: Explanation) -> str:
     )
 
 
-def _trials(found: Explanation) -> str:
+def _trials(found: Findings) -> str:
     if not found.trials:
         return ""
     head = "".join(f"<th>{column}</th>" for column in TRIAL_COLUMNS)
@@ -97,7 +106,7 @@ def _trials(found: Explanation) -> str:
     return f"<details>{title}<table><tr>{head}</tr>{rows}</table></details>"
 
 
-def _times(found: Explanation) -> str:
+def _times(found: Findings) -> str:
     rows = "".join(
         f"<tr><td>{escape(stage)}</td><td class='n'>{seconds * 1e3:.1f} ms</td></tr>"
         for stage, seconds in found.compile_times

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from .explain import BreakReport, Explanation
+from .findings import BreakReport, Findings
 
 __all__ = [
     "GUARDS",
@@ -21,6 +21,7 @@ __all__ = [
     "elsewhere",
     "headline",
     "notes",
+    "outcome_lines",
     "rich_report",
     "source_rows",
     "text_report",
@@ -32,7 +33,7 @@ SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundr
 TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
 
-def headline(found: Explanation) -> str:
+def headline(found: Findings) -> str:
     """One sentence: graphs, breaks, operations, kernels, time."""
     parts = [
         _count(found.graph_count, "graph"),
@@ -46,7 +47,7 @@ def headline(found: Explanation) -> str:
     return f"{', '.join(parts)}; compiled in {found.seconds:.2f} s{cached}"
 
 
-def notes(found: Explanation) -> list[str]:
+def notes(found: Findings) -> list[str]:
     """What a reader of the kernels and times has to know: what is not among them."""
     told = list(found.untuned)
     if found.waiting:
@@ -56,7 +57,12 @@ def notes(found: Explanation) -> list[str]:
     return told
 
 
-def trial_rows(found: Explanation) -> list[tuple[str, str, str, str, str]]:
+def outcome_lines(found: Findings) -> list[str]:
+    """Which frames run as eager, and why."""
+    return [f"{name} ran as eager: {outcome.why}" for name, outcome in found.outcomes]
+
+
+def trial_rows(found: Findings) -> list[tuple[str, str, str, str, str]]:
     """(graph, what, how, time, outcome) of everything that max-autotune tried."""
     return [
         (
@@ -74,7 +80,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def source_rows(found: Explanation) -> list[tuple[int, str, list[BreakReport]]]:
+def source_rows(found: Findings) -> list[tuple[int, str, list[BreakReport]]]:
     """(line number, text, breaks on it) for every line of the function."""
     filename, first, lines = found.source
     rows = []
@@ -85,21 +91,21 @@ def source_rows(found: Explanation) -> list[tuple[int, str, list[BreakReport]]]:
     return rows
 
 
-def elsewhere(found: Explanation) -> list[BreakReport]:
+def elsewhere(found: Findings) -> list[BreakReport]:
     """Breaks that are not on a line of the function itself."""
     shown = {b for _, _, breaks in source_rows(found) for b in breaks}
     return [b for b in _distinct(found) if b not in shown]
 
 
-def _distinct(found: Explanation) -> list[BreakReport]:
+def _distinct(found: Findings) -> list[BreakReport]:
     """A line inside a callee breaks the callee and its caller: two breaks, told once."""
     return list(dict.fromkeys(found.break_reasons))
 
 
-def rich_report(found: Explanation) -> RenderableType:
+def rich_report(found: Findings) -> RenderableType:
     """The report as rich renderables."""
     parts: list[RenderableType] = [Text(headline(found), style="bold")]
-    parts.extend(Text(outcome, style="yellow") for outcome in found.outcomes)
+    parts.extend(Text(line, style="yellow") for line in outcome_lines(found))
     parts.append(_source_text(found))
     parts.extend(Text(str(b), style="yellow") for b in elsewhere(found))
     parts.extend(Text(note, style="yellow") for note in notes(found))
@@ -118,7 +124,7 @@ def rich_report(found: Explanation) -> RenderableType:
     return Panel(Group(*parts), title=f"jitmagic explain: {found.name}", title_align="left")
 
 
-def _source_text(found: Explanation) -> Text:
+def _source_text(found: Findings) -> Text:
     text = Text()
     for number, line, breaks in source_rows(found):
         text.append(f"{number:5} | ", style="dim")
@@ -130,7 +136,7 @@ def _source_text(found: Explanation) -> Text:
     return text
 
 
-def _kernel_table(found: Explanation) -> Table:
+def _kernel_table(found: Findings) -> Table:
     table = Table(title="kernels", title_justify="left", box=None)
     for column in ("kernel", "graph", "language", "computes"):
         table.add_column(column)
@@ -139,7 +145,7 @@ def _kernel_table(found: Explanation) -> Table:
     return table
 
 
-def _trial_table(found: Explanation) -> Table:
+def _trial_table(found: Findings) -> Table:
     table = Table(title="tuning", title_justify="left", box=None)
     for column in TRIAL_COLUMNS:
         table.add_column(column, justify="right" if column == "time" else "left")
@@ -148,7 +154,7 @@ def _trial_table(found: Explanation) -> Table:
     return table
 
 
-def _time_table(found: Explanation) -> Table:
+def _time_table(found: Findings) -> Table:
     table = Table(title="compile time", title_justify="left", box=None)
     table.add_column("stage")
     table.add_column("ms", justify="right")
@@ -157,7 +163,7 @@ def _time_table(found: Explanation) -> Table:
     return table
 
 
-def text_report(found: Explanation) -> str:
+def text_report(found: Findings) -> str:
     """The report as plain text, 100 columns."""
     out = io.StringIO()
     # In a notebook rich would display the report by itself and leave `out` empty.

@@ -31,7 +31,7 @@ from IPython.display import display
 from ..api import handle_of, jit, original_of, prepare, untag
 from ..diagnostics.explain import Explanation, explanation_of
 from ..errors import JitmagicError, TaggingError
-from ..options import BACKENDS, MODES
+from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .display import CellReport
@@ -132,7 +132,7 @@ class CompileMagics(Magics):
         except ValueError as error:
             raise UsageError(f"%%compile: {error}") from error
         options = vars(_parser().parse_args(words))
-        if options["backend"] not in BACKENDS:
+        if options["backend"] not in (*BACKENDS, *ALIASES):
             named = self.shell.user_ns.get(options["backend"])
             if not callable(named):
                 raise UsageError(

@@ -1,0 +1,77 @@
+"""What explain finds out about a compiled function: plain data that report.py and html.py show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import UserLine
+from ..records import Eager, Failed
+
+__all__ = ["BreakReport", "Findings", "KernelReport", "TrialReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class BreakReport:
+    """One graph break on the user's own line."""
+
+    kind: str
+    reason: str
+    hint: str
+    where: UserLine
+
+    def __str__(self) -> str:
+        return f"{self.reason}\n  {self.where}\n  hint: {self.hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One generated kernel: which graph it belongs to, its language, what it computes, its text."""
+
+    name: str
+    graph: str
+    language: str
+    computes: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """One way that mode="max-autotune" tried to do something; seconds of one run, 0 if none."""
+
+    graph: str
+    subject: str  # a kernel, or a matrix product
+    config: str
+    seconds: float
+    outcome: str  # "chosen" | "slower" | "wrong result" | "failed: why"
+    measured: bool  # by this compile; else it is remembered from an earlier one
+
+
+@dataclass(frozen=True, repr=False)
+class Findings:
+    """Everything known about one compiled function. Times in seconds."""
+
+    name: str
+    source: tuple[str, int, tuple[str, ...]]  # file, first line, lines; empty when unknown
+    graph_count: int
+    graph_break_count: int
+    op_count: int
+    graphs: tuple[torch.fx.GraphModule, ...]
+    break_reasons: tuple[BreakReport, ...]
+    guards: tuple[str, ...]
+    compile_times: tuple[tuple[str, float], ...]
+    kernels: tuple[KernelReport, ...]
+    externs: tuple[tuple[str, str], ...]  # ATen calls left whole, and why
+    decisions: tuple[str, ...]  # fusions made and refused, in words
+    cache_hits: int
+    outcomes: tuple[tuple[str, Eager | Failed], ...] = ()  # by name: frames not compiled, and why
+    waiting: int = 0  # backwards that are compiled when they are first used
+    trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
+    untuned: tuple[str, ...] = ()  # what it did not try, and why
+    numbers: tuple[str, ...] = ()  # Python numbers that change from call to call, in words
+
+    @property
+    def seconds(self) -> float:
+        """Total compile time."""
+        return sum(seconds for _, seconds in self.compile_times)
