@@ -143,6 +143,9 @@ def _whole_as_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> E
     if reason.whole_frame and handle.goes_on is None:
         guards = (*state, *traced.because)
         return eager_entry(handle.run_plainly, snapshot, guards, Eager(reason.message, where))
+    if reason.spreads and not _computes(traced):
+        guards = (*state, *traced.because)
+        return eager_entry(handle.run_hooked, snapshot, guards, Eager(reason.message, where))
     if handle.library is None:
         return None
     eager = Eager(f"library code is compiled whole or not at all: {reason.message}", where)

@@ -30,6 +30,7 @@ __all__ = [
     "ManyKeys",
     "MutatedGenerator",
     "MutatedInput",
+    "OnlyUnsupportedTensors",
     "PrintCall",
     "Reason",
     "RefusedTorchCall",
@@ -175,6 +176,15 @@ class UnsupportedTensor(Reason):
     template = "a tensor that cannot be a graph input: {what}"
     explanation = "Sparse, quantized, functorch-wrapped and subclassed tensors run as eager."
     advice = ""
+
+
+class OnlyUnsupportedTensors(UnsupportedTensor):
+    __slots__ = ()
+    spreads = True
+    explanation = (
+        "All tensors that the function was called with are of such a kind, and so is what it "
+        "computes from them: it runs as eager, what it calls with other tensors is compiled."
+    )
 
 
 class TorchCallFailed(Reason):

@@ -241,6 +241,8 @@ class BreakReason:
     """What of the things that the instruction met has led to the break."""
     whole_frame: ClassVar[bool] = False
     """No other instruction of the frame would fare better."""
+    spreads: ClassVar[bool] = False
+    """What is computed from what led to the break meets the same: the rest is left to eager."""
     expected: ClassVar[bool] = False
     """The user asked for it, or sees the error that is raised there."""
 

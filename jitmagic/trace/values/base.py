@@ -43,6 +43,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 
 import torch
 
+from ...bytecode import FrameSnapshot
 from ...errors import UserLine
 from ...guards.guard import AutocastRest, Guard
 from ...guards.source import Source
@@ -141,6 +142,7 @@ class Machine(Protocol):
     """What a value may ask of the machine (trace/machine.py)."""
 
     options: Options
+    snapshot: FrameSnapshot  # the root frame's live arguments
     graph: Any  # a GraphBuilder and whatever the tensors need of it
     varying: frozenset[Source] | None  # numbers that are data; None: none is (values/numbers.py)
     wide: bool  # of floats that are data nothing is known

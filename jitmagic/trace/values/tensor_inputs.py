@@ -2,8 +2,8 @@
 
 Comes in: a tensor object and where it was found.  Goes out: a placeholder of the graph and a
 TensorMatch guard; never its data. What a graph input cannot be (subclasses, sparse, quantized,
-functorch-wrapped, dual, conjugate views, named, meta) breaks with the reason, and the operation
-runs as eager.
+functorch-wrapped, dual, conjugate views, named, meta) breaks with the reason. The operation runs as
+eager; so does the rest of the frame where it was called with no other tensors.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ import torch
 from ...graph.builder import GraphBuilder
 from ...guards.check import has_forward_gradient
 from ...guards.guard import TensorKind, TensorMatch, TypeIs
-from ...guards.source import Source, describe
+from ...guards.source import Argument, Source, describe
 from ...spec import spec_of
-from ..breaks import GraphBreak, TransformedTensor, UnsupportedTensor
+from ..breaks import (
+    GraphBreak,
+    OnlyUnsupportedTensors,
+    TransformedTensor,
+    UnsupportedTensor,
+)
 from ..input_memory import check_written_inputs
 from ..result import BreakReason, GraphInput
 from ..wrap import wraps
@@ -41,13 +46,15 @@ def why_not_an_input(tensor: torch.Tensor) -> str | None:
         return "it is quantized"
     if tensor.device.type not in ("cpu", "cuda"):
         return f"it is on device {tensor.device}"
-    if tensor.is_conj() or tensor.is_neg():
-        return "it is a conjugate or negative view"
-    if tensor._is_zerotensor():
-        return "it has no memory: torch knows that it is zero"
+    if _is_lazy(tensor):
+        return "it is a conjugate or negative view, or known to be zero and without memory"
     if any(name is not None for name in getattr(tensor, "names", ())):  # gone since torch 2.13
         return "it has named dimensions"
     return None
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
 def _guard_kind(machine: Machine, obj: torch.Tensor, source: Source) -> None:
@@ -59,11 +66,32 @@ def _guard_kind(machine: Machine, obj: torch.Tensor, source: Source) -> None:
     machine.guard(TensorKind(source, type(obj), keys, has_forward_gradient(obj)))
 
 
-def _refusal(obj: torch.Tensor, what: str) -> BreakReason:
+def _refusal(machine: Machine, obj: torch.Tensor, what: str) -> BreakReason:
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(obj)
     if type(obj) in _CLASSES and (wrapped or has_forward_gradient(obj)):
         return TransformedTensor.of(what=what)
+    if _are_all_refused(machine):
+        return OnlyUnsupportedTensors.of(what=what)
     return UnsupportedTensor.of(what=what)
+
+
+def _are_all_refused(machine: Machine) -> bool:
+    """Whether no tensor argument of the frame can be an input, which is then guarded. Lazy views
+    do not count: any operation makes a plain tensor of one.
+    """
+    code, args = machine.snapshot.code, machine.snapshot.args
+    tensors = [
+        (Argument(index, name), arg)
+        for index, (name, arg) in enumerate(zip(code.co_varnames, args, strict=False))
+        if isinstance(arg, torch.Tensor)
+    ]
+    if not tensors or any(why_not_an_input(tensor) is None for _, tensor in tensors):
+        return False
+    if any(type(t) in _CLASSES and _is_lazy(t) for _, t in tensors):
+        return False
+    for source, tensor in tensors:
+        _guard_kind(machine, tensor, source)
+    return True
 
 
 @wraps(torch.Tensor, subclasses=True)
@@ -71,7 +99,7 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
     refused = why_not_an_input(obj)
     if refused is not None:
         _guard_kind(machine, obj, source)
-        raise GraphBreak(_refusal(obj, refused))
+        raise GraphBreak(_refusal(machine, obj, refused))
     spec = spec_of(obj)
     machine.guard(TensorMatch(source, spec, torch._C._dispatch_keys(obj).raw_repr()))
     graph: GraphBuilder = machine.graph

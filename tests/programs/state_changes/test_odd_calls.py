@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.records import COMPILED
+from jitmagic.records import COMPILED, Eager
 
 Call = Callable[[Callable[..., Any], Tensor], Any]
 
@@ -220,6 +220,44 @@ def test_odd_then_ordinary_and_back(odd: str, program: str) -> None:
             same(seen(fn, call, x), seen(tagged, call, x))
             if which == "x":
                 assert is_one_graph(tagged)
+
+
+SPREAD = "meta subclass sparse quantized nested jagged mkldnn".split()
+
+
+def plus_one(x: Tensor) -> Tensor:
+    return x + 1
+
+
+def calls_with_another_tensor(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.detach(), plus_one(torch.ones(2))
+
+
+@pytest.mark.parametrize("odd", [*SPREAD, "sparse rows"])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_a_frame_that_has_no_other_tensors_is_one_eager_entry(odd: str) -> None:
+    tagged, x = jitmagic.jit(pointwise), torch.linspace(-1, 1, 12).reshape(3, 4)
+    for _ in range(2):
+        same(seen(pointwise, ODD[odd], x), seen(tagged, ODD[odd], x))
+    handle = handle_of(tagged)
+    assert handle is not None
+    assert [type(entry.notes.outcome) for entry in handle.dispatcher.entries] == [Eager]
+    assert not any(member.goes_on for member in handle.family.members)
+    torch.testing.assert_close(tagged(x), pointwise(x))
+    assert is_one_graph(tagged)
+    assert len(handle.journal) == 2
+
+
+@pytest.mark.parametrize("odd", SPREAD)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_what_it_calls_with_other_tensors_is_compiled(odd: str) -> None:
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    tagged = jitmagic.jit(calls_with_another_tensor)
+    same(seen(calls_with_another_tensor, ODD[odd], x), seen(tagged, ODD[odd], x))
+    handle = handle_of(tagged)
+    assert handle is not None
+    callees = {member.name: member.outcome for member in handle.family.members}
+    assert callees["plus_one"] == COMPILED
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")
