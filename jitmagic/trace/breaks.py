@@ -35,6 +35,7 @@ __all__ = [
     "Reason",
     "RefusedTorchCall",
     "SharedNamespace",
+    "StateSet",
     "StatefulCall",
     "TensorBranch",
     "TensorItem",
@@ -287,6 +288,14 @@ class RefusedTorchCall(Reason):
     template = "{name}() stays outside of graphs: {why}"
     explanation = "Only operations on tensors and plain values are recorded; this one does more."
     advice = "call it outside the compiled function, or accept the graph break"
+
+
+class StateSet(Reason):
+    __slots__ = ()
+    rests_on = "nothing"
+    template = "{name} is set, which changes the state of the process"
+    explanation = "What was read of it before, and operations that depend on it, are in the graph."
+    advice = "set it outside the compiled function, or accept the graph break"
 
 
 class FailedOperation(Reason):

@@ -1,12 +1,11 @@
 """Torch calls that need more than a node: predicates, plain objects, tensors made of Python data.
 
 Comes in: realized arguments.  Goes out: constants of the trace where no tensor data is involved
-(is_tensor, Size, device, finfo, default dtype, ...), graph nodes, or breaks with a reason.
+(is_tensor, Size, device, finfo, ...), graph nodes, or breaks with a reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +17,8 @@ from torch.overrides import (
     is_tensor_like,
 )
 
-from ...guards.guard import IdentityIs, ValueEquals
-from ...guards.source import ImportedModule, ModuleAttr, Source
+from ...guards.guard import IdentityIs
+from ...guards.source import Source
 from ..breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
@@ -51,23 +50,6 @@ def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(False)
 
 
-def _read_state(read: Callable[..., object]) -> None:
-    """Register a function that reads state covered by the GlobalState guard."""
-
-    @handles(read)
-    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        constants = [arg.as_constant(machine) for arg in args]
-        return machine.constant(read(*constants))
-
-
-for _reader in (
-    torch.get_default_dtype,
-    torch.is_inference_mode_enabled,
-    torch.are_deterministic_algorithms_enabled,
-):
-    _read_state(_reader)
-
-
 @handles(
     torch.jit.is_scripting,  # type: ignore[attr-defined]
     torch.jit.is_tracing,  # type: ignore[attr-defined]
@@ -95,15 +77,6 @@ def _never_capturing(device: ModuleType) -> None:
 
 _never_capturing(torch.cuda)
 _never_capturing(torch.xpu)
-
-
-@handles(torch.backends.mha.get_fastpath_enabled)
-def _fast_attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Whether nn.MultiheadAttention may take its fused path in inference."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    switch = ModuleAttr(ImportedModule("torch.backends.mha"), "_is_fastpath_enabled")
-    machine.guard(ValueEquals(switch, enabled))
-    return machine.constant(enabled)
 
 
 @handles(torch._C._get_tracing_state)

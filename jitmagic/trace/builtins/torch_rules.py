@@ -20,7 +20,7 @@ __all__ = [
     "REFUSED_MODULES",
     "is_inlined",
     "is_leaf_function",
-    "module_refusal",
+    "refusal_of",
 ]
 
 # Methods that turn data into Python values.
@@ -101,21 +101,16 @@ _GRAD_MODE = "what it saves for backward depends on the grad mode it runs in"
 REFUSED_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
         (
-            "manual_seed seed initial_seed get_rng_state set_rng_state fork_rng set_default_dtype "
-            "set_default_device set_default_tensor_type set_num_threads set_num_interop_threads "
-            "set_flush_denormal set_printoptions use_deterministic_algorithms set_warn_always "
-            "set_deterministic_debug_mode set_float32_matmul_precision save load _set_grad_enabled "
-            "init_num_threads set_autocast_enabled set_autocast_dtype clear_autocast_cache "
-            "autocast_increment_nesting autocast_decrement_nesting set_autocast_cache_enabled "
-            "set_anomaly_enabled set_vital _assert_async"
+            "manual_seed seed initial_seed get_rng_state fork_rng use_deterministic_algorithms "
+            "save load init_num_threads clear_autocast_cache autocast_increment_nesting "
+            "autocast_decrement_nesting _assert_async"
         ).split(),
         _STATE,
     ),
     **dict.fromkeys(
         (
-            "get_num_threads get_num_interop_threads are_deterministic_algorithms_enabled "
-            "is_deterministic_algorithms_warn_only_enabled get_deterministic_debug_mode "
-            "get_float32_matmul_precision is_anomaly_enabled read_vitals is_inference "
+            "is_anomaly_enabled is_anomaly_check_nan_enabled read_vitals is_inference "
+            "is_distributed typename is_storage"
         ).split(),
         _READS,
     ),
@@ -138,7 +133,6 @@ REFUSED_FUNCTIONS: dict[str, str] = {
     ),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _GRAD_MODE),
     **dict.fromkeys(_UNSAFE, _SHARED),
-    **dict.fromkeys(("is_distributed", "typename", "is_storage"), _READS),
     **dict.fromkeys(
         "quantize_per_tensor quantize_per_channel sparse_coo_tensor sparse_csr_tensor "
         "sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor sparse_compressed_tensor "
@@ -167,9 +161,16 @@ _LEAF_C_MODULES = frozenset(
     {"torch", "torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special"}
 )
 _LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
+# Python around C functions that tell the state of the process (process_state.py).
+_TELLING = (
+    "get_float32_matmul_precision is_warn_always_enabled get_deterministic_debug_mode "
+    "is_deterministic_algorithms_warn_only_enabled"
+).split()
+_SETTERS = ("set_", "_set_", "enable_")
 # Python code of torch that is inlined like the user's own.
 _INLINED_FUNCTIONS = frozenset(
     {"torch._assert"}
+    | {f"torch.{name}" for name in _TELLING}
     | {
         f"torch.optim.optimizer.{name}"
         for name in ("_get_value", "_to_scalar", "_stack_if_compiling")
@@ -188,6 +189,8 @@ _INLINED = (
         )
     ),
     "torch.nn.attention",
+    "torch.backends",
+    "torch.utils.deterministic",
     "torch.autograd.grad_mode",
     "torch.amp.autocast_mode",
 )
@@ -207,8 +210,13 @@ def is_inlined(function: types.FunctionType) -> bool:
     return module.startswith(_INLINED) or f"{module}.{function.__qualname__}" in _INLINED_FUNCTIONS
 
 
-def module_refusal(module: str) -> str:
-    """Why functions of a torch module are not followed."""
+def refusal_of(function: types.FunctionType | types.BuiltinFunctionType) -> str | None:
+    """Why a function of torch is not followed; None if it is a graph node."""
+    name, module = function.__name__, function.__module__
+    if name.startswith(_SETTERS):
+        return _STATE
+    if name in REFUSED_FUNCTIONS or is_leaf_function(function):
+        return REFUSED_FUNCTIONS.get(name)
     while module:
         if module in REFUSED_MODULES:
             return REFUSED_MODULES[module]

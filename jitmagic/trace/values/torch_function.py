@@ -19,12 +19,7 @@ from ...guards.guard import IdentityIs
 from ...guards.source import Source
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..builtins.registry import handler_of
-from ..builtins.torch_rules import (
-    REFUSED_FUNCTIONS,
-    is_inlined,
-    is_leaf_function,
-    module_refusal,
-)
+from ..builtins.torch_rules import is_inlined, refusal_of
 from ..result import Constant, Recipe
 from ..wrap import intercepts, wraps
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -126,10 +121,7 @@ def torch_function(obj: Any, source: Source | None = None) -> Value | None:
             return None
         if module == "torch._tensor":
             return TensorTypeMethod(obj, source)
-        refusal = REFUSED_FUNCTIONS.get(obj.__name__)
-        if refusal is None and not is_leaf_function(obj):
-            refusal = module_refusal(module)
-        return TorchFunctionValue(obj, refusal, source)
+        return TorchFunctionValue(obj, refusal_of(obj), source)
     return None
 
 

@@ -18,17 +18,25 @@ from typing import Any
 
 import torch
 
-from ...guards.guard import IdentityIs, NameFact, NamespaceFacts, StateRead
+from ...guards.guard import IdentityIs, NameFact, NamespaceFacts
 from ...guards.source import ImportedModule, ModuleAttr, Source
-from ..breaks import GraphBreak, UnknownObject
+from ..breaks import GraphBreak, StateSet, UnknownObject
+from ..builtins.process_state import read_state
+from ..builtins.registry import handler_of
 from ..result import Constant, Effect, Recipe
 from ..wrap import intercepts
 from .base import Builder, Machine, Value
 from .callables import BuiltinValue
-from .class_facts import attribute_of_class, belongs_to_torch, relied_on
+from .class_facts import (
+    NOTHING,
+    attribute_of_class,
+    belongs_to_torch,
+    is_data_descriptor,
+    relied_on,
+)
 from .constants import ATOMS
 from .contexts import GradContext, context_class
-from .functions import CellValue, FunctionValue
+from .functions import BoundMethodValue, CellValue, FunctionValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue, ModuleValue
 from .originals import beneath, is_library_made
@@ -38,6 +46,7 @@ __all__ = ["TorchPythonFunction", "trusted", "trusted_function"]
 
 _STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that are set anew
 _INLINED_CLASSES = ("torch.distributions.",)
+_CUBLAS = type(torch.backends.cuda.matmul)
 _AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
 
 
@@ -86,7 +95,13 @@ class TorchModule(ModuleValue):
             return super().get_attr(machine, name)
         raw = relied_on(machine, type(self.module), name)
         if isinstance(raw, torch.backends.ContextProp):
-            return _read_state(machine, raw.getter)
+            return _tell(machine, raw.getter)
+        if isinstance(raw, property):
+            return trusted(machine, raw.fget).call(machine, [self], {})
+        if isinstance(raw, types.FunctionType):
+            return BoundMethodValue(trusted(machine, raw), self)
+        if type(raw) in ATOMS:
+            return machine.constant(raw)
         if raw is not attribute_of_class(types.ModuleType, name):
             raise GraphBreak(UnknownObject.of(what=f"property {name!r}", type="torch module"))
         behind = vars(self.module).get("m")  # where torch.backends keeps the module itself
@@ -98,17 +113,48 @@ class TorchModule(ModuleValue):
             raise machine.error(AttributeError, *error.args) from None
         return trusted(machine, found)
 
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if is_data_descriptor(attribute_of_class(type(self.module), name)):
+            raise GraphBreak(StateSet.of(name=f"{self.module.__name__}.{name}"))
+        super().set_attr(machine, name, value)
+
     def recipe(self, builder: Builder) -> Recipe:
         return Constant(self.module)
 
 
-def _read_state(machine: Machine, getter: Any) -> Value:
-    """A switch of torch.backends: a C function tells its state, at each call anew."""
-    if not isinstance(getter, types.BuiltinFunctionType):
-        return trusted(machine, getter).call(machine, [], {})
-    state = getter()
-    machine.guard(StateRead(getter, state))
-    return machine.constant(state)
+def _tell(machine: Machine, getter: Any) -> Value:
+    """A switch of torch.backends; most are told by a C function."""
+    if isinstance(getter, types.BuiltinFunctionType):
+        return read_state(machine, getter)
+    return trusted(machine, getter).call(machine, [], {})
+
+
+class Switches(Value):
+    """`torch.backends.cuda.matmul`: an object without attributes, whose class asks for what they
+    are, in Python that is inlined.
+    """
+
+    __slots__ = ("live",)
+
+    def __init__(self, live: object) -> None:
+        super().__init__()
+        self.live = live
+
+    def python_type(self, machine: Machine) -> type:
+        return type(self.live)
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if attribute_of_class(type(self.live), name) is not NOTHING:
+            self.refuse(machine, f"attribute {name!r}")
+        ask = relied_on(machine, type(self.live), "__getattr__")
+        relied_on(machine, type(self.live), name)
+        return trusted(machine, ask).call(machine, [self, machine.constant(name)], {})
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        raise GraphBreak(StateSet.of(name=f"torch.backends.cuda.matmul.{name}"))
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return Constant(self.live)
 
 
 class _TorchCell(CellValue):
@@ -159,6 +205,10 @@ def trusted(machine: Machine, obj: Any) -> Value:
         return GradContext(torch.no_grad, False).get_attr(machine, obj.__name__)  # a decorator's
     if type(obj) in (tuple, list, dict, set, frozenset):
         return _container(machine, obj)
+    if type(obj) is _CUBLAS:
+        return Switches(obj)
+    if handler_of(obj) is not None:  # a cached function, say
+        return BuiltinValue(obj)
     raise GraphBreak(UnknownObject.of(what="use", type=type(obj).__name__))
 
 
