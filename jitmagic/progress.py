@@ -2,8 +2,8 @@
 
 Comes in: stage begin and end events of `records.watchers`. Goes out: one line that says which
 function is in which stage and for how long: on a terminal on stderr, rewritten in place, in a
-notebook a display that is updated. It is wiped when the stage ends, so that a notebook that is
-saved holds none of it. Nothing is printed for compiles that end within `AFTER`
+notebook a display that is updated. It is wiped when the stage ends; of a notebook's cell that has
+no other output yet the display is removed, of others an empty one is left. Nothing is printed for compiles that end within `AFTER`
 seconds, and nothing at all where nobody watches (a file, a pipe, a captured stream). Stages that
 follow each other closely count as one wait: ten small compiles are as long as a big one. The cursor
 stays at the start of the line, so that a warning of the compile overwrites it.
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
 from .records import Recording, RunningStage, watchers
 
@@ -58,6 +58,7 @@ class Progress:
     def new_wait(self) -> None:
         """What is compiled from now on is waited for anew: a notebook's cell begins."""
         with self._lock:
+            self._display.begin_cell()
             if not self._open:
                 self._ended = float("-inf")
 
@@ -114,30 +115,57 @@ class Progress:
 
 
 class _Display:
-    """The line in a notebook: one display per cell, empty while nothing is compiled. What is
-    written to stderr would stay in the notebook, with every change of it.
+    """The line in a notebook: one display per cell. What is written to stderr would stay in the
+    notebook, with every change of it. No message removes one display: all outputs of the cell are
+    cleared where ours is the only one, as the count of the kernel's messages tells; else it is
+    emptied.
     """
 
     def __init__(self) -> None:
         self._cell: object = None
+        self._sent: int | None = None  # messages so far, while the cell shows nothing but the line
+
+    def begin_cell(self) -> None:
+        """A cell begins, and has no output."""
+        shell = _shell()
+        self._sent = None if shell is None else _messages(shell)
 
     def show(self, text: str) -> int:
         """Show the text in the cell that runs; the number of characters shown."""
-        ipython = sys.modules.get("IPython")
-        shell = None if ipython is None else ipython.get_ipython()
+        shell = _shell()
         if shell is None:
             return 0
         begins = self._cell != shell.execution_count
         if begins and not text:
             return 0  # the cell that showed it has ended
+        alone = self._sent is not None and _messages(shell) == self._sent
         self._cell = shell.execution_count
-        shell.display_pub.publish(
-            data={"text/plain": text} if text else {},
-            metadata={},
-            transient={"display_id": f"jitmagic-progress-{self._cell}"},
-            update=not begins,
-        )
+        if alone and not text:
+            shell.display_pub.clear_output()
+            self._cell = None
+        else:
+            shell.display_pub.publish(
+                data={"text/plain": text} if text else {},
+                metadata={},
+                transient={"display_id": f"jitmagic-progress-{shell.execution_count}"},
+                update=not begins,
+            )
+        self._sent = _messages(shell) if alone else None
         return len(text)
+
+
+def _shell() -> Any:
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
+
+
+def _messages(shell: Any) -> int | None:
+    """How many messages the kernel has sent, with what was printed; None: it does not tell."""
+    session = getattr(shell.display_pub, "session", None)
+    for stream in (sys.stdout, sys.stderr):
+        if session is not None and stream is not None:
+            stream.flush()
+    return getattr(session, "message_count", None)
 
 
 def _columns(stream: TextIO) -> int:

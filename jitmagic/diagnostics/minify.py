@@ -177,8 +177,9 @@ def _answers(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Any]:
     kept = [r.detach().clone() for r in (*results, *own)]
     if not wanted or not leaves:
         return kept
-    ones = [torch.ones_like(r) for r in wanted]
-    return [*kept, *torch.autograd.grad(wanted, leaves, ones, allow_unused=True)]
+    # Of ones the gradient of a softmax or a norm is zero, whatever its backward does with them.
+    uneven = [made(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
+    return [*kept, *torch.autograd.grad(wanted, leaves, uneven, allow_unused=True)]
 
 
 def _flat(result: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,10 @@ NOTHING = HEAD
 NAME = "aten.tanh.default"
 
 
-def plant(text: str, patch: pytest.MonkeyPatch) -> None:
+def plant(text: str, patch: pytest.MonkeyPatch, name: str = NAME) -> None:
     """Until the test ends; the pipeline is imported first, which fills the table."""
     exec(HEAD, {})
-    patch.setitem(registry.LOWERINGS, NAME, registry.LOWERINGS[NAME])
+    patch.setitem(registry.LOWERINGS, name, registry.LOWERINGS[name])
     exec(text, {})
 
 
@@ -101,6 +102,36 @@ def test_a_module_in_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert jitmagic.api.handle_of(model) is None
     assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+BACKWARD = "aten.neg.default"  # in tanh's derivative, 1 - y * y; the forward has none
+WRONG_BACKWARD = HEAD + f"LOWERINGS['{BACKWARD}'] = LOWERINGS['aten.abs.default']\n"
+BROKEN_BACKWARD = CRASH.replace(NAME, BACKWARD)
+
+
+def with_even_gradients(x: Tensor) -> Tensor:
+    """All ones for its gradient would leave nothing of it."""
+    return torch.softmax(torch.tanh(x * 2 + 1) * 3, -1)
+
+
+@pytest.mark.parametrize(
+    ("planted", "kind"), [(WRONG_BACKWARD, "wrong"), (BROKEN_BACKWARD, "crash: KeyError")]
+)
+def test_a_bug_in_the_backward_alone(
+    planted: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(planted, monkeypatch, BACKWARD)
+    x = torch.randn(12, 16)
+    assert jitmagic.minify(with_even_gradients, tmp_path)(x) is None  # the forward is sound
+    script = jitmagic.minify(with_even_gradients, tmp_path)(x.requires_grad_())
+    assert script is not None
+    (line,) = body_of(script)
+    assert "tanh" in line
+    assert kind in script.read_text()
+    with pytest.raises(AssertionError, match=kind):
+        runpy.run_path(str(script), run_name="__main__")
+    monkeypatch.undo()
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def test_what_agrees_gives_no_script(tmp_path: Path) -> None:

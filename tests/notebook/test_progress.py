@@ -23,6 +23,10 @@ def test_it_shows_in_a_notebook_and_vanishes() -> None:
     cells = [
         make(f"{SLOW}\n%load_ext jitmagic"),
         make(f"%%compile --backend slow\n{PRINTING}"),
+        make("jitmagic.jit(lambda x: x * 3, backend=slow)(torch.ones(2)).tolist()"),
+        make(
+            "print('before')\njitmagic.jit(lambda x: x * 4, backend=slow)(torch.ones(2)).tolist()"
+        ),
         make("%%capture caught\njitmagic.jit(lambda x: x * 2, backend=slow)(torch.ones(2))"),
         make("assert caught.stdout == '' and caught.stderr == '', caught.stderr"),
     ]
@@ -34,7 +38,12 @@ def test_it_shows_in_a_notebook_and_vanishes() -> None:
         ("stdout", "in f\n")
     ]
     values = [o["data"] for o in outputs if "data" in o]
-    assert values == [{}, {"text/plain": "[2.0, 2.0]"}]  # an emptied display has no data
+    # An emptied display has no data: print() stands before it, so that nothing can be cleared.
+    assert values == [{}, {"text/plain": "[2.0, 2.0]"}]
+    (value,) = cells[2]["outputs"]
+    assert value["data"] == {"text/plain": "[3.0, 3.0]"}
+    printed, emptied, value = cells[3]["outputs"]
+    assert (printed["text"], emptied["data"]) == ("before\n", {})
     assert "compiling" not in nbformat.writes(notebook).replace(SLOW, "")
     assert "jitmagic" not in str(outputs)
 
@@ -63,3 +72,44 @@ def test_a_display_is_emptied_and_shown_again_in_the_same_cell(monkeypatch) -> N
         ("jitmagic-progress-4", False, {"text/plain": "f"}),
         ("jitmagic-progress-4", True, {}),
     ]
+
+
+def test_only_a_cell_that_shows_nothing_else_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    class Publisher:
+        class session:
+            message_count = 5
+
+        def publish(self, data, metadata, transient, update) -> None:
+            self.session.message_count += 1
+            sent.append("update" if update else "display")
+
+        def clear_output(self) -> None:
+            self.session.message_count += 1
+            sent.append("clear")
+
+    class Shell:
+        execution_count = 3
+        display_pub = Publisher()
+
+    shell, display = Shell(), _Display()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+
+    def wait(*between: int) -> list[str]:
+        sent.clear()
+        for text, others in zip(("abc", "de", ""), (*between, 0), strict=True):
+            display.show(text)
+            Publisher.session.message_count += others
+        return list(sent)
+
+    assert wait(0, 0) == ["display", "update", "update"]  # no cell has begun: who knows
+    shell.execution_count = 4
+    display.begin_cell()
+    assert wait(0, 0) == wait(0, 0) == ["display", "update", "clear"]
+    assert wait(0, 1) == ["display", "update", "update"]  # something else was shown meanwhile
+    assert wait(0, 0) == ["update", "update", "update"]
+    shell.execution_count = 5
+    display.begin_cell()
+    Publisher.session.message_count += 1  # and here before
+    assert wait(0, 0) == ["display", "update", "update"]
