@@ -3,10 +3,11 @@
 Comes in: stage begin and end events of `records.watchers`. Goes out: one line that says which
 function is in which stage and for how long: on a terminal on stderr, rewritten in place, in a
 notebook a display that is updated. It is wiped when the stage ends; of a notebook's cell that has
-no other output yet the display is removed, of others an empty one is left. Nothing is printed for compiles that end within `AFTER`
-seconds, and nothing at all where nobody watches (a file, a pipe, a captured stream). Stages that
-follow each other closely count as one wait: ten small compiles are as long as a big one. The cursor
-stays at the start of the line, so that a warning of the compile overwrites it.
+no other output yet the display is removed, of others an empty one is left. Nothing is printed for
+compiles that end within `AFTER` seconds, and nothing at all where nobody watches (a file, a pipe, a
+captured stream). Stages that follow each other closely count as one wait: ten small compiles are as
+long as a big one. The cursor stays at the start of the line, so that a warning of the compile
+overwrites it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import itertools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -143,7 +142,7 @@ class Ledger:
         neither was of use again.
         """
         alike = self._alike(values)
-        newest = list(itertools.takewhile(partial(_was_brief, alike, family), alike))
+        newest = _brief(alike, family)
         needed = 1 if family.noticed else 2
         variants = [entry.notes.guards for entry in newest[:needed]]
         if len(variants) < needed:
@@ -202,13 +201,14 @@ class Ledger:
         return [difference for difference in differences if difference is not None]
 
 
-def _was_brief(alike: list[Entry], family: Growing, entry: Entry) -> bool:
-    """Whether a variant served one call of the function, or one of each of the layers that share
-    its code: as often as the variant before it.
+def _brief(alike: list[Entry], family: Growing) -> list[Entry]:
+    """The newest variants, down to one that was of use again. The tagged function's serve one call
+    each; code that layers share is called once by each layer, so its variants have equal hits.
     """
+    often = alike[0].hits if alike else 0
     if family.is_root:
-        return entry.hits <= 1
-    return entry.hits == alike[0].hits <= _MOST_LAYERS
+        return list(itertools.takewhile(lambda entry: entry.hits <= 1, alike))
+    return list(itertools.takewhile(lambda entry: entry.hits == often <= _MOST_LAYERS, alike))
 
 
 def why_not(entry: Entry, snapshot: FrameSnapshot) -> str | None:

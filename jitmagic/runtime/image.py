@@ -126,7 +126,9 @@ _numbers = itertools.count(1)
 
 def _spelled(fd: int) -> str:
     """A path of the descriptor that was never used before: the loader takes two libraries with the
-    same path for one, and numbers of descriptors are used again.
+    same path for one, and numbers of descriptors are used again. `./` and `/` add nothing to a
+    path, so a counter's binary digits are spelled with them: `/proc/self/fd/.//5` is number 2. To
+    keep the descriptor open for the library's life would cost one for every kernel.
     """
     bits = f"{next(_numbers):b}"
     return _IN_MEMORY + "".join("./" if bit == "1" else "/" for bit in bits) + str(fd)
@@ -158,7 +160,10 @@ _LinkMap._fields_ = [
 
 def _keep_runtimes(library: ctypes.CDLL) -> None:
     """Keep loaded what came as a dependency, for good: an OpenMP runtime has threads, and they wait
-    in its code for the next parallel region.
+    in its code for the next parallel region. Which runtime it is depends on the compiler, so all is
+    kept that stands behind the new library in the loader's list, but for other images, which are
+    unloaded with their users. dl_iterate_phdr would hold the loader's
+    lock while its callback waits for Python's, which another thread may hold in dlopen.
     """
     if not sys.platform.startswith("linux"):
         return

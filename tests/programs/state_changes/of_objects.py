@@ -7,6 +7,7 @@ import enum
 import functools
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -113,22 +114,6 @@ for _name in _ON_THINGS:
         add(f"{_on} attribute {_name}", _of_class(_name, _on))
 
 
-def _of_instance(name: str, value: Any) -> Build:
-    def build() -> tuple[Program, Change]:
-        thing, program = Thing(), _ON_THINGS[name]
-        return lambda x: program(thing, x), lambda: put(thing, name, value)
-
-    return build
-
-
-for _name, _value in {
-    "own": 5.0, "scale": 5.0, "act": lambda x: x * 9, "plain": lambda x: x * 9,
-}.items():  # fmt: skip
-    add(f"instance attribute {_name}", _of_instance(_name, _value))
-for _label, _value in {"int": 2, "bool": True, "nan": float("nan"), "-0.0": -0.0}.items():
-    add(f"instance attribute becomes {_label}", _of_instance("own", _value if _value != 2 else 3))
-
-
 @mutation
 def an_instance_loses_an_attribute() -> tuple[Program, Change]:
     thing = Thing()
@@ -162,20 +147,6 @@ def the_bases_of_a_class() -> tuple[Program, Change]:
     return lambda x: x * made.scale, lambda: switched(
         lambda base: setattr(Made, "__bases__", (base,)), Two, One
     )
-
-
-@mutation
-def a_class_learns_getattr() -> tuple[Program, Change]:
-    thing = Thing()
-    return lambda x: x * getattr(thing, "missing", 2.0), lambda: put(
-        Thing, "__getattr__", lambda self, name: 3.0
-    )
-
-
-@mutation
-def a_class_learns_getattribute() -> tuple[Program, Change]:
-    thing = Thing()
-    return lambda x: x * thing.own, lambda: put(Thing, "__getattribute__", lambda self, name: 3.0)
 
 
 @mutation
@@ -221,24 +192,12 @@ class Slotted:
 
 
 @mutation
-def a_slot() -> tuple[Program, Change]:
-    made = Slotted()
-    return lambda x: x * made.left, lambda: put(made, "left", 5.0)
-
-
-@mutation
 def a_slot_is_emptied() -> tuple[Program, Change]:
     made = Slotted()
     change = lambda: both(  # noqa: E731
         lambda: delattr(made, "right"), lambda: setattr(made, "right", 3.0)
     )
     return lambda x: x * (made.right if hasattr(made, "right") else 7.0), change
-
-
-@mutation
-def a_slot_is_hidden() -> tuple[Program, Change]:
-    made = Slotted()
-    return lambda x: x * made.left, lambda: put(Slotted, "left", property(lambda self: 9.0))
 
 
 @dataclasses.dataclass
@@ -250,12 +209,6 @@ class Config:
 @dataclasses.dataclass(frozen=True)
 class Frozen:
     scale: float = 2.0
-
-
-@mutation
-def a_field_of_a_dataclass() -> tuple[Program, Change]:
-    config = Config()
-    return lambda x: x * config.scale, lambda: put(config, "scale", 3.0)
 
 
 @mutation
@@ -288,57 +241,60 @@ class Bits(enum.Flag):
 
 
 @mutation
-def the_value_of_an_enum_member() -> tuple[Program, Change]:
-    return lambda x: x * Color.RED.value, lambda: put(Color.RED, "_value_", 9.0)
-
-
-@mutation
-def the_value_of_a_member_of_an_argument() -> tuple[Program, Change]:
-    holder = types.SimpleNamespace(color=Color.RED)
-    return lambda x: x * holder.color.value, lambda: put(Color.RED, "_value_", 9.0)
-
-
-@mutation
-def the_value_of_a_member_found_by_value() -> tuple[Program, Change]:
-    return lambda x: x * Color(2.0).value, lambda: put(Color.RED, "_value_", 9.0)
-
-
-@mutation
-def the_value_of_members_in_a_loop() -> tuple[Program, Change]:
-    return lambda x: sum(x * one.value for one in Color), lambda: put(Color.RED, "_value_", 9.0)
-
-
-@mutation
-def the_name_of_an_enum_member() -> tuple[Program, Change]:
-    return lambda x: (x, Color.RED.name), lambda: put(Color.RED, "_name_", "SCARLET")
-
-
-@mutation
-def the_text_of_an_enum_member() -> tuple[Program, Change]:
-    return lambda x: (x, str(Color.RED)), lambda: put(Color.RED, "_name_", "SCARLET")
-
-
-@mutation
-def the_value_of_an_int_member() -> tuple[Program, Change]:
-    return lambda x: x * Number.TWO.value, lambda: put(Number.TWO, "_value_", 9)
-
-
-@mutation
-def the_value_of_a_flag() -> tuple[Program, Change]:
-    return lambda x: x * (Bits.A | Bits.B).value, lambda: put(Bits.A, "_value_", 2)
-
-
-@mutation
-def whether_a_flag_is_set() -> tuple[Program, Change]:
-    return lambda x: x * (2 if Bits.A in Bits.B else 3), lambda: put(Bits.A, "_value_", 2)
-
-
-@mutation
 def the_members_of_an_enum() -> tuple[Program, Change]:
     table = Color._value2member_map_
     return lambda x: x * (2 if Color(2.0) is Color.RED else 3), lambda: entry(
         table, 2.0, Color.BLUE
     )
+
+
+_RED = Color.RED
+_CHANGES: tuple[tuple[str, Callable[[], Any], Any, Any, str, Any], ...] = (
+    # label, what is made, what reads it, whose attribute (None: its own) is what from then on
+    ("a class learns getattr", Thing, lambda thing, x: x * getattr(thing, "missing", 2.0),
+     Thing, "__getattr__", lambda self, name: 3.0),
+    ("a class learns getattribute", Thing, lambda thing, x: x * thing.own,
+     Thing, "__getattribute__", lambda self, name: 3.0),
+    ("a slot", Slotted, lambda made, x: x * made.left, None, "left", 5.0),
+    ("a slot is hidden", Slotted, lambda made, x: x * made.left,
+     Slotted, "left", property(lambda self: 9.0)),
+    ("a field of a dataclass", Config, lambda config, x: x * config.scale, None, "scale", 3.0),
+    ("the value of an enum member", object, lambda _, x: x * Color.RED.value, _RED, "_value_", 9.0),
+    ("the value of a member of an argument", lambda: types.SimpleNamespace(color=_RED),
+     lambda holder, x: x * holder.color.value, _RED, "_value_", 9.0),
+    ("the value of a member found by value", object, lambda _, x: x * Color(2.0).value,
+     _RED, "_value_", 9.0),
+    ("the value of members in a loop", object, lambda _, x: sum(x * one.value for one in Color),
+     _RED, "_value_", 9.0),
+    ("the name of an enum member", object, lambda _, x: (x, Color.RED.name),
+     _RED, "_name_", "SCARLET"),
+    ("the text of an enum member", object, lambda _, x: (x, str(Color.RED)),
+     _RED, "_name_", "SCARLET"),
+    ("the value of an int member", object, lambda _, x: x * Number.TWO.value,
+     Number.TWO, "_value_", 9),
+    ("the value of a flag", object, lambda _, x: x * (Bits.A | Bits.B).value,
+     Bits.A, "_value_", 2),
+    ("whether a flag is set", object, lambda _, x: x * (2 if Bits.A in Bits.B else 3),
+     Bits.A, "_value_", 2),
+    *((f"instance attribute {name}", Thing, _ON_THINGS[name], None, name, value)
+      for name, value in (("own", 5.0), ("scale", 5.0),
+                          ("act", lambda x: x * 9), ("plain", lambda x: x * 9))),
+    *((f"instance attribute becomes {label}", Thing, _ON_THINGS["own"], None, "own", value)
+      for label, value in (("int", 3), ("bool", True), ("nan", float("nan")), ("-0.0", -0.0))),
+)  # fmt: skip
+
+
+def _changed(make: Callable[[], Any], reads: Any, owner: Any, name: str, value: Any) -> Build:
+    def build() -> tuple[Program, Change]:
+        made = make()
+        target = made if owner is None else owner
+        return lambda x: reads(made, x), lambda: put(target, name, value)
+
+    return build
+
+
+for _label, *_row in _CHANGES:
+    add(_label, _changed(*_row))
 
 
 # ------------------------------------------------------------------------------------- functions
