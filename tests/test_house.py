@@ -10,6 +10,7 @@ import ast
 import graphlib
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -280,6 +281,13 @@ def test_files_are_short() -> None:
             here = str(path.relative_to(ROOT))
             length = len(path.read_text().splitlines())
             assert length <= LONGEST_FILE or here in LONG_FILES, f"{here}: {length} lines"
+
+
+def test_the_map_of_the_code_names_what_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    paths = set(re.findall(r"`([\w.]+/[\w./]*)`", text))
+    assert len(paths) > 30
+    assert not [p for p in sorted(paths) if not ((ROOT / p).exists() or (PACKAGE / p).exists())]
 
 
 def test_long_files_are_still_long() -> None:
