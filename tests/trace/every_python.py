@@ -24,6 +24,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.copying",
     "jitmagic.trace.builtins.distributions",
     "jitmagic.trace.builtins.foreach",
+    "jitmagic.trace.builtins.process_state",
     "jitmagic.trace.builtins.torch_calls",
     "jitmagic.trace.undo",
     "jitmagic.trace.values.contexts",
