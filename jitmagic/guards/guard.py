@@ -15,7 +15,7 @@ wants.
           | InRange(source, low, high)           a float, an int, or the value of a 0-dim CPU
                                                  tensor
           | LengthIs(source, length)             len() of an exact list, tuple or dict
-          | DictKeysAre(source, keys)            same keys in the same order
+          | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: whichever key
           | SetHas(source, item, there)          set or frozenset that has the item, or has not
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
           | ClassFacts(cls, mro, facts)        a class: its bases, and attributes that it has,
@@ -48,6 +48,7 @@ from ..spec import TensorSpec
 from .source import Source
 
 __all__ = [
+    "ANY_KEY",
     "GONE",
     "AutocastRest",
     "CellEmpty",
@@ -86,6 +87,14 @@ class _Gone:
 
 
 GONE = _Gone()
+
+
+class _AnyKey:
+    def __repr__(self) -> str:
+        return "..."
+
+
+ANY_KEY = _AnyKey()  # in DictKeysAre: a key with guards of its own
 
 
 class _Ref(weakref.ref):  # type: ignore[type-arg]

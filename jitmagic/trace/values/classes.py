@@ -122,6 +122,9 @@ class ClassValue(Value):
         return self.live
 
     def hash_key(self, machine: Machine) -> object:
+        for name in ("__hash__", "__eq__"):
+            if self.of_metaclass(machine, name) is not vars(object)[name]:
+                self.refuse(machine, "hash()")
         return self.live
 
     def is_constant(self, machine: Machine) -> bool:

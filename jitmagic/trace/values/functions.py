@@ -10,6 +10,7 @@ import functools
 import inspect
 import types
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...guards.guard import CellEmpty, IdentityIs, KeyAbsent, TypeIs
@@ -21,6 +22,7 @@ from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
 from .constants import ConstantValue
+from .keys import identity_key
 from .mappings import DictValue
 from .namespaces import GlobalsValue
 from .sequences import TupleValue
@@ -208,6 +210,14 @@ class FunctionValue(Value):
         return f"function {self.qualname}"
 
 
+@dataclass(frozen=True, slots=True)
+class _MethodKey:
+    """Bound methods are equal that bind the same function to the very same object."""
+
+    function: object
+    owner: object
+
+
 class BoundMethodValue(Value):
     """A Python function (or other callable) bound to its first argument."""
 
@@ -228,6 +238,14 @@ class BoundMethodValue(Value):
         if name in ("__self__", "__func__"):
             return self.owner if name == "__self__" else self.function
         return self.function.realize(machine).get_attr(machine, name)
+
+    def hash_key(self, machine: Machine) -> object:
+        owner = self.owner.realize(machine)
+        if isinstance(owner, ConstantValue):
+            self.refuse(machine, "hash()")
+        owner.pin(machine)
+        machine.keep_apart(owner)
+        return _MethodKey(self.function.realize(machine).hash_key(machine), owner.identity())
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -274,6 +292,9 @@ class PartialValue(Value):
         if name == "args":
             return TupleValue(self.args)
         self.refuse(machine, f"attribute {name!r}")
+
+    def hash_key(self, machine: Machine) -> object:
+        return identity_key(machine, self) or self.refuse(machine, "hash()")
 
     def truth(self, machine: Machine) -> bool:
         return True

@@ -31,6 +31,7 @@ from .class_facts import (
 )
 from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .iterators import StepIterator
+from .keys import followed_key, identity_key
 from .opaque import OpaqueValue
 from .operators import drain, equal
 from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
@@ -61,10 +62,7 @@ class InstanceValue(Value):
         return self.cls.live
 
     def hash_key(self, machine: Machine) -> object:
-        if self.cls.find(machine, "__hash__")[0] is not object.__hash__:
-            self.refuse(machine, "hash()")
-        machine.keep_apart(self)
-        return self
+        return identity_key(machine, self) or followed_key(machine, self, self)
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -397,7 +395,7 @@ def wrap_as(
     kind = type(obj)
     machine.guard(TypeIs(source, kind))
     if not models(kind):
-        return OpaqueValue(kind, source)
+        return OpaqueValue(kind, source, obj)
     return model(machine.class_of(kind, TypeOf(source)), obj, source)
 
 

@@ -108,7 +108,7 @@ def _wrap_named_tuple(machine: Machine, obj: tuple[object, ...], source: Source)
     kind = type(obj)
     machine.guard(TypeIs(source, kind))
     if not is_named_tuple(kind):
-        return OpaqueValue(kind, source)
+        return OpaqueValue(kind, source, obj)
     _keep_protocols(machine, kind)
     return NamedTupleValue(
         machine.class_of(kind, TypeOf(source)), wrap_items(machine, obj, source), source

@@ -71,10 +71,6 @@ class NNModuleValue(InstanceValue):
         self.callable_as_is = False  # the guard on hooks is installed
         self.shifted = False  # the traced code replaced a buffer: the live tables are out of date
 
-    def hash_key(self, machine: Machine) -> object:
-        machine.keep_apart(self)
-        return self
-
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
