@@ -42,6 +42,7 @@ from .counted import call_with_integers
 from .enums import without_enum
 from .integers import IntValue
 from .leaf_names import rely_on_names
+from .leaves import with_requires_grad
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
 from .originals import TENSOR
@@ -205,6 +206,10 @@ class TensorValue(Value):
         return machine.wrap(self.live.grad, Gradient(self.source))
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if name == "requires_grad":
+            self.node = with_requires_grad(machine, self.node, self.live, value.realize(machine))
+            machine.graph.owners[self.node] = self
+            return
         if name != "grad" or self.live is None or not self.live.is_leaf:
             self.refuse(machine, f"setting attribute {name!r}")
         if isinstance(value, TensorValue):
@@ -329,7 +334,9 @@ class TensorMethodValue(Value):
             number = read_number(machine, owner.node, owner.live, owner.source)
             if number is not None:
                 return number
-        _refuse_method(machine, owner, name, args)
+        if name == "requires_grad_":
+            return self._switched(machine, *args, **kwargs)
+        _refuse_method(machine, owner, name)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
             known = _described(machine, owner, name, args)
             if known is not None:
@@ -337,6 +344,13 @@ class TensorMethodValue(Value):
         if name in ("__setitem__", "__getitem__"):
             return record(machine, getattr(operator, name.strip("_")), [owner, *args], kwargs)
         return record(machine, name, [owner, *args], kwargs)
+
+    def _switched(self, machine: Machine, requires_grad: Value | None = None) -> Value:
+        wanted = machine.constant(True) if requires_grad is None else requires_grad
+        owner = self.owner
+        if not (owner.meta.requires_grad and wanted.realize(machine).truth(machine)):
+            owner.set_attr(machine, "requires_grad", wanted)
+        return owner
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
@@ -356,14 +370,9 @@ def _is_operand(machine: Machine, other: Value) -> bool:
     )
 
 
-def _refuse_method(machine: Machine, owner: TensorValue, name: str, args: Args) -> None:
+def _refuse_method(machine: Machine, owner: TensorValue, name: str) -> None:
     if name in DATA_METHODS:
         raise GraphBreak(TensorItem.of(what=f".{name}()"))
-    if name == "requires_grad_":
-        wanted = args[0].realize(machine).as_constant(machine) if args else True
-        if owner.meta.requires_grad != wanted:
-            why = "it makes a leaf of the autograd graph"
-            raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
     if name == "as_strided" and _is_alias_of_input(machine.graph, owner.node):
         why = "it addresses the whole storage of a tensor from outside"
         raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
