@@ -289,9 +289,8 @@ def _fact(fact: ClassFact) -> Step:
 
 
 def _name_fact(fact: NameFact) -> Step:
-    if fact.absent:
-        return ("ABSENT", _exact(fact.name))
-    return ("IS", _exact(fact.name), fact.value)
+    name = _exact(fact.name) if isinstance(fact.name, str) else fact.name
+    return ("ABSENT", name) if fact.absent else ("IS", name, fact.value)
 
 
 def _state(guard: GlobalState) -> Step:

@@ -201,9 +201,9 @@ def _same_keys(now: list[Any], keys: tuple[object, ...]) -> bool:
     )
 
 
-def _name_differs(table: dict[str, object], fact: NameFact) -> str | None:
+def _name_differs(table: dict[Any, object], fact: NameFact) -> str | None:
     where = table.get("__name__")
-    name = f"{where}.{fact.name}" if isinstance(where, str) else fact.name
+    name = f"{where}.{fact.name}" if isinstance(where, str) else str(fact.name)
     if fact.name not in table:
         return None if fact.absent else f"{name} is not there any more"
     if fact.absent:

@@ -279,10 +279,11 @@ class ClassFacts(Guard):
 @dataclass(frozen=True, slots=True)
 class NameFact(_Holds):
     """What a namespace has under a name: the very object `held` or an equal constant, held weakly
-    where it allows that; `absent`: no such name.
+    where it allows that; `absent`: no such name. Of a cache of functools the name is (), under
+    which it keeps what a call without arguments gave.
     """
 
-    name: str
+    name: str | tuple[()]
     held: object = field(default=None, compare=False)
     absent: bool = False
 
@@ -293,7 +294,7 @@ class NamespaceFacts(Guard):
     dictionary is held, so no path leads to it, and all its names are one native step.
     """
 
-    table: dict[str, object] = field(hash=False, compare=False, repr=False)
+    table: dict[Any, object] = field(hash=False, compare=False, repr=False)
     facts: tuple[NameFact, ...]
 
 
