@@ -9,7 +9,7 @@ from ...guards.source import TypeOf
 from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.callables import BuiltinMethodValue, BuiltinValue, TypeFormValue
-from ..values.class_facts import NOTHING, is_instance, is_subclass, relied_on
+from ..values.class_facts import NOTHING, guarded_attribute, is_instance, is_subclass
 from ..values.classes import ClassValue, SuperValue
 from ..values.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ..values.instances import InstanceValue
@@ -75,7 +75,7 @@ def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, _CALLABLE):
         return machine.constant(True)
     kind = value.python_type(machine)
-    return machine.constant(relied_on(machine, kind, "__call__") is not NOTHING)
+    return machine.constant(guarded_attribute(machine, kind, "__call__") is not NOTHING)
 
 
 @handles(getattr)

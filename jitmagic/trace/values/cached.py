@@ -21,6 +21,7 @@ from ..breaks import CachedCall, GraphBreak
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .constants import ATOMS
+from .identity import IdentityValue
 from .instances import InstanceValue
 
 __all__ = ["CachedFunctionValue"]
@@ -28,27 +29,10 @@ __all__ = ["CachedFunctionValue"]
 _CHANGEABLE = (list, dict, set, bytearray)
 
 
-class CachedFunctionValue(Value):
+class CachedFunctionValue(IdentityValue):
     """What `functools.lru_cache` or `functools.cache` made of a function."""
 
-    __slots__ = ("live",)
-    by_identity = True
-
-    def __init__(self, live: Any, source: Source) -> None:
-        super().__init__(source)
-        self.live = live
-
-    def python_type(self, machine: Machine) -> type:
-        return type(self.live)
-
-    def identity(self) -> object:
-        return self.live
-
-    def hash_key(self, machine: Machine) -> object:
-        return self.live
-
-    def truth(self, machine: Machine) -> bool:
-        return True
+    __slots__ = ()
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "__wrapped__":

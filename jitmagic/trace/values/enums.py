@@ -19,7 +19,7 @@ from ...guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .class_facts import NOTHING, attribute_of_class, relied_on
+from .class_facts import NOTHING, attribute_of_class, guarded_attribute
 from .classes import HEAP_TYPE, ClassValue, bind, models_classes_of
 from .constants import ATOMS, BINARY, COMPARE, UNARY, ConstantMethodValue, ConstantValue, fold
 from .iterators import StepIterator
@@ -45,7 +45,7 @@ def _folds(machine: Machine, kind: type) -> bool:
     if _has_own_methods(kind):
         return False
     for name in _FOLDED:
-        relied_on(machine, kind, name)
+        guarded_attribute(machine, kind, name)
     return True
 
 
@@ -104,7 +104,9 @@ class EnumValue(Value):
         return self.value
 
     def hash_key(self, machine: Machine) -> object:
-        methods = [relied_on(machine, type(self.value), name) for name in ("__hash__", "__eq__")]
+        methods = [
+            guarded_attribute(machine, type(self.value), name) for name in ("__hash__", "__eq__")
+        ]
         return followed_key(machine, self, self) if any(map(is_users, methods)) else self.value
 
     # -- attributes ------------------------------------------------------------------------------
@@ -119,12 +121,12 @@ class EnumValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "__class__":
             return self.cls(machine)
-        if is_users(relied_on(machine, type(self.value), "__getattribute__")):
+        if is_users(guarded_attribute(machine, type(self.value), "__getattribute__")):
             self.refuse(machine, f"attribute {name!r}")
-        raw = relied_on(machine, type(self.value), name)
+        raw = guarded_attribute(machine, type(self.value), name)
         if name in ("name", "value") and raw is vars(enum.Enum)[name]:
             name = f"_{name}_"
-            raw = relied_on(machine, type(self.value), name)
+            raw = guarded_attribute(machine, type(self.value), name)
         if name in vars(self.value) and not isinstance(raw, property):
             return self._part(machine, name)
         if raw is NOTHING:
@@ -149,7 +151,7 @@ class EnumValue(Value):
         return machine.lazy(content, Item(InstanceDict(self.origin), name), certain=False)
 
     def _missing(self, machine: Machine, name: str) -> Value:
-        if relied_on(machine, type(self.value), "__getattr__") is not NOTHING:
+        if guarded_attribute(machine, type(self.value), "__getattr__") is not NOTHING:
             self.refuse(machine, f"attribute {name!r}")
         message = f"'{type(self.value).__name__}' object has no attribute '{name}'"
         raise machine.error(AttributeError, message)
@@ -159,7 +161,7 @@ class EnumValue(Value):
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         """`type(self).__name__(self, *args)` if it is the user's, or a built-in type's and of
         constants; None: it is nobody's."""
-        raw = relied_on(machine, type(self.value), name)
+        raw = guarded_attribute(machine, type(self.value), name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
         if isinstance(raw, _C_METHODS) and all(arg.is_constant(machine) for arg in args):

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ...guards.guard import IdentityIs
 from .base import Machine, Value
-from .class_facts import attribute_of_class, may_change, relied_on
+from .class_facts import attribute_of_class, guarded_attribute, may_change
 from .constants import ATOMS
 from .operators import equal
 
@@ -65,7 +65,7 @@ class FollowedKey:
 def identity_key(machine: Machine, value: Value) -> Value | None:
     """The value, where its class leaves `__hash__` and `__eq__` to object; None: it does not."""
     kind = value.python_type(machine)
-    hashes, compares = (relied_on(machine, kind, name) for name in ("__hash__", "__eq__"))
+    hashes, compares = (guarded_attribute(machine, kind, name) for name in ("__hash__", "__eq__"))
     if hashes is None:
         raise machine.error(TypeError, f"unhashable type: '{kind.__name__}'")
     if hashes is not object.__hash__ or compares is not object.__eq__:

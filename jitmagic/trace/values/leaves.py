@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import torch
 from torch.fx import Node
 
 from ...graph.leaves import leaf_of
 from ..breaks import GraphBreak, RefusedTorchCall
 from .base import Machine, Value
 
-__all__ = ["with_requires_grad"]
+__all__ = ["requires_grad_", "with_requires_grad"]
 
 
 def with_requires_grad(machine: Machine, node: Node, live: object, wanted: Value) -> Node:
@@ -33,6 +34,17 @@ def with_requires_grad(machine: Machine, node: Node, live: object, wanted: Value
     made: Node = machine.graph.call(leaf_of, (node,), {}, machine.lines())
     machine.graph.leaves.append(made)
     return made
+
+
+def requires_grad_(
+    machine: Machine, owner: Value, meta: torch.Tensor, requires_grad: Value | None = None
+) -> Value:
+    """`owner.requires_grad_(requires_grad)`: unlike the attribute, it lets a tensor that requires
+    grad be told so, leaf or not."""
+    wanted = machine.constant(True) if requires_grad is None else requires_grad.realize(machine)
+    if not (meta.requires_grad and wanted.truth(machine)):
+        owner.set_attr(machine, "requires_grad", wanted)
+    return owner
 
 
 def _refuse(why: str) -> NoReturn:

@@ -42,7 +42,7 @@ from .counted import call_with_integers
 from .enums import without_enum
 from .integers import IntValue
 from .leaf_names import rely_on_names
-from .leaves import with_requires_grad
+from .leaves import requires_grad_, with_requires_grad
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
 from .originals import TENSOR
@@ -335,7 +335,7 @@ class TensorMethodValue(Value):
             if number is not None:
                 return number
         if name == "requires_grad_":
-            return self._switched(machine, *args, **kwargs)
+            return requires_grad_(machine, owner, owner.meta, *args, **kwargs)
         _refuse_method(machine, owner, name)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
             known = _described(machine, owner, name, args)
@@ -344,13 +344,6 @@ class TensorMethodValue(Value):
         if name in ("__setitem__", "__getitem__"):
             return record(machine, getattr(operator, name.strip("_")), [owner, *args], kwargs)
         return record(machine, name, [owner, *args], kwargs)
-
-    def _switched(self, machine: Machine, requires_grad: Value | None = None) -> Value:
-        wanted = machine.constant(True) if requires_grad is None else requires_grad
-        owner = self.owner
-        if not (owner.meta.requires_grad and wanted.realize(machine).truth(machine)):
-            owner.set_attr(machine, "requires_grad", wanted)
-        return owner
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))

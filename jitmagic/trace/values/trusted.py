@@ -25,7 +25,7 @@ from ..result import Constant, Effect, Recipe
 from ..wrap import intercepts
 from .base import Builder, Machine, Value
 from .callables import BuiltinValue
-from .class_facts import attribute_of_class, belongs_to_torch, relied_on
+from .class_facts import attribute_of_class, belongs_to_torch, guarded_attribute
 from .constants import ATOMS
 from .contexts import GradContext, context_class
 from .functions import CellValue, FunctionValue
@@ -84,7 +84,7 @@ class TorchModule(ModuleValue):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if type(self.module) is types.ModuleType or name in vars(self.module):
             return super().get_attr(machine, name)
-        raw = relied_on(machine, type(self.module), name)
+        raw = guarded_attribute(machine, type(self.module), name)
         if isinstance(raw, torch.backends.ContextProp):
             return _read_state(machine, raw.getter)
         if raw is not attribute_of_class(types.ModuleType, name):
