@@ -29,6 +29,7 @@ constexpr OpName kOps[] = {
     {"INSTANCE_ITEM", Op::InstanceItem, 4},     // target, source, name
     {"ITEM", Op::Item, 4},                      // target, source, key
     {"DICT_KEY", Op::DictKey, 4},               // target, source, index
+    {"DICT_VALUE", Op::DictValue, 4},           // target, source, index
     {"TYPE", Op::Type, 3},                      // target, source
     {"TYPE_ATTR", Op::TypeAttr, 4},             // target, source, name
     {"SLOT", Op::Slot, 4},                      // target, source, name
@@ -40,7 +41,7 @@ constexpr OpName kOps[] = {
     {"IS_WEAK", Op::IsWeak, 3},                 // source, object
     {"EQUALS", Op::Equals, 3},                  // source, constant
     {"LENGTH", Op::Length, 3},                  // source, length
-    {"DICT_KEYS", Op::DictKeys, 3},             // source, keys
+    {"DICT_KEYS", Op::DictKeys, 4},             // source, keys, what stands for any key
     {"SET_HAS", Op::SetHas, 4},                 // source, item, whether it is there
     {"KEY_ABSENT", Op::KeyAbsent, 3},           // source, key
     {"ENTRIES_EMPTY", Op::EntriesEmpty, 4},     // source, keys, absent
@@ -220,13 +221,13 @@ class StepReader {
       case Op::Item: return key(next, step);
       case Op::FunctionPart: return part(next, step.number);
       case Op::Gradient: return gradient(next, step);
-      case Op::DictKey: case Op::Length: return integer(at(next), step.number);
+      case Op::DictKey: case Op::DictValue: case Op::Length: return integer(at(next), step.number);
       case Op::TypeIs:
         return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");
       case Op::IsWeak: return weakly(next, step.object);
       case Op::Is: case Op::Equals: case Op::KeyAbsent: return keep(at(next), step.object);
       case Op::SetHas: return keep(at(next), step.object) && integer(at(next + 1), step.number);
-      case Op::DictKeys: return keys(next, step.object);
+      case Op::DictKeys: return keys(next, step.object) && keep(at(next + 1), step.space);
       case Op::EntriesEmpty:
         step.tables = std::make_unique<EmptyTables>();
         return keys(next, step.object) && keys(next + 1, step.space);

@@ -59,13 +59,26 @@ PyObject* key_at(PyObject* dict, Py_ssize_t index) {
   return walked && index < 0 ? found : nullptr;
 }
 
-bool same_keys(PyObject* dict, PyObject* keys) {
+// The value beside that key, found by the key's identity: its own hash may be the user's code.
+PyObject* value_at(PyObject* dict, Py_ssize_t index) {
+  PyObject* wanted = key_at(dict, index);
+  PyObject *key, *value;
+  Py_ssize_t position = 0;
+  while (wanted && PyDict_Next(dict, &position, &key, &value)) {
+    if (key == wanted) return value;
+  }
+  return nullptr;
+}
+
+// `any` among the keys stands for whatever key is there: what is relied on of it has guards.
+bool same_keys(PyObject* dict, PyObject* keys, PyObject* any) {
   const Py_ssize_t count = PyTuple_GET_SIZE(keys);
   if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != count) return false;
   Py_ssize_t index = 0;
   bool same = true;
   const bool walked = walk_keys(dict, [&](PyObject* key) {
-    same = index < count && same_constant(key, PyTuple_GET_ITEM(keys, index++));
+    PyObject* wanted = index < count ? PyTuple_GET_ITEM(keys, index++) : nullptr;
+    same = wanted && (wanted == any || same_constant(key, wanted));
     return same;
   });
   return walked && same && index == count;
@@ -156,6 +169,7 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
     case Op::InstanceItem: return step.lookup.in_instance(base, step.object);
     case Op::Item: return item(base, step);
     case Op::DictKey: return key_at(base, step.number);
+    case Op::DictValue: return value_at(base, step.number);
     case Op::Type: return reinterpret_cast<PyObject*>(Py_TYPE(base));
     case Op::TypeAttr: return type_attribute(base, step.object);
     case Op::Slot: return slot(base, step.object, registers);
@@ -206,7 +220,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::IsWeak: return value == referent(step.object);
     case Op::Equals: return same_constant(value, step.object);
     case Op::Length: return has_length(value, step.number);
-    case Op::DictKeys: return same_keys(value, step.object);
+    case Op::DictKeys: return same_keys(value, step.object, step.space);
     case Op::SetHas: return set_has(value, step.object, step.number != 0);
     case Op::KeyAbsent: return PyDict_Check(value) && !step.lookup.in(value, step.object);
     case Op::EntriesEmpty: return step.tables->hold(value, step.object, step.space, false);

@@ -56,6 +56,11 @@ const uint64_t* clock_of(PyObject* dict) { return jm_dict_clock(dict); }
 
 #endif
 
+// Or the empty tuple, under which functools keeps what a call without arguments gave.
+bool is_name(PyObject* object) {
+  return PyUnicode_CheckExact(object) || (PyTuple_CheckExact(object) && !PyTuple_GET_SIZE(object));
+}
+
 std::unique_ptr<NamespaceFacts> NamespaceFacts::make(PyObject* dict, PyObject* facts) {
   if (!PyDict_CheckExact(dict) || !PyTuple_Check(facts)) {
     PyErr_SetString(PyExc_ValueError, "a dictionary and facts about it are expected");
@@ -72,7 +77,7 @@ bool NamespaceFacts::add(PyObject* fact) {
   const Py_ssize_t length = PyTuple_Check(fact) ? PyTuple_GET_SIZE(fact) : 0;
   const bool is = length == 3 && is_named(PyTuple_GET_ITEM(fact, 0), "IS");
   const bool absent = length == 2 && is_named(PyTuple_GET_ITEM(fact, 0), "ABSENT");
-  if ((!is && !absent) || !PyUnicode_CheckExact(PyTuple_GET_ITEM(fact, 1))) return refuse(fact);
+  if ((!is && !absent) || !is_name(PyTuple_GET_ITEM(fact, 1))) return refuse(fact);
   facts_.push_back({Held(PyTuple_GET_ITEM(fact, 1)), Held(is ? PyTuple_GET_ITEM(fact, 2) : nullptr), absent});
   return true;
 }

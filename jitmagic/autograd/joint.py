@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.attribution import call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
+from ..graph.leaves import leaf_of
 from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
 from ..spec import TensorSpec
@@ -65,6 +66,7 @@ def trace_joint(
         _check_inputs(traced, inputs)
         with mode:  # the history of a view whose base was written since is made when asked for
             made = Outputs.of(traced, outputs)
+        _check_leaves(gm, traced, made.results)
         gradients = _differentiate(gm, mode, traced, made.results)
     return _finish(recorder, traced, inputs, made, gradients)
 
@@ -204,6 +206,15 @@ def _check_inputs(traced: Sequence[Traced], specs: Sequence[TensorSpec]) -> None
                 if tensor.requires_grad
                 else "requires_grad of an input was changed"
             )
+
+
+def _check_leaves(gm: GraphModule, inputs: Sequence[Traced], results: Sequence[Traced]) -> None:
+    """An autograd node exists for the sake of its inputs, so the program's own leaf needs one."""
+    if any(tensor.requires_grad for tensor in inputs):
+        return
+    leaves = [node for node in gm.graph.nodes if node.target is leaf_of]
+    if leaves and any(tensor.requires_grad for tensor in results):
+        raise _failed(leaves[0], CompileFailed("no input of the graph requires grad"))
 
 
 # -- backward --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import torch
 
 from ..extension import native_missing
 from ..guards.guard import (
+    ANY_KEY,
     CellEmpty,
     ClassFact,
     ClassFacts,
@@ -48,6 +49,7 @@ from ..guards.source import (
     CellContents,
     DictEntry,
     DictKeyAt,
+    DictValueAt,
     FunctionPart,
     Global,
     Gradient,
@@ -200,6 +202,8 @@ class _Lowering:
                 return ("ITEM", base, key)
             case DictKeyAt(index=index):
                 return ("DICT_KEY", base, index)
+            case DictValueAt(index=index):
+                return ("DICT_VALUE", base, index)
             case TypeOf():
                 return ("TYPE", base)
             case TypeAttr(name=name):
@@ -263,7 +267,7 @@ def _check(guard: Guard, register: int) -> Step:
         case LengthIs(length=length):
             return ("LENGTH", register, length)
         case DictKeysAre(keys=keys):
-            return ("DICT_KEYS", register, tuple(keys))
+            return ("DICT_KEYS", register, tuple(keys), ANY_KEY)
         case SetHas(item=item, there=there):
             return ("SET_HAS", register, item, int(there))
         case KeyAbsent(key=key):
@@ -285,9 +289,8 @@ def _fact(fact: ClassFact) -> Step:
 
 
 def _name_fact(fact: NameFact) -> Step:
-    if fact.absent:
-        return ("ABSENT", _exact(fact.name))
-    return ("IS", _exact(fact.name), fact.value)
+    name = _exact(fact.name) if isinstance(fact.name, str) else fact.name
+    return ("ABSENT", name) if fact.absent else ("IS", name, fact.value)
 
 
 def _state(guard: GlobalState) -> Step:

@@ -56,6 +56,7 @@ class GraphBuilder:
         self.differentiates = False  # whether autograd would have recorded anything
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
+        self.leaves: list[Node] = []  # tensors that the program made leaves (leaves.py)
         self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared: Any = None  # the tracer's notes on which of them are separate memory
@@ -167,6 +168,13 @@ class GraphBuilder:
         if not fresh and not written and not random:
             return map_tensors(value, lambda tensor: self._nodes[id(tensor)])
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
+
+    def own_leaf(self, node: Node) -> Node | None:
+        """The leaf of the program's own that a tensor is, or shares memory and history with."""
+        if not node.meta["val"].requires_grad:
+            return None
+        memory = _storage_of(node)
+        return next((leaf for leaf in self.leaves if _storage_of(leaf) == memory), None)
 
     def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
         """The graph raises where the one-element bool `wrong` is true.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 import types
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
@@ -20,6 +19,7 @@ from torch.autograd import forward_ad
 
 from ..bytecode import FrameSnapshot
 from .guard import (
+    ANY_KEY,
     CellEmpty,
     ClassFact,
     ClassFacts,
@@ -45,7 +45,7 @@ from .guard import (
     TypeIs,
     ValueEquals,
 )
-from .read import read_source
+from .read import entries_of, read_source
 from .source import Builtin, InstanceDict, Source, describe
 from .state import read_autocast_rest, read_state
 
@@ -182,8 +182,8 @@ def _mapping_differs(guard: Guard, name: str, value: Any) -> str | None:
         return f"{name} is a {type(value).__name__}, was a dict"
     match guard:
         case DictKeysAre(keys=keys):
-            now = _keys(value)
-            return _is_was(f"list({name})", short(now), short(list(keys)), _same_items(now, keys))
+            now = [key for key, _ in entries_of(value)]
+            return _is_was(f"list({name})", short(now), short(list(keys)), _same_keys(now, keys))
         case KeyAbsent(key=key):
             return f"{name} has {short(key)} now" if key in value else None
         case EntriesEmpty(keys=keys, absent=absent):
@@ -194,16 +194,16 @@ def _mapping_differs(guard: Guard, name: str, value: Any) -> str | None:
     raise TypeError(f"not a guard: {guard!r}")
 
 
-def _keys(table: dict[Any, Any]) -> list[Any]:
-    """In order, whatever the class makes of iteration."""
-    if isinstance(table, OrderedDict):
-        return list(OrderedDict.__iter__(table))
-    return list(dict.__iter__(table))
+def _same_keys(now: list[Any], keys: tuple[object, ...]) -> bool:
+    pairs = zip(now, keys, strict=False)
+    return len(now) == len(keys) and all(
+        wanted is ANY_KEY or same_constant(key, wanted) for key, wanted in pairs
+    )
 
 
-def _name_differs(table: dict[str, object], fact: NameFact) -> str | None:
+def _name_differs(table: dict[Any, object], fact: NameFact) -> str | None:
     where = table.get("__name__")
-    name = f"{where}.{fact.name}" if isinstance(where, str) else fact.name
+    name = f"{where}.{fact.name}" if isinstance(where, str) else str(fact.name)
     if fact.name not in table:
         return None if fact.absent else f"{name} is not there any more"
     if fact.absent:

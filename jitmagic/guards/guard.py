@@ -15,7 +15,7 @@ wants.
           | InRange(source, low, high)           a float, an int, or the value of a 0-dim CPU
                                                  tensor
           | LengthIs(source, length)             len() of an exact list, tuple or dict
-          | DictKeysAre(source, keys)            same keys in the same order
+          | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: whichever key
           | SetHas(source, item, there)          set or frozenset that has the item, or has not
           | KeyAbsent(source, key)               dict (or instance dict) has no such key
           | ClassFacts(cls, mro, facts)        a class: its bases, and attributes that it has,
@@ -48,6 +48,7 @@ from ..spec import TensorSpec
 from .source import Source
 
 __all__ = [
+    "ANY_KEY",
     "GONE",
     "AutocastRest",
     "CellEmpty",
@@ -86,6 +87,14 @@ class _Gone:
 
 
 GONE = _Gone()
+
+
+class _AnyKey:
+    def __repr__(self) -> str:
+        return "..."
+
+
+ANY_KEY = _AnyKey()  # in DictKeysAre: a key with guards of its own
 
 
 class _Ref(weakref.ref):  # type: ignore[type-arg]
@@ -270,10 +279,11 @@ class ClassFacts(Guard):
 @dataclass(frozen=True, slots=True)
 class NameFact(_Holds):
     """What a namespace has under a name: the very object `held` or an equal constant, held weakly
-    where it allows that; `absent`: no such name.
+    where it allows that; `absent`: no such name. Of a cache of functools the name is (), under
+    which it keeps what a call without arguments gave.
     """
 
-    name: str
+    name: str | tuple[()]
     held: object = field(default=None, compare=False)
     absent: bool = False
 
@@ -284,7 +294,7 @@ class NamespaceFacts(Guard):
     dictionary is held, so no path leads to it, and all its names are one native step.
     """
 
-    table: dict[str, object] = field(hash=False, compare=False, repr=False)
+    table: dict[Any, object] = field(hash=False, compare=False, repr=False)
     facts: tuple[NameFact, ...]
 
 

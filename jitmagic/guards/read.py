@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections import OrderedDict
 from typing import Any
 
 from ..bytecode import FrameSnapshot
@@ -19,6 +20,7 @@ from .source import (
     CellContents,
     DictEntry,
     DictKeyAt,
+    DictValueAt,
     FunctionPart,
     Global,
     Gradient,
@@ -32,7 +34,7 @@ from .source import (
     TypeOf,
 )
 
-__all__ = ["read_source"]
+__all__ = ["entries_of", "read_source"]
 
 _HAVE_PART: dict[str, Any] = {
     "__self__": types.MethodType | types.BuiltinFunctionType,
@@ -67,9 +69,9 @@ def _step(source: Source, base: Any) -> Any:
         case DictEntry(key=key):
             return dict.__getitem__(base, key)
         case DictKeyAt(index=index):
-            if not isinstance(base, dict):
-                raise TypeError("no dictionary")
-            return list(base)[index]
+            return entries_of(base)[index][0]
+        case DictValueAt(index=index):
+            return entries_of(base)[index][1]
         case TypeOf():
             return type(base)
         case TypeAttr(name=name):
@@ -86,3 +88,10 @@ def _step(source: Source, base: Any) -> Any:
         case Gradient():
             return base.grad
     raise TypeError(f"not a source: {source!r}")
+
+
+def entries_of(base: object) -> list[tuple[Any, Any]]:
+    """The items of a dictionary in order, past any methods that its class has."""
+    if not isinstance(base, dict):
+        raise TypeError("no dictionary")
+    return list(OrderedDict.items(base) if isinstance(base, OrderedDict) else dict.items(base))

@@ -79,7 +79,7 @@ def _show_absence(guard: Guard) -> str:
         case ClassFacts():
             return _show_class(guard)
         case NamespaceFacts(table=table, facts=names):
-            words = [f"no {name.name}" if name.absent else name.name for name in names]
+            words = [f"no {name.name}" if name.absent else str(name.name) for name in names]
             return f"{table.get('__name__', 'a namespace')}: same {_few(words)}"
         case StateRead(reader=reader, value=value):
             return f"{reader.__name__}() == {short(value)}"

@@ -14,6 +14,7 @@ dictionaries and tuples, never through `__getattr__` or properties.
            | Item(base, key)                 base[key] of an exact list, tuple or dict, key constant
            | DictEntry(base, key)           the same of an object whose class inherits from dict
            | DictKeyAt(base, index)          the index-th key of a dict (keys that are no constants)
+           | DictValueAt(base, index)        the value beside that key
            | TypeOf(base)                    type(base)
            | TypeAttr(base, name)            name found on the MRO of the type `base`, no __get__
            | SlotAttr(base, name)            a C-level member/getset of a known built-in type
@@ -34,6 +35,7 @@ __all__ = [
     "CellContents",
     "DictEntry",
     "DictKeyAt",
+    "DictValueAt",
     "FunctionPart",
     "Global",
     "Gradient",
@@ -109,6 +111,12 @@ class DictKeyAt(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class DictValueAt(Source):
+    base: Source
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class TypeOf(Source):
     base: Source
 
@@ -159,6 +167,8 @@ def describe(source: Source) -> str:
             return f"{describe(base)}[{key!r}]"
         case DictKeyAt(base=base, index=index):
             return f"list({describe(base)})[{index}]"
+        case DictValueAt(base=base, index=index):
+            return f"list({describe(base)}.values())[{index}]"
         case CellContents(base=base):
             return describe(base)
         case InstanceDict(base=base):

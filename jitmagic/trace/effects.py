@@ -30,7 +30,7 @@ from .result import (
     SetAttr,
     SetGlobal,
 )
-from .values.base import Builder, GraphBuilder, Lazy, Machine, Value
+from .values.base import Builder, GraphBuilder, Lazy, Machine, Unrestorable, Value
 
 __all__ = ["EffectLog", "ExitBuilder", "distinct_objects"]
 
@@ -191,6 +191,8 @@ class ExitBuilder:
         return Invoke(callee, args)
 
     def output(self, value: Value, node: Any) -> FromGraph:
+        if (leaf := self._graph.own_leaf(node)) is not None:
+            raise Unrestorable("a tensor that became a leaf", leaf.meta["step"])
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
 

@@ -16,12 +16,14 @@ from types import CellType, FunctionType
 from typing import Any
 
 from ..bytecode import Instruction, build
+from ..guards.read import entries_of
 from ..guards.source import (
     Argument,
     Builtin,
     CellContents,
     DictEntry,
     DictKeyAt,
+    DictValueAt,
     FunctionPart,
     Global,
     Gradient,
@@ -277,6 +279,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return _call(reader, _load_source(base, writer), build.load_const(key))
         case DictKeyAt(base=base, index=index):
             return _call(_key_at, _load_source(base, writer), build.load_const(index))
+        case DictValueAt(base=base, index=index):
+            return _call(_value_at, _load_source(base, writer), build.load_const(index))
         case TypeOf(base=base):
             return _call(type, _load_source(base, writer))
         case TypeAttr(base=base, name=name):
@@ -289,7 +293,11 @@ def _load_source(source: Source, writer: Writer) -> Code:
 
 
 def _key_at(table: dict[Any, Any], index: int) -> object:
-    return list(table)[index]
+    return entries_of(table)[index][0]
+
+
+def _value_at(table: dict[Any, Any], index: int) -> object:
+    return entries_of(table)[index][1]
 
 
 def _raw_attribute(cls: type, name: str) -> object:

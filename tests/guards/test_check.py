@@ -136,6 +136,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.DictEntry(entry("output"), "b"), s.DictKeyAt(entry("output"), 1),
     s.Item(entry("layers"), 1), s.Item(s.Item(entry("layers"), 1), 0), s.Item(entry("dims"), -1),
     s.Item(entry("ordered"), "b"), s.DictKeyAt(entry("ordered"), 1), s.DictKeyAt(CFG, 0),
+    s.DictValueAt(entry("ordered"), 1), s.DictValueAt(entry("output"), 0),
     attr(THING, "size"), attr(THING, "name"), s.InstanceDict(THING), s.TypeOf(THING),
     s.TypeAttr(s.TypeOf(THING), "scale"), s.SlotAttr(entry("slotted"), "tag"),
     s.SlotAttr(entry("partial"), "func"), s.Item(s.SlotAttr(s.TypeOf(THING), "__mro__"), 1),
@@ -163,6 +164,7 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
         made.append(g.SetHas(source, "b", there=True))
     if isinstance(value, dict):
         made += [g.DictKeysAre(source, tuple(value)), g.KeyAbsent(source, "absent")]
+        made.append(g.DictKeysAre(source, (g.ANY_KEY, *tuple(value)[1:])))
         made.append(g.KeyAbsent(source, "n"))
     return made
 

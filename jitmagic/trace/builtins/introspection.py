@@ -9,11 +9,11 @@ from ...guards.source import TypeOf
 from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.callables import BuiltinMethodValue, BuiltinValue, TypeFormValue
-from ..values.class_facts import NOTHING, is_instance, is_subclass, relied_on
+from ..values.class_facts import NOTHING, guarded_attribute, is_instance, is_subclass
 from ..values.classes import ClassValue, SuperValue
-from ..values.constants import ConstantValue
 from ..values.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ..values.instances import InstanceValue
+from ..values.keys import is_fixed_token
 from ..values.sequences import TupleValue
 from .registry import handles
 
@@ -75,7 +75,7 @@ def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, _CALLABLE):
         return machine.constant(True)
     kind = value.python_type(machine)
-    return machine.constant(relied_on(machine, kind, "__call__") is not NOTHING)
+    return machine.constant(guarded_attribute(machine, kind, "__call__") is not NOTHING)
 
 
 @handles(getattr)
@@ -114,11 +114,11 @@ def _delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(hash)
 def _hash(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Hashes of numbers are the same in every process; others are not worth following."""
-    value = args[0]
-    if isinstance(value, ConstantValue) and isinstance(value.value, int | float):
-        return machine.constant(hash(value.as_constant(machine)))
-    raise GraphBreak(UnsupportedArguments.of(name="hash", what=value.describe()))
+    """The hash of what cannot be another object in the next call."""
+    token = args[0].hash_key(machine)
+    if not is_fixed_token(token):
+        raise GraphBreak(UnsupportedArguments.of(name="hash", what=args[0].describe()))
+    return machine.constant(hash(token))
 
 
 @handles(super)

@@ -8,7 +8,7 @@ from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..state import Frame
 from ..values.base import ObservedError, Value
-from ..values.class_facts import keep_bases
+from ..values.class_facts import guard_bases
 from ..values.classes import ClassValue
 from ..values.exceptions import ExceptionValue
 from ..values.sequences import TupleValue
@@ -70,5 +70,5 @@ def _matches(machine: Any, error: Any, wanted: Value) -> bool:
     if not isinstance(wanted, ClassValue) or BaseException not in wanted.live.__mro__:
         message = "catching classes that do not inherit from BaseException is not allowed"
         raise machine.error(TypeError, message)
-    keep_bases(machine, wanted.live)
+    guard_bases(machine, wanted.live)
     return bool(error.matches(machine, wanted.live))

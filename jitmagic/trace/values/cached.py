@@ -1,22 +1,27 @@
-"""functools.lru_cache: the function beneath is followed, and what it reads is guarded.
+"""functools.lru_cache: what the cache keeps, or the function beneath is followed.
 
-Comes in: a live wrapper, known by identity, called with constants. Goes out: what the function
-beneath returns, where nobody can tell it from what the cache holds: constants, and objects that the
-program only looks at. One whose only work is to log or warn is an effect: Python calls the wrapper,
-which knows whether it has been called before.
+Comes in: a live wrapper, known by identity, called with constants. Goes out: the constant that the
+cache keeps for a call without arguments, for as long as it does (what a process asks once: whether
+a package is installed), else what the function beneath returns, guarded by what it reads, where
+nobody can tell it from what the cache holds: constants, and objects that the program only looks at.
+One whose only work is to log or warn is an effect: Python calls the wrapper, which knows whether it
+has been called before.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Iterator
 from typing import Any
 
-from ...guards.guard import IdentityIs
+from ...guards.guard import IdentityIs, NameFact, NamespaceFacts
 from ...guards.source import InstanceDict, Item, Source
 from ..breaks import CachedCall, GraphBreak
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .constants import ATOMS
+from .identity import IdentityValue
 from .instances import InstanceValue
 
 __all__ = ["CachedFunctionValue"]
@@ -24,27 +29,10 @@ __all__ = ["CachedFunctionValue"]
 _CHANGEABLE = (list, dict, set, bytearray)
 
 
-class CachedFunctionValue(Value):
+class CachedFunctionValue(IdentityValue):
     """What `functools.lru_cache` or `functools.cache` made of a function."""
 
-    __slots__ = ("live",)
-    by_identity = True
-
-    def __init__(self, live: Any, source: Source) -> None:
-        super().__init__(source)
-        self.live = live
-
-    def python_type(self, machine: Machine) -> type:
-        return type(self.live)
-
-    def identity(self) -> object:
-        return self.live
-
-    def hash_key(self, machine: Machine) -> object:
-        return self.live
-
-    def truth(self, machine: Machine) -> bool:
-        return True
+    __slots__ = ()
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "__wrapped__":
@@ -56,6 +44,10 @@ class CachedFunctionValue(Value):
         return machine.wrap(self.live.__wrapped__, Item(InstanceDict(self.source), "__wrapped__"))
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if not args and not kwargs and (kept := _kept(self.live)) is not None:
+            cache, result = kept
+            machine.guard(NamespaceFacts(cache, (NameFact((), cache[()]),)))
+            return machine.constant(result)
         before, born = machine.effects.count, machine.step
         result = self._beneath(machine).call(machine, args, kwargs).realize(machine)
         if machine.effects.count > before:
@@ -85,6 +77,22 @@ class CachedFunctionValue(Value):
 
     def _leave(self, why: str) -> None:
         raise GraphBreak(CachedCall.of(name=self.live.__name__, why=why))
+
+
+def _kept(wrapper: Any) -> tuple[dict[Any, object], object] | None:
+    """The cache, and the constant in it that a call without arguments gives; None: unknown.
+
+    Read as the collector sees the wrapper (CPython 3.11 to 3.13): its class, a triple for each link
+    of a cache with a limit (key, result, class), the dictionary, the function and four more.
+    Without a limit the dictionary has the results themselves.
+    """
+    _, *links, cache, function, _, _, _, _ = gc.get_referents(wrapper)
+    if function is not wrapper.__wrapped__ or type(cache) is not dict or () not in cache:
+        return None
+    linked = zip(links[::3], links[1::3], strict=True) if links else ()
+    results = [result for key, result in linked if type(key) is tuple and not key]
+    result = results[0] if links else cache[()]
+    return (cache, result) if type(result) in ATOMS else None
 
 
 def _is_none(machine: Machine, value: Value) -> bool:

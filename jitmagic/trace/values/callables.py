@@ -96,10 +96,20 @@ class TypeFormValue(BuiltinValue):
 
     __slots__ = ()
 
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name not in ("__args__", "__origin__"):
+            return super().get_attr(machine, name)
+        if not hasattr(self.obj, name):
+            message = f"'{type(self.obj).__name__}' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message, exact=True)
+        return machine.constant(getattr(self.obj, name))
+
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        if op not in ("==", "!=") or not isinstance(other, TypeFormValue):
+        if not isinstance(other, TypeFormValue):
+            return None
+        if op not in ("==", "!="):
             self.refuse(machine, f"comparison {op}")
         return machine.constant((self.obj == other.obj) is (op == "=="))
 
@@ -170,8 +180,10 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
     return BuiltinMethodValue(owner, kind, name)
 
 
-@wraps(types.UnionType)
-def _wrap_union(machine: Machine, obj: types.UnionType, source: Source) -> Value:
+@wraps(types.GenericAlias, types.UnionType)
+def _wrap_type_form(
+    machine: Machine, obj: types.GenericAlias | types.UnionType, source: Source
+) -> Value:
     machine.guard(IdentityIs(source, obj))
     return TypeFormValue(obj, source)
 

@@ -27,6 +27,11 @@ __all__ = [
     "NOTHING",
     "attribute_of_class",
     "belongs_to_torch",
+    "guard_attribute",
+    "guard_bases",
+    "guard_not_shadowed",
+    "guard_precedence",
+    "guarded_attribute",
     "has_flag",
     "is_data_descriptor",
     "is_instance",
@@ -34,12 +39,7 @@ __all__ = [
     "is_library_module",
     "is_standard",
     "is_subclass",
-    "keep",
-    "keep_bases",
-    "keep_free",
-    "keep_order",
     "may_change",
-    "relied_on",
 ]
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -102,13 +102,13 @@ def is_data_descriptor(raw: object) -> bool:
 # ------------------------------------------------------------------------------------------- facts
 
 
-def keep_bases(machine: Machine, kind: type) -> None:
+def guard_bases(machine: Machine, kind: type) -> None:
     """Rely on the bases of a class."""
     if may_change(kind):
         machine.guard(ClassFacts.about(kind))
 
 
-def keep(machine: Machine, kind: type, name: str, raw: object, start: int = 0) -> None:
+def guard_attribute(machine: Machine, kind: type, name: str, raw: object, start: int = 0) -> None:
     """Rely on the class having this very object under the name, from position `start` of its MRO
     on; NOTHING: on its having none."""
     if not may_change(kind):
@@ -121,30 +121,30 @@ def keep(machine: Machine, kind: type, name: str, raw: object, start: int = 0) -
     machine.guard(ClassFacts.about(kind, fact))
 
 
-def relied_on(machine: Machine, kind: type, name: str) -> object:
-    """What the class has under the name (or NOTHING), kept."""
+def guarded_attribute(machine: Machine, kind: type, name: str) -> object:
+    """What the class has under the name (or NOTHING), guarded."""
     raw = attribute_of_class(kind, name)
-    keep(machine, kind, name, raw)
+    guard_attribute(machine, kind, name, raw)
     return raw
 
 
-def keep_free(machine: Machine, kind: type, name: str, raw: object) -> None:
+def guard_not_shadowed(machine: Machine, kind: type, name: str, raw: object) -> None:
     """Rely on an instance's own attribute going before `raw`, which the class has (or NOTHING)."""
     if isinstance(raw, Value) or not may_change(kind):
         return
     if isinstance(raw, types.MemberDescriptorType):  # a slot: the instance's own place
-        keep(machine, kind, name, raw)
+        guard_attribute(machine, kind, name, raw)
     elif raw is NOTHING or type(raw).__flags__ & _IMMUTABLE:
         machine.guard(ClassFacts.about(kind, ClassFact("yields", name)))
     else:
-        keep(machine, kind, name, raw)
-        keep_order(machine, raw)
+        guard_attribute(machine, kind, name, raw)
+        guard_precedence(machine, raw)
 
 
-def keep_order(machine: Machine, raw: object) -> None:
+def guard_precedence(machine: Machine, raw: object) -> None:
     """Rely on a descriptor's class saying no other than now whether it is a data descriptor."""
     for part in ("__set__", "__delete__"):
-        relied_on(machine, type(raw), part)
+        guarded_attribute(machine, type(raw), part)
 
 
 def is_standard(machine: Machine, kind: type, name: str) -> bool:
@@ -156,7 +156,7 @@ def is_standard(machine: Machine, kind: type, name: str) -> bool:
     )
     if not is_library_class(owner) or users:
         return False
-    keep(machine, kind, name, raw)
+    guard_attribute(machine, kind, name, raw)
     return True
 
 
@@ -180,29 +180,29 @@ def is_subclass(machine: Machine, own: type, kind: type, check: str = "__subclas
     it did not until a class is registered with some ABC; it is asked as Python would ask it.
     """
     metaclass = type(kind)
-    asked = relied_on(machine, metaclass, check)
+    asked = guarded_attribute(machine, metaclass, check)
     if asked is vars(type)[check]:
-        keep_bases(machine, own)
+        guard_bases(machine, own)
         return kind in own.__mro__
     if asked is not vars(abc.ABCMeta)[check]:
         what = f"is{check[2:-7]} of"  # isinstance, issubclass
         raise GraphBreak(UnsupportedOperation.of(what=what, types=f"class {kind.__name__}"))
     answer = issubclass(own, kind)
     if not answer:
-        keep_unregistered(machine)
+        guard_unregistered(machine)
     return answer
 
 
 def has_flag(machine: Machine, kind: type, flag: int) -> bool:
     """A flag of a class that its bases and what ABCs it was registered with tell."""
-    keep_bases(machine, kind)
+    guard_bases(machine, kind)
     if kind.__flags__ & flag:
         return True
     if may_change(kind):
-        keep_unregistered(machine)
+        guard_unregistered(machine)
     return False
 
 
-def keep_unregistered(machine: Machine) -> None:
+def guard_unregistered(machine: Machine) -> None:
     """Rely on no class being registered with an ABC."""
     machine.guard(StateRead(abc.get_cache_token, abc.get_cache_token(), True))

@@ -25,13 +25,13 @@ from .callables import BuiltinMethodValue, BuiltinValue, builtin_value, name_of
 from .class_facts import (
     NOTHING,
     attribute_of_class,
+    guard_attribute,
+    guard_bases,
+    guard_not_shadowed,
+    guarded_attribute,
     is_data_descriptor,
     is_library_class,
-    keep,
-    keep_bases,
-    keep_free,
     may_change,
-    relied_on,
 )
 from .constants import ATOMS, ConstantValue, fold
 from .functions import BoundMethodValue
@@ -122,6 +122,9 @@ class ClassValue(Value):
         return self.live
 
     def hash_key(self, machine: Machine) -> object:
+        for name in ("__hash__", "__eq__"):
+            if self.of_metaclass(machine, name) is not vars(object)[name]:
+                self.refuse(machine, "hash()")
         return self.live
 
     def is_constant(self, machine: Machine) -> bool:
@@ -149,7 +152,7 @@ class ClassValue(Value):
                 return written[name], written[name]
             if name in vars(base):
                 return self._found(machine, name, position, start)
-        keep(machine, self.live, name, NOTHING, start)
+        guard_attribute(machine, self.live, name, NOTHING, start)
         return NOTHING, self
 
     def peek(self, machine: Machine, name: str) -> object:
@@ -171,7 +174,7 @@ class ClassValue(Value):
             value = self._value_of(machine, raw, name, position, whole=start == 0)
             self._known[key] = raw, value
             if start or value.source is None:
-                keep(machine, self.live, name, raw, start)
+                guard_attribute(machine, self.live, name, raw, start)
         return self._known[key]
 
     def _value_of(
@@ -195,7 +198,7 @@ class ClassValue(Value):
         if name == "__class__":
             return machine.constant(type(self.live))
         if name == "__mro__" or (name == "__bases__" and is_library_class(self.live)):
-            keep_bases(machine, self.live)
+            guard_bases(machine, self.live)
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])
         if self.of_metaclass(machine, "__getattribute__") is not type.__getattribute__:
             self.refuse(machine, f"attribute {name!r}")
@@ -203,14 +206,14 @@ class ClassValue(Value):
         raw, value = self.find(machine, name)
         if raw is NOTHING or is_data_descriptor(raw_there):
             return self._from_metaclass(machine, name)
-        keep_free(machine, metaclass, name, raw_there)
+        guard_not_shadowed(machine, metaclass, name, raw_there)
         return bind(machine, raw, value, None, self, name)
 
     def of_metaclass(self, machine: Machine, name: str) -> object:
         """What the class itself, as an object, gets from its class; relied on."""
         metaclass = type(self.live)
         raw = attribute_of_class(metaclass, name)
-        keep(machine, metaclass, name, raw)
+        guard_attribute(machine, metaclass, name, raw)
         if self.source is not None and may_change(metaclass):
             machine.guard(TypeIs(self.source, metaclass))
         return raw
@@ -245,7 +248,7 @@ class ClassValue(Value):
         handler = handler_of(self.live)
         if handler is not None:
             return handler(machine, args, kwargs)
-        keep_bases(machine, self.live)
+        guard_bases(machine, self.live)
         constructor = _constructor_for(self.live)
         if constructor is not None:
             return constructor(machine, self, args, kwargs)
@@ -342,7 +345,7 @@ def bind(
         return _read_cached(machine, raw, value, instance)
     getter = attribute_of_class(type(raw), "__get__")
     if getter is NOTHING:
-        keep(machine, type(raw), "__get__", NOTHING)
+        guard_attribute(machine, type(raw), "__get__", NOTHING)
         return value
     if isinstance(getter, types.FunctionType) and value.source is not None:
         _pin(machine, raw, value)
@@ -365,7 +368,7 @@ def _is_like(raw: object, machine: Machine, kind: type[_T]) -> TypeGuard[_T]:
     own."""
     if not isinstance(raw, kind):
         return False
-    return relied_on(machine, type(raw), "__get__") is vars(kind)["__get__"]
+    return guarded_attribute(machine, type(raw), "__get__") is vars(kind)["__get__"]
 
 
 def _pin(machine: Machine, raw: object, value: Value) -> Source:

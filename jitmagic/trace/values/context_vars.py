@@ -17,32 +17,22 @@ from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .callables import bind_builtin
+from .identity import IdentityValue
 
 __all__: list[str] = []
 
 _KEPT = "a context variable that stays set"
 
 
-class ContextVarValue(Value):
+class ContextVarValue(IdentityValue):
     """`active`: the `set` calls of the trace that were not undone yet."""
 
-    __slots__ = ("active", "live", "watched")
-    by_identity = True
+    __slots__ = ("active", "watched")
 
     def __init__(self, live: contextvars.ContextVar[Any], source: Source) -> None:
-        super().__init__(source)
-        self.live = live
+        super().__init__(live, source)
         self.active: list[TokenValue] = []
         self.watched = False
-
-    def python_type(self, machine: Machine) -> type:
-        return contextvars.ContextVar
-
-    def identity(self) -> object:
-        return self.live
-
-    def truth(self, machine: Machine) -> bool:
-        return True
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         return bind_builtin(machine, self, contextvars.ContextVar, name)

@@ -13,7 +13,6 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...guards.guard import DictKeysAre
 from ...guards.source import DictEntry, Source
 from ..builtins.registry import method_of
 from ..result import BuildDict, Constant, Effect, Perform, Recipe, ReplaceDict
@@ -24,7 +23,7 @@ from .callables import BuiltinMethodValue
 from .class_facts import attribute_of_class
 from .classes import HEAP_TYPE, ClassValue, constructs, is_python_class
 from .instances import InstanceValue, construct, wrap_as
-from .mappings import DictValue, Pair, entries_of, pairs_of
+from .mappings import DictValue, Pair, live_pairs
 from .operators import unpack
 
 __all__ = ["DictObjectValue", "dict_of", "mapping_pairs"]
@@ -90,8 +89,7 @@ class DictObjectValue(InstanceValue):
             source, live = self.source, self.live
             self.held = _Entries(self, {})
             assert isinstance(live, dict)
-            machine.guard(DictKeysAre(source, tuple(key for key, _ in entries_of(live))))
-            self.held.pairs = pairs_of(machine, live, lambda key: DictEntry(source, key))
+            self.held.pairs = live_pairs(machine, live, source, DictEntry)
             machine.tables.use(id(live), Face.OBJECT)
         return self.held
 

@@ -19,10 +19,11 @@ from ...guards.source import InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..result import Constant, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .class_facts import NOTHING, attribute_of_class, relied_on
+from .class_facts import NOTHING, attribute_of_class, guarded_attribute
 from .classes import HEAP_TYPE, ClassValue, bind, models_classes_of
 from .constants import ATOMS, BINARY, COMPARE, UNARY, ConstantMethodValue, ConstantValue, fold
 from .iterators import StepIterator
+from .keys import followed_key, is_users
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["EnumClassValue", "EnumValue", "without_enum"]
@@ -44,7 +45,7 @@ def _folds(machine: Machine, kind: type) -> bool:
     if _has_own_methods(kind):
         return False
     for name in _FOLDED:
-        relied_on(machine, kind, name)
+        guarded_attribute(machine, kind, name)
     return True
 
 
@@ -52,19 +53,14 @@ def _has_own_methods(kind: type) -> bool:
     own = [base for base in kind.__mro__ if base.__flags__ & HEAP_TYPE]
     parts = [(name, part) for base in own for name, part in vars(base).items()]
     return any(
-        name[:2] == name[-2:] == "__" and name not in _MAKING and _is_users(part)
+        name[:2] == name[-2:] == "__" and name not in _MAKING and is_users(part)
         for name, part in parts
     )
 
 
-def _is_users(part: object) -> bool:
-    function = getattr(part, "__func__", part)
-    return isinstance(function, types.FunctionType) and function.__module__ != "enum"
-
-
 def _looks_up_plainly(kind: type) -> bool:
     """Whether `kind(value)` runs no code of the user's."""
-    return not _is_users(attribute_of_class(kind, "_missing_"))
+    return not is_users(attribute_of_class(kind, "_missing_"))
 
 
 class EnumValue(Value):
@@ -108,11 +104,10 @@ class EnumValue(Value):
         return self.value
 
     def hash_key(self, machine: Machine) -> object:
-        if any(
-            _is_users(relied_on(machine, type(self.value), name)) for name in ("__hash__", "__eq__")
-        ):
-            self.refuse(machine, "hash()")
-        return self.value
+        methods = [
+            guarded_attribute(machine, type(self.value), name) for name in ("__hash__", "__eq__")
+        ]
+        return followed_key(machine, self, self) if any(map(is_users, methods)) else self.value
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -126,12 +121,12 @@ class EnumValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "__class__":
             return self.cls(machine)
-        if _is_users(relied_on(machine, type(self.value), "__getattribute__")):
+        if is_users(guarded_attribute(machine, type(self.value), "__getattribute__")):
             self.refuse(machine, f"attribute {name!r}")
-        raw = relied_on(machine, type(self.value), name)
+        raw = guarded_attribute(machine, type(self.value), name)
         if name in ("name", "value") and raw is vars(enum.Enum)[name]:
             name = f"_{name}_"
-            raw = relied_on(machine, type(self.value), name)
+            raw = guarded_attribute(machine, type(self.value), name)
         if name in vars(self.value) and not isinstance(raw, property):
             return self._part(machine, name)
         if raw is NOTHING:
@@ -156,7 +151,7 @@ class EnumValue(Value):
         return machine.lazy(content, Item(InstanceDict(self.origin), name), certain=False)
 
     def _missing(self, machine: Machine, name: str) -> Value:
-        if relied_on(machine, type(self.value), "__getattr__") is not NOTHING:
+        if guarded_attribute(machine, type(self.value), "__getattr__") is not NOTHING:
             self.refuse(machine, f"attribute {name!r}")
         message = f"'{type(self.value).__name__}' object has no attribute '{name}'"
         raise machine.error(AttributeError, message)
@@ -166,12 +161,12 @@ class EnumValue(Value):
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
         """`type(self).__name__(self, *args)` if it is the user's, or a built-in type's and of
         constants; None: it is nobody's."""
-        raw = relied_on(machine, type(self.value), name)
+        raw = guarded_attribute(machine, type(self.value), name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
         if isinstance(raw, _C_METHODS) and all(arg.is_constant(machine) for arg in args):
             return fold(machine, raw, self, *args)
-        if not _is_users(raw):
+        if not is_users(raw):
             self.refuse(machine, name)
         cls = self.cls(machine)
         found, value = cls.find(machine, name)
@@ -256,7 +251,7 @@ class EnumValue(Value):
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         cls = self.cls(machine)
         found, value = cls.find(machine, "__call__")
-        if not _is_users(found):
+        if not is_users(found):
             self.refuse(machine, "a call")
         method = bind(machine, found, value, self, cls, "__call__").realize(machine)
         return method.call(machine, args, kwargs)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, Recipe
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from .class_facts import NOTHING, attribute_of_class, is_standard, keep, keep_bases
+from .class_facts import NOTHING, attribute_of_class, guard_attribute, guard_bases, is_standard
 from .classes import HEAP_TYPE, ClassValue, bind, constructs
 from .sequences import TupleValue
 
@@ -42,7 +42,7 @@ class ExceptionValue(Value):
 
     def matches(self, machine: Machine, *kinds: type) -> bool:
         """Whether `except kinds` catches it; Python looks at the bases alone."""
-        keep_bases(machine, self.cls.live)
+        guard_bases(machine, self.cls.live)
         return any(kind in self.cls.live.__mro__ for kind in kinds)
 
     def hash_key(self, machine: Machine) -> object:
@@ -84,7 +84,7 @@ class ExceptionValue(Value):
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if attribute_of_class(self.cls.live, name) is not NOTHING:
             self.refuse(machine, f"setting attribute {name!r}")
-        keep(machine, self.cls.live, name, NOTHING)
+        guard_attribute(machine, self.cls.live, name, NOTHING)
         self._leave(machine, "__setattr__", f"setting attribute {name!r}")
         self.attrs[name] = value
 

@@ -10,25 +10,24 @@ import functools
 import inspect
 import types
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...guards.guard import CellEmpty, IdentityIs, KeyAbsent, TypeIs
 from ...guards.source import CellContents, FunctionPart, InstanceDict, Item, SlotAttr, Source
-from ..breaks import DisabledFunction, GraphBreak, UserGraphBreak
 from ..builtins.registry import handler_of
 from ..result import BuildCell, BuildFunction, Effect, Recipe, SetCell
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
 from .constants import ConstantValue
+from .keys import identity_key
 from .mappings import DictValue
 from .namespaces import GlobalsValue
 from .sequences import TupleValue
+from .tagged import tagged_value
 
 __all__ = ["BoundMethodValue", "CellValue", "FunctionValue", "PartialValue", "bind_arguments"]
-
-ROLE = "__jitmagic_role__"  # set by api.py on graph_break() and is_compiling()
-DISABLED = "__jitmagic_disabled__"  # set by api.py on what disable() returns
 
 
 class CellValue(Value):
@@ -208,6 +207,14 @@ class FunctionValue(Value):
         return f"function {self.qualname}"
 
 
+@dataclass(frozen=True, slots=True)
+class _MethodKey:
+    """Bound methods are equal that bind the same function to the very same object."""
+
+    function: object
+    owner: object
+
+
 class BoundMethodValue(Value):
     """A Python function (or other callable) bound to its first argument."""
 
@@ -228,6 +235,14 @@ class BoundMethodValue(Value):
         if name in ("__self__", "__func__"):
             return self.owner if name == "__self__" else self.function
         return self.function.realize(machine).get_attr(machine, name)
+
+    def hash_key(self, machine: Machine) -> object:
+        owner = self.owner.realize(machine)
+        if isinstance(owner, ConstantValue):
+            self.refuse(machine, "hash()")
+        owner.pin(machine)
+        machine.keep_apart(owner)
+        return _MethodKey(self.function.realize(machine).hash_key(machine), owner.identity())
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -274,6 +289,9 @@ class PartialValue(Value):
         if name == "args":
             return TupleValue(self.args)
         self.refuse(machine, f"attribute {name!r}")
+
+    def hash_key(self, machine: Machine) -> object:
+        return identity_key(machine, self) or self.refuse(machine, "hash()")
 
     def truth(self, machine: Machine) -> bool:
         return True
@@ -362,76 +380,10 @@ def _fill_defaults(
         raise machine.error(TypeError, f"{function.qualname}() {what}")
 
 
-class _MarkedValue(Value):
-    """A function that api.py marked: graph_break(), is_compiling(), or a disabled function."""
-
-    __slots__ = ("live",)
-    by_identity = True
-
-    def __init__(self, live: Any, source: Source) -> None:
-        super().__init__(source)
-        self.live = live
-
-    def python_type(self, machine: Machine) -> type:
-        return type(self.live)
-
-    def identity(self) -> object:
-        return self.live
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        role = getattr(self.live, ROLE, None)
-        if role == "is_compiling":
-            return machine.constant(True)
-        if role == "graph_break":
-            raise GraphBreak(UserGraphBreak.of())
-        raise GraphBreak(DisabledFunction.of(name=self.live.__qualname__))
-
-    def truth(self, machine: Machine) -> bool:
-        return True
-
-
-class TaggedValue(Value):
-    """A function that jit() returned: a call is a call of what it was made from."""
-
-    __slots__ = ("live",)
-    by_identity = True
-
-    def __init__(self, live: types.FunctionType, source: Source) -> None:
-        super().__init__(source)
-        self.live = live
-
-    def python_type(self, machine: Machine) -> type:
-        return types.FunctionType
-
-    def identity(self) -> object:
-        return self.live
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        assert self.source is not None
-        source = Item(InstanceDict(self.source), "__wrapped__")
-        original = machine.wrap(self.live.__dict__["__wrapped__"], source)
-        return original.call(machine, args, kwargs)
-
-    def truth(self, machine: Machine) -> bool:
-        return True
-
-
-def _is_tagged(function: types.FunctionType) -> bool:
-    """Whether the function is a call stub: its code holds a native Dispatcher."""
-    if "__wrapped__" not in function.__dict__:
-        return False
-    kinds = (type(constant) for constant in function.__code__.co_consts)
-    return any(kind.__module__ == "jitmagic._frame" for kind in kinds)
-
-
 @wraps(types.FunctionType)
 def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) -> Value:
-    if DISABLED in obj.__dict__ or ROLE in obj.__dict__:
-        machine.guard(IdentityIs(source, obj))
-        return _MarkedValue(obj, source)
-    if _is_tagged(obj):
-        machine.guard(IdentityIs(source, obj))
-        return TaggedValue(obj, source)
+    if (tagged := tagged_value(machine, obj, source)) is not None:
+        return tagged
     if handler_of(obj) is not None:  # a Python function that is known as C ones are
         machine.guard(IdentityIs(source, obj))
         return BuiltinValue(obj, source)

@@ -22,15 +22,16 @@ from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
 from .class_facts import (
     NOTHING,
     attribute_of_class,
+    guard_attribute,
+    guard_not_shadowed,
+    guard_precedence,
+    guarded_attribute,
     is_data_descriptor,
     is_standard,
-    keep,
-    keep_free,
-    keep_order,
-    relied_on,
 )
 from .classes import PLAIN_BASES, ClassValue, bind, constructs, is_plain_class
 from .iterators import StepIterator
+from .keys import followed_key, identity_key
 from .opaque import OpaqueValue
 from .operators import drain, equal
 from .special import BINARY_METHODS, UNARY_METHODS, by_special, implemented
@@ -61,10 +62,7 @@ class InstanceValue(Value):
         return self.cls.live
 
     def hash_key(self, machine: Machine) -> object:
-        if self.cls.find(machine, "__hash__")[0] is not object.__hash__:
-            self.refuse(machine, "hash()")
-        machine.keep_apart(self)
-        return self
+        return identity_key(machine, self) or followed_key(machine, self, self)
 
     # -- attributes ------------------------------------------------------------------------------
 
@@ -94,14 +92,14 @@ class InstanceValue(Value):
             return self.cls
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-            keep_order(machine, raw)
+            guard_precedence(machine, raw)
             return self._bound(machine, name)
         own = self.own(machine, name)
         if own is not None:
-            keep_free(machine, self.cls.live, name, raw)
+            guard_not_shadowed(machine, self.cls.live, name, raw)
             return own
         if raw is NOTHING or isinstance(raw, types.MemberDescriptorType):
-            relied_on(machine, self.cls.live, name)
+            guarded_attribute(machine, self.cls.live, name)
             raise self.no_attribute(machine, name)
         return self._bound(machine, name)
 
@@ -122,7 +120,7 @@ class InstanceValue(Value):
         raw = attribute_of_class(self.cls.live, name)
         if raw not in [vars(base).get(name) for base in (*PLAIN_BASES, dict)]:
             return False
-        keep(machine, self.cls.live, name, raw)
+        guard_attribute(machine, self.cls.live, name, raw)
         return True
 
     def no_attribute(self, machine: Machine, name: str) -> ObservedError:
@@ -196,7 +194,7 @@ class InstanceValue(Value):
         if is_data_descriptor(raw) and not member:
             self._through_descriptor(machine, name, value)
             return
-        keep_free(machine, self.cls.live, name, raw)
+        guard_not_shadowed(machine, self.cls.live, name, raw)
         if not member and not self.cls.live.__dictoffset__:
             raise self.no_attribute(machine, name)
         if self.source is not None and not member:
@@ -219,7 +217,7 @@ class InstanceValue(Value):
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
             self.refuse(machine, f"an entry that hides behind {name!r} of the class")
-        keep_free(machine, self.cls.live, name, raw)
+        guard_not_shadowed(machine, self.cls.live, name, raw)
         if self.source is not None:
             self.use_table(machine, changing=True)
         self.attrs[name] = value
@@ -397,7 +395,7 @@ def wrap_as(
     kind = type(obj)
     machine.guard(TypeIs(source, kind))
     if not models(kind):
-        return OpaqueValue(kind, source)
+        return OpaqueValue(kind, source, obj)
     return model(machine.class_of(kind, TypeOf(source)), obj, source)
 
 
@@ -439,7 +437,7 @@ def _new(
     if raw in [vars(base)["__new__"] for base in (*PLAIN_BASES, dict)]:
         abstract = vars(cls.live).get("__abstractmethods__")
         if abstract is not None:
-            keep(machine, cls.live, "__abstractmethods__", abstract)
+            guard_attribute(machine, cls.live, "__abstractmethods__", abstract)
         if abstract:
             message = f"Can't instantiate abstract class {cls.live.__name__}"
             raise machine.error(TypeError, message)

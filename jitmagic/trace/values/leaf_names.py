@@ -19,7 +19,7 @@ import torch
 from ...guards.guard import NameFact, NamespaceFacts
 from ..breaks import GraphBreak, RefusedTorchCall
 from .base import Machine
-from .class_facts import NOTHING, attribute_of_class, keep
+from .class_facts import NOTHING, attribute_of_class, guard_attribute
 from .originals import TENSOR, is_library_made
 
 __all__ = ["rely_on_names"]
@@ -64,7 +64,7 @@ def rely_on_names(machine: Machine, function: object) -> None:
         facts = tuple(NameFact(name, value) for name, value in held.items())
         machine.guard(NamespaceFacts(table, facts))
     for name in names.methods:
-        keep(machine, torch.Tensor, name, TENSOR[name])
+        guard_attribute(machine, torch.Tensor, name, TENSOR[name])
 
 
 def _replaced(names: _Names) -> str | None:

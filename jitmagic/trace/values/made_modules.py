@@ -18,7 +18,7 @@ from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOpe
 from ..builtins.registry import handles
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from .class_facts import NOTHING, is_data_descriptor, is_standard, keep, keep_order
+from .class_facts import NOTHING, guard_attribute, guard_precedence, is_data_descriptor, is_standard
 from .classes import ClassValue, constructs
 from .mappings import DictValue
 from .nn_module import GLOBAL_HOOKS, TABLES, NNModuleValue
@@ -61,13 +61,13 @@ class MadeModuleValue(NNModuleValue):
             return self.cls
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
-            keep_order(machine, raw)
+            guard_precedence(machine, raw)
             return self._through(machine, name)
         if (own := self.attrs.get(name)) is not None:
             return own
         if raw is not NOTHING:
             return self._of_class(machine, name)
-        keep(machine, self.cls.live, name, NOTHING)
+        guard_attribute(machine, self.cls.live, name, NOTHING)
         if not self._leaves_tables(machine):
             return self.ask_class(machine, "__getattr__", name)
         return self.from_tables(machine, name)

@@ -9,22 +9,22 @@ Python's.
 from __future__ import annotations
 
 import collections
-import enum
 import itertools
-import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...guards.guard import DictKeysAre, TypeIs
-from ...guards.source import Item, SlotAttr, Source
+from ...guards.guard import ANY_KEY, DictKeysAre, TypeIs
+from ...guards.read import entries_of
+from ...guards.source import DictKeyAt, DictValueAt, Item, SlotAttr, Source
 from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildDict, Effect, Recipe, ReplaceDict
 from ..tables import Face
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
-from .constants import ATOMS, ConstantValue
+from .constants import ConstantValue
 from .iterators import DictIterator
+from .keys import is_plain_key
 from .operators import equal
 from .sequences import TupleValue
 from .sets import SetValue
@@ -34,9 +34,8 @@ __all__ = [
     "DictValue",
     "Pair",
     "ViewValue",
-    "entries_of",
     "live_dictionary",
-    "pairs_of",
+    "live_pairs",
 ]
 
 Pair = tuple[Value, Value]
@@ -46,7 +45,6 @@ _VIEW_TYPES: dict[str, type] = {
     "values": type({}.values()),
     "items": type({}.items()),
 }
-_STABLE_KEYS = (*ATOMS, types.FunctionType, types.BuiltinFunctionType)
 
 
 class DictValue(Value):
@@ -311,38 +309,30 @@ class ViewValue(Value):
         return (self.owner,)
 
 
-def entries_of(obj: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """The items of a live dictionary, past any methods that its class has."""
-    if isinstance(obj, collections.OrderedDict):
-        return list(collections.OrderedDict.items(obj))
-    return list(dict.items(obj))
-
-
-def pairs_of(
-    machine: Machine, obj: dict[Any, Any], source_of: Callable[[object], Source]
+def live_pairs(
+    machine: Machine,
+    obj: dict[Any, Any],
+    source: Source,
+    entry: Callable[[Source, object], Source] = Item,
 ) -> dict[object, Pair]:
-    """The model of a live dictionary whose keys are guarded; its values unlooked-at."""
+    """The model of a live dictionary whose keys are guarded; its values unlooked-at. `entry` leads
+    to the value under a key that the guards may look up; beside any other it is found by place.
+    """
+    entries = entries_of(obj)
+    keys = [key if is_plain_key(key) else ANY_KEY for key, _ in entries]
+    machine.guard(DictKeysAre(source, tuple(keys)))
     pairs: dict[object, Pair] = {}
-    for key, value in entries_of(obj):
-        if not _stable(key):
-            raise GraphBreak(UnknownObject.of(what="a key", type=type(key).__name__))
-        model = machine.constant(key)
-        pairs[model.hash_key(machine)] = (model, machine.lazy(value, source_of(key)))
+    for index, (key, value) in enumerate(entries):
+        if keys[index] is ANY_KEY:
+            model = machine.wrap(key, DictKeyAt(source, index))
+            path: Source = DictValueAt(source, index)
+        else:
+            model, path = machine.constant(key), entry(source, key)
+        token = model.hash_key(machine)
+        if token in pairs:
+            raise GraphBreak(UnknownObject.of(what="equal keys", type=type(key).__name__))
+        pairs[token] = model, machine.lazy(value, path)
     return pairs
-
-
-def _pairs_of(machine: Machine, obj: dict[object, object], source: Source) -> dict[object, Pair]:
-    pairs = pairs_of(machine, obj, lambda key: Item(source, key))
-    machine.guard(DictKeysAre(source, tuple(obj)))
-    return pairs
-
-
-def _stable(key: object) -> bool:
-    if type(key) is tuple:
-        return all(_stable(part) for part in key)
-    if isinstance(key, type):  # a metaclass may have its own idea of equality
-        return type(key).__hash__ is type.__hash__ and type(key).__eq__ is type.__eq__
-    return type(key) in _STABLE_KEYS or isinstance(key, enum.Enum)
 
 
 @wraps(dict, collections.OrderedDict)
@@ -355,7 +345,7 @@ def live_dictionary(
     machine: Machine, model: type[DictValue], obj: dict[Any, Any], source: Source
 ) -> DictValue:
     """The model of a live dictionary whose type is guarded."""
-    return _of_live(model(_pairs_of(machine, obj, source), source, type(obj)), machine, obj)
+    return _of_live(model(live_pairs(machine, obj, source), source, type(obj)), machine, obj)
 
 
 @wraps(collections.defaultdict)
@@ -364,7 +354,7 @@ def _wrap_defaultdict(
 ) -> Value:
     machine.guard(TypeIs(source, collections.defaultdict))
     factory = machine.lazy(obj.default_factory, SlotAttr(source, "default_factory"))
-    pairs = _pairs_of(machine, obj, source)
+    pairs = live_pairs(machine, obj, source)
     made = DefaultDictValue(pairs, source, collections.defaultdict, factory)
     return _of_live(made, machine, obj)
 

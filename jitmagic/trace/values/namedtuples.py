@@ -17,7 +17,7 @@ from ..breaks import GraphBreak, UnknownCFunction
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
-from .class_facts import NOTHING, attribute_of_class, is_standard, keep
+from .class_facts import NOTHING, attribute_of_class, guard_attribute, is_standard
 from .classes import ClassValue, bind, constructs
 from .opaque import OpaqueValue
 from .sequences import TupleValue, wrap_items
@@ -71,7 +71,7 @@ class NamedTupleValue(TupleValue):
         kind = self.cls.live
         raw = attribute_of_class(kind, name)
         if isinstance(raw, _FIELD):
-            keep(machine, kind, name, raw)
+            guard_attribute(machine, kind, name, raw)
             item: Value = self.items[kind._fields.index(name)]  # type: ignore[attr-defined]
             return item
         if name == "__class__":
@@ -88,7 +88,7 @@ class NamedTupleValue(TupleValue):
         return self.cls.live.__name__
 
 
-def _keep_protocols(machine: Machine, kind: type) -> None:
+def _guard_protocols(machine: Machine, kind: type) -> None:
     for name in _PROTOCOLS:
         assert is_standard(machine, kind, name)
 
@@ -98,7 +98,7 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
     raw, value = cls.find(machine, "__new__")
     if raw is tuple.__dict__["__new__"]:
         raise GraphBreak(UnknownCFunction.of(name=cls.live.__name__))
-    _keep_protocols(machine, cls.live)
+    _guard_protocols(machine, cls.live)
     function: Value = bind(machine, raw, value, None, cls, "__new__").realize(machine)
     return function.call(machine, [cls, *args], kwargs)
 
@@ -108,8 +108,8 @@ def _wrap_named_tuple(machine: Machine, obj: tuple[object, ...], source: Source)
     kind = type(obj)
     machine.guard(TypeIs(source, kind))
     if not is_named_tuple(kind):
-        return OpaqueValue(kind, source)
-    _keep_protocols(machine, kind)
+        return OpaqueValue(kind, source, obj)
+    _guard_protocols(machine, kind)
     return NamedTupleValue(
         machine.class_of(kind, TypeOf(source)), wrap_items(machine, obj, source), source
     )

@@ -29,12 +29,12 @@ from .class_facts import (
     NOTHING,
     attribute_of_class,
     belongs_to_torch,
+    guard_attribute,
+    guard_not_shadowed,
+    guard_precedence,
+    guarded_attribute,
     is_data_descriptor,
     is_standard,
-    keep,
-    keep_free,
-    keep_order,
-    relied_on,
 )
 from .classes import ClassValue, bind
 from .constants import ConstantValue
@@ -71,10 +71,6 @@ class NNModuleValue(InstanceValue):
         self.callable_as_is = False  # the guard on hooks is installed
         self.shifted = False  # the traced code replaced a buffer: the live tables are out of date
 
-    def hash_key(self, machine: Machine) -> object:
-        machine.keep_apart(self)
-        return self
-
     # -- attributes ------------------------------------------------------------------------------
 
     def get_attr(self, machine: Machine, name: str) -> Value:
@@ -86,7 +82,7 @@ class NNModuleValue(InstanceValue):
             return self.cls
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
-            keep_order(machine, raw)
+            guard_precedence(machine, raw)
             return self._through(machine, name)
         own = self.own(machine, name)
         if own is not None:
@@ -94,9 +90,9 @@ class NNModuleValue(InstanceValue):
         if raw is not NOTHING:
             return self._of_class(machine, name)
         if not self._leaves_tables(machine):
-            keep(machine, self.cls.live, name, NOTHING)
+            guard_attribute(machine, self.cls.live, name, NOTHING)
             return self.ask_class(machine, "__getattr__", name)
-        keep(machine, self.cls.live, name, NOTHING)
+        guard_attribute(machine, self.cls.live, name, NOTHING)
         raise self.no_attribute(machine, name)
 
     def _through(self, machine: Machine, name: str) -> Value:
@@ -147,7 +143,7 @@ class NNModuleValue(InstanceValue):
         raw = attribute_of_class(self.cls.live, name)
         if raw is NOTHING or raw is not MODULE.get(name):
             return False
-        keep(machine, self.cls.live, name, raw)
+        guard_attribute(machine, self.cls.live, name, raw)
         return True
 
     def _live_entry(self, machine: Machine, name: str) -> Value | None:
@@ -159,12 +155,12 @@ class NNModuleValue(InstanceValue):
         if name in own:
             if self.shifted and name in TABLES:
                 self.refuse(machine, f"{name} after a buffer was replaced")
-            keep_free(machine, self.cls.live, name, raw)
+            guard_not_shadowed(machine, self.cls.live, name, raw)
             return machine.lazy(own[name], Item(table, name), certain=False)
         # Else the class itself has it, or its own __getattr__ says whether tables are read.
         plain = raw is NOTHING and self._leaves_tables(machine)
         if plain and (found := self.in_tables(machine, name)) is not None:
-            keep(machine, self.cls.live, name, NOTHING)
+            guard_attribute(machine, self.cls.live, name, NOTHING)
             return found
         if plain:
             self.guard_absent(machine, name, own)
@@ -218,7 +214,7 @@ class NNModuleValue(InstanceValue):
         if users or name in machine.class_of(kind, None).written:
             return None
         raw = vars(base)[name]
-        keep(machine, kind, name, raw, start)
+        guard_attribute(machine, kind, name, raw, start)
         if isinstance(raw, types.FunctionType):
             return BoundMethodValue(trusted(machine, raw), self)
         if isinstance(raw, property) and raw.fget is not None:
@@ -231,7 +227,7 @@ class NNModuleValue(InstanceValue):
         return trusted(machine, raw)
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        raw = relied_on(machine, self.cls.live, name)
+        raw = guarded_attribute(machine, self.cls.live, name)
         if raw is NOTHING or isinstance(raw, types.WrapperDescriptorType):
             return None
         method = self._of_class(machine, name).realize(machine)
@@ -275,7 +271,7 @@ class NNModuleValue(InstanceValue):
             self.refuse(machine, f"such a value for the buffer {name!r}")
         if any(self.attrs.get(table) is not None for table in TABLES):
             self.refuse(machine, "replacing a buffer of a module whose tables were read")
-        relied_on(machine, self.cls.live, name)
+        guarded_attribute(machine, self.cls.live, name)
         self.shifted = True
         buffers = self.use_table(machine)["_buffers"]
         machine.tables.use(id(buffers), Face.NAMESPACE, changing=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...guards.source import Source
 from .base import Machine, Value
+from .keys import identity_key, pure_key
 
 __all__ = ["OpaqueValue", "WithoutOperators"]
 
@@ -27,12 +28,16 @@ class WithoutOperators(Value):
 class OpaqueValue(WithoutOperators):
     """An object of a type nobody models: it can be passed on and compared by identity, no more."""
 
-    __slots__ = ("kind",)
+    __slots__ = ("kind", "live")
     opaque = True
 
-    def __init__(self, kind: type, source: Source | None = None) -> None:
+    def __init__(self, kind: type, source: Source | None, live: object) -> None:
         super().__init__(source)
         self.kind = kind
+        self.live = live
+
+    def hash_key(self, machine: Machine) -> object:
+        return identity_key(machine, self) or pure_key(machine, self, self.live)
 
     def python_type(self, machine: Machine) -> type:
         return self.kind

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ...guards.guard import DifferentObject
 from ..breaks import GraphBreak, TooManyInstructions
 from .base import Machine, Value
-from .class_facts import keep_bases
+from .class_facts import guard_bases
 from .constants import ConstantValue
 
 __all__ = [
@@ -53,7 +53,7 @@ def _prefers_reflected(machine: Machine, left: Value, right: Value) -> bool:
     kinds = left.python_type(machine), right.python_type(machine)
     if kinds[0] is kinds[1]:
         return False
-    keep_bases(machine, kinds[1])
+    guard_bases(machine, kinds[1])
     return kinds[0] in kinds[1].__mro__
 
 

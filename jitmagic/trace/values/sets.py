@@ -191,11 +191,11 @@ class SetValue(Value):
 class LiveSetValue(OpaqueValue):
     """A set that existed before: its length, and item by item what is in it."""
 
-    __slots__ = ("_asked", "live")
+    __slots__ = ("_asked",)
+    live: set[object] | frozenset[object]
 
     def __init__(self, live: set[object] | frozenset[object], source: Source) -> None:
-        super().__init__(type(live), source)
-        self.live = live
+        super().__init__(type(live), source, live)
         self._asked: dict[object, bool] = {}
 
     def length(self, machine: Machine) -> int:

@@ -42,6 +42,7 @@ from .counted import call_with_integers
 from .enums import without_enum
 from .integers import IntValue
 from .leaf_names import rely_on_names
+from .leaves import requires_grad_, with_requires_grad
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
 from .originals import TENSOR
@@ -205,6 +206,10 @@ class TensorValue(Value):
         return machine.wrap(self.live.grad, Gradient(self.source))
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if name == "requires_grad":
+            self.node = with_requires_grad(machine, self.node, self.live, value.realize(machine))
+            machine.graph.owners[self.node] = self
+            return
         if name != "grad" or self.live is None or not self.live.is_leaf:
             self.refuse(machine, f"setting attribute {name!r}")
         if isinstance(value, TensorValue):
@@ -329,7 +334,9 @@ class TensorMethodValue(Value):
             number = read_number(machine, owner.node, owner.live, owner.source)
             if number is not None:
                 return number
-        _refuse_method(machine, owner, name, args)
+        if name == "requires_grad_":
+            return requires_grad_(machine, owner, owner.meta, *args, **kwargs)
+        _refuse_method(machine, owner, name)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
             known = _described(machine, owner, name, args)
             if known is not None:
@@ -356,14 +363,9 @@ def _is_operand(machine: Machine, other: Value) -> bool:
     )
 
 
-def _refuse_method(machine: Machine, owner: TensorValue, name: str, args: Args) -> None:
+def _refuse_method(machine: Machine, owner: TensorValue, name: str) -> None:
     if name in DATA_METHODS:
         raise GraphBreak(TensorItem.of(what=f".{name}()"))
-    if name == "requires_grad_":
-        wanted = args[0].realize(machine).as_constant(machine) if args else True
-        if owner.meta.requires_grad != wanted:
-            why = "it makes a leaf of the autograd graph"
-            raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
     if name == "as_strided" and _is_alias_of_input(machine.graph, owner.node):
         why = "it addresses the whole storage of a tensor from outside"
         raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))

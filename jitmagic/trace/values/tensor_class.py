@@ -13,7 +13,7 @@ import torch
 from ...guards.source import ImportedModule, ModuleAttr, Source, TypeOf
 from ..breaks import GraphBreak, UnsupportedAttribute
 from .base import Args, Machine, Value
-from .class_facts import NOTHING, relied_on
+from .class_facts import NOTHING, guarded_attribute
 from .classes import bind
 from .originals import PARAMETER, TENSOR
 
@@ -29,7 +29,7 @@ def replaced(machine: Machine, tensor: Value, name: str) -> Value | None:
     """The attribute as the program made it; None: it is torch's, or there is none."""
     kind = tensor.python_type(machine)
     for asked in ("__getattribute__", name):
-        raw = relied_on(machine, kind, asked)
+        raw = guarded_attribute(machine, kind, asked)
         if raw is TENSOR.get(asked, NOTHING) or raw is PARAMETER.get(asked, NOTHING):
             continue
         path = _PATHS.get(kind) or (TypeOf(tensor.source) if tensor.source else None)

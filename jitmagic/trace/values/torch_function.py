@@ -24,7 +24,7 @@ from ..result import Constant, Recipe
 from ..wrap import intercepts, wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue, makes_builtins, name_of
-from .class_facts import attribute_of_class, keep
+from .class_facts import attribute_of_class, guard_attribute
 from .originals import TENSOR, is_library_made
 from .tensor import TensorMethodValue, TensorValue, record
 
@@ -91,7 +91,7 @@ class TensorTypeMethod(BuiltinValue):
         name = self.obj.__name__
         if attribute_of_class(torch.Tensor, name) is not self.obj:
             return record(machine, _function_for(self.obj), args, kwargs)
-        keep(machine, torch.Tensor, name, self.obj)
+        guard_attribute(machine, torch.Tensor, name, self.obj)
         return TensorMethodValue(owner, name).call(machine, args[1:], kwargs)
 
 

@@ -31,8 +31,8 @@ from .class_facts import (
     NOTHING,
     attribute_of_class,
     belongs_to_torch,
+    guarded_attribute,
     is_data_descriptor,
-    relied_on,
 )
 from .constants import ATOMS
 from .contexts import GradContext, context_class
@@ -93,7 +93,7 @@ class TorchModule(ModuleValue):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if type(self.module) is types.ModuleType or name in vars(self.module):
             return super().get_attr(machine, name)
-        raw = relied_on(machine, type(self.module), name)
+        raw = guarded_attribute(machine, type(self.module), name)
         if isinstance(raw, torch.backends.ContextProp):
             return _tell(machine, raw.getter)
         if isinstance(raw, property):

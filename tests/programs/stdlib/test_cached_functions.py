@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 
 import pytest
 import torch
@@ -161,3 +162,61 @@ def test_what_the_function_reads_is_guarded(monkeypatch):
     monkeypatch.setattr(f"{__name__}.SCALE", 5)
     scaled.cache_clear()
     assert tagged(torch.ones(1)).item() == reads_a_global(torch.ones(1)).item() == 10
+
+
+PACKAGES = {"one"}
+
+
+@functools.cache
+def chosen():
+    LOG.append("asked")
+    return "fast" if "one" in PACKAGES else "slow"
+
+
+@functools.lru_cache(maxsize=2)
+def limit(more=1):
+    return len(PACKAGES) + more
+
+
+def asks(x):
+    return x * limit() * (2 if chosen() == "fast" else 3)
+
+
+def asked_again(fn):
+    """What is kept stays, whatever it was made of, until the cache is cleared."""
+    PACKAGES.add("one")
+    results = []
+    for _ in range(2):
+        results.append(fn(torch.ones(2)).tolist())
+        PACKAGES.discard("one")
+    chosen.cache_clear()
+    results.append(fn(torch.ones(2)).tolist())
+    PACKAGES.add("two")
+    limit(2), limit(3)  # push out what was kept without arguments
+    return [*results, fn(torch.ones(2)).tolist(), list(LOG)]
+
+
+def test_what_is_kept_is_read():
+    answers = []
+    for tag in (lambda fn: fn, jitmagic.jit):
+        LOG.clear(), chosen.cache_clear(), limit.cache_clear(), PACKAGES.clear()
+        PACKAGES.add("one")
+        asks(torch.ones(2))
+        answers.append(asked_again(tag(asks)))
+    assert answers[0] == answers[1]
+
+
+def test_a_read_of_the_process_that_is_kept_breaks_no_graph():
+    @functools.lru_cache
+    def available():
+        return importlib.util.find_spec("torch") is not None
+
+    def program(x):
+        return x * (2 if available() else 3)
+
+    assert program(torch.ones(1)).item() == 2
+    tagged = jitmagic.jit(program, fullgraph=True)
+    assert tagged(torch.ones(1)).item() == 2
+    hits = available.cache_info().hits
+    assert tagged(torch.ones(1)).item() == 2
+    assert available.cache_info().hits == hits  # asked once, while tracing not at all
