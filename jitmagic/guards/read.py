@@ -13,6 +13,7 @@ import types
 from typing import Any
 
 from ..bytecode import FrameSnapshot
+from .iterator_parts import iterator_parts
 from .source import (
     Argument,
     Builtin,
@@ -25,6 +26,7 @@ from .source import (
     ImportedModule,
     InstanceDict,
     Item,
+    IteratorParts,
     ModuleAttr,
     SlotAttr,
     Source,
@@ -85,4 +87,8 @@ def _step(source: Source, base: Any) -> Any:
             return getattr(base, part)
         case Gradient():
             return base.grad
+        case IteratorParts():
+            if (parts := iterator_parts(base)) is None:
+                raise ValueError("an iterator that does not tell what it still has")
+            return parts
     raise TypeError(f"not a source: {source!r}")
