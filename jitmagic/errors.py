@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "ASSERTION",
     "BytecodeError",
     "CompileFailed",
     "DoubleBackward",
@@ -49,6 +50,9 @@ __all__ = [
     "VerifyError",
     "warn",
 ]
+
+
+ASSERTION = "assert of jitmagic"  # what the error of a graph's own assertion names
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ constexpr OpName kOps[] = {
     {"SLOT", Op::Slot, 4},                      // target, source, name
     {"FUNCTION_PART", Op::FunctionPart, 4},     // target, source, part
     {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
+    {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
     {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
     {"TYPE_IS", Op::TypeIs, 3},                 // source, type
     {"IS", Op::Is, 3},                          // source, object
@@ -215,7 +216,8 @@ class StepReader {
     }
     if (!source(next++, step.source)) return false;
     switch (step.op) {
-      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::CellEmpty: return true;
+      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::CellEmpty:
+      case Op::IteratorParts: return true;
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
       case Op::InstanceAbsent: return name(next, step.object);
       case Op::Item: return key(next, step);

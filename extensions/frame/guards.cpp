@@ -176,6 +176,10 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
     case Op::FunctionPart: return function_part(base, step.number);
     case Op::ModuleItem:
       return PyModule_Check(base) ? step.lookup.in(PyModule_GetDict(base), step.object) : nullptr;
+    case Op::IteratorParts: {
+      PyObject* parts = iterator_parts(base);
+      return parts ? registers.keep(parts) : nullptr;
+    }
     case Op::Gradient: return gradient(base, step, registers);
     default: return nullptr;
   }

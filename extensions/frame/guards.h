@@ -32,7 +32,7 @@ bool register_tensor_guards(PyObject* module);
 enum class Op : unsigned char {
   // loads: (name, target, ...)
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, DictValue, Type, TypeAttr,
-  Slot, FunctionPart, ModuleItem, Gradient,
+  Slot, FunctionPart, ModuleItem, IteratorParts, Gradient,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
   NamespaceAbsent, Class, Namespace, StateRead,
@@ -83,6 +83,10 @@ class Registers {
   PyObject** values_;
   std::vector<PyObject*> made_;
 };
+
+// What a built-in iterator still has, unchanged; a new tuple, or nullptr without an error where it
+// cannot be told (iterator_parts.cpp; jitmagic/guards/iterator_parts.py is the reference).
+PyObject* iterator_parts(PyObject* iterator);
 
 // Index of the first step that fails, or -1.
 int first_failure(const Program* program, PyObject* const* args, Py_ssize_t count, Registers& registers);

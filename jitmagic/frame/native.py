@@ -56,6 +56,7 @@ from ..guards.source import (
     ImportedModule,
     InstanceDict,
     Item,
+    IteratorParts,
     ModuleAttr,
     SlotAttr,
     Source,
@@ -216,6 +217,8 @@ class _Lowering:
                 return ("MODULE_ITEM", base, name)
             case Gradient():
                 return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
+            case IteratorParts():
+                return ("ITERATOR_PARTS", base)
         raise TypeError(f"not a source: {source!r}")
 
     def check(self, guard: Guard) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ..errors import UserLine
+from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .autocast import DEVICES, Autocast, cast_result, read_autocast
 from .devices import place
@@ -184,7 +184,7 @@ class GraphBuilder:
         """
         info = self.call("to", (wrong, torch.int32), {}, lines)
         check = aten._linalg_check_errors.default
-        node = self.graph.call_function(check, (info, "assert"), {"is_matrix": True})
+        node = self.graph.call_function(check, (info, ASSERTION), {"is_matrix": True})
         node.meta.update(val=None, spec=None, lines=lines, step=self.step())
         self.assertions.append(node)
 

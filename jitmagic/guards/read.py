@@ -14,6 +14,7 @@ from collections import OrderedDict
 from typing import Any
 
 from ..bytecode import FrameSnapshot
+from .iterator_parts import iterator_parts
 from .source import (
     Argument,
     Builtin,
@@ -27,6 +28,7 @@ from .source import (
     ImportedModule,
     InstanceDict,
     Item,
+    IteratorParts,
     ModuleAttr,
     SlotAttr,
     Source,
@@ -87,6 +89,10 @@ def _step(source: Source, base: Any) -> Any:
             return getattr(base, part)
         case Gradient():
             return base.grad
+        case IteratorParts():
+            if (parts := iterator_parts(base)) is None:
+                raise ValueError("an iterator that does not tell what it still has")
+            return parts
     raise TypeError(f"not a source: {source!r}")
 
 

@@ -23,6 +23,7 @@ dictionaries and tuples, never through `__getattr__` or properties.
                                              __func__ of a bound method
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
            | Gradient(base)                  base.grad of a leaf tensor
+           | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ __all__ = [
     "ImportedModule",
     "InstanceDict",
     "Item",
+    "IteratorParts",
     "ModuleAttr",
     "SlotAttr",
     "Source",
@@ -150,6 +152,11 @@ class Gradient(Source):
     base: Source
 
 
+@dataclass(frozen=True, slots=True)
+class IteratorParts(Source):
+    base: Source
+
+
 def describe(source: Source) -> str:
     """Python text for the path, as a person would write it: `self.fc1.weight`, `cfg['n']`."""
     match source:
@@ -183,4 +190,6 @@ def describe(source: Source) -> str:
             return f"{describe(base)}.{name}"
         case Gradient(base=base):
             return f"{describe(base)}.grad"
+        case IteratorParts(base=base):
+            return f"parts({describe(base)})"
     raise TypeError(f"not a source: {source!r}")

@@ -53,6 +53,7 @@ from .values import functions as _functions
 from .values import getters as _getters
 from .values import instances as _instances
 from .values import integers as _integers
+from .values import live_iterators as _live_iterators
 from .values import made_modules as _made_modules
 from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
@@ -69,7 +70,8 @@ MODULES: tuple[ModuleType, ...] = (
     _outside, _regular, _process_state, _signatures, _texts, _torch_calls, _attributes, _calls,
     _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
     _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
-    _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _made_modules,
+    _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
+    _made_modules,
     _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
     _torch_function,
 )  # fmt: skip

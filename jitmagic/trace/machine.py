@@ -239,8 +239,9 @@ class Machine:
             effects = builder.effects()
         except Unrestorable as lost:
             cause = f": {self._stop.reason.message}" if self._stop is not None else ""
-            reason = MutatedGenerator.of(what=lost.what, cause=cause)
-            raise self._restart(reason, step=lost.born) from None
+            reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
+            where = None if lost.reason else self.root.line()
+            raise _Restart(Stop(lost.born, reason, where)) from None
         for found, source in self._found:
             if found.real is None:  # that it is there may be all that the program asked
                 self.guard(TypeIs(source, type(found.obj)))

@@ -16,6 +16,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from ..bytecode import Instruction, build
+from ..guards.iterator_parts import iterator_parts
 from ..guards.read import entries_of
 from ..guards.source import (
     Argument,
@@ -30,6 +31,7 @@ from ..guards.source import (
     ImportedModule,
     InstanceDict,
     Item,
+    IteratorParts,
     ModuleAttr,
     SlotAttr,
     Source,
@@ -289,6 +291,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return [*_load_source(base, writer), *build.load_attr(name)]
         case Gradient(base=base):
             return [*_load_source(base, writer), *build.load_attr("grad")]
+        case IteratorParts(base=base):
+            return _call(iterator_parts, _load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
 
 

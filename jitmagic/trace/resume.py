@@ -31,7 +31,7 @@ from ..bytecode import (
     secure_loads,
 )
 
-__all__ = ["FlatCode", "ResumeKey", "Root", "flatten"]
+__all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten"]
 
 _SUPER_ARGUMENTS = 2
 
@@ -95,6 +95,11 @@ def flatten(body: Body, parameters: tuple[str, ...]) -> None:
 def stack_name(index: int) -> str:
     """The parameter that carries the index-th stack value; no Python variable can be called so."""
     return f".stack{index}"
+
+
+def carries_stack(name: str) -> bool:
+    """Whether a parameter is one of a resume function's stack values."""
+    return name.startswith(".stack")
 
 
 _STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})

@@ -267,20 +267,26 @@ def test_what_cannot_be_rebuilt_is_made_by_python(make: Any) -> None:
     assert opcode_at(loop, exit_.offset) in ("GET_ITER", "CALL")
 
 
-def test_iterator_arguments_break_at_for_iter_without_value_guards() -> None:
+def loop_left_in_the_middle(iterator, total, passed):
+    total = total + 1
+    for x in iterator:
+        total += x
+        if x == 2:
+            print(x)
+    return total, passed
+
+
+@pytest.mark.parametrize(
+    "make", [iter, reversed, lambda xs: map(abs, xs), lambda xs: iter(dict.fromkeys(xs))]
+)
+def test_iterator_arguments_break_at_for_iter_without_value_guards(make) -> None:
     """The body of a loop with a break in it, as a resume function sees it."""
-
-    def body(iterator, total, passed):
-        total = total + 1
-        for x in iterator:
-            total += x
-        return total, passed
-
-    made, exit_, replay = broken(body, iter([1, 2]), 5, 7)
+    made, exit_, replay = broken(loop_left_in_the_middle, make([1, 2, 3]), 5, 7)
     assert isinstance(exit_.reason, breaks.LoopIterator)
-    assert opcode_at(body, exit_.offset) == "FOR_ITER"
+    assert opcode_at(loop_left_in_the_middle, exit_.offset) == "FOR_ITER"
     assert state(exit_, replay)[0]["total"] == 6
     assert not any(getattr(one, "source", None) == Argument(2, "passed") for one in made.guards)
+    assert not any("IteratorParts" in repr(one) for one in made.guards)
 
 
 # -- stack and cells -----------------------------------------------------------------------------

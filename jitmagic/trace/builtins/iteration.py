@@ -13,6 +13,8 @@ from ..values.iterators import (
     EnumerateIterator,
     FilterIterator,
     MapIterator,
+    RangeIterator,
+    ReversedIterator,
     StepIterator,
     ZipIterator,
 )
@@ -89,12 +91,13 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, InstanceValue):
         return value.backwards(machine)
     if isinstance(value, ListValue | TupleValue):
-        items = reversed(list(value.items))
-    elif isinstance(value, ConstantValue) and isinstance(value.value, range | str | bytes):
-        items = reversed(unpack(machine, value))
-    else:
-        return value.call_method(machine, "__reversed__", [], {})
-    return StepIterator(machine, type(reversed([])), iter(items))
+        return ReversedIterator(value, len(value.items) - 1)
+    if isinstance(value, ConstantValue) and isinstance(value.value, range):
+        return RangeIterator(value.as_constant(machine)[::-1])
+    if isinstance(value, ConstantValue) and isinstance(value.value, str | bytes):
+        items = unpack(machine, value)
+        return StepIterator(machine, reversed, reversed(items))
+    return value.call_method(machine, "__reversed__", [], {})
 
 
 @handles(sorted)

@@ -49,7 +49,7 @@ from ...guards.guard import AutocastRest, Guard
 from ...guards.source import Source
 from ...options import Options
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
-from ..result import Effect, FromGraph, GraphInput, Recipe
+from ..result import BreakReason, Effect, FromGraph, GraphInput, Recipe
 from ..tables import Tables
 
 __all__ = [
@@ -226,10 +226,11 @@ class Unrestorable(Exception):
     """A value alive at an exit cannot be described by a recipe; the break goes where it was
     born."""
 
-    def __init__(self, what: str, born: int) -> None:
+    def __init__(self, what: str, born: int, reason: BreakReason | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.born = born  # Machine.step when the value was made
+        self.reason = reason  # of the break there; None: that the value cannot be described
 
 
 class Value:

@@ -4,8 +4,8 @@ Comes in: containers and other iterators.  Goes out: the next item, or None at t
 At an exit in mid-loop an iterator over a sequence is rebuilt (`iter(...)` and `__setstate__`), one
 over an unchanged dictionary walked again, those over other iterators likewise (zip, enumerate,
 map); what cannot be rebuilt is Unrestorable
-and the break moves to where the iterator was made. Iterators made before the trace are opaque: only
-Python advances them (LoopIterator).
+and the break moves to where the iterator was made. Iterators that existed before the trace:
+live_iterators.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...guards.guard import TypeIs
-from ...guards.source import Source
-from ..breaks import GraphBreak, LoopIterator
 from ..result import Recipe
-from ..wrap import wraps
 from .base import Builder, Machine, Unrestorable, Value
 from .callables import BuiltinMethodValue
 
@@ -27,8 +23,8 @@ __all__ = [
     "FilterIterator",
     "IteratorValue",
     "MapIterator",
-    "OpaqueIterator",
     "RangeIterator",
+    "ReversedIterator",
     "SequenceIterator",
     "StepIterator",
     "ZipIterator",
@@ -87,6 +83,33 @@ class SequenceIterator(IteratorValue):
         made = builder.invoke(iter, (builder(self.container),))
         if self.index:
             builder.set_state(made, self.index)
+        return made
+
+    def parts(self) -> Iterable[Value]:
+        return (self.container,)
+
+
+class ReversedIterator(IteratorValue):
+    """Over a list or tuple from its end; sees changes of the list, as Python's does."""
+
+    __slots__ = ("container", "index")
+
+    def __init__(self, container: Any, index: int) -> None:
+        super().__init__(type(reversed([])) if container.base_kind is list else reversed)
+        self.container = container
+        self.index = index  # of the next item; -1: there is none
+
+    def next(self, machine: Machine) -> Value | None:
+        if not 0 <= self.index < len(self.container.items):
+            self.index = -1
+            return None
+        self.index -= 1
+        item: Value = self.container.items[self.index + 1]
+        return item
+
+    def recipe(self, builder: Builder) -> Recipe:
+        made = builder.invoke(reversed, (builder(self.container),))
+        builder.set_state(made, self.index)
         return made
 
     def parts(self) -> Iterable[Value]:
@@ -287,43 +310,3 @@ class FilterIterator(_Combined):
 
     def parts(self) -> Iterable[Value]:
         return self.sources if self.function is None else (self.function, *self.sources)
-
-
-class OpaqueIterator(IteratorValue):
-    """An iterator that existed before the trace: only plain Python may advance it."""
-
-    __slots__ = ()
-
-    def __init__(self, kind: type, source: Source) -> None:
-        super().__init__(kind)
-        self.source = source
-
-    def next(self, machine: Machine) -> Value | None:
-        raise GraphBreak(LoopIterator.of(type=self.kind.__name__))
-
-
-_EMPTY: tuple[Iterable[object], ...] = (
-    [], (), {}, {}.values(), {}.items(), set(), range(0), "", b"",
-)  # fmt: skip
-
-
-def _generator_type() -> type:
-    return type(_ for _ in ())
-
-
-@wraps(
-    *(type(iter(empty)) for empty in _EMPTY),
-    type(iter(range(1 << 70))),
-    type(reversed([])),
-    type(reversed({})),
-    type(iter(int, 0)),
-    enumerate,
-    zip,
-    map,
-    filter,
-    reversed,
-    _generator_type(),
-)
-def _wrap_iterator(machine: Machine, obj: object, source: Source) -> Value:
-    machine.guard(TypeIs(source, type(obj)))
-    return OpaqueIterator(type(obj), source)

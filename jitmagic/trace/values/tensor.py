@@ -21,6 +21,7 @@ from ...graph.builder import GraphBuilder
 from ...graph.devices import MixedDevices
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises, Target, target_name
+from ...graph.ranges import known_truth
 from ...guards.guard import KeyAbsent
 from ...guards.source import Gradient, InstanceDict, Item, Source
 from ..breaks import (
@@ -289,6 +290,8 @@ class TensorValue(Value):
     def truth(self, machine: Machine) -> bool:
         if (users := call_replaced(machine, self, "bool", [])) is not None:
             return users.truth(machine)
+        if (known := known_truth(machine.graph, self.node)) is not None:
+            return known
         if (wanted := asserted(machine, self.node)) is not None:
             return wanted
         raise GraphBreak(TensorBranch.of(what=self.describe()))

@@ -146,8 +146,8 @@ class Switches(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if attribute_of_class(type(self.live), name) is not NOTHING:
             self.refuse(machine, f"attribute {name!r}")
-        ask = relied_on(machine, type(self.live), "__getattr__")
-        relied_on(machine, type(self.live), name)
+        ask = guarded_attribute(machine, type(self.live), "__getattr__")
+        guarded_attribute(machine, type(self.live), name)
         return trusted(machine, ask).call(machine, [self, machine.constant(name)], {})
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:

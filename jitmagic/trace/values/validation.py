@@ -1,7 +1,7 @@
-"""Assertions about data: branches on a tensor of which one way only raises.
+"""Assertions about data: branches on a tensor of which one way only raises, or is hardly taken.
 
-Comes in: the truth of a tensor, asked by a conditional jump. Goes out: the way that does not raise,
-and a node that makes the graph raise where the other would be taken. The frame is then run by eager
+Comes in: the truth of a tensor, asked by a conditional jump. Goes out: the way to go on with, and
+a node that makes the graph raise where the other would be taken. The frame is then run by eager
 from its start, which raises what the program raises; where that cannot be (trace/undo.py) the
 branch stays a graph break.
 """
@@ -16,6 +16,7 @@ from torch.distributions.constraints import positive_definite, symmetric
 from torch.fx import Node
 
 from ...bytecode.instruction import Instruction
+from ...graph.ranges import likely_truth
 from ..state import Frame, Program
 
 __all__ = ["assert_data", "asserted"]
@@ -36,9 +37,9 @@ def asserted(machine: Any, node: Node) -> bool | None:
     None where both ways lead on, or where the program handles the error: then it may come at every
     call, each of which eager would have to repeat.
     """
-    if machine.catches():
-        return None
-    wanted = _way_that_leads_on(machine.frame)
+    wanted = likely_truth(machine.graph, node)
+    if wanted is None and not machine.catches():
+        wanted = _way_that_leads_on(machine.frame)
     if wanted is not None and not assert_data(machine, node, wanted):
         return None
     return wanted

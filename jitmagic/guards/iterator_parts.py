@@ -1,0 +1,62 @@
+"""What a built-in iterator still has, read without advancing it.
+
+Comes in: a live iterator. Goes out: what it runs over and how far it is, as a tuple, or None where
+that cannot be told. extensions/frame/iterator_parts.cpp answers the same in guards; no user code
+runs.
+
+    list, tuple       (container, index of the next item)     reversed: the same, going down
+    range             (start, stop, step, steps taken)
+    dict, its views   (dictionary, how many entries are left)
+    enumerate         (inner iterator, next number)
+    zip               (whether it is strict, *inner iterators)
+    map, filter       (function, *inner iterators)
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+__all__ = ["DICT_ITERATORS", "iterator_parts"]
+
+# Types of iterators over dictionaries, and the view that each belongs to.
+DICT_ITERATORS: dict[type, str] = {
+    type(iter({})): "keys",
+    type(iter({}.values())): "values",
+    type(iter({}.items())): "items",
+}
+_SEQUENCE: tuple[type, ...] = (type(iter([])), type(iter(())), type(reversed([])), reversed)
+_RANGE = type(iter(range(0)))
+_WRAPPERS = (enumerate, map, filter)
+
+
+def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
+    """The parts by type, as above."""
+    kind = type(iterator)
+    if kind in DICT_ITERATORS:
+        return _entries_left(iterator)
+    if kind not in (*_SEQUENCE, _RANGE, zip, *_WRAPPERS):
+        return None
+    reduced = iterator.__reduce__()
+    if kind in _WRAPPERS:
+        return tuple(reduced[1])
+    if kind is zip:
+        return (len(reduced) > 2, *reduced[1])
+    (container,) = reduced[1]
+    state = reduced[2] if len(reduced) > 2 else None
+    if kind is _RANGE:
+        return (container.start, container.stop, container.step, state or 0)
+    if state is None or type(container) not in (list, tuple):
+        return None  # exhausted, or over something of the user's
+    return container, state
+
+
+def _entries_left(iterator: Any) -> tuple[Any, ...] | None:
+    """Python counts down to the end by itself, whatever has come and gone before."""
+    owner = next((one for one in gc.get_referents(iterator) if type(one) is dict), None)
+    if owner is None:
+        return None
+    try:
+        return owner, len(iterator.__reduce__()[1][0])
+    except RuntimeError:  # the dictionary has changed its size
+        return None

@@ -1,0 +1,119 @@
+"""What live iterators still have: the native step agrees with Python's reference, nothing moves."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jitmagic.bytecode.snapshot import FrameSnapshot
+from jitmagic.frame.native import GuardProgram, lower_guards
+from jitmagic.guards.check import holds
+from jitmagic.guards.guard import LengthIs, ValueEquals
+from jitmagic.guards.iterator_parts import iterator_parts
+from jitmagic.guards.source import Argument, Item, IteratorParts
+
+TABLE = {"a": 1, "b": 2, "c": 3, "d": 4}
+KNOWN: dict[str, Callable[[], Iterator[Any]]] = {
+    "list": lambda: iter([7, 8, 9, 10]),
+    "tuple": lambda: iter((7, 8, 9, 10)),
+    "range": lambda: iter(range(3, 30, 4)),
+    "reversed list": lambda: reversed([7, 8, 9, 10]),
+    "reversed tuple": lambda: reversed((7, 8, 9, 10)),
+    "reversed range": lambda: reversed(range(4)),
+    "dict": lambda: iter(TABLE),
+    "values": lambda: iter(TABLE.values()),
+    "items": lambda: iter(TABLE.items()),
+    "enumerate": lambda: enumerate(iter([7, 8, 9, 10]), 5),
+    "zip": lambda: zip([7, 8, 9, 10], (1, 2, 3, 4)),
+    "strict zip": lambda: zip([7, 8, 9, 10], (1, 2, 3, 4), strict=True),
+    "map": lambda: map(abs, [7, 8, 9, 10]),
+    "filter": lambda: filter(None, [7, 8, 9, 10]),
+}
+UNKNOWN: dict[str, Callable[[], Any]] = {
+    "generator": lambda: (x for x in [1, 2, 3]),
+    "set": lambda: iter({1, 2, 3}),
+    "text": lambda: iter("abc"),
+    "ordered": lambda: iter(OrderedDict(a=1, b=2)),
+    "callable": lambda: iter(int, 1),
+    "no iterator": lambda: [1, 2, 3],
+    "a class of the user's": lambda: iter(type("Mine", (list,), {})([1, 2])),
+}
+SOURCE = IteratorParts(Argument(0, "it"))
+
+
+def _frame(iterator: object) -> FrameSnapshot:
+    return FrameSnapshot.of_call(lambda it: it, (iterator,))
+
+
+def _numbers(parts: tuple[Any, ...]) -> list[int]:
+    return [i for i, part in enumerate(parts) if isinstance(part, int)]
+
+
+def _native(guards: list[Any]) -> GuardProgram:
+    return GuardProgram(lower_guards(guards, (), {}, {})[0])
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+@pytest.mark.parametrize("name", KNOWN)
+def test_parts_tell_where_an_iterator_stands(name: str, taken: int) -> None:
+    iterator, another = KNOWN[name](), KNOWN[name]()
+    for _ in range(taken):
+        next(iterator), next(another)
+    parts = iterator_parts(iterator)
+    assert parts is not None
+    guards = [LengthIs(SOURCE, len(parts))]
+    guards += [ValueEquals(Item(SOURCE, i), parts[i]) for i in _numbers(parts)]
+    program = _native(guards)
+    assert program.check((iterator,))
+    assert all(holds(guard, _frame(iterator)) for guard in guards)
+    assert list(iterator) == list(another), "reading has moved it"
+
+
+@pytest.mark.parametrize("name", ["list", "tuple", "range", "dict", "values", "enumerate"])
+def test_another_place_is_noticed(name: str) -> None:
+    iterator = KNOWN[name]()
+    parts = iterator_parts(iterator)
+    assert parts is not None
+    guards = [ValueEquals(Item(SOURCE, i), parts[i]) for i in _numbers(parts)]
+    program = _native(guards)
+    next(iterator)
+    assert not program.check((iterator,))
+    assert not all(holds(guard, _frame(iterator)) for guard in guards)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_others_have_no_parts(name: str) -> None:
+    iterator = UNKNOWN[name]()
+    assert iterator_parts(iterator) is None
+    assert not _native([LengthIs(SOURCE, 2)]).check((iterator,))
+    assert not holds(LengthIs(SOURCE, 2), _frame(iterator))
+
+
+@pytest.mark.parametrize("name", ["list", "tuple", "dict", "items"])
+def test_exhausted_ones_have_no_parts(name: str) -> None:
+    iterator = KNOWN[name]()
+    list(iterator)
+    assert iterator_parts(iterator) is None
+    assert not _native([LengthIs(SOURCE, 2)]).check((iterator,))
+
+
+def test_a_dictionary_that_has_changed_its_size_is_left_alone() -> None:
+    table = dict(TABLE)
+    iterator = iter(table)
+    next(iterator)
+    table["e"] = 5
+    assert iterator_parts(iterator) is None
+    assert not _native([LengthIs(SOURCE, 2)]).check((iterator,))
+
+
+def test_an_entry_that_went_and_came_back_is_met_again() -> None:
+    """Python finds more entries than it expects, and raises in the end."""
+    table = dict(TABLE)
+    iterator = iter(table)
+    next(iterator)
+    table["a"] = table.pop("a")
+    assert iterator_parts(iterator) is None
+    assert not _native([LengthIs(SOURCE, 2)]).check((iterator,))
