@@ -55,6 +55,7 @@ from ..guards.source import (
     InstanceDict,
     Item,
     ModuleAttr,
+    Referent,
     SlotAttr,
     Source,
     TypeAttr,
@@ -212,6 +213,8 @@ class _Lowering:
                 return ("MODULE_ITEM", base, name)
             case Gradient():
                 return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
+            case Referent():
+                return ("REFERENT", base)
         raise TypeError(f"not a source: {source!r}")
 
     def check(self, guard: Guard) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from typing import Any
 
 from ..bytecode import FrameSnapshot
@@ -26,6 +27,7 @@ from .source import (
     InstanceDict,
     Item,
     ModuleAttr,
+    Referent,
     SlotAttr,
     Source,
     TypeAttr,
@@ -85,4 +87,8 @@ def _step(source: Source, base: Any) -> Any:
             return getattr(base, part)
         case Gradient():
             return base.grad
+        case Referent():
+            if type(base) is not weakref.ref:
+                raise TypeError("no plain weak reference")
+            return base()
     raise TypeError(f"not a source: {source!r}")

@@ -22,6 +22,7 @@ dictionaries and tuples, never through `__getattr__` or properties.
                                              __func__ of a bound method
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
            | Gradient(base)                  base.grad of a leaf tensor
+           | Referent(base)                  what a plain weakref.ref leads to, or None
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ __all__ = [
     "InstanceDict",
     "Item",
     "ModuleAttr",
+    "Referent",
     "SlotAttr",
     "Source",
     "TypeAttr",
@@ -142,6 +144,11 @@ class Gradient(Source):
     base: Source
 
 
+@dataclass(frozen=True, slots=True)
+class Referent(Source):
+    base: Source
+
+
 def describe(source: Source) -> str:
     """Python text for the path, as a person would write it: `self.fc1.weight`, `cfg['n']`."""
     match source:
@@ -173,4 +180,6 @@ def describe(source: Source) -> str:
             return f"{describe(base)}.{name}"
         case Gradient(base=base):
             return f"{describe(base)}.grad"
+        case Referent(base=base):
+            return f"{describe(base)}()"
     raise TypeError(f"not a source: {source!r}")

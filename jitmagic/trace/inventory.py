@@ -25,6 +25,7 @@ from .builtins import operators as _operators
 from .builtins import ordering as _ordering
 from .builtins import outside as _outside
 from .builtins import patterns as _regular
+from .builtins import recurrent as _recurrent
 from .builtins import signatures as _signatures
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
@@ -59,15 +60,17 @@ from .values import nn_module as _nn_module
 from .values import numbers as _data_numbers
 from .values import tensor_inputs as _tensor_inputs
 from .values import torch_function as _torch_function
+from .values import weak_references as _weak_references
 
 __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
     _autocast, _checks, _constructors, _containers, _copying, _counters, _distributions, _foreach,
     _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
-    _outside, _regular, _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons,
-    _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,
-    _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques, _dict_objects,
-    _enums, _exceptions, _functions, _getters, _instances, _made_modules, _namedtuples, _namespaces,
-    _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function,
+    _outside, _regular, _recurrent, _signatures, _texts, _torch_calls, _attributes, _calls,
+    _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
+    _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
+    _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _made_modules,
+    _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
+    _torch_function, _weak_references,
 )  # fmt: skip

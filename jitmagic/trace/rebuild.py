@@ -29,6 +29,7 @@ from ..guards.source import (
     InstanceDict,
     Item,
     ModuleAttr,
+    Referent,
     SlotAttr,
     Source,
     TypeAttr,
@@ -285,6 +286,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return [*_load_source(base, writer), *build.load_attr(name)]
         case Gradient(base=base):
             return [*_load_source(base, writer), *build.load_attr("grad")]
+        case Referent(base=base):
+            return build.push_callable_then(_load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
 
 
