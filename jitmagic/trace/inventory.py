@@ -15,6 +15,7 @@ from .builtins import copying as _copying
 from .builtins import counters as _counters
 from .builtins import distributions as _distributions
 from .builtins import foreach as _foreach
+from .builtins import gradients as _gradients
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
@@ -66,11 +67,11 @@ __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
     _autocast, _checks, _constructors, _containers, _copying, _counters, _distributions, _foreach,
-    _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
-    _outside, _regular, _recurrent, _signatures, _texts, _torch_calls, _attributes, _calls,
-    _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
-    _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
-    _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _made_modules,
+    _gradients, _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators,
+    _ordering, _outside, _regular, _recurrent, _signatures, _texts, _torch_calls, _attributes,
+    _calls, _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes,
+    _imports, _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts,
+    _deques, _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _made_modules,
     _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
     _torch_function, _weak_references,
 )  # fmt: skip

@@ -182,7 +182,8 @@ _INLINED = (
     *(
         f"torch.nn.utils.{name}"
         for name in (
-            "convert_parameters parametrizations parametrize rnn spectral_norm weight_norm".split()
+            "clip_grad convert_parameters parametrizations parametrize rnn spectral_norm "
+            "weight_norm".split()
         )
     ),
     "torch.nn.attention",
