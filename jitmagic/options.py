@@ -51,7 +51,7 @@ class Options:
     precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
-    unroll_limit: int = 20_000  # instructions one trace may interpret, an optimizer's 20 times that
+    unroll_limit: int = 100_000  # instructions one trace may interpret, an optimizer's 4 times that
     on_error: str = "eager"  # a compile that fails: "eager", with a warning, or "raise"
     notices: str = "auto"  # the line about plain Python: "auto": where somebody watches, see notice
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available

@@ -69,7 +69,7 @@ Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inpu
 flatten = FlatCode.of
 for _called_in_backward in (Once.__call__, Replay.__call__):
     hide(_called_in_backward.__code__)
-_PARAMETERS = 20  # how many times longer the loops of optimizers may be than the user's
+_PARAMETERS = 4  # how many times longer the loops of optimizers may be than the user's
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 
 

@@ -37,6 +37,7 @@ constexpr OpName kOps[] = {
     {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
     {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
     {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
+    {"REFERENT", Op::Referent, 3},              // target, source
     {"TYPE_IS", Op::TypeIs, 3},                 // source, type
     {"IS", Op::Is, 3},                          // source, object
     {"IS_WEAK", Op::IsWeak, 3},                 // source, object
@@ -62,7 +63,7 @@ constexpr OpName kOps[] = {
     {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
 };
 
-bool is_load(Op op) { return op <= Op::Gradient; }
+bool is_load(Op op) { return op <= Op::Referent; }
 
 // Reads one step tuple; every failure sets a Python error that names the step.
 class StepReader {
@@ -216,7 +217,7 @@ class StepReader {
     }
     if (!source(next++, step.source)) return false;
     switch (step.op) {
-      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::CellEmpty:
+      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::Referent: case Op::CellEmpty:
       case Op::IteratorParts: return true;
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
       case Op::InstanceAbsent: return name(next, step.object);

@@ -115,6 +115,14 @@ PyObject* gradient(PyObject* tensor, const Step& step, Registers& registers) {
   return registers.keep(value);
 }
 
+// What a weakref.ref leads to, None once that has died: calling one runs no code of the user's.
+PyObject* weak_target(PyObject* reference, Registers& registers) {
+  if (!Py_IS_TYPE(reference, &_PyWeakref_RefType)) return nullptr;
+  PyObject* value = PyObject_CallNoArgs(reference);
+  if (!value) return PyErr_Clear(), nullptr;
+  return registers.keep(value);
+}
+
 PyObject* function_part(PyObject* object, Py_ssize_t part) {
   if (PyMethod_Check(object)) {
     if (part == kSelf) return PyMethod_GET_SELF(object);
@@ -181,6 +189,7 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
       return parts ? registers.keep(parts) : nullptr;
     }
     case Op::Gradient: return gradient(base, step, registers);
+    case Op::Referent: return weak_target(base, registers);
     default: return nullptr;
   }
 }

@@ -17,6 +17,7 @@ import torch
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import DispatchMode
 from ..graph.probe import check_dtypes
+from ..graph.recurrent import RECURRENT
 from ..spec import TensorSpec
 from .decompose import TABLE
 from .line_marks import marked_lines
@@ -355,6 +356,7 @@ _SPECIAL: Mapping[Any, Handler] = {
     aten.as_strided_.default: _as_strided_in_place,
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
+    **dict.fromkeys(RECURRENT.values(), _plain),
     aten.native_batch_norm.default: _norm_with_stats,
     aten._native_batch_norm_legit.default: _norm_with_stats,
     aten.cudnn_batch_norm.default: _norm_with_stats,

@@ -58,6 +58,7 @@ from ..guards.source import (
     Item,
     IteratorParts,
     ModuleAttr,
+    Referent,
     SlotAttr,
     Source,
     TypeAttr,
@@ -219,6 +220,8 @@ class _Lowering:
                 return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
             case IteratorParts():
                 return ("ITERATOR_PARTS", base)
+            case Referent():
+                return ("REFERENT", base)
         raise TypeError(f"not a source: {source!r}")
 
     def check(self, guard: Guard) -> None:

@@ -21,6 +21,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from .attribution import call_from
 from .dispatch_mode import DispatchMode
+from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
 
 __all__ = [
@@ -107,7 +108,8 @@ def call_on_meta(
         try:
             if isinstance(target, str):
                 return call_from(line, getattr(args[0], target), args[1:], kwargs)
-            return _with_kernel_strides(target, args, call_from(line, target, args, kwargs))
+            made = call_from(line, by_one_step(target), args, kwargs)
+            return _with_kernel_strides(target, args, made)
         except (DataDependent, EagerRaises):
             raise
         except NotImplementedError as error:

@@ -20,6 +20,7 @@ from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
+from .recurrent import RECURRENT_RULES
 from .whole import WHOLE_RULES, refuse_repeated
 
 __all__ = ["infer", "infer_in_place", "iterator_strides", "promoted"]
@@ -480,6 +481,7 @@ _RULES: Mapping[Any, Rule] = {
     **FACTORY_RULES,
     **WHOLE_RULES,
     **NETWORK_RULES,
+    **RECURRENT_RULES,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
 }

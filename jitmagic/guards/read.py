@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -30,6 +31,7 @@ from .source import (
     Item,
     IteratorParts,
     ModuleAttr,
+    Referent,
     SlotAttr,
     Source,
     TypeAttr,
@@ -93,6 +95,10 @@ def _step(source: Source, base: Any) -> Any:
             if (parts := iterator_parts(base)) is None:
                 raise ValueError("an iterator that does not tell what it still has")
             return parts
+        case Referent():
+            if type(base) is not weakref.ref:
+                raise TypeError("no plain weak reference")
+            return base()
     raise TypeError(f"not a source: {source!r}")
 
 

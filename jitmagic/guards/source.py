@@ -24,6 +24,7 @@ dictionaries and tuples, never through `__getattr__` or properties.
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
            | Gradient(base)                  base.grad of a leaf tensor
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
+           | Referent(base)                  what a plain weakref.ref leads to, or None
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ __all__ = [
     "Item",
     "IteratorParts",
     "ModuleAttr",
+    "Referent",
     "SlotAttr",
     "Source",
     "TypeAttr",
@@ -157,6 +159,11 @@ class IteratorParts(Source):
     base: Source
 
 
+@dataclass(frozen=True, slots=True)
+class Referent(Source):
+    base: Source
+
+
 def describe(source: Source) -> str:
     """Python text for the path, as a person would write it: `self.fc1.weight`, `cfg['n']`."""
     match source:
@@ -192,4 +199,6 @@ def describe(source: Source) -> str:
             return f"{describe(base)}.grad"
         case IteratorParts(base=base):
             return f"parts({describe(base)})"
+        case Referent(base=base):
+            return f"{describe(base)}()"
     raise TypeError(f"not a source: {source!r}")

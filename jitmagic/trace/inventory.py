@@ -15,6 +15,7 @@ from .builtins import copying as _copying
 from .builtins import counters as _counters
 from .builtins import distributions as _distributions
 from .builtins import foreach as _foreach
+from .builtins import gradients as _gradients
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
@@ -26,6 +27,7 @@ from .builtins import ordering as _ordering
 from .builtins import outside as _outside
 from .builtins import patterns as _regular
 from .builtins import process_state as _process_state
+from .builtins import recurrent as _recurrent
 from .builtins import signatures as _signatures
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
@@ -61,6 +63,7 @@ from .values import nn_module as _nn_module
 from .values import numbers as _data_numbers
 from .values import tensor_inputs as _tensor_inputs
 from .values import torch_function as _torch_function
+from .values import weak_references as _weak_references
 
 __all__ = ["MODULES"]
 
@@ -71,7 +74,6 @@ MODULES: tuple[ModuleType, ...] = (
     _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
     _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
     _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
-    _made_modules,
-    _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
-    _torch_function,
+    _made_modules, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
+    _torch_function, _gradients, _recurrent, _weak_references,
 )  # fmt: skip

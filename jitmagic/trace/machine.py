@@ -14,8 +14,9 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from types import CodeType
 
 import torch
@@ -77,6 +78,11 @@ class Stop:
     reason: BreakReason
     where: UserLine | None = None  # None: the line of that instruction
     because: tuple[Guard, ...] = ()  # what has to hold for a call to meet the same reason
+
+
+@cache
+def _is_library(filename: str) -> bool:
+    return _LIBRARY.match(filename) is not None
 
 
 class _Restart(Exception):
@@ -372,17 +378,20 @@ class Machine:
         return self._steps
 
     def guard(self, *guards: Guard) -> None:
-        where = self.where()
         for guard in guards:
-            self._guards.add(guard, where)
+            self._guards.add(guard, self.where)
 
     def where(self) -> UserLine:
-        return self.lines()[0]
+        return next(self._lines())
 
     def lines(self) -> tuple[UserLine, ...]:
-        inlined = (frame.line() for frame in reversed(self.frames[1:]))
-        users = (line for line in inlined if not _LIBRARY.match(line.filename))
-        return (*users, self.root.line())
+        return tuple(self._lines())
+
+    def _lines(self) -> Iterator[UserLine]:
+        for frame in reversed(self.frames[1:]):
+            if not _is_library(frame.program.body.filename):
+                yield frame.line()
+        yield self.root.line()
 
     def wrap(self, obj: object, source: Source) -> Value:
         kind = type(obj)

@@ -33,6 +33,7 @@ from ..guards.source import (
     Item,
     IteratorParts,
     ModuleAttr,
+    Referent,
     SlotAttr,
     Source,
     TypeAttr,
@@ -293,6 +294,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return [*_load_source(base, writer), *build.load_attr("grad")]
         case IteratorParts(base=base):
             return _call(iterator_parts, _load_source(base, writer))
+        case Referent(base=base):
+            return build.push_callable_then(_load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
 
 

@@ -7,6 +7,7 @@ becomes the one GlobalState guard of a trace. Nothing here interprets anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, TypeGuard
@@ -42,13 +43,13 @@ class GuardBook:
         self._guards: dict[object, Guard] = {}
         self._facts: dict[object, dict[ClassFact | NameFact, None]] = {}  # by owner
 
-    def add(self, guard: Guard, where: UserLine | None) -> None:
+    def add(self, guard: Guard, where: Callable[[], UserLine]) -> None:
         """Rely on `guard`; the first line that did is the one remembered."""
         key = _key(guard)
         if isinstance(guard, ClassFacts | NamespaceFacts):
             self._facts.setdefault(key, {}).update(dict.fromkeys(guard.facts))
         if key not in self._guards:
-            self._guards[key] = guard if guard.where else replace(guard, where=where)
+            self._guards[key] = guard if guard.where else replace(guard, where=where())
 
     def __len__(self) -> int:
         return len(self._guards)

@@ -8,6 +8,7 @@ import functools
 import itertools
 import math
 import types
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,6 +108,8 @@ def make_world() -> World:
         "output": Output(a=1, b=2),
         "names": {"a", int},
         "partial": functools.partial(user, 1),
+        "weak": weakref.ref(user),
+        "dead": weakref.ref(type("Gone", (), {})()),
     }
     rest = (torch.zeros(4), torch.zeros(4))
     space = {"FACTOR": 2, "torch": torch, "helper": user}
@@ -143,6 +146,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.FunctionPart(FN, "__code__"), s.FunctionPart(FN, "__defaults__"),
     s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
     s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
+    s.Referent(entry("weak")), s.Referent(entry("dead")),
     s.Gradient(entry("leaf")), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
 )  # fmt: skip
 

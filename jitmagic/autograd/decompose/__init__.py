@@ -8,7 +8,18 @@ sort, scans and scatter stay whole: taken apart they would only be slower.
 
 from __future__ import annotations
 
-from . import activations, blas, creation, foreach, indexing, losses, norms, reductions, softmax
+from . import (
+    activations,
+    blas,
+    creation,
+    foreach,
+    indexing,
+    losses,
+    norms,
+    recurrent,
+    reductions,
+    softmax,
+)
 from .registry import TABLE
 
 __all__ = [
@@ -20,6 +31,7 @@ __all__ = [
     "indexing",
     "losses",
     "norms",
+    "recurrent",
     "reductions",
     "softmax",
 ]

@@ -19,7 +19,12 @@ whole(
 whole(
     "a convolution is the library's",
     *("convolution.default", "convolution_backward.default", "_convolution.default"),
-    *("mkldnn_rnn_layer.default", "cudnn_convolution.default"),
+    "cudnn_convolution.default",
+)
+whole(
+    "a recurrent layer is the library's",
+    *("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),
+    "mkldnn_rnn_layer_backward.default",
 )
 whole(
     "attention has its own fused kernels",

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.utils import _foreach_utils
 
 from ...graph.node_meta import device_of
 from ..breaks import GraphBreak, UnsupportedArguments
@@ -115,7 +116,10 @@ _register()
 _GROUPING = "tensors by device and dtype"
 
 
-@handles(Optimizer._group_tensors_by_device_and_dtype)
+@handles(
+    Optimizer._group_tensors_by_device_and_dtype,
+    _foreach_utils._group_tensors_by_device_and_dtype,
+)
 def _grouped(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """By those of the first list: {(device, dtype): (lists, positions, if asked for)}."""
     if len(args) != 1 or set(kwargs) - {"with_indices"}:

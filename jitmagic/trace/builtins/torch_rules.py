@@ -95,7 +95,6 @@ _OUTER = "it transforms a function"
 _DATA = "its result depends on tensor data"
 _FOREIGN = "it takes memory from outside torch"
 _CONTROL = "it runs Python code given as an argument"
-_GRAD_MODE = "what it saves for backward depends on the grad mode it runs in"
 
 # Bare names of functions in torch.*, torch._C and below that must not become graph nodes.
 REFUSED_FUNCTIONS: dict[str, str] = {
@@ -131,7 +130,6 @@ REFUSED_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
         ("triplet_margin_with_distance_loss", "multi_head_attention_forward_with_hooks"), _CONTROL
     ),
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _GRAD_MODE),
     **dict.fromkeys(_UNSAFE, _SHARED),
     **dict.fromkeys(
         "quantize_per_tensor quantize_per_channel sparse_coo_tensor sparse_csr_tensor "
@@ -185,7 +183,8 @@ _INLINED = (
     *(
         f"torch.nn.utils.{name}"
         for name in (
-            "convert_parameters parametrizations parametrize rnn spectral_norm weight_norm".split()
+            "clip_grad convert_parameters parametrizations parametrize rnn spectral_norm "
+            "weight_norm".split()
         )
     ),
     "torch.nn.attention",

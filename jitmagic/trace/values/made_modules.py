@@ -1,8 +1,8 @@
 """Modules that the traced code makes: losses, activations, pools built where they are used.
 
 Comes in: a call of a module class. Goes out: a record of attributes and tables, filled by its
-`__init__`, inlined, and called like any module. One that makes parameters is made by plain Python,
-and so is one that an exit would have to hand out.
+`__init__`, inlined, and called like any module; an exit that hands it out makes the object and
+gives it what is in the record. One that makes parameters is made by plain Python.
 """
 
 from __future__ import annotations
@@ -16,34 +16,44 @@ from ...guards.guard import EntriesEmpty
 from ...guards.source import ImportedModule, InstanceDict
 from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
-from ..result import Recipe
-from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from .class_facts import NOTHING, guard_attribute, guard_precedence, is_data_descriptor, is_standard
+from ..result import Effect, Recipe
+from .base import Args, Builder, Kwargs, Machine, Value
+from .class_facts import (
+    NOTHING,
+    guard_attribute,
+    guard_precedence,
+    guarded_attribute,
+    is_data_descriptor,
+    is_standard,
+)
 from .classes import ClassValue, constructs
 from .mappings import DictValue
 from .nn_module import GLOBAL_HOOKS, TABLES, NNModuleValue
 from .operators import is_none
-from .originals import beneath
+from .originals import MODULE, beneath
+from .sets import SetValue
 from .tensor import TensorValue
 from .trusted import trusted_function
 
 __all__ = ["MadeModuleValue"]
 
+_PASSING = "_non_persistent_buffers_set"
+_initialise: Any = MODULE["__init__"]
+
 
 class MadeModuleValue(NNModuleValue):
     """A module without a live object: all that it has is in `attrs`, its tables too."""
 
-    __slots__ = ("born",)
-
-    def __init__(self, machine: Machine, cls: ClassValue) -> None:
-        super().__init__(cls, None, None)
-        self.born = machine.step
+    __slots__ = ()
 
     def begin(self, machine: Machine) -> None:
-        """`torch.nn.Module.__init__`."""
+        """`torch.nn.Module.__init__`; the tables of hooks are empty as long as it is a record."""
+        if guarded_attribute(machine, self.cls.live, "call_super_init") is not False:
+            self.refuse(machine, "Module.__init__ with call_super_init")
         self.attrs["training"] = machine.constant(True)
         for table in TABLES:
             self.attrs[table] = DictValue.of(machine, [])
+        self.attrs[_PASSING] = SetValue.of(machine, [], set)
 
     def _table(self, machine: Machine, name: str) -> DictValue:
         found = self.attrs.get(name)
@@ -90,6 +100,8 @@ class MadeModuleValue(NNModuleValue):
             self.refuse(machine, "registering a parameter")
         modules, buffers = (self._table(machine, table) for table in ("_modules", "_buffers"))
         if isinstance(value, NNModuleValue):
+            if name in self.attrs or buffers.find(machine, key) is not None:
+                self.refuse(machine, f"replacing the attribute {name!r}")
             modules.set_item(machine, key, value)
         elif modules.find(machine, key) is not None:
             self.refuse(machine, f"replacing the submodule {name!r}")
@@ -112,10 +124,25 @@ class MadeModuleValue(NNModuleValue):
         return forward.call(machine, args, kwargs)
 
     def recipe(self, builder: Builder) -> Recipe:
-        raise Unrestorable(f"a {self.describe()} made inside", self.born)
+        if _PASSING not in self.attrs:  # `Module.__init__` was not called
+            return super().recipe(builder)
+        return builder.invoke(_bare_module, (builder(self.cls),))
+
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """Tables are attributes too; none of it goes through the class's `__setattr__`."""
+        for name, value in self.attrs.items():
+            if value is not None:
+                yield builder.set_attr(self, name, value, object.__setattr__)
 
     def parts(self) -> Iterable[Value]:
         return [value for value in self.attrs.values() if value is not None]
+
+
+def _bare_module(cls: type[torch.nn.Module]) -> torch.nn.Module:
+    """As `torch.nn.Module.__init__` leaves it."""
+    made = object.__new__(cls)
+    _initialise(made)
+    return made
 
 
 def _no_global_hooks(machine: Machine) -> None:
@@ -134,7 +161,7 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
     plain = cls.of_metaclass(machine, "__call__") is type.__call__
     if not plain or not is_standard(machine, cls.live, "__new__"):
         raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
-    made = MadeModuleValue(machine, cls)
+    made = MadeModuleValue(cls, None, None)
     made.get_attr(machine, "__init__").realize(machine).call(machine, args, kwargs)
     return made
 
@@ -162,6 +189,11 @@ def _registers(method: Any, table: str, kinds: tuple[type[Value], ...]) -> None:
         if name is None or value is None or not (is_none(value) or isinstance(value, kinds)):
             module.refuse(machine, f"{method.__name__} with these arguments")
         module._table(machine, table).set_item(machine, name, value)
+        if table == "_buffers" and "persistent" in named:
+            kept = named["persistent"].truth(machine)
+            passing = module.attrs[_PASSING]
+            assert passing is not None
+            passing.call_method(machine, "discard" if kept else "add", [name], {})
         return machine.constant(None)
 
 

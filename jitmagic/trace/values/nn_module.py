@@ -20,7 +20,7 @@ import torch
 
 from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
-from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
+from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
 from ..tables import Face
 from ..wrap import wraps
@@ -298,10 +298,6 @@ class NNModuleValue(InstanceValue):
 
     def call_forward(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """`torch.nn.Module.__call__`: `forward`, with its hooks around it."""
-        kind = self.cls.live
-        if isinstance(self.live, torch.nn.RNNBase):
-            why = "recurrent layers keep weak references to flattened weights"
-            raise GraphBreak(RefusedTorchCall.of(name=f"torch.nn.{kind.__name__}", why=why))
         hooked = self._check_hooks(machine)
         forward = self.get_attr(machine, "forward").realize(machine)
         if hooked:

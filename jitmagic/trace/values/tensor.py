@@ -53,7 +53,9 @@ from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .tensor_class import call_replaced, replaced
 from .validation import asserted
 
-__all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
+__all__ = ["GRADIENTS_GONE", "TensorMethodValue", "TensorValue", "lift", "lower", "record"]
+
+GRADIENTS_GONE = "gradients are set to None at the exit"  # a note of the graph
 
 _BINARY: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
@@ -198,6 +200,8 @@ class TensorValue(Value):
         return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])
 
     def _gradient(self, machine: Machine) -> Value:
+        if GRADIENTS_GONE in machine.graph.noted:
+            self.refuse(machine, "`.grad` behind zero_grad()")
         if self.grad is not None:
             return self.grad
         if self.live is None or self.source is None:

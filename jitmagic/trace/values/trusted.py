@@ -259,7 +259,7 @@ def _module(machine: Machine, obj: Any, source: Source | None) -> ModuleValue:
     return TorchModule(obj, names, source)  # type: ignore[arg-type]
 
 
-@intercepts(types.ModuleType)
+@intercepts(types.ModuleType, type(torch._VF))
 def _intercept_module(machine: Machine, obj: Any, source: Source) -> Value | None:
     if not belongs_to_torch(obj.__name__):
         return None

@@ -200,7 +200,7 @@ def case(
 
 
 PROGRAMS = [
-    case("lstm", recurrent, (1, 3, 1), (r(3, 5, 8, grad=True),)),
+    case("lstm", recurrent, (1, 0, 3), (r(3, 5, 8, grad=True),)),
     case("lstm cell", Unrolled, (1, 0, 7), (r(2, 3, 4, grad=True),)),
     case("resnet block", Residual, (1, 0, 3), (r(2, 4, 8, 8, grad=True),)),
     case("autoencoder", Autoencoder, (1, 0, 5), (r(4, 10),)),

@@ -1,4 +1,4 @@
-"""Modules made where they are used: one graph, unless they make parameters or are handed out."""
+"""Modules made where they are used: one graph, unless they make parameters or get hooks."""
 
 from __future__ import annotations
 
@@ -76,9 +76,6 @@ def made_by_a_table(x, y):
     return made(table["relu"]()(x) - 1)
 
 
-WHOLE = [losses, of_the_users, sequence, pools, attributes, in_a_loop, made_by_a_table]
-
-
 def handed_out(x, y):
     made = nn.ReLU()
     return made(x), made
@@ -87,6 +84,12 @@ def handed_out(x, y):
 def kept(x, y):
     KEPT.append(nn.ReLU())
     return KEPT[-1](x)
+
+
+WHOLE = [
+    *(losses, of_the_users, sequence, pools, attributes, in_a_loop, made_by_a_table),
+    *(handed_out, kept),
+]
 
 
 def parameters(x, y):
@@ -100,7 +103,7 @@ def hooked(x, y):
 
 
 KEPT: list[nn.Module] = []
-BROKEN = [handed_out, kept, parameters, hooked]
+BROKEN = [parameters, hooked]
 
 
 def results(fn, grad):
@@ -148,3 +151,74 @@ def test_a_replaced_forward_is_noticed(monkeypatch):
     tagged(x, None)
     monkeypatch.setattr(nn.LeakyReLU, "forward", lambda self, x: x * 2)
     assert torch.equal(tagged(x, None), x * 8)
+
+
+class Holder(nn.Module):
+    """All that a module may keep, and a way back to itself."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.rate = 0.5
+        self.register_buffer("mean", x.mean(0))
+        self.register_buffer("scratch", torch.zeros(3), persistent=False)
+        self.body = nn.Sequential(nn.Tanh(), nn.Dropout(0.25))
+        self.within = [self]
+        self.eval()
+
+    def forward(self, x):
+        return self.body(x - self.mean) * self.rate + self.scratch
+
+
+def makes_a_holder(x):
+    made = Holder(x.detach())
+    return made(x).sum(), made
+
+
+def contents(module):
+    return [
+        (name, {k: type(v) for k, v in vars(part).items()}, list(part.state_dict()), part.training)
+        for name, part in module.named_modules()
+    ]
+
+
+def test_what_is_handed_out_is_the_module_that_eager_makes():
+    tagged = jitmagic.jit(makes_a_holder, fullgraph=True)
+    x = torch.randn(4, 3, requires_grad=True)
+    (got, ours), (want, plain) = tagged(x), makes_a_holder(x)
+    torch.testing.assert_close(torch.autograd.grad(got, x), torch.autograd.grad(want, x))
+    assert contents(ours) == contents(plain)
+    assert ours.within[0] is ours
+    assert ours._non_persistent_buffers_set == {"scratch"}
+    torch.testing.assert_close(ours(x), plain(x))
+    assert tagged(x)[1] is not ours
+
+
+def test_a_module_alive_at_a_break_goes_on_behind_it(capsys):
+    def twice(x):
+        loss = nn.BCEWithLogitsLoss(pos_weight=x.detach()[0].abs())
+        first = loss(x, torch.ones(4, 3))
+        print("between")
+        return first + loss(x * 2, torch.zeros(4, 3))
+
+    tagged = jitmagic.jit(twice)
+    x = torch.randn(4, 3, requires_grad=True)
+    got, want = tagged(x), twice(x)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(torch.autograd.grad(got, x), torch.autograd.grad(want, x))
+    assert counts_of(tagged).graphs == 2
+    assert counts_of(tagged).breaks == 1
+    assert capsys.readouterr().out == "between\n" * 2
+
+
+def test_an_attribute_whose_place_a_submodule_takes():
+    class Replaced(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = 1
+            self.act = nn.Tanh()
+
+    def made(x):
+        return Replaced().act(x)
+
+    x = torch.randn(3)
+    torch.testing.assert_close(jitmagic.jit(made)(x), made(x))

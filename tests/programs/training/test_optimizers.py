@@ -186,7 +186,7 @@ def test_two_hundred_steps_of_adam_in_float32() -> None:
 
 def test_a_model_may_have_more_parameters_than_a_loop_of_the_user_steps() -> None:
     make, graphs = OPTIMIZERS["adam"]
-    _, ours = train(make, 3, options={"unroll_limit": 300})
+    _, ours = train(make, 3, options={"unroll_limit": 1500})
     assert eager_of(ours.update) == []
     assert ours.counts.graphs == graphs
 

@@ -1,0 +1,150 @@
+"""Recurrent layers: one graph where a kernel has their backward, weights as the module has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import jitmagic
+
+from ..counts import counts_of
+from ..harness import Program, check
+
+
+def r(*shape: int, grad: bool = False) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(5)).requires_grad_(grad)
+
+
+class Model(nn.Module):
+    """A layer between what can be compiled."""
+
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.layer = kind(4, 5, **options)
+
+    def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, Any]:
+        given = (states if len(states) > 1 else states[0]) if states else None
+        made, last = self.layer(torch.tanh(x * 1.5), given)
+        return torch.relu(made) * 2 + 1, last
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no bias": {"bias": False},
+    "both directions": {"bidirectional": True, "num_layers": 2},
+    "dropout": {"dropout": 0.4, "num_layers": 3, "batch_first": True},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_an_lstm_in_training_is_one_graph(options: dict[str, Any]) -> None:
+    calls = ((r(3, 6, 4, grad=True),), (r(3, 6, 4),))
+    check(Program("lstm", lambda: Model(nn.LSTM, **options), lambda: calls, 1, 0, train=True))
+
+
+def test_states_that_are_given_have_gradients() -> None:
+    calls = ((r(6, 3, 4, grad=True), r(1, 3, 5, grad=True), r(1, 3, 5)),)
+    check(Program("states", lambda: Model(nn.LSTM), lambda: calls, 1, 0, train=True))
+
+
+def test_a_sequence_without_a_batch() -> None:
+    calls = ((r(6, 4, grad=True),),)
+    check(Program("unbatched", lambda: Model(nn.LSTM), lambda: calls, 1, 0, train=True))
+
+
+KINDS = [
+    (nn.LSTM, {"num_layers": 2}),
+    (nn.LSTM, {"proj_size": 3}),
+    (nn.GRU, {"bidirectional": True, "batch_first": True}),
+    (nn.RNN, {"nonlinearity": "relu"}),
+    (nn.RNN, {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_any_layer_in_inference_is_one_graph(kind: type[nn.RNNBase], options: Any) -> None:
+    model = Model(kind, **options)
+    compiled = jitmagic.jit(model.forward, fullgraph=True)
+    for x in (r(3, 6, 4), r(1, 200, 4)):
+        with torch.no_grad():
+            (got, left), (wanted, right) = compiled(x), model(x)
+        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(left, right)
+        assert got.stride() == wanted.stride()
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize(("kind", "options"), KINDS[1:4])
+def test_training_without_a_kernel_breaks_there(kind: type[nn.RNNBase], options: Any) -> None:
+    calls = ((r(3, 6, 4, grad=True),),)
+    check(Program("cells", lambda: Model(kind, **options), lambda: calls, None, train=True))
+    with pytest.raises(jitmagic.Unsupported, match="no kernel has the backward"):
+        jitmagic.jit(Model(kind, **options).forward, fullgraph=True)(*calls[0])
+
+
+def test_weights_that_are_put_in_place_of_others_are_used() -> None:
+    model = Model(nn.LSTM)
+    compiled = jitmagic.jit(model.forward)
+    x = r(6, 3, 4)
+
+    def agree() -> None:
+        torch.testing.assert_close(compiled(x)[0], model(x)[0])
+
+    agree()
+    model.layer.weight_hh_l0 = nn.Parameter(model.layer.weight_hh_l0.detach() * 2)
+    agree()
+    with torch.no_grad():
+        model.layer.bias_hh_l0.add_(1)
+    agree()
+    model.double().float()
+    agree()
+
+
+ODD: list[Callable[[], Tensor]] = [
+    lambda: r(6, 3, 3),
+    lambda: r(6, 3, 4).double(),
+    lambda: r(4),
+    lambda: r(0, 3, 4),
+]
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_what_eager_refuses_is_refused_in_its_words(make: Callable[[], Tensor]) -> None:
+    layer = nn.LSTM(4, 5)
+    compiled = jitmagic.jit(lambda x: layer(x)[0])
+    with pytest.raises(Exception) as wanted:  # noqa: PT011 - whatever eager raises
+        layer(make())
+    with pytest.raises(wanted.type) as got:
+        compiled(make())
+    assert str(got.value) == str(wanted.value)
+
+
+def test_a_packed_sequence_is_a_break() -> None:
+    layer = nn.LSTM(4, 5)
+
+    def packed(x: Tensor, lengths: Tensor) -> Tensor:
+        made, _ = layer(pack_padded_sequence(x * 2, lengths))
+        return pad_packed_sequence(made)[0] + 1
+
+    x, lengths = r(6, 3, 4, grad=True), torch.tensor([6, 4, 2])
+    compiled = jitmagic.jit(packed)
+    got, wanted = compiled(x, lengths), packed(x, lengths)
+    torch.testing.assert_close(got, wanted)
+    ours, plain = (torch.autograd.grad(out.pow(2).sum(), x)[0] for out in (got, wanted))
+    torch.testing.assert_close(ours, plain)
+    assert counts_of(compiled).breaks
+
+
+def test_the_switch_of_onednn_is_a_fact() -> None:
+    model = Model(nn.LSTM)
+    compiled = jitmagic.jit(model.forward)
+    x = r(6, 3, 4)
+    for enabled in (True, False, True):
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            torch.testing.assert_close(compiled(x)[0], model(x)[0])
