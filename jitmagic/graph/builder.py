@@ -26,6 +26,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from .autocast import DEVICES, Autocast, cast_result, read_autocast
 from .devices import place
+from .foreign import is_foreign
 from .names import call_by_identity
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
@@ -164,7 +165,7 @@ class GraphBuilder:
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
         fresh = [tensor for tensor in tensors_in(value) if id(tensor) not in self._nodes]
-        if not fresh and not written and not random:
+        if not (fresh or written or random or is_foreign(target)):
             return map_tensors(value, lambda tensor: self._nodes[id(tensor)])
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
 

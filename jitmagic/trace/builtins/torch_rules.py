@@ -202,15 +202,24 @@ def is_leaf_function(obj: types.FunctionType | types.BuiltinFunctionType) -> boo
 
 
 def is_inlined(function: types.FunctionType) -> bool:
-    """Whether a Python function of torch is inlined as the user's own are."""
+    """Whether a Python function of torch is inlined as the user's own are: unless it is a node, or
+    it or its module is refused.
+    """
     module = function.__module__
-    return module.startswith(_INLINED) or f"{module}.{function.__qualname__}" in _INLINED_FUNCTIONS
+    if module.startswith(_INLINED) or f"{module}.{function.__qualname__}" in _INLINED_FUNCTIONS:
+        return True
+    refused = function.__name__ in REFUSED_FUNCTIONS or _refusal_of(module) is not None
+    return not refused and not is_leaf_function(function)
 
 
 def module_refusal(module: str) -> str:
     """Why functions of a torch module are not followed."""
+    return _refusal_of(module) or "it is no tensor operation that jitmagic knows"
+
+
+def _refusal_of(module: str) -> str | None:
     while module:
         if module in REFUSED_MODULES:
             return REFUSED_MODULES[module]
         module = module.rpartition(".")[0]
-    return "it is no tensor operation that jitmagic knows"
+    return None
