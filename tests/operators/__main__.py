@@ -53,6 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--edges", action="store_true", help="arguments at their edges instead")
     parser.add_argument("--whole", action="store_true", help="how many operators are one graph")
     parser.add_argument("--json", default="", help="of --whole: a file for the reasons")
+    parser.add_argument("--seconds", type=float, help="of --whole: begin no operator after these")
     parser.add_argument("--tier", default="cpp", help="of --edges: one of tests/fuzz/tiers.py")
     parser.add_argument("--sample", type=int, help="of --edges: so many cases, spread over all")
     parser.add_argument("--jobs", type=int, default=1, help="of --edges: processes")

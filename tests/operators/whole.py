@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -36,8 +38,9 @@ def whole_graphs(options: argparse.Namespace) -> int:
     shard, of = map(int, options.shard.split("/"))
     tried: set[str] = set()
     broken: dict[str, dict[str, str]] = defaultdict(dict)  # reason -> operator -> a sample
+    until = time.monotonic() + (options.seconds or math.inf)
     for op in OPERATORS[shard::of]:
-        if not name_of(op).startswith(options.only):
+        if not name_of(op).startswith(options.only) or time.monotonic() > until:
             continue
         for name in options.dtypes.split(","):
             for trial in trials(op, "call", getattr(torch, name), options.samples, options.device):

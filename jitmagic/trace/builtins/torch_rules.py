@@ -27,8 +27,7 @@ __all__ = [
 DATA_METHODS = frozenset(
     (
         "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ "
-        "__contains__ nonzero masked_select unique unique_consecutive argwhere is_nonzero equal "
-        "allclose bincount"
+        "__contains__ is_nonzero equal allclose"
     ).split()
 )
 
@@ -41,6 +40,8 @@ _TEXT = "it shows tensor data"
 _CALLS = "it calls back into Python for every element"
 _OBJECT = "it makes another kind of object of the tensor"
 _SHARED = "its results share memory and are no views of each other"
+_SIZE = "how large its result is depends on tensor data"
+_SIZED_BY_DATA = "nonzero unique masked_select argwhere unique_consecutive bincount".split()
 _UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 REFUSED_METHODS: dict[str, str] = {
@@ -73,6 +74,7 @@ REFUSED_METHODS: dict[str, str] = {
         ("names", "rename", "rename_", "align_to", "align_as", "refine_names", "has_names"), _NAMES
     ),
     **dict.fromkeys(_UNSAFE, _SHARED),
+    **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
     **dict.fromkeys(("apply_", "map_", "map2_"), _CALLS),
     **dict.fromkeys(
@@ -123,13 +125,8 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         "compile cond while_loop vmap grad grad_and_value jacrev jacfwd functional_call".split(),
         _OUTER,
     ),
-    **dict.fromkeys(
-        (
-            "lstsq linalg_lstsq is_nonzero equal allclose nonzero unique masked_select argwhere "
-            "unique_consecutive bincount"
-        ).split(),
-        _DATA,
-    ),
+    **dict.fromkeys("lstsq linalg_lstsq is_nonzero equal allclose".split(), _DATA),
+    **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(
         "from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN
     ),

@@ -146,8 +146,10 @@ def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | N
 
 @makes_builtins
 def _tensor_method(obj: Any) -> TensorTypeMethod | None:
-    """Methods of the C class below torch.Tensor."""
-    return TensorTypeMethod(obj) if getattr(obj, "__objclass__", None) is _TENSOR_BASE else None
+    """Methods of torch.Tensor and of the C class below."""
+    in_python = isinstance(obj, types.FunctionType) and TENSOR.get(obj.__name__) is obj
+    of_base = getattr(obj, "__objclass__", None) is _TENSOR_BASE
+    return TensorTypeMethod(obj) if in_python or of_base else None
 
 
 @intercepts(types.MethodDescriptorType, types.WrapperDescriptorType)

@@ -199,6 +199,30 @@ def test_an_unread_call_runs_all_the_same(capsys):
     assert capsys.readouterr().out == "one (2,)\n"
 
 
+def integers():
+    return torch.arange(6).reshape(1, 6)
+
+
+def bools():
+    return torch.tensor([True, False, True])
+
+
+OF_OTHER_DTYPES = {
+    "pooling": (lambda x: F.avg_pool1d(x, 2), integers),
+    "product": (lambda x: torch.outer(x, x), bools),
+    "converted": (lambda x: torch.log_softmax(x, -1, dtype=torch.float32), integers),
+    "reflected": (lambda x: torch.Tensor.__rmatmul__(x, x.T), integers),
+    "of the class": (lambda x: torch.Tensor.norm(x.float()) + x.__rpow__(2), integers),
+}
+
+
+@pytest.mark.parametrize("name", OF_OTHER_DTYPES)
+def test_kernels_say_which_dtypes_they_take(name):
+    function, values = OF_OTHER_DTYPES[name]
+    calls = lambda: [(values(),)]  # noqa: E731
+    check(Program(name, lambda: function, calls, graphs=1, options={"fullgraph": True}))
+
+
 REFUSED = [
     (lambda x: ops.plain(x) * 2, 'register_fake("jitmagic_tests::plain"'),
     (lambda x: x * ops.number(x), "returns a value of type int"),
