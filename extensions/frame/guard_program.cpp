@@ -51,7 +51,7 @@ constexpr OpName kOps[] = {
     {"NAMESPACE_ABSENT", Op::NamespaceAbsent, 3},  // dict, name
     {"CLASS", Op::Class, 4},                    // class, MRO, facts (class_facts.h)
     {"NAMESPACE", Op::Namespace, 3},            // dict, facts (namespace_facts.h)
-    {"STATE_READ", Op::StateRead, 4},           // function in C, what it gave, whether that never comes back
+    {"STATE_READ", Op::StateRead, 4},           // function, what it gave, whether that never comes back
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
     {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
@@ -179,7 +179,7 @@ class StepReader {
   }
 
   bool state_read(int index, Step& step) const {
-    if (!PyCFunction_CheckExact(at(index))) return refuse("a function in C is expected");
+    if (!PyCallable_Check(at(index))) return refuse("a function is expected");
     return keep(at(index), step.space) && keep(at(index + 1), step.object) &&
            integer(at(index + 2), step.number);
   }

@@ -205,7 +205,7 @@ bool no_overlap(const Step& step, Registers& registers) {
   return !tensors_overlap(objects, count);
 }
 
-// A function in C without arguments gives what it gave.
+// A function without arguments gives what it gave.
 bool reads_the_same(const Step& step) {
   PyObject* now = PyObject_CallNoArgs(step.space);
   if (!now) return PyErr_Clear(), false;

@@ -5,6 +5,7 @@
 // The hot path allocates results, fills a pointer array and calls kernels; it runs below autograd, holds
 // the GIL unless the program says that it is heavy, and touches no Python object but inputs and results.
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -54,6 +55,28 @@ at::Tensor as_expected(at::Tensor made, const Expected& expected) {
   return made;
 }
 
+// The schema said that the results are new memory, and the plan has counted on it.
+void check_new(const std::vector<at::Tensor>& made, const std::vector<const void*>& taken) {
+  std::vector<const void*> seen(taken);
+  for (const at::Tensor& tensor : made) {
+    if (!tensor.defined() || !tensor.numel()) continue;
+    const void* memory = tensor.storage().unsafeGetStorageImpl();
+    TORCH_CHECK(std::find(seen.begin(), seen.end(), memory) == seen.end(),
+                "jitmagic: an operator returned memory that its schema does not say it shares");
+    seen.push_back(memory);
+  }
+}
+
+std::vector<const void*> memory_given(const Call& call, const Frame& frame) {
+  std::vector<const void*> taken;
+  for (const CallArgument& argument : call.arguments) {
+    for (int slot : argument.slots) {
+      if (slot >= 0) taken.push_back(frame.slots[slot].seen->storage().unsafeGetStorageImpl());
+    }
+  }
+  return taken;
+}
+
 void run_call(const Call& call, Frame& frame) {
   torch::jit::Stack stack;
   stack.reserve(call.arguments.size());
@@ -81,6 +104,7 @@ void run_call(const Call& call, Frame& frame) {
       }
     }
   }
+  const auto taken = call.foreign ? memory_given(call, frame) : std::vector<const void*>();
   call.op.callBoxed(stack);
   if (call.out) return;
   std::vector<at::Tensor> made;
@@ -92,6 +116,7 @@ void run_call(const Call& call, Frame& frame) {
     }
   }
   TORCH_CHECK(made.size() >= call.results.size(), "jitmagic: an ATen call returned too few tensors");
+  if (call.foreign) check_new(made, taken);
   for (size_t i = 0; i < call.results.size(); ++i) {
     if (call.results[i] < 0) continue;
     const bool known = i < call.expected.size() && call.expected[i].known;

@@ -34,6 +34,7 @@ struct Call {
   std::vector<int> results;  // -1: dropped
   bool out = false;
   std::vector<Expected> expected;  // of the results; empty: whatever comes is right
+  bool foreign = false;  // an operator from outside of torch: what it gives is looked at
 };
 
 struct Step {

@@ -94,7 +94,7 @@ Expected read_expected(PyObject* entry) {
   return expected;
 }
 
-// ("call", name, overload, arguments, results, out, layouts)
+// ("call", name, overload, arguments, results, out, layouts, foreign)
 std::shared_ptr<Call> read_call(PyObject* step, int limit) {
   const char* name = text(item(step, 1));
   const char* overload = text(item(step, 2));
@@ -108,6 +108,7 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit) {
   call.results = slot_numbers(item(step, 4), limit, kNone);
   call.out = truth(item(step, 5));
   for (PyObject* layout : items(item(step, 6))) call.expected.push_back(read_expected(layout));
+  call.foreign = truth(item(step, 7));
   return std::make_shared<Call>(std::move(call));
 }
 

@@ -16,10 +16,13 @@ import torch
 
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import DispatchMode
+from ..graph.foreign import is_foreign
+from ..graph.node_meta import tensors_in
 from ..graph.probe import check_dtypes
 from ..graph.recurrent import RECURRENT
 from ..spec import TensorSpec
 from .decompose import TABLE
+from .foreign_writes import flat, functional_form
 from .line_marks import marked_lines
 from .mutate import MUTATORS, functional_twin, twin_without_out
 from .recorder import Recorder, Sym
@@ -299,6 +302,25 @@ def _mutate_out(
     return target
 
 
+def _mutate_foreign(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """An operator from outside of torch that writes to the arguments its schema names."""
+    form = functional_form(func)
+    slots = form.written(args, kwargs)
+    targets = [mode.traced(tensor) for tensor in flat(slots)]
+    given = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
+    for target in targets:
+        if sum(tensor.cell is target.cell for tensor in given) > 1:
+            raise CompileFailed(f"{func} writes to memory that it is given twice")
+    made = mode.emit(form.op, args, kwargs)
+    new = iter(mode.wrap(made[: len(made) - len(targets)]))
+    for target, value in zip(targets, made[len(made) - len(targets) :], strict=True):
+        target.write(value)
+    results = [next(new) if slot is None else slots[slot] for slot in form.returns]
+    return results[0] if len(results) == 1 else (tuple(results) or None)
+
+
 def _composite(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
@@ -378,6 +400,8 @@ def _handler(func: Any) -> Handler:
     if special is not None:
         return special
     schema = func._schema
+    if is_foreign(func):
+        return _foreign_handler(func)
     if torch.Tag.inplace_view in func.tags:
         return _refuse
     if schema.is_mutable:
@@ -387,11 +411,21 @@ def _handler(func: Any) -> Handler:
         return _view
     if func in TABLE:
         return _plain
-    if torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), torch._C.DispatchKey.CompositeImplicitAutograd
-    ):
+    return _composite if _is_composite(func) else _plain
+
+
+def _is_composite(func: Any) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+
+def _foreign_handler(func: Any) -> Handler:
+    if _is_composite(func):
         return _composite
-    return _plain
+    if func._schema.is_mutable:
+        return _mutate_foreign
+    shares = any(returned.alias_info is not None for returned in func._schema.returns)
+    return _refuse if shares else _plain
 
 
 def _handler_of_mutation(schema: Any) -> Handler:

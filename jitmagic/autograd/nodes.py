@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ..graph.foreign import is_foreign, is_random_op
 from ..graph.raising import may_raise_on_data
 
 __all__ = [
     "AtenModule",
     "alias_root",
     "erase_dead",
-    "is_random",
     "is_view",
     "is_view_op",
     "module_of",
+    "runs_once",
 ]
 
 aten = torch.ops.aten
@@ -43,13 +44,15 @@ def is_view(node: Node) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _is_random_op(op: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
+def _runs_once(op: Any) -> bool:
+    return is_random_op(op) or is_foreign(op)
 
 
-def is_random(node: Node) -> bool:
-    """Draws from a generator: must run once, in order, also when its result is unused."""
-    return node.op == "call_function" and _is_random_op(node.target)
+def runs_once(node: Node) -> bool:
+    """Draws from a generator, or does what only its kernel knows: must run once, in order, also
+    when its result is unused.
+    """
+    return node.op == "call_function" and _runs_once(node.target)
 
 
 def alias_root(node: Node) -> Node:
@@ -66,7 +69,7 @@ def erase_dead(graph: Graph) -> None:
     for node in reversed(graph.nodes):
         if node.users or node.op in ("placeholder", "output"):
             continue
-        if not (node.target is aten.copy_.default or is_random(node) or may_raise_on_data(node)):
+        if not (node.target is aten.copy_.default or runs_once(node) or may_raise_on_data(node)):
             graph.erase_node(node)
 
 

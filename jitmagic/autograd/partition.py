@@ -17,12 +17,13 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed
+from ..graph.foreign import is_foreign
 from ..graph.pointwise import is_pointwise, is_transcendental
 from ..graph.raising import may_raise_on_data
 from ..graph.reach import ancestors, descendants
 from ..spec import TensorSpec
 from .mincut import INFINITE, FlowNetwork
-from .nodes import alias_root, is_random, is_view, module_of
+from .nodes import alias_root, is_view, module_of, runs_once
 from .result import Joint, Partition
 
 __all__ = ["partition"]
@@ -83,6 +84,7 @@ class _Parts:
     backward: set[Node]  # nodes that depend on tangents
     forward: set[Node]  # needed for results, writes to inputs and random draws
     needed: list[Node]  # of the others, what backward needs, in order
+    ends: list[Node]  # what backward is for: gradients, and effects of its own
 
     @staticmethod
     def of(joint: Joint) -> _Parts:
@@ -94,11 +96,12 @@ class _Parts:
         backward = descendants(tangents, (node for node in nodes if node.op != "output"))
         # Attention's CUDA backward counts as random too (it replays dropout), which is no effect
         # of the forward.
-        effects = [node for node in nodes if is_random(node) and node not in backward]
+        effects = [node for node in nodes if runs_once(node) and node not in backward]
         effects += [node for node in nodes if node.target is aten.copy_.default]
         effects += [n for n in nodes if not n.users and n not in backward and may_raise_on_data(n)]
         forward = ancestors((*results, *effects))
-        reached = ancestors(gradients)
+        ends = [*gradients, *(n for n in nodes if n in backward and is_foreign(n.target))]
+        reached = ancestors(ends)
         needed = [n for n in nodes if n in reached and n not in backward]
         return _Parts(
             nodes,
@@ -110,6 +113,7 @@ class _Parts:
             backward,
             forward,
             needed,
+            ends,
         )
 
 
@@ -174,7 +178,7 @@ def _cost_again(node: Node, parts: _Parts) -> int:
         return 0
     if node.target is operator.getitem:
         return 0
-    if is_random(node) or node.op == "placeholder":
+    if runs_once(node) or node.op == "placeholder":
         return INFINITE
     spec: TensorSpec | None = node.meta.get("spec")
     if spec is None:
@@ -208,7 +212,7 @@ def _fusible(node: Node) -> bool:
 
 
 def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node]) -> Partition:
-    used = ancestors(parts.gradients, saved | set(parts.inputs) | set(parts.tangents))
+    used = ancestors(parts.ends, saved | set(parts.inputs) | set(parts.tangents))
     inputs = tuple(i for i, node in enumerate(parts.inputs) if node in used)
     kept_results = tuple(
         i
@@ -275,7 +279,7 @@ def _backward_graph(parts: _Parts, carried: list[Node]) -> Graph:
         made = graph.placeholder(node.name)
         made.meta.update(spec=node.meta["spec"], lines=node.meta.get("lines", ()))
         env[node] = made
-    wanted = ancestors(parts.gradients, set(env))
+    wanted = ancestors(parts.ends, set(env))
     for node in parts.nodes:
         if node in wanted and node in parts.backward:
             _emit(graph, node, env)

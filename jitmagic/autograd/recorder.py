@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed, UserLine
+from ..graph.foreign import is_foreign, is_random_op, without_data
 from ..graph.shapes import infer
 from ..spec import TensorSpec
 from .nodes import alias_root, is_view_op
@@ -276,8 +277,8 @@ class Recorder:
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """Record `op` as it is: a Sym comes back, or a list of them (None where undefined)."""
-        # Of random numbers and of new memory each call has its own.
-        own = torch.Tag.nondeterministic_seeded in op.tags or op._opname.startswith(_EMPTY)
+        # Of random numbers, of new memory and of effects each call has its own.
+        own = is_random_op(op) or is_foreign(op) or op._opname.startswith(_EMPTY)
         key = None if own else (op, _frozen(args), *((k, _frozen(v)) for k, v in kwargs.items()))
         if key is not None:
             try:
@@ -287,7 +288,7 @@ class Recorder:
             if known is not None:
                 return known
         device = _device_of(op, args, kwargs)
-        outcome = self._outcome(op, args, kwargs)
+        outcome = self._outcome(op, args, kwargs, device)
         made = self._known_view(op, args, outcome) or self._record(
             op, args, kwargs, outcome, device
         )
@@ -298,17 +299,22 @@ class Recorder:
     def copied(self, sym: Sym) -> Sym:
         """A copy of its own: asked for twice, there are two."""
         op = aten.clone.default
-        made: Sym = self._record(op, (sym,), {}, self._outcome(op, (sym,), {}), sym.device)
+        outcome = self._outcome(op, (sym,), {}, sym.device)
+        made: Sym = self._record(op, (sym,), {}, outcome, sym.device)
         return made
 
-    def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """What the operation gives, as meta tensors."""
+    def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
+        """What the operation gives on `device`, as meta tensors."""
         metas = _to_meta(args)
         meta_kwargs = {name: _to_meta(value) for name, value in kwargs.items()}
         if "device" in kwargs or _is_factory(op):
             meta_kwargs["device"] = META
         outcome = infer(op, metas, meta_kwargs)
-        return op(*metas, **meta_kwargs) if outcome is None else outcome
+        if outcome is not None:
+            return outcome
+        made = op(*metas, **meta_kwargs)
+        alone = next(_syms(args, kwargs.values()), None) is None
+        return without_data(made, device) if alone or is_foreign(op) else made
 
     def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
         """A view of the same memory in the same order that the graph has already, e.g. t(t(x))."""
@@ -407,7 +413,7 @@ class Recorder:
 
     def _as_op(self, op: Any, args: Any, kwargs: Any, made: Any) -> Any:
         """Give decomposed results the strides that the whole operation has."""
-        wanted = self._outcome(op, args, kwargs)
+        wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
         if isinstance(made, Sym):
             return self._like(made, wanted)
         return [

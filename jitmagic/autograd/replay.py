@@ -27,7 +27,7 @@ from ..graph.autocast import Autocast, autocast_as, read_autocast
 from ..graph.raising import may_raise_on_data
 from ..graph.reach import ancestors
 from ..spec import TensorSpec
-from .nodes import is_random
+from .nodes import runs_once
 from .result import Partition, Result, ViewOf
 
 __all__ = ["Replay", "ReplayInput", "drawn_from", "replay_inputs"]
@@ -83,8 +83,12 @@ def drawn_from(partition: Partition) -> tuple[str, ...]:
     """The devices whose random generators a differentiable forward draws from."""
     if partition.backward is None:
         return ()
-    draws = [node for node in partition.forward.graph.nodes if is_random(node)]
+    draws = [node for node in partition.forward.graph.nodes if _may_draw(node)]
     return tuple(dict.fromkeys(str(_first_spec(node).device) for node in draws))
+
+
+def _may_draw(node: Node) -> bool:
+    return runs_once(node) and bool(node.users or node.all_input_nodes)
 
 
 class Replay:
@@ -236,7 +240,7 @@ def _roots(partition: Partition) -> list[Node]:
     roots += [flat[i] for i in partition.saved_results]
     roots += flat[partition.results :]
     for node in nodes:
-        if is_random(node):
+        if runs_once(node):
             roots += node.all_input_nodes
         elif may_raise_on_data(node):
             roots += _looked_at(node)

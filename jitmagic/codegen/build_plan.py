@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..loops.ir import Alias, BufferRef, Extern, Nest, Step
+from ..loops.ops.extern import is_foreign
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
@@ -88,7 +89,8 @@ class _Builder:
             return
         results = tuple(None if name is None else self.slot(name) for name in step.results)
         layouts = tuple(None if name is None else self.layout(name) for name in step.results)
-        self.steps.append(Call(step.op, args, kwargs, results, layouts=layouts))
+        foreign = is_foreign(step.op)
+        self.steps.append(Call(step.op, args, kwargs, results, layouts=layouts, foreign=foreign))
 
     def layout(self, name: str) -> Layout:
         """What the program takes a result of an ATen call to be."""

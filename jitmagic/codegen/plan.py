@@ -105,6 +105,7 @@ class Call(PlanStep):
     results: tuple[int | None, ...]  # slots that take the returned tensors, in order
     out: bool = False  # results are already allocated and passed through the op's out= arguments
     layouts: tuple[Layout | None, ...] = ()  # of the results; (): whatever comes is right
+    foreign: bool = False  # an operator from outside of torch
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import torch
 from ..errors import UserLine
 from .dispatch_mode import DispatchMode, dataless
 from .node_meta import tensors_in
+from .probe import check_dtypes
 from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
 from .strictness import check_as_kernels_do
 
@@ -179,6 +180,7 @@ class _Watch(DispatchMode):
         given, named = _held(args), _held(named)
         self.seen.calls.append((func, _described(given), _described(named)))
         check_as_kernels_do(func._opname, given, named, (), device)
+        check_dtypes(func, func._opname, given, named, device)
         owners = {id(t.held): t for t in shown}
         return _show(func(*given, **named), device, owners)
 

@@ -26,6 +26,7 @@ from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .autocast import DEVICES, Autocast, cast_result, read_autocast
 from .devices import place
+from .foreign import is_foreign
 from .names import call_by_identity
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
@@ -160,12 +161,13 @@ class GraphBuilder:
             others = {k: v for k, v in placement.kwargs.items() if k != "out"}
             alone = run_on_meta(run, placement.args, others, self.grad_enabled)
             check_out(name, targets, alone, changed)
-        check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
+        if cast is None:
+            check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
         fresh = [tensor for tensor in tensors_in(value) if id(tensor) not in self._nodes]
-        if not fresh and not written and not random:
+        if not (fresh or written or random or is_foreign(target)):
             return map_tensors(value, lambda tensor: self._nodes[id(tensor)])
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
 

@@ -24,6 +24,7 @@ from torch.fx import Node
 
 from ..errors import UserLine
 from ..spec import TensorSpec
+from .foreign import is_foreign
 
 __all__ = [
     "changes_mode",
@@ -69,7 +70,8 @@ def is_effectful(node: Node) -> bool:
     """Whether the node has to stay although nobody uses it."""
     if node.op in ("placeholder", "output"):
         return True
-    return bool(node.meta.get("random") or node.meta.get("mutates") or changes_mode(node))
+    acts = node.meta.get("random") or node.meta.get("mutates") or changes_mode(node)
+    return bool(acts) or is_foreign(node.target)
 
 
 def spec_on(value: Any, device: torch.device) -> Any:

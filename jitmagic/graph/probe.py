@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .propagate import EagerRaises
 from .target_traits import draws
@@ -91,10 +92,27 @@ def check_dtypes(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> None:
-    """Raise EagerRaises where the kernel refuses the dtypes or the numbers of the call."""
+    """Raise EagerRaises where the kernel refuses the dtypes or the numbers of the call, or may."""
     elementwise = name in _NAMES
-    if not elementwise and not _is_suspect(target, name, args, kwargs):
-        return
+    answered = elementwise or _is_suspect(target, name, args, kwargs)
+    if answered:
+        answered = _ask(target, name, args, kwargs, device, elementwise)
+    tensors = list(tensors_in((args, kwargs)))
+    if tensors and not answered:
+        refused = why_dtypes_are_refused(name, args, kwargs, tensors)
+        if refused is not None:
+            raise EagerRaises(RuntimeError(refused))
+
+
+def _ask(
+    target: Callable[..., Any] | str,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    device: torch.device,
+    elementwise: bool,
+) -> bool:
+    """Whether a kernel of that device has accepted the call. Raises what it raised."""
     if name in _FILLS:
         at = _FILLS[name]
         size = (
@@ -104,10 +122,11 @@ def check_dtypes(
     described = tuple(_described(arg, elementwise) for arg in args)
     named = tuple((key, _described(value, elementwise)) for key, value in kwargs.items())
     if None in described or any(part is None for _, part in named):
-        return
+        return False
     error = _refusal_on(name, device, target, described, named, elementwise)
     if error is not None:
         raise EagerRaises(error)
+    return device.type == "cpu"
 
 
 def _refusal_on(

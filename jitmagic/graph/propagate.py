@@ -21,6 +21,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from .attribution import call_from
 from .dispatch_mode import DispatchMode
+from .foreign import is_foreign, name_of, without_data
 from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
 
@@ -51,6 +52,7 @@ _NO_DATA = (
     "with Meta tensors",
     "on the expected device meta",
     "tensor with unallocated storage",
+    "output Tensor with data-dependent shape",
 )
 
 
@@ -67,9 +69,13 @@ class EagerRaises(Exception):
 
 
 def target_name(target: Target) -> str:
-    """The bare name of a function or method: `relu`, `add_`, `getitem`."""
+    """The bare name of a function or method: `relu`, `add_`, `getitem`; `ns::op` of operators
+    registered outside of torch.
+    """
     if isinstance(target, str):
         return target
+    if is_foreign(target):
+        return "::".join(name_of(target))  # what is known of torch's names does not hold for it
     if isinstance(target, torch._ops.OpOverload):
         return str(target._opname)
     return str(getattr(target, "__name__", target))
@@ -141,13 +147,15 @@ class _Shapes(DispatchMode):
         named = kwargs or {}
         if func._schema.is_mutable:
             self.written.update(_storages_written(func, args, named))
-        if _is_safe(func, _tensors(args), named):
+        tensors = _tensors(args)
+        if _is_safe(func, tensors, named):
             made = infer(func, args, named)
             if made is None:
                 made = infer_in_place(func, args, named)
             if made is not None:
                 return made
-        return func(*args, **named)
+        made = func(*args, **named)
+        return without_data(made) if is_foreign(func) or not tensors else made
 
 
 def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:

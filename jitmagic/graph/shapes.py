@@ -205,9 +205,9 @@ def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) 
     def rule(*args: Any, **kwargs: Any) -> torch.Tensor | None:
         values = [value for value in args[:operands] if value is not None]
         values += [v for k, v in kwargs.items() if k in ("other", "min", "max") and v is not None]
-        if not _real(values):
-            return None
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        if not tensors or not _real(values):
+            return None
         return _elementwise(tensors, dtype_of(values))
 
     return rule

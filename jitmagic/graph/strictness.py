@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
@@ -60,9 +59,6 @@ def check_as_kernels_do(
         _reject(collision)
     if not tensors:
         return
-    refused = why_dtypes_are_refused(name, args, kwargs, tensors)
-    if refused is not None:
-        _reject(refused)
     if name in ("batch_norm", "instance_norm"):
         _check_channels(tensors[0])
     if name in _DIM_UNCHECKED:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from .foreign import is_random_op
 from .propagate import Target, target_name
 
 __all__ = ["draws", "statistics_written"]
@@ -51,7 +52,7 @@ def draws(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     if name in _ALWAYS:
         return True
     if name not in _MAYBE:
-        return False
+        return is_random_op(target)
     switch = _SWITCHES.get(name)
     if switch is None:
         return True

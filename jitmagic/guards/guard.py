@@ -23,7 +23,7 @@ wants.
           | NamespaceFacts(table, facts)       a dictionary that lives as long as the process:
                                                  names it binds to certain objects, names it lacks
                                                  (no source)
-          | StateRead(reader, value, final)    a C function without arguments gives what it gave
+          | StateRead(reader, value, final)    a function without arguments gives what it gave
                                                  (no source)
           | EntriesEmpty(source, keys, absent)   dict entries that are empty dicts; keys it has not
           | GlobalMissing(source)                no such name in the globals (builtins are used), or
@@ -300,8 +300,9 @@ class NamespaceFacts(Guard):
 
 @dataclass(frozen=True, slots=True)
 class StateRead(Guard):
-    """State of the process is what it was: `reader` is a C function that tells it, called without
-    arguments at each check. `final`: once it is another it never comes back, so the entry is dead.
+    """State of the process is what it was: `reader` tells it, called without arguments at each
+    check (a function in C, or a quick one that changes nothing). `final`: once it is another it
+    never comes back, so the entry is dead.
     """
 
     reader: Callable[[], object]

@@ -73,6 +73,8 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
             continue
         if not _UNKNOWN_SIZE.isdisjoint(step.op.tags):
             return f"{step.op} waits for the GPU to know the size of its result"
+        if step.foreign:
+            return f"{step.op} comes from outside of torch: a recording may miss what it does"
         parts = (*step.args, *step.kwargs.values())
         if any(isinstance(part, torch.Generator) for part in parts):
             return f"{step.op} draws from a generator of its own"

@@ -235,7 +235,8 @@ def _lower_call(step: Call) -> tuple[Any, ...]:
     results = tuple(-1 if slot is None else slot for slot in step.results)
     name, _, _ = schema.name.partition(".")
     layouts = tuple(layout and _expected(layout) for layout in step.layouts)
-    return ("call", name, schema.overload_name, arguments, results, step.out, layouts)
+    call = ("call", name, schema.overload_name, arguments, results, step.out, layouts)
+    return (*call, step.foreign)
 
 
 def _expected(layout: Layout) -> tuple[Any, ...]:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ..loops.expr import AxisVar, Expr, Integer, ValueIndex, leaves
 from ..loops.ir import (
     Alias,
@@ -27,6 +25,7 @@ from ..loops.ir import (
     Value,
     landmarks,
 )
+from ..loops.ops.extern import acts
 
 __all__ = [
     "Graph",
@@ -123,10 +122,9 @@ def storages(program: LoopProgram) -> dict[str, str]:
     return owner
 
 
-def _draws(step: Step) -> bool:
-    """Whether the step takes random numbers: draws keep the user's order."""
-    tags = getattr(step.op, "tags", ()) if isinstance(step, Extern) else ()
-    return torch.Tag.nondeterministic_seeded in tags
+def _keeps_order(step: Step) -> bool:
+    """Whether the step takes random numbers or acts in another way: the user's order is kept."""
+    return isinstance(step, Extern) and acts(step.op)
 
 
 def analyse(program: LoopProgram) -> Graph:
@@ -143,7 +141,7 @@ def analyse(program: LoopProgram) -> Graph:
         read, written = reads_of(step), writes_of(step)
         roots = frozenset(storage[name] for name in read)
         targets = frozenset(storage[name] for name in written)
-        if _draws(step):
+        if _keeps_order(step):
             targets |= {_GENERATOR}
         waits: set[int] = {alias_step[name] for name in (*read, *written) if name in alias_step}
         for root in roots:

@@ -13,13 +13,14 @@ import jitmagic
 from .compare import examine
 from .sweep import sweep, work
 from .trials import OPERATORS, WAYS, name_of, trials
+from .whole import whole_graphs
 
 
 def main() -> int:
     options = _options()
     if options.edges:
         return (work(options) or 0) if options.worker else sweep(options)
-    return _samples(options)
+    return whole_graphs(options) if options.whole else _samples(options)
 
 
 def _samples(options: argparse.Namespace) -> int:
@@ -50,6 +51,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtypes", default="float32,int64,bfloat16,complex64")
     parser.add_argument("--samples", type=int, default=4, help="at most, of each dtype and way")
     parser.add_argument("--edges", action="store_true", help="arguments at their edges instead")
+    parser.add_argument("--whole", action="store_true", help="how many operators are one graph")
+    parser.add_argument("--json", default="", help="of --whole: a file for the reasons")
+    parser.add_argument("--seconds", type=float, help="of --whole: begin no operator after these")
     parser.add_argument("--tier", default="cpp", help="of --edges: one of tests/fuzz/tiers.py")
     parser.add_argument("--sample", type=int, help="of --edges: so many cases, spread over all")
     parser.add_argument("--jobs", type=int, default=1, help="of --edges: processes")

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from ...errors import VerifyError
+from ...graph.foreign import is_foreign, is_random_op
 from ...spec import TensorSpec
 from ..builder import Builder, Out
 from ..tensor_view import TensorView
 
-__all__ = ["returns_view", "send_whole"]
+__all__ = ["acts", "is_foreign", "returns_view", "send_whole"]
 
 
 def send_whole(
@@ -48,6 +49,12 @@ def _row_major(spec: TensorSpec) -> TensorSpec:
 def _returns_one_tensor(op: Any) -> bool:
     returns = op._schema.returns
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
+
+
+@lru_cache(maxsize=1024)
+def acts(op: Any) -> bool:
+    """Whether a call draws random numbers, or does what only a foreign kernel knows."""
+    return is_random_op(op) or is_foreign(op)
 
 
 @lru_cache(maxsize=1024)

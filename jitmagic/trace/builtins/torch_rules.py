@@ -27,8 +27,7 @@ __all__ = [
 DATA_METHODS = frozenset(
     (
         "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ "
-        "__contains__ nonzero masked_select unique unique_consecutive argwhere is_nonzero equal "
-        "allclose bincount"
+        "__contains__ is_nonzero equal allclose"
     ).split()
 )
 
@@ -41,6 +40,8 @@ _TEXT = "it shows tensor data"
 _CALLS = "it calls back into Python for every element"
 _OBJECT = "it makes another kind of object of the tensor"
 _SHARED = "its results share memory and are no views of each other"
+_SIZE = "how large its result is depends on tensor data"
+_SIZED_BY_DATA = "nonzero unique masked_select argwhere unique_consecutive bincount".split()
 _UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 REFUSED_METHODS: dict[str, str] = {
@@ -73,6 +74,7 @@ REFUSED_METHODS: dict[str, str] = {
         ("names", "rename", "rename_", "align_to", "align_as", "refine_names", "has_names"), _NAMES
     ),
     **dict.fromkeys(_UNSAFE, _SHARED),
+    **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
     **dict.fromkeys(("apply_", "map_", "map2_"), _CALLS),
     **dict.fromkeys(
@@ -117,13 +119,8 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         "compile cond while_loop vmap grad grad_and_value jacrev jacfwd functional_call".split(),
         _OUTER,
     ),
-    **dict.fromkeys(
-        (
-            "lstsq linalg_lstsq is_nonzero equal allclose nonzero unique masked_select argwhere "
-            "unique_consecutive bincount"
-        ).split(),
-        _DATA,
-    ),
+    **dict.fromkeys("lstsq linalg_lstsq is_nonzero equal allclose".split(), _DATA),
+    **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(
         "from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN
     ),
@@ -204,20 +201,29 @@ def is_leaf_function(obj: types.FunctionType | types.BuiltinFunctionType) -> boo
 
 
 def is_inlined(function: types.FunctionType) -> bool:
-    """Whether a Python function of torch is inlined as the user's own are."""
+    """Whether a Python function of torch is inlined as the user's own are: unless it is a node, or
+    it or its module is refused.
+    """
     module = function.__module__
-    return module.startswith(_INLINED) or f"{module}.{function.__qualname__}" in _INLINED_FUNCTIONS
+    if module.startswith(_INLINED) or f"{module}.{function.__qualname__}" in _INLINED_FUNCTIONS:
+        return True
+    return not is_leaf_function(function) and _refused(function) is None
 
 
 def refusal_of(function: types.FunctionType | types.BuiltinFunctionType) -> str | None:
     """Why a function of torch is not followed; None if it is a graph node."""
+    unknown = None if is_leaf_function(function) else "it is no tensor operation that jitmagic knows"
+    return _refused(function) or unknown
+
+
+def _refused(function: types.FunctionType | types.BuiltinFunctionType) -> str | None:
     name, module = function.__name__, function.__module__
     if name.startswith(_SETTERS):
         return _STATE
-    if name in REFUSED_FUNCTIONS or is_leaf_function(function):
-        return REFUSED_FUNCTIONS.get(name)
+    if name in REFUSED_FUNCTIONS:
+        return REFUSED_FUNCTIONS[name]
     while module:
         if module in REFUSED_MODULES:
             return REFUSED_MODULES[module]
         module = module.rpartition(".")[0]
-    return "it is no tensor operation that jitmagic knows"
+    return None

@@ -35,6 +35,7 @@ from .class_facts import (
 )
 from .constants import ATOMS, ConstantValue, fold
 from .functions import BoundMethodValue
+from .originals import TENSOR
 from .sequences import TupleValue
 
 __all__ = [
@@ -186,6 +187,9 @@ class ClassValue(Value):
         if self.source is None:
             if type(raw) in ATOMS:
                 return machine.constant(raw)
+            if TENSOR.get(name) is raw and attribute_of_class(self.live, name) is raw:
+                keep(machine, self.live, name, raw)
+                return builtin_value(raw)
             raise GraphBreak(UnsupportedAttribute.of(name=name, type=f"class {self.live.__name__}"))
         base = self.source
         if not whole:

@@ -43,6 +43,7 @@ class _Names:
     found: dict[int, tuple[dict[str, object], dict[str, object]]] = field(default_factory=dict)
     methods: set[str] = field(default_factory=set)  # of torch.Tensor
     codes: set[types.CodeType] = field(default_factory=set)
+    functions: set[types.FunctionType] = field(default_factory=set)  # wrappers reach themselves
 
 
 _originals: dict[types.FunctionType, _Names] = {}  # functions of torch live as long as the process
@@ -79,6 +80,9 @@ def _replaced(names: _Names) -> str | None:
 
 def _collect(function: types.FunctionType, names: _Names) -> None:
     """The names of a function, and of the functions of torch that it reaches."""
+    if function in names.functions:
+        return
+    names.functions.add(function)
     for code in _codes(function.__code__):
         if code in names.codes:
             continue

@@ -14,8 +14,11 @@ import types
 from typing import Any
 
 import torch
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import OpOverload, OpOverloadPacket, _OpNamespace, _Ops
 
-from ...guards.guard import IdentityIs
+from ...graph.foreign import is_foreign, packet_of, registrations, why_refused
+from ...guards.guard import IdentityIs, StateRead
 from ...guards.source import Source
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..builtins.registry import handler_of
@@ -135,8 +138,10 @@ def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | N
 
 @makes_builtins
 def _tensor_method(obj: Any) -> TensorTypeMethod | None:
-    """Methods of the C class below torch.Tensor."""
-    return TensorTypeMethod(obj) if getattr(obj, "__objclass__", None) is _TENSOR_BASE else None
+    """Methods of torch.Tensor and of the C class below."""
+    in_python = isinstance(obj, types.FunctionType) and TENSOR.get(obj.__name__) is obj
+    of_base = getattr(obj, "__objclass__", None) is _TENSOR_BASE
+    return TensorTypeMethod(obj) if in_python or of_base else None
 
 
 @intercepts(types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -148,40 +153,83 @@ def _intercept_method(machine: Machine, obj: Any, source: Source) -> Value | Non
 
 
 class OperatorSpace(BuiltinValue):
-    """torch.ops, torch.ops.aten, torch.ops.aten.add: what is below them never changes."""
+    """torch.ops, torch.ops.aten, torch.ops.aten.add: what is below torch's own never changes."""
 
     __slots__ = ()
+    obj: Any
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         try:
             found = getattr(self.obj, name)
         except AttributeError as error:
+            if not self._is_complete():
+                why = f"it has no {name!r} yet"
+                raise GraphBreak(RefusedTorchCall.of(name=str(self.obj), why=why)) from None
             raise machine.error(AttributeError, *error.args) from None
-        if isinstance(found, torch._ops.OpOverload):
-            return _operator(found, None)
+        if isinstance(found, OpOverload):
+            return OperatorValue(found)
         return operators_of(found) or super().get_attr(machine, name)
 
+    def _is_complete(self) -> bool:
+        """Whether nobody but torch registers operators here."""
+        if isinstance(self.obj, OpOverloadPacket):
+            return not is_foreign(self.obj)
+        return isinstance(self.obj, _OpNamespace) and self.obj.name == "aten"
+
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if not isinstance(self.obj, torch._ops.OpOverloadPacket):
+        if not isinstance(self.obj, OpOverloadPacket):
             self.refuse(machine, "a call")
-        return _operator(self.obj, None).call(machine, args, kwargs)
+        return OperatorValue(self.obj).call(machine, args, kwargs)
+
+
+class OperatorValue(TorchFunctionValue):
+    """An operator, or all overloads of one: a node, whoever has registered it."""
+
+    __slots__ = ()
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "overloadpacket" and isinstance(self.obj, OpOverload):
+            return OperatorSpace(self.obj.overloadpacket)
+        return super().get_attr(machine, name)
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if is_foreign(self.obj):
+            read = registrations(packet_of(self.obj))
+            machine.guard(StateRead(read, read()))
+            if (why := why_refused(self.obj)) is not None:
+                raise GraphBreak(RefusedTorchCall.of(name=read.__name__, why=why))
+        return super().call(machine, args, kwargs)
 
 
 def operators_of(obj: object) -> Value | None:
     """The value of torch.ops or a part of it; None for anything else."""
-    kinds = (torch._ops._Ops, torch._ops._OpNamespace, torch._ops.OpOverloadPacket)
-    return OperatorSpace(obj) if isinstance(obj, kinds) else None
+    return OperatorSpace(obj) if isinstance(obj, _Ops | _OpNamespace | OpOverloadPacket) else None
 
 
-def _operator(obj: Any, source: Source | None) -> TorchFunctionValue:
-    library = str(obj).partition(".")[0]
-    refusal = None if library == "aten" else "it is an operator registered outside of torch"
-    return TorchFunctionValue(obj, refusal, source)
+@wraps(_Ops, _OpNamespace, OpOverloadPacket)
+def _wrap_space(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return OperatorSpace(obj, source)
 
 
-@wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+@wraps(OpOverload)
 def _wrap_operator(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
-    if isinstance(obj, torch._ops.OpOverloadPacket):
-        return OperatorSpace(obj, source)
-    return _operator(obj, source)
+    return OperatorValue(obj, None, source)
+
+
+@wraps(CustomOpDef)
+def _wrap_definition(machine: Machine, obj: Any, source: Source) -> Value:
+    """What torch.library.custom_op gives: called, it calls its operator."""
+    machine.guard(IdentityIs(source, obj))
+    return DefinedOperator(obj, source)
+
+
+class DefinedOperator(BuiltinValue):
+    """An object made by torch.library.custom_op."""
+
+    __slots__ = ()
+    obj: Any
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return OperatorValue(self.obj._opoverload).call(machine, args, kwargs)

@@ -1,0 +1,157 @@
+"""Operators registered outside of torch (torch.library): what their registrations say of a call.
+
+Comes in: an overload or a packet of overloads. Goes out: why a call cannot be in a graph, if so,
+and a `Registrations`, which tells whether the operator is still what it was. The schema says what
+is written and what is shared, the fake kernel what comes out; a kernel may do anything beside, so
+that each call runs once, in the program's order, whether its results are read or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeGuard
+from weakref import ref
+
+import torch
+from torch._library.custom_ops import OPDEFS, CustomOpDef
+from torch._library.simple_registry import singleton
+from torch._ops import OpOverload, OpOverloadPacket
+
+__all__ = [
+    "Registrations",
+    "is_foreign",
+    "is_random_op",
+    "name_of",
+    "packet_of",
+    "registrations",
+    "why_refused",
+    "without_data",
+]
+
+_OF_TORCH = frozenset({"aten", "prims", "prim"})
+_TENSORS = frozenset({"Tensor", "Optional[Tensor]", "List[Tensor]"})
+_KEYS = (
+    "Autograd AutogradCPU AutogradCUDA AutocastCPU AutocastCUDA Meta CompositeImplicitAutograd "
+    "CompositeExplicitAutograd"
+).split()
+_DEFINED = "_abstract_fn _backward_fn _setup_context_fn".split()  # of torch.library.custom_op
+
+
+def is_foreign(target: object) -> TypeGuard[OpOverload | OpOverloadPacket]:
+    """Whether it is an operator registered outside of torch."""
+    return isinstance(target, OpOverload | OpOverloadPacket) and name_of(target)[0] not in _OF_TORCH
+
+
+def name_of(op: OpOverload | OpOverloadPacket) -> tuple[str, str]:
+    """Its namespace and its name there."""
+    qualified = op._qualified_op_name if isinstance(op, OpOverloadPacket) else op._schema.name
+    namespace, _, name = qualified.partition("::")
+    return namespace, name
+
+
+def packet_of(op: OpOverload | OpOverloadPacket) -> OpOverloadPacket:
+    return op.overloadpacket if isinstance(op, OpOverload) else op
+
+
+def is_random_op(target: object) -> bool:
+    """Whether the operator is tagged as one that draws random numbers."""
+    if isinstance(target, OpOverloadPacket):
+        return any(map(is_random_op, _overloads(target)))
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _overloads(op: OpOverload | OpOverloadPacket) -> list[OpOverload]:
+    if isinstance(op, OpOverload):
+        return [op]
+    return [getattr(op, name) for name in op.overloads()]
+
+
+# -- what a graph cannot hold ----------------------------------------------------------------------
+
+
+def why_refused(op: OpOverload | OpOverloadPacket) -> str | None:
+    """Why its calls stay outside of graphs; None if they need not."""
+    reasons = (_refusal(overload) for overload in _overloads(op))
+    return next((why for why in reasons if why is not None), None)
+
+
+def _refusal(op: OpOverload) -> str | None:
+    if _has(op, "CompositeImplicitAutograd"):
+        return None  # what it is made of tells
+    if not _has(op, "Meta") or _lacks_fake(op):
+        name = op._schema.name
+        return f'it has no fake kernel (remedy: torch.library.register_fake("{name}", ...))'
+    for returned in op._schema.returns:
+        if str(returned.type) not in _TENSORS:
+            return f"it returns a value of type {returned.type}"
+        if returned.alias_info is not None and not returned.alias_info.is_write:
+            return "its schema says that it returns a view of an argument"
+    return None
+
+
+def _has(op: OpOverload, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))
+
+
+def _lacks_fake(op: OpOverload) -> bool:
+    """torch.library.custom_op registers a fake kernel that raises until there is a real one."""
+    definition = OPDEFS.get(op._schema.name)
+    if definition is None or definition._opoverload is not op:
+        return False
+    known = torch._library.utils.can_generate_trivial_fake_impl(op)
+    return definition._abstract_fn is None and not known
+
+
+def without_data(made: Any, device: torch.device | None = None) -> Any:
+    """What a fake kernel gives, as meta tensors: `torch.empty(...)` in it makes one of the CPU.
+    Raises ValueError where it should be on another device.
+    """
+    if isinstance(made, list | tuple):
+        return type(made)(without_data(part, device) for part in made)
+    if not isinstance(made, torch.Tensor) or made.is_meta:
+        return made
+    if device not in (None, made.device):
+        raise ValueError(f"its fake kernel makes a tensor on {made.device}")
+    return torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device="meta")
+
+
+# -- what may be registered anew -------------------------------------------------------------------
+
+
+class Registrations:
+    """What a graph with the operator relies on, told anew at each call: the operator itself and the
+    Python functions registered for it, in a tuple to be compared item by item, by identity.
+
+    The functions behind the keys of the dispatcher are not to be had; which keys have one is.
+    """
+
+    def __init__(self, packet: OpOverloadPacket) -> None:
+        namespace, self._name = name_of(packet)
+        self.__name__ = f"torch.ops.{namespace}.{self._name}"
+        self._space = vars(getattr(torch.ops, namespace))
+        full = [overload.name() for overload in _overloads(packet)]
+        self._fakes = [singleton.find(name).fake_impl.kernels for name in full]
+        self._keys = [f"{name.replace('::', '/')}/{key}" for name in full for key in _KEYS]
+        found = OPDEFS.get(f"{namespace}::{self._name}")
+        self._definition: Callable[[], CustomOpDef | None] = (
+            (lambda: None) if found is None else ref(found)
+        )
+
+    def __call__(self) -> tuple[object, ...]:
+        definition = self._definition()
+        written = None if definition is None else vars(definition)
+        implemented = torch.library._impls
+        return (
+            self._space.get(self._name),
+            *(kernels[-1].func if kernels else None for kernels in self._fakes),
+            *(key in implemented for key in self._keys),
+            *(written[name] for name in _DEFINED if written is not None),
+            *((written or {}).get("_autocast_dtype") or {}).items(),
+        )
+
+
+@lru_cache(maxsize=256)
+def registrations(packet: OpOverloadPacket) -> Registrations:
+    """One object for one operator, so that guards on it are equal."""
+    return Registrations(packet)

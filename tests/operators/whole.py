@@ -1,0 +1,104 @@
+"""What share of torch's operators is one graph: each sample with fullgraph=True, and its gradient.
+
+Comes in: the options of `python -m tests.operators --whole`. Goes out: why operators break, by how
+many, and the share of those all of whose samples are one graph. What eager refuses does not count;
+results are compared by the other sweeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.testing._internal import common_methods_invocations
+from torch.utils._pytree import tree_leaves
+
+import jitmagic
+
+from .trials import OPERATORS, Trial, copied, name_of, trials
+
+__all__ = ["whole_graphs"]
+
+
+def whole_graphs(options: argparse.Namespace) -> int:
+    """Run it; the exit code is 0 where at least 99 % are whole."""
+    warnings.filterwarnings("ignore")
+    # The samples of random operators set the seed around the call, which is no part of it.
+    common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    shard, of = map(int, options.shard.split("/"))
+    tried: set[str] = set()
+    broken: dict[str, dict[str, str]] = defaultdict(dict)  # reason -> operator -> a sample
+    until = time.monotonic() + (options.seconds or math.inf)
+    for op in OPERATORS[shard::of]:
+        if not name_of(op).startswith(options.only) or time.monotonic() > until:
+            continue
+        for name in options.dtypes.split(","):
+            for trial in trials(op, "call", getattr(torch, name), options.samples, options.device):
+                reason = _why_no_graph(trial, options.tier)
+                jitmagic.reset()
+                if reason == "refused by eager":
+                    continue
+                tried.add(name_of(op))
+                if reason is not None:
+                    broken[reason].setdefault(name_of(op), trial.label)
+    return _told(tried, broken, options.json)
+
+
+def _told(tried: set[str], broken: dict[str, dict[str, str]], path: str) -> int:
+    for reason, samples in sorted(broken.items(), key=lambda row: -len(row[1])):
+        print(f"{len(samples):4} {reason}\n     {', '.join(sorted(samples))}")
+    names = {name for samples in broken.values() for name in samples}
+    whole = len(tried) - len(names)
+    share = whole / max(len(tried), 1)
+    print(f"{whole} of {len(tried)} operators are one graph in every sample ({share:.1%})")
+    if path:
+        Path(path).write_text(json.dumps({"tried": sorted(tried), "broken": broken}, indent=1))
+    return 0 if share >= 0.99 else 1
+
+
+def _why_no_graph(trial: Trial, tier: str) -> str | None:
+    """The first line of the refusal, without what differs from sample to sample."""
+    try:
+        _run(trial.call, trial)
+    except Exception:
+        return "refused by eager"
+    backend = "native" if tier == "cpp" else "aot_eager"
+    compiled = jitmagic.jit(lambda *args: trial.call(*args), fullgraph=True, backend=backend)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            _run(compiled, trial)
+        except Exception as error:
+            return _shortened(f"{type(error).__name__}: {error}")
+    told = [str(w.message) for w in caught if issubclass(w.category, jitmagic.FallbackWarning)]
+    return _shortened(told[0]) if told else None
+
+
+def _shortened(text: str) -> str:
+    line = text.partition("\n")[0]
+    return re.sub(r"\b\d+\b|0x[0-9a-f]+|\[[^]]*\]", "_", line)[:160]
+
+
+def _run(call: Any, trial: Trial) -> None:
+    arguments = copied(trial.arguments)
+    torch.manual_seed(7)
+    results = list(_tensors(call(*arguments)))
+    leaves = [t for t in _tensors(arguments) if t.requires_grad]
+    ends = [t for t in results if t.requires_grad and t.layout is torch.strided]
+    if trial.grads and ends and leaves:
+        seeds = [torch.ones_like(t) for t in ends]
+        torch.autograd.grad(ends, leaves, seeds, allow_unused=True)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
