@@ -212,8 +212,10 @@ def is_inlined(function: types.FunctionType) -> bool:
 
 def refusal_of(function: types.FunctionType | types.BuiltinFunctionType) -> str | None:
     """Why a function of torch is not followed; None if it is a graph node."""
-    unknown = None if is_leaf_function(function) else "it is no tensor operation that jitmagic knows"
-    return _refused(function) or unknown
+    refused = _refused(function)
+    if refused is None and not is_leaf_function(function):
+        return "it is no tensor operation that jitmagic knows"
+    return refused
 
 
 def _refused(function: types.FunctionType | types.BuiltinFunctionType) -> str | None:

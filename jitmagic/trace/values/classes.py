@@ -188,7 +188,7 @@ class ClassValue(Value):
             if type(raw) in ATOMS:
                 return machine.constant(raw)
             if TENSOR.get(name) is raw and attribute_of_class(self.live, name) is raw:
-                keep(machine, self.live, name, raw)
+                guard_attribute(machine, self.live, name, raw)
                 return builtin_value(raw)
             raise GraphBreak(UnsupportedAttribute.of(name=name, type=f"class {self.live.__name__}"))
         base = self.source
