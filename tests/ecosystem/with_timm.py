@@ -39,9 +39,24 @@ class _StandIn(ModuleType):
         return value
 
 
+def _stand_in_for(*names: str) -> None:
+    """Packages before what is in them."""
+    for name in names:
+        sys.modules[name] = _StandIn(name)
+        package, _, own = name.rpartition(".")
+        if package:
+            setattr(sys.modules[package], own, sys.modules[name])
+
+
 if importlib.util.find_spec("torchvision") is None:
-    for name in ("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets"):
-        sys.modules["torchvision" + name] = _StandIn("torchvision" + name)
+    _stand_in_for(
+        "torchvision",
+        "torchvision.ops",
+        "torchvision.ops.misc",
+        "torchvision.transforms",
+        "torchvision.transforms.functional",
+        "torchvision.datasets",
+    )
 
 import timm  # noqa: E402
 

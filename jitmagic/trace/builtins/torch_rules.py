@@ -170,7 +170,6 @@ _LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "to
 # Python code of torch that is inlined like the user's own.
 _INLINED_FUNCTIONS = frozenset(
     {"torch._assert", "torch.distributed.is_available"}
-    | {f"torch.distributed.distributed_c10d.{name}" for name in ("is_initialized",)}
     | {
         f"torch.optim.optimizer.{name}"
         for name in ("_get_value", "_to_scalar", "_stack_if_compiling")
