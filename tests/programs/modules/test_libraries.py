@@ -304,29 +304,6 @@ def kinds_of_tensors(x):
     return x * 2 if isinstance(x, (int, torch.DoubleTensor)) else x + sum(asked)
 
 
-class Deep(torch.nn.Module):
-    """More layers than one would compare with each other, pair by pair."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(torch.nn.Identity() for _ in range(100))
-
-    def forward(self, x):
-        for number, (name, layer) in enumerate(self.named_modules()):
-            x = x + number * len(name)
-        return x
-
-
-@pytest.mark.parametrize("backend", ["eager", "native"])
-def test_layers_that_become_one_are_noticed(backend):
-    model = Deep()
-    run = jitmagic.jit(model.forward, backend=backend, fullgraph=True)
-    x = torch.ones(2)
-    torch.testing.assert_close(run(x), model(x))
-    model.layers[99] = model.layers[3]
-    torch.testing.assert_close(run(x), model(x))
-
-
 LOG: list[str] = []
 
 
