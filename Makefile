@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(shell find extensions -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.py')
 
-.PHONY: demo check test asan bench lint build clean
+.PHONY: demo check test asan bench ecosystem lint build clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -42,6 +42,10 @@ asan: $(VENV)/.installed
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
+# Libraries around torch (transformers, lightning, ...), eager beside jitmagic and torch.compile.
+ecosystem: $(VENV)/.ecosystem
+	$(BIN)/python -m tests.ecosystem $(ECOSYSTEM_ARGS)
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,6 +67,12 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml setup.py $(NATIVE)
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(PIP) jax
+	touch $@
+
+# timm without its torchvision, which fits one build of torch only: the cases do not need it.
+$(VENV)/.ecosystem: $(VENV)/.installed
+	$(PIP) --no-build-isolation --editable ".[ecosystem]" "$(TORCH)"
+	$(PIP) --no-deps "timm>=1.0.20,<2"
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed

@@ -57,7 +57,7 @@ constexpr OpName kOps[] = {
     {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
     {"IN_RANGE", Op::InRange, 4},               // source, low, high
     {"SAME", Op::Same, 3},                      // source, source
-    {"DIFFERENT", Op::Different, 3},            // source, source
+    {"DIFFERENT", Op::Different, 3},            // sources, others
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
     {"STATE", Op::State, 9},                    // the fields of StateFacts
     {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
@@ -207,6 +207,11 @@ class StepReader {
       case Op::NoOverlap:
         step.registers = std::make_unique<std::vector<int>>();
         return many(next, *step.registers);
+      case Op::Different:
+        step.registers = std::make_unique<std::vector<int>>();
+        if (!many(next, *step.registers)) return false;
+        step.number = static_cast<Py_ssize_t>(step.registers->size());
+        return many(next + 1, *step.registers);
       case Op::Class:
         return (step.facts = ClassFacts::make(at(next), at(next + 1), at(next + 2))) != nullptr;
       case Op::Namespace: return (step.names = NamespaceFacts::make(at(next), at(next + 1))) != nullptr;
@@ -236,7 +241,7 @@ class StepReader {
         return keys(next, step.object) && keys(next + 1, step.space);
       case Op::Tensor: return (step.torch = make_tensor_check(tuple_)) != nullptr;
       case Op::InRange: return (step.torch = make_range_check(tuple_)) != nullptr;
-      case Op::Same: case Op::Different: return source(next, step.other);
+      case Op::Same: return source(next, step.other);
       default: return refuse("no such step");
     }
   }

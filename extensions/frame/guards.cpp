@@ -194,6 +194,30 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
   }
 }
 
+// The first `number` objects are each different from all the rest. A model has some hundreds of
+// modules: sorted beyond a few.
+bool all_different(const Step& step, Registers& registers) {
+  constexpr size_t kFew = 16;
+  const size_t first = static_cast<size_t>(step.number), count = step.registers->size();
+  const auto at = [&](size_t i) { return registers[(*step.registers)[i]]; };
+  if (count <= kFew) {
+    for (size_t i = 0; i < first; i++) {
+      for (size_t j = i + 1; j < count; j++) {
+        if (at(i) == at(j)) return false;
+      }
+    }
+    return true;
+  }
+  std::vector<PyObject*> sorted(first);
+  for (size_t i = 0; i < first; i++) sorted[i] = at(i);
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
+  for (size_t i = first; i < count; i++) {
+    if (std::binary_search(sorted.begin(), sorted.end(), at(i))) return false;
+  }
+  return true;
+}
+
 bool no_overlap(const Step& step, Registers& registers) {
   constexpr size_t kInline = 64;
   PyObject* inline_[kInline];
@@ -245,7 +269,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);
     case Op::Same: return value == registers[step.other];
-    case Op::Different: return value != registers[step.other];
+    case Op::Different: return all_different(step, registers);
     case Op::NoOverlap: return no_overlap(step, registers);
     case Op::State: case Op::Autocast: return step.torch->passes(nullptr);
     default: return false;

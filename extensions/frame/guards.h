@@ -47,7 +47,7 @@ struct Step {
   int target = -1;             // register written
   int source = -1;             // register read
   int other = -1;              // second register read
-  Py_ssize_t number = 0;       // index or length
+  Py_ssize_t number = 0;       // index, length, or how many of `registers` must be unlike all others
   PyObject* object = nullptr;  // strong: constant, name, weak reference, ...
   PyObject* space = nullptr;   // strong: namespace dictionary, or a second constant
   mutable Lookup lookup;       // what `object` was when it was last looked up in a dictionary
@@ -55,7 +55,7 @@ struct Step {
   std::unique_ptr<EmptyTables> tables;          // EntriesEmpty
   std::unique_ptr<ClassFacts> facts;            // Class
   std::unique_ptr<NamespaceFacts> names;        // Namespace
-  std::unique_ptr<std::vector<int>> registers;  // NoOverlap
+  std::unique_ptr<std::vector<int>> registers;  // NoOverlap, Different
 };
 
 struct Program {

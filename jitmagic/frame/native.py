@@ -22,7 +22,7 @@ from ..guards.guard import (
     ClassFact,
     ClassFacts,
     DictKeysAre,
-    DifferentObject,
+    DifferentObjects,
     EntriesEmpty,
     GlobalMissing,
     GlobalState,
@@ -106,7 +106,6 @@ _RANK: dict[type[Guard], int] = {
     IdentityIs: 0,
     TypeIs: 0,
     SameObject: 0,
-    DifferentObject: 0,
     ValueEquals: 1,
     LengthIs: 1,
     TensorKind: 2,
@@ -122,6 +121,7 @@ _RANK: dict[type[Guard], int] = {
     GlobalMissing: 4,
     EntriesEmpty: 5,
     DictKeysAre: 6,
+    DifferentObjects: 7,
     NoOverlap: 7,
 }
 
@@ -151,7 +151,9 @@ def _sources(guard: Guard) -> tuple[Source, ...]:
             return ()
         case NoOverlap(sources=sources):
             return sources
-        case SameObject(source=source, other=other) | DifferentObject(source=source, other=other):
+        case DifferentObjects(sources=sources, others=others):
+            return (*sources, *others)
+        case SameObject(source=source, other=other):
             return source, other
     return (guard.source,)  # type: ignore[attr-defined]
 
@@ -179,6 +181,9 @@ class _Lowering:
             self.steps.append((name, target, *operands))
             self._registers[source] = target
         return self._registers[source]
+
+    def registers(self, sources: tuple[Source, ...]) -> tuple[int, ...]:
+        return tuple(self.register(source) for source in sources)
 
     def _load(self, source: Source) -> Step:
         match source:
@@ -244,12 +249,11 @@ class _Lowering:
             case StateRead(reader=reader, value=value, final=final):
                 self.steps.append(("STATE_READ", reader, value, int(final)))
             case NoOverlap(sources=sources):
-                registers = tuple(self.register(source) for source in sources)
-                self.steps.append(("NO_OVERLAP", registers))
+                self.steps.append(("NO_OVERLAP", self.registers(sources)))
             case SameObject(source=left, other=right):
                 self.steps.append(("SAME", self.register(left), self.register(right)))
-            case DifferentObject(source=left, other=right):
-                self.steps.append(("DIFFERENT", self.register(left), self.register(right)))
+            case DifferentObjects(sources=sources, others=others):
+                self.steps.append(("DIFFERENT", self.registers(sources), self.registers(others)))
             case _:
                 register = self.register(guard.source)  # type: ignore[attr-defined]
                 self.steps.append(_check(guard, register))

@@ -161,7 +161,7 @@ class GraphBuilder:
             others = {k: v for k, v in placement.kwargs.items() if k != "out"}
             alone = run_on_meta(run, placement.args, others, self.grad_enabled)
             check_out(name, targets, alone, changed)
-        if cast is None:
+        if cast is None:  # the probe runs without autocast, on the dtypes before the casts
             check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)

@@ -24,7 +24,7 @@ from .guard import (
     ClassFact,
     ClassFacts,
     DictKeysAre,
-    DifferentObject,
+    DifferentObjects,
     EntriesEmpty,
     GlobalMissing,
     GlobalState,
@@ -119,8 +119,10 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
             now = reader()
             same = same_constant(now, wanted)
             return _is_was(f"{reader.__name__}()", short(now), short(wanted), same)
-        case SameObject(source=left, other=right) | DifferentObject(source=left, other=right):
-            return _pair(guard, left, right, frame)
+        case SameObject(source=left, other=right):
+            return _two_objects(left, right, frame)
+        case DifferentObjects(sources=sources, others=others):
+            return _one_object(sources, others, frame)
         case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
             return _attribute_appeared(owner, key, frame)
     return _at_source(guard, guard.source, frame)  # type: ignore[attr-defined]
@@ -288,15 +290,30 @@ def _cell_differs(name: str, cell: Any) -> str | None:
         return f"{name} is a {type(cell).__name__}, was an empty cell"
 
 
-def _pair(guard: Guard, left: Source, right: Source, frame: FrameSnapshot) -> str | None:
+def _two_objects(left: Source, right: Source, frame: FrameSnapshot) -> str | None:
     names = f"{describe(left)} and {describe(right)}"
     try:
         same = read_source(left, frame) is read_source(right, frame)
     except UNREADABLE:
         return f"{names} are not both there any more"
-    if isinstance(guard, SameObject):
-        return None if same else f"{names} are two objects, were one"
-    return f"{names} are one object, were two" if same else None
+    return None if same else f"{names} are two objects, were one"
+
+
+def _one_object(
+    sources: tuple[Source, ...], others: tuple[Source, ...], frame: FrameSnapshot
+) -> str | None:
+    """Which two paths of different objects lead to one now."""
+    known: dict[int, Source] = {}
+    for place, source in enumerate((*sources, *others)):
+        try:
+            value = read_source(source, frame)
+        except UNREADABLE:
+            return f"{describe(source)} is not there any more"
+        if id(value) in known:
+            return f"{describe(known[id(value)])} and {describe(source)} are one object, were two"
+        if place < len(sources):
+            known[id(value)] = source
+    return None
 
 
 # ------------------------------------------------------------------------------------------ tensors

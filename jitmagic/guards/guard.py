@@ -29,7 +29,7 @@ wants.
           | GlobalMissing(source)                no such name in the globals (builtins are used), or
                                                  in the builtins
           | SameObject(source, other)            two paths lead to one object
-          | DifferentObject(source, other)       ... and must not
+          | DifferentObjects(sources, others)    none of `sources` leads to what another path does
           | NoOverlap(sources)                   these tensors share no memory (one is mutated)
           | CellEmpty(source)                    the cell has no contents
           | GlobalState(facts)                   grad mode, autocast, default dtype, ... (no source)
@@ -55,7 +55,7 @@ __all__ = [
     "ClassFact",
     "ClassFacts",
     "DictKeysAre",
-    "DifferentObject",
+    "DifferentObjects",
     "EntriesEmpty",
     "GlobalMissing",
     "GlobalState",
@@ -335,9 +335,11 @@ class SameObject(Guard):
 
 
 @dataclass(frozen=True, slots=True)
-class DifferentObject(Guard):
-    source: Source
-    other: Source
+class DifferentObjects(Guard):
+    """No two of `sources` lead to one object, nor one of them and one of `others`."""
+
+    sources: tuple[Source, ...]
+    others: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from .guard import (
     CellEmpty,
     ClassFacts,
     DictKeysAre,
-    DifferentObject,
+    DifferentObjects,
     EntriesEmpty,
     GlobalMissing,
     GlobalState,
@@ -32,7 +32,7 @@ from .guard import (
     TypeIs,
     ValueEquals,
 )
-from .source import Builtin, describe
+from .source import Builtin, Source, describe
 
 __all__ = ["show_guard"]
 
@@ -60,9 +60,18 @@ def show_guard(guard: Guard) -> str:
             return f"len({describe(source)}) == {length}"
         case SameObject(source=left, other=right):
             return f"{describe(left)} is {describe(right)}"
-        case DifferentObject(source=left, other=right):
-            return f"{describe(left)} is not {describe(right)}"
+        case DifferentObjects(sources=sources, others=others):
+            return _show_different(sources, others)
     return _show_absence(guard)
+
+
+def _show_different(sources: tuple[Source, ...], others: tuple[Source, ...]) -> str:
+    names = [describe(source) for source in (*sources, *others)]
+    if len(names) == 2:
+        return f"{names[0]} is not {names[1]}"
+    if not others:
+        return f"no two are the same object: {_few(names)}"
+    return f"none is another of them: {_few(names[: len(sources)])}; {_few(names[len(sources) :])}"
 
 
 def _show_absence(guard: Guard) -> str:

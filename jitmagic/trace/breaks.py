@@ -27,7 +27,6 @@ __all__ = [
     "GraphBreak",
     "InlineTooDeep",
     "LoopIterator",
-    "ManyKeys",
     "MutatedGenerator",
     "MutatedInput",
     "OnlyUnsupportedTensors",
@@ -123,14 +122,6 @@ class SharedNamespace(Reason):
     template = "a dictionary is changed that also holds attributes or globals which are used"
     explanation = "Changes made through a dictionary are not seen by reads of attributes, nor back."
     advice = "use getattr and setattr, or the dictionary alone"
-
-
-class ManyKeys(Reason):
-    __slots__ = ()
-    rests_on = "nothing"
-    template = "more than {limit} objects are keys by their identity"
-    explanation = "Each two of them need a guard that they are different objects."
-    advice = "use names or indices as keys"
 
 
 class UnknownObject(Reason):

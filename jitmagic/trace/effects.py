@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..guards.guard import DifferentObject, TypeIs
+from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Source
 from .result import (
     Constant,
@@ -234,13 +234,20 @@ class _SelfContaining(Exception):
 def distinct_objects(machine: Machine, mutated: Sequence[Value], seen: Sequence[Value]) -> None:
     """Guard that what the trace changed was not reached by a second path it took for another
     object."""
-    by_type: dict[type, list[tuple[Value, Source]]] = {}
-    for value in seen:
-        if value.source is not None and not value.by_identity:
-            kind = value.python_type(machine)
-            by_type.setdefault(kind, []).append((value, value.source))
-    for value in mutated:
+    changed = {id(value): value for value in mutated}
+    by_type: dict[type, tuple[list[Source], list[Source]]] = {}
+    for value in changed.values():
         assert value.source is not None
-        for other, source in by_type.get(value.python_type(machine), ()):
-            if other is not value:
-                machine.guard(DifferentObject(value.source, source))
+        by_type.setdefault(value.python_type(machine), ([], []))[0].append(value.source)
+    for value in {id(value): value for value in seen}.values():
+        kinds = by_type.get(value.python_type(machine))
+        if (
+            kinds
+            and value.source is not None
+            and not value.by_identity
+            and id(value) not in changed
+        ):
+            kinds[1].append(value.source)
+    for sources, others in by_type.values():
+        if len(sources) + len(others) > 1:
+            machine.guard(DifferentObjects(tuple(sources), tuple(others)))

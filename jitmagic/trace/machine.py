@@ -33,7 +33,6 @@ from .breaks import (
     EscapingException,
     GraphBreak,
     InlineTooDeep,
-    ManyKeys,
     MutatedGenerator,
     TensorBranch,
     TooManyInstructions,
@@ -66,7 +65,6 @@ _LIBRARY = re.compile(
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
-_MOST_KEYS = 64  # objects that are keys by identity: any two of them need a guard
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
@@ -419,11 +417,8 @@ class Machine:
         return made
 
     def keep_apart(self, value: Value) -> None:
-        if value.source is None or id(value) in self._keys:
-            return
-        if len(self._keys) == _MOST_KEYS:
-            raise GraphBreak(ManyKeys.of(limit=_MOST_KEYS))
-        self._keys[id(value)] = value
+        if value.source is not None:
+            self._keys[id(value)] = value
 
     def constant(self, obj: object) -> Value:
         return fresh_value(self, obj)

@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import functools
 import itertools
+import keyword
 import math
 import operator
 import types
@@ -817,6 +818,20 @@ def unbound(n):
         return y
     except UnboundLocalError as error:
         return type(error).__name__
+
+
+@program("ab1", 5)
+def methods_of_builtin_types(text, n):
+    table = {"a": 1}
+    words = str.isalnum(text), str.upper(text), str.join(",", ["a", "b"]), bytes.hex(b"ab")
+    numbers = int.bit_length(n), int.__add__(n, 3), float.is_integer(2.0), tuple.index((1, 2), 2)
+    return words, numbers, dict.get(table, "a"), dict.setdefault(table, "b", 3), table
+
+
+@program("for", "fox")
+def bound_methods_of_sets(word, other):
+    known = frozenset({"a", "b"}).__contains__
+    return keyword.iskeyword(word), keyword.iskeyword(other), known("a"), {1, 2}.__contains__(3)
 
 
 @program(1)

@@ -105,7 +105,7 @@ def test_one_list_under_two_names_grows_in_order() -> None:
     assert xs == [1, 2, 3]
     made, _ = traced(grow, xs := [], ys := [])
     assert (xs, ys) == ([1, 3], [2])
-    assert "DifferentObject" in {type(guard).__name__ for guard in made.guards}
+    assert "DifferentObjects" in {type(guard).__name__ for guard in made.guards}
 
 
 def test_dict_keys_and_items() -> None:
@@ -322,7 +322,7 @@ def test_one_list_by_two_paths() -> None:
 def test_two_lists_must_stay_two() -> None:
     made, got = traced(mutate_one, [], [])
     assert got == 0
-    assert g.DifferentObject(Argument(0, "a"), Argument(1, "b")) in made.guards
+    assert g.DifferentObjects((Argument(0, "a"),), (Argument(1, "b"),)) in made.guards
 
 
 def test_identity_is_guarded_both_ways() -> None:
@@ -332,7 +332,7 @@ def test_identity_is_guarded_both_ways() -> None:
     assert any(isinstance(one, g.SameObject) for one in same.guards)
     other, got = traced(lambda a, b: a is b, xs, [])
     assert got is False
-    assert any(isinstance(one, g.DifferentObject) for one in other.guards)
+    assert any(isinstance(one, g.DifferentObjects) for one in other.guards)
 
 
 def test_new_objects_are_made_once() -> None:

@@ -382,6 +382,12 @@ def _update_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> V
     return machine.constant(None)
 
 
+@method(set, "__contains__")
+@method(frozenset, "__contains__")
+def _has_member(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    return owner.contains(machine, args[0])
+
+
 @method(set, "copy")
 @method(frozenset, "copy")
 def _copy_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:

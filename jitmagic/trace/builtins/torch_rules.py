@@ -164,7 +164,7 @@ _TELLING = (
 _SETTERS = ("set_", "_set_", "enable_")
 # Python code of torch that is inlined like the user's own.
 _INLINED_FUNCTIONS = frozenset(
-    {"torch._assert"}
+    {"torch._assert", "torch.distributed.is_available"}
     | {f"torch.{name}" for name in _TELLING}
     | {
         f"torch.optim.optimizer.{name}"

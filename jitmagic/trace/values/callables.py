@@ -35,7 +35,9 @@ _METHODS = (
     types.ClassMethodDescriptorType,
 )
 # Instances whose bound methods are found again under their name: nothing can override one.
-_OWNERS = frozenset({torch.Tensor, torch.nn.Parameter, list, dict, set, str, bytes})
+_OWNERS = frozenset(
+    {torch.Tensor, torch.nn.Parameter, list, dict, set, frozenset, tuple, str, bytes}
+)
 
 
 def name_of(obj: object) -> str:
@@ -76,8 +78,14 @@ class BuiltinValue(Value):
         if isinstance(self.obj, _METHODS) and args:
             owner = args[0].realize(machine)
             kind = owner.python_type(machine)
-            if issubclass(kind, self.obj.__objclass__) and not owner.opaque:
-                bound = bind_builtin(machine, owner, self.obj.__objclass__, self.obj.__name__)
+            of, name = self.obj.__objclass__, self.obj.__name__
+            if issubclass(kind, of) and not owner.opaque:
+                exact = kind is of  # nothing overrides the method: the value knows it best
+                bound = (
+                    owner.get_attr(machine, name)
+                    if exact
+                    else bind_builtin(machine, owner, of, name)
+                )
                 return bound.call(machine, args[1:], kwargs)
         raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))
 

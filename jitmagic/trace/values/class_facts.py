@@ -16,6 +16,7 @@ import functools
 import sys
 import types
 import typing
+from typing import Any
 
 import torch
 
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_DEVICE_OF_KINDS = {"torch": "cpu", "torch.cuda": "cuda"}  # where LongTensor and its like are
 _LIBRARIES = sys.stdlib_module_names | {"typing_extensions"}
 _STANDARD = frozenset(
     part
@@ -172,7 +174,19 @@ def is_instance(machine: Machine, value: Value, kind: type) -> bool:
         return kind in own.__mro__
     if not is_standard(machine, own, "__class__"):
         value.refuse(machine, f"isinstance of {kind.__name__}")
+    if type(kind) is type(torch.LongTensor) and kind.__module__ in _DEVICE_OF_KINDS:
+        return issubclass(own, torch.Tensor) and _is_of_kind(machine, value, kind)
     return is_subclass(machine, own, kind, "__instancecheck__")
+
+
+def _is_of_kind(machine: Machine, tensor: Value, kind: Any) -> bool:
+    """`isinstance(x, torch.LongTensor)`: the class says what dtype and device is asked for."""
+    wanted = {"dtype": kind.dtype, "layout": kind.layout}
+    device = tensor.get_attr(machine, "device").as_constant(machine)
+    return device.type == _DEVICE_OF_KINDS[kind.__module__] and all(
+        tensor.get_attr(machine, name).as_constant(machine) == value
+        for name, value in wanted.items()
+    )
 
 
 def is_subclass(machine: Machine, own: type, kind: type, check: str = "__subclasscheck__") -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...guards.guard import DifferentObject
+from ...guards.guard import DifferentObjects
 from ..breaks import GraphBreak, TooManyInstructions
 from .base import Machine, Value
 from .class_facts import guard_bases
@@ -107,7 +107,7 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
             left.refuse(machine, "`is` between numbers")
         return False
     if left.source and right.source and not left.by_identity and not right.by_identity:
-        machine.guard(DifferentObject(left.source, right.source))
+        machine.guard(DifferentObjects((left.source,), (right.source,)))
         return False
     left.pin(machine)
     right.pin(machine)

@@ -383,8 +383,23 @@ def identity_and_type():
     loads = (("ARGUMENT", 0, 0), ("ARGUMENT", 1, 1))
     assert passes(*loads, ("SAME", 0, 1), args=(one, one))
     assert not passes(*loads, ("SAME", 0, 1), args=(one, two))
-    assert passes(*loads, ("DIFFERENT", 0, 1), args=(one, two))
-    assert not passes(*loads, ("DIFFERENT", 0, 1), args=(one, one))
+    assert passes(*loads, ("DIFFERENT", (0,), (1,)), args=(one, two))
+    assert not passes(*loads, ("DIFFERENT", (0,), (1,)), args=(one, one))
+
+
+@check
+def many_different_objects():
+    many = [[] for _ in range(40)]
+    for first, count in ((3, 5), (5, 5), (3, 40), (40, 40)):
+        loads = [("ARGUMENT", place, place) for place in range(count)]
+        registers = tuple(range(count))
+        step = ("DIFFERENT", registers[:first], registers[first:])
+        assert passes(*loads, step, args=tuple(many[:count]))
+        for left, right in ((0, 1), (0, count - 1), (first - 1, first), (count - 2, count - 1)):
+            given = many[:count]
+            if right < count:
+                given[right] = given[left]
+                assert passes(*loads, step, args=tuple(given)) is (left >= first)
 
 
 @check

@@ -297,6 +297,13 @@ def a_generator_left_where_nothing_would_be_done(x):
     return x
 
 
+@program()
+def kinds_of_tensors(x):
+    kinds = [torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.cuda.FloatTensor]
+    asked = [isinstance(x, kind) for kind in kinds]
+    return x * 2 if isinstance(x, (int, torch.DoubleTensor)) else x + sum(asked)
+
+
 LOG: list[str] = []
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+
+import jitmagic
 
 from ..scenarios import Fixed, Tag, collection, seen, through, two, x3
 
@@ -105,3 +108,26 @@ def graph_modules_are_recompiled(tag: Tag) -> list[Any]:
             node.target = torch.neg
     graph.recompile()
     return [*results, seen(f, x3() - 3)]
+
+
+class Deep(torch.nn.Module):
+    """More layers than one would compare with each other, pair by pair."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Identity() for _ in range(100))
+
+    def forward(self, x):
+        for number, (name, layer) in enumerate(self.named_modules()):
+            x = x + number * len(name)
+        return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_layers_that_become_one_are_noticed(backend):
+    model = Deep()
+    run = jitmagic.jit(model.forward, backend=backend, fullgraph=True)
+    x = torch.ones(2)
+    torch.testing.assert_close(run(x), model(x))
+    model.layers[99] = model.layers[3]
+    torch.testing.assert_close(run(x), model(x))

@@ -46,6 +46,9 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
         F.binary_cross_entropy_with_logits(x @ _w(x), x.sigmoid()),
     ),
     "attention": lambda x: F.scaled_dot_product_attention(*[x[None, None]] * 3),
+    "attention to a wide query, masked": lambda x: F.scaled_dot_product_attention(
+        *[x[None, None]] * 2, (x @ _w(x))[None, None], attn_mask=torch.eye(6).bool()[None, None]
+    ),
     "views": lambda x: (x @ _w(x)).split(2, 1)[1] * 2,
     "written": _written,
     "distances": lambda x: torch.cdist(x @ _w(x), x),
