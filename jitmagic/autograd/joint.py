@@ -26,8 +26,10 @@ from ..graph.attribution import call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
+from ..graph.regions import FunctionCall
 from ..spec import TensorSpec
 from .checked import spelled_out
+from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
 from .functionalize import Functionalizer
 from .line_marks import mark_lines
@@ -140,6 +142,9 @@ def _check_cast(node: Node, made: Any) -> None:
 def _call(node: Node, env: dict[Node, Any]) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     line: UserLine | None = next(iter(node.meta.get("lines", ())), None)
+    if isinstance(node.target, FunctionCall):
+        for tensor in args[-1]:  # eager holds it, though nobody looks at its version
+            _keep(tensor)
     try:
         if callable(node.target):
             made = call_from(line, spelled_out(node.target), args, kwargs)
@@ -156,6 +161,8 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
     elif isinstance(made, Traced) and not _is_item(node, args):
         _claim(made, tensors_in((args, kwargs)))
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
+        if isinstance(node.target, FunctionCall) and isinstance(tensor, Traced):
+            tensor.custom = node
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_lines(tensor, node.meta.get("lines", ()))
     return made
@@ -232,6 +239,8 @@ def _differentiate(
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
         for i in tangents
     ]
+    mode.custom = custom_nodes([results[i] for i in tangents])
+    check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
     try:
         # Backward runs outside of autocast regions: what it computes is not cast.
         with mode, torch._C._DisableAutocast():
@@ -250,11 +259,11 @@ def _differentiate(
         text = f"the backward cannot be recorded: {error}"
         lines = recorder.lines
         for node in gm.graph.nodes:
-            if lines and node.meta.get("lines") == lines and node.op != "placeholder":
+            if lines and node.meta.get("lines") == lines and "step" in node.meta:
                 raise OperationFailed(target_name(node.target), text, node) from error
         raise CompileFailed(f"autograd: {text}") from error
     finally:
-        mode.in_backward = False
+        mode.in_backward, recorder.behind = False, ()
     apart = _apart(mode, made, seeds)
     found = [
         (i, sym, behind)

@@ -37,6 +37,7 @@ from .propagate import (
     strides_are_certain,
     target_name,
 )
+from .regions import FunctionCall
 from .strictness import check_as_kernels_do, check_for_meta, check_out
 from .target_traits import draws, statistics_written
 
@@ -63,11 +64,25 @@ class GraphBuilder:
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
+        self.modes_vary = False  # whether it runs in modes that nobody knows yet
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
         self._inputs_over: dict[int, list[tuple[int, Node]]] = {}  # memory -> numbered inputs
         self._outputs: dict[Node, int] = {}
+
+    @property
+    def root(self) -> GraphBuilder:
+        """The graph that the program's own tensors are inputs of."""
+        return self
+
+    def local(self, node: Node) -> Node:
+        """The node of this graph that stands for one of a graph around it."""
+        return node
+
+    def flags_vary(self, node: Node) -> bool:
+        """Whether it is known only later if the tensor requires grad."""
+        return False
 
     # -- inputs and outputs ----------------------------------------------------------------------
 
@@ -167,6 +182,45 @@ class GraphBuilder:
         if not fresh and not written and not random:
             return map_tensors(value, lambda tensor: self._nodes[id(tensor)])
         return self._record(target, args, kwargs, value, placement.device, written, random, lines)
+
+    def call_function(
+        self,
+        call: FunctionCall,
+        args: tuple[tuple[Node | None, ...], ...],
+        lines: tuple[UserLine, ...],
+        follow: Callable[[], tuple[FunctionCall, tuple[Node, ...]]],
+    ) -> tuple[Node | None, ...]:
+        """Record a call of an autograd function on (inputs, what its forward made, saved tensors).
+
+        `follow` is asked for the call with its backward, and for what that captures, once the
+        tensors have their new history. What was made has a new node from here on.
+        """
+        values = map_nodes(args, _value)
+        outcome = run_on_meta(call, (*values, ()), {}, self.grad_enabled)
+        call, captured = follow()
+        self._emit_modes((self.grad_enabled, self.autocast), lines)
+        node = self.graph.call_function(call, (*args, captured))
+        specs = tuple(
+            None if value is None or source is None else spec_on(value, device_of(source))
+            for value, source in zip(outcome, args[1], strict=True)
+        )
+        self._describe(node, outcome, specs, lines)
+        node.meta["step"] = self.step()
+        if call.dirty:
+            node.meta["mutates"] = tuple(args[0][place] for place in call.dirty)
+        if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(outcome)):
+            self.differentiates = True
+        return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+
+    def _taken(self, node: Node, index: int, lines: tuple[UserLine, ...]) -> Node | None:
+        """The node of one result; what was written in place keeps the node that it had."""
+        value = node.meta["val"][index]
+        if value is None or any(value is _value(dirty) for dirty in node.meta.get("mutates", ())):
+            return None if value is None else self._nodes[id(value)]
+        taken = self.graph.call_function(operator.getitem, (node, index))
+        self._describe(taken, value, node.meta["spec"][index], lines)
+        self._nodes[id(value)] = taken
+        return taken
 
     def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
         """The graph raises where the one-element bool `wrong` is true.

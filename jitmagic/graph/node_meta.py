@@ -24,6 +24,7 @@ from torch.fx import Node
 
 from ..errors import UserLine
 from ..spec import TensorSpec
+from .regions import back_to_entry_mode
 
 __all__ = [
     "changes_mode",
@@ -57,7 +58,12 @@ def mutated_by(node: Node) -> tuple[Node, ...]:
     return tuple(node.meta.get("mutates", ()))
 
 
-_MODES = (torch._C._set_grad_enabled, torch.set_autocast_dtype, torch.set_autocast_enabled)
+_MODES = (
+    torch._C._set_grad_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_enabled,
+    back_to_entry_mode,
+)
 
 
 def changes_mode(node: Node) -> bool:

@@ -20,6 +20,7 @@ from .result import BreakReason
 
 __all__ = [
     "ActiveMode",
+    "BackwardRefused",
     "CachedCall",
     "DisabledFunction",
     "EscapingException",
@@ -277,6 +278,13 @@ class RefusedTorchCall(Reason):
     template = "{name}() stays outside of graphs: {why}"
     explanation = "Only operations on tensors and plain values are recorded; this one does more."
     advice = "call it outside the compiled function, or accept the graph break"
+
+
+class BackwardRefused(Reason):
+    __slots__ = ()
+    template = "the backward of {name} is not followed: {why}"
+    explanation = "A call of an autograd function is one node, whose backward is a graph as well."
+    advice = "compute it from the gradients and saved tensors alone"
 
 
 class FailedOperation(Reason):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from .builtins import autocast as _autocast
+from .builtins import autograd_functions as _autograd_functions
 from .builtins import checks as _checks
 from .builtins import constructors as _constructors
 from .builtins import containers as _containers
@@ -63,7 +64,8 @@ from .values import torch_function as _torch_function
 __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
-    _autocast, _checks, _constructors, _containers, _copying, _counters, _distributions, _foreach,
+    _autocast, _autograd_functions, _checks, _constructors, _containers, _copying, _counters,
+    _distributions, _foreach,
     _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
     _outside, _regular, _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons,
     _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,

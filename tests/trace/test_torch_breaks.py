@@ -22,16 +22,6 @@ X = torch.randn(4, 3)
 W = torch.randn(3, requires_grad=True)
 
 
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * x
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 class Sub(torch.Tensor):
     pass
 
@@ -210,11 +200,6 @@ def generator(x):
     return torch.rand(3, generator=g) + x
 
 
-def function_apply(x):
-    y = x + 1
-    return Square.apply(y)  # here
-
-
 def vmap(x):
     y = x + 1
     return torch.vmap(torch.sum)(y)  # here
@@ -356,7 +341,7 @@ BREAKS = {
     grad_call: "autograd", hook: "register_hook", requires: "leaf", leaf_inside: "leaf",
     parameter_inside: "", set_data: "data", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
-    function_apply: "", vmap: "function", func_grad: "", checkpoint: "checkpointing", deepcopy: "",
+    vmap: "function", func_grad: "", checkpoint: "checkpointing", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference mode",

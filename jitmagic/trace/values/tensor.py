@@ -79,6 +79,7 @@ _FROM_META = frozenset(
         "is_sparse is_quantized is_nested"
     ).split()
 )
+_FLAGS = ("requires_grad", "is_leaf", "grad_fn")
 _NEVER_HERE = frozenset(
     "is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan is_ort".split()
 )
@@ -141,6 +142,8 @@ class TensorValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if (users := replaced(machine, self, name)) is not None:
             return self._own_attribute(machine, name) or users
+        if name in _FLAGS and machine.graph.flags_vary(self.node):
+            self.refuse(machine, f"`.{name}` in a backward")
         if name in _FROM_META:
             return machine.constant(getattr(self.meta, name))
         if name == "device":
@@ -361,7 +364,7 @@ def _refuse_method(machine: Machine, owner: TensorValue, name: str, args: Args) 
         raise GraphBreak(TensorItem.of(what=f".{name}()"))
     if name == "requires_grad_":
         wanted = args[0].realize(machine).as_constant(machine) if args else True
-        if owner.meta.requires_grad != wanted:
+        if owner.meta.requires_grad != wanted or machine.graph.flags_vary(owner.node):
             why = "it makes a leaf of the autograd graph"
             raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
     if name == "as_strided" and _is_alias_of_input(machine.graph, owner.node):
