@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.attribution import call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
+from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
@@ -103,7 +104,7 @@ def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> lis
             elif node.op == "output":
                 return list(_plug(node.args[0], env))
             elif node.op != "get_attr":
-                env[node] = _call(node, env)
+                env[node] = _call(node, env, mode)
     raise CompileFailed("the graph has no output")
 
 
@@ -139,14 +140,16 @@ def _check_cast(node: Node, made: Any) -> None:
         raise _failed(node, wrong)
 
 
-def _call(node: Node, env: dict[Node, Any]) -> Any:
+def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     line: UserLine | None = next(iter(node.meta.get("lines", ())), None)
     if isinstance(node.target, FunctionCall):
         for tensor in args[-1]:  # eager holds it, though nobody looks at its version
             _keep(tensor)
     try:
-        if callable(node.target):
+        if node.target is gradients:
+            made = _gradients(node, args, mode)
+        elif callable(node.target):
             made = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":
             made = call_from(line, getattr(args[0], node.target), args[1:], kwargs)
@@ -161,10 +164,29 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
     elif isinstance(made, Traced) and not _is_item(node, args):
         _claim(made, tensors_in((args, kwargs)))
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
-        if isinstance(node.target, FunctionCall) and isinstance(tensor, Traced):
+        if _gives_history(node) and isinstance(tensor, Traced):
             tensor.custom = node
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_lines(tensor, node.meta.get("lines", ()))
+    return made
+
+
+def _gives_history(node: Node) -> bool:
+    """Whether autograd knows of its results what no view operation tells."""
+    return isinstance(node.target, FunctionCall) or node.target == "requires_grad_"
+
+
+def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
+    """A backward within the program; like the one behind it, it runs outside of autocast."""
+    mode.in_backward = True
+    try:
+        with torch._C._DisableAutocast():
+            made = gradients(*args)
+    finally:
+        mode.in_backward = False
+    for gradient, known in zip(made, node.meta["val"], strict=True):
+        if getattr(gradient, "requires_grad", None) != getattr(known, "requires_grad", None):
+            raise CompileFailed("the gradients are not those that were found while tracing")
     return made
 
 

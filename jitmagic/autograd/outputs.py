@@ -41,6 +41,9 @@ class Outputs:
         for value in values:
             if not isinstance(value, Traced):
                 raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
+            if value.custom is not None and value.is_leaf and value.requires_grad:
+                why = "it makes a leaf of the autograd graph, which is alive at the end"
+                raise OperationFailed(target_name(value.custom.target), why, value.custom)
             if value.cell.frozen:
                 raise CompileFailed("the graph returns a tensor constant or a view of one")
         bases = _bases(inputs, values)

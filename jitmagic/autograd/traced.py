@@ -67,7 +67,7 @@ class Traced(torch.Tensor):
     path: tuple[ViewStep, ...]
     origin: tuple[Taking, int] | None  # what gave it, as which of its results
     label: int = 0  # how often its shape was changed in place
-    custom: Node | None = None  # the call of an autograd function that gave it its history
+    custom: Node | None = None  # the call that gave it a history which is no view's
     _sym: Sym
     _version_read: int
 

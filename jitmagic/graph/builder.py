@@ -24,8 +24,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import UserLine
 from ..spec import TensorSpec
-from .autocast import DEVICES, Autocast, cast_result, read_autocast
+from .autocast import DEVICES, OFF, Autocast, cast_result, read_autocast
 from .devices import place
+from .gradients import gradients
 from .names import call_by_identity
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
@@ -64,6 +65,7 @@ class GraphBuilder:
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
+        self.has_cast = self.autocast != OFF  # whether autocast was ever on
         self.modes_vary = False  # whether it runs in modes that nobody knows yet
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
@@ -103,6 +105,10 @@ class GraphBuilder:
         self._inputs_over.setdefault(memory, []).append((len(self.inputs), node))
         self.inputs[node] = None
         return node
+
+    def shares_input(self, node: Node) -> bool:
+        """Whether the memory is that of an input."""
+        return bool(self._inputs_over.get(node.meta["val"].untyped_storage()._cdata))
 
     def output(self, node: Node) -> int:
         """Make `node` an output (the same node gives the same index)."""
@@ -188,16 +194,18 @@ class GraphBuilder:
         call: FunctionCall,
         args: tuple[tuple[Node | None, ...], ...],
         lines: tuple[UserLine, ...],
-        follow: Callable[[], tuple[FunctionCall, tuple[Node, ...]]],
+        follow: Callable[[], tuple[Node, ...]],
     ) -> tuple[Node | None, ...]:
         """Record a call of an autograd function on (inputs, what its forward made, saved tensors).
 
-        `follow` is asked for the call with its backward, and for what that captures, once the
-        tensors have their new history. What was made has a new node from here on.
+        `follow` gives the call its backward, once the tensors have their new history, and says what
+        that captures. What was made has a new node from here on.
         """
         values = map_nodes(args, _value)
-        outcome = run_on_meta(call, (*values, ()), {}, self.grad_enabled)
-        call, captured = follow()
+        held: list[torch.Tensor] = []
+        outcome = run_on_meta(call, (*values, held), {}, self.grad_enabled)
+        captured = follow()
+        held += map(_value, captured)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(call, (*args, captured))
         specs = tuple(
@@ -211,6 +219,35 @@ class GraphBuilder:
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(outcome)):
             self.differentiates = True
         return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+
+    def differentiate(
+        self, args: tuple[Any, ...], lines: tuple[UserLine, ...]
+    ) -> tuple[Node | None, ...]:
+        """Record a call of `gradients`; a node for each gradient, None for those that are None."""
+        values = map_nodes(args, _value)
+        outcome = run_on_meta(gradients, values, {}, self.grad_enabled)
+        self._emit_modes((self.grad_enabled, self.autocast), lines)
+        node = self.graph.call_function(gradients, args)
+        specs = tuple(
+            None if value is None else spec_on(value, device_of(source))
+            for value, source in zip(outcome, args[1], strict=True)
+        )
+        self._describe(node, outcome, specs, lines)
+        self.unsettled.add(node)  # kernels of the backward choose strides as well
+        node.meta["step"] = self.step()
+        self.differentiates = True
+        return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+
+    def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
+        """Make a tensor of the graph's own a leaf that requires grad; it has a new node then."""
+        value = _value(node)
+        run_on_meta("requires_grad_", (value,), {}, self.grad_enabled)
+        made = self.graph.call_method("requires_grad_", (node,))
+        self._describe(made, value, spec_on(value, device_of(node)), lines)
+        made.meta["step"] = self.step()
+        self._nodes[id(value)] = made
+        self.differentiates = True
+        return made
 
     def _taken(self, node: Node, index: int, lines: tuple[UserLine, ...]) -> Node | None:
         """The node of one result; what was written in place keeps the node that it had."""

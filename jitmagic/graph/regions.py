@@ -75,7 +75,7 @@ class FunctionCall:
     """What node.target is for a call of an autograd function of the program's.
 
     `dirty`: places among the inputs, `constant`: places among the results that were marked as not
-    differentiable. `backward` is None where nothing requires grad.
+    differentiable. `backward` is None until it is known, and where nothing requires grad.
     """
 
     __module__ = __name__
@@ -88,12 +88,11 @@ class FunctionCall:
         constant: Sequence[int] = (),
         materialize: bool = True,
         once: bool = False,
-        backward: Region | None = None,
     ) -> None:
         self.__name__ = f"{name}_apply"
         self.dirty, self.constant = tuple(dirty), tuple(constant)
         self.materialize = materialize
-        self.backward = backward
+        self.backward: Region | None = None
         backwards: Callable[..., Any] = (
             once_differentiable(self._backward) if once else self._backward
         )

@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec
+from .gradients import gradients
 from .node_meta import changes_mode, mutated_by, tensors_in, value_of
 from .reach import descendants
 from .regions import FunctionCall
@@ -57,6 +58,8 @@ def cut(gm: GraphModule) -> Stages | None:
     seams = [seam for result in _results(nodes) if (seam := _seam(nodes, result))]
     if not seams:
         return None
+    if any(node.target is gradients for node in nodes):
+        raise CompileFailed("gradients are computed among them")
     ends = _fewest(seams)
     if len(ends) > _MOST:
         raise CompileFailed(f"there are {len(ends)} of them in a row, more than {_MOST}")

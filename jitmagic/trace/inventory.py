@@ -14,6 +14,7 @@ from .builtins import constructors as _constructors
 from .builtins import containers as _containers
 from .builtins import copying as _copying
 from .builtins import counters as _counters
+from .builtins import differentiation as _differentiation
 from .builtins import distributions as _distributions
 from .builtins import foreach as _foreach
 from .builtins import introspection as _introspection
@@ -65,7 +66,7 @@ __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checks, _constructors, _containers, _copying, _counters,
-    _distributions, _foreach,
+    _differentiation, _distributions, _foreach,
     _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
     _outside, _regular, _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons,
     _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics,

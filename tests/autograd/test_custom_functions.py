@@ -14,8 +14,6 @@ from tests.programs.counts import counts_of
 from . import custom
 from .custom import (
     CASES,
-    REFUSED,
-    SEEN,
     Clipped,
     Constant,
     Dropped,
@@ -27,8 +25,9 @@ from .custom import (
     Surrogate,
     TwoUnused,
     x,
-)  # fmt: skip
+)
 from .lifting import close
+from .refused import REFUSED, SEEN
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*op by op:jitmagic.errors.FallbackWarning")
 

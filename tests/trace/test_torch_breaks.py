@@ -139,20 +139,10 @@ def backward(x):
     return y
 
 
-def grad_call(x):
-    y = (x * W).sum()
-    return torch.autograd.grad(y, W)  # here
-
-
 def hook(x):
     y = x * W
     y.register_hook(lambda g: g)  # here
     return y
-
-
-def requires(x):
-    y = x + 1
-    return y.requires_grad_()  # here
 
 
 def leaf_inside(x):
@@ -338,7 +328,7 @@ BREAKS = {
     nonzero_length: "nonzero", mask_index: "tensor data", unique: "unique", where_one: "where",
     masked_select: "masked_select", repeat: "repeat_interleave", one_hot: "one_hot",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose", backward: "backward",
-    grad_call: "autograd", hook: "register_hook", requires: "leaf", leaf_inside: "leaf",
+    hook: "register_hook", leaf_inside: "leaf",
     parameter_inside: "", set_data: "data", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
     vmap: "function", func_grad: "", checkpoint: "checkpointing", deepcopy: "",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.fx import Node
 
 from ...graph.node_meta import device_of, spec_on
 from ...graph.propagate import EagerRaises
-from ...graph.regions import FunctionCall
+from ...graph.regions import FunctionCall, Region
 from ...spec import TensorSpec
 from ..breaks import BackwardRefused, GraphBreak, RefusedTorchCall, TorchCallFailed
 from ..effects import EffectLog
@@ -157,23 +156,23 @@ class _Call:
         if self.two_parts and {*nodes} & {*self.inputs} & {*given[2]} - {None}:
             raise _refused(self.name, "it returns an input that it saves")
         constant = [n for n in marked["mark_non_differentiable"] if n in nodes]
-        describe = partial(
-            FunctionCall,
+        backward, once = self._backward() if differentiates else (None, False)
+        call = FunctionCall(
             self.name,
             dirty=[self.inputs.index(node) for node in marked["mark_dirty"]],
             constant=[nodes.index(node) for node in constant],
             materialize=self.context.materialize,
+            once=once,
         )
 
-        def follow() -> tuple[FunctionCall, tuple[Node, ...]]:
-            if not differentiates:
-                return describe(), ()
-            backward = self.cls.get_attr(machine, self._backward_name()).realize(machine)
-            region, captured, once = self._follow(backward, nodes)
-            return describe(once=once, backward=region), captured
+        def follow() -> tuple[Node, ...]:
+            if backward is None:
+                return ()
+            call.backward, captured = self._follow(backward, nodes)
+            return captured
 
         try:
-            made = graph.call_function(describe(), given, machine.lines(), follow)
+            made = graph.call_function(call, given, machine.lines(), follow)
         except EagerRaises as error:
             kind = type(error.error).__name__
             raise GraphBreak(
@@ -198,17 +197,21 @@ class _Call:
 
     # -- the backward ----------------------------------------------------------------------------
 
-    def _backward_name(self) -> str:
+    def _backward(self) -> tuple[Value, bool]:
+        """The class's own, and whether its gradients can be differentiated no more."""
         names = ("backward", "vjp")
         own = [n for n in names if _fact(self.machine, self.cls, n) is not _BASE[n]]
         if len(own) != 1:
             raise _refused(self.name, "it has no backward, or two")
-        return own[0]
+        return _without_once(
+            self.machine, self.cls.get_attr(self.machine, own[0]).realize(self.machine)
+        )
 
-    def _follow(self, backward: Value, made: Sequence[Node | None]) -> tuple[Any, Any, bool]:
-        """The backward as a region, what it captured, and whether it can be run only once."""
+    def _follow(
+        self, backward: Value, made: Sequence[Node | None]
+    ) -> tuple[Region, tuple[Node, ...]]:
+        """The backward as a region, and what it captured."""
         machine, outer = self.machine, self.machine.graph
-        backward, once = _without_once(machine, backward)
         region = RegionBuilder(outer, self.name)
         held = self.context.containers(machine)
         effects, machine.effects, machine.graph = machine.effects, EffectLog(), region  # type: ignore[misc]
@@ -224,7 +227,7 @@ class _Call:
             raise self._unfollowed(f"it raises {kind}") from None
         finally:
             machine.graph, machine.effects = outer, effects  # type: ignore[misc]
-        return (*region.close(returned), once)
+        return region.close(returned)
 
     def _gradient(self, region: RegionBuilder, place: int, node: Node | None) -> Value:
         """What the backward is given for a result."""

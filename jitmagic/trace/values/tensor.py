@@ -42,6 +42,7 @@ from .counted import call_with_integers
 from .enums import without_enum
 from .integers import IntValue
 from .leaf_names import rely_on_names
+from .leaves import required_grad
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
 from .originals import TENSOR
@@ -208,6 +209,9 @@ class TensorValue(Value):
         return machine.wrap(self.live.grad, Gradient(self.source))
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if name == "requires_grad" and self.live is None:
+            self.require_grad(machine, value)
+            return
         if name != "grad" or self.live is None or not self.live.is_leaf:
             self.refuse(machine, f"setting attribute {name!r}")
         if isinstance(value, TensorValue):
@@ -219,6 +223,12 @@ class TensorValue(Value):
             self.refuse(machine, "setting `.grad`")
         self.grad = value
         machine.effects.set_attr(self, "grad", value)
+
+    def require_grad(self, machine: Machine, wanted: Value) -> TensorValue:
+        flag = wanted.realize(machine).as_constant(machine)
+        self.node = required_grad(machine, self.node, self.live, flag)
+        machine.graph.owners.setdefault(self.node, self)
+        return self
 
     # -- containers ------------------------------------------------------------------------------
 
@@ -328,6 +338,8 @@ class TensorMethodValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner, name = self.owner, self.name
+        if name == "requires_grad_":
+            return owner.require_grad(machine, args[0] if args else machine.constant(True))
         if name == "item" and not args:
             number = read_number(machine, owner.node, owner.live, owner.source)
             if number is not None:
@@ -362,12 +374,7 @@ def _is_operand(machine: Machine, other: Value) -> bool:
 def _refuse_method(machine: Machine, owner: TensorValue, name: str, args: Args) -> None:
     if name in DATA_METHODS:
         raise GraphBreak(TensorItem.of(what=f".{name}()"))
-    if name == "requires_grad_":
-        wanted = args[0].realize(machine).as_constant(machine) if args else True
-        if owner.meta.requires_grad != wanted or machine.graph.flags_vary(owner.node):
-            why = "it makes a leaf of the autograd graph"
-            raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
-    if name == "as_strided" and _is_alias_of_input(machine.graph, owner.node):
+    if name == "as_strided" and machine.graph.shares_input(owner.node):
         why = "it addresses the whole storage of a tensor from outside"
         raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
     if name in REFUSED_METHODS:
@@ -386,11 +393,6 @@ def _described(machine: Machine, owner: TensorValue, name: str, args: Args) -> V
         if not isinstance(given, torch.dtype):
             owner.refuse(machine, ".type() with names of types")
     return None
-
-
-def _is_alias_of_input(graph: GraphBuilder, node: Node) -> bool:
-    storage = node.meta["val"].untyped_storage()._cdata
-    return any(each.meta["val"].untyped_storage()._cdata == storage for each in graph.inputs)
 
 
 # -- recording -----------------------------------------------------------------------------------
