@@ -21,6 +21,7 @@ from ..graph.node_meta import tensors_in
 from ..graph.probe import check_dtypes
 from ..graph.recurrent import RECURRENT
 from ..spec import TensorSpec
+from .custom import Behind
 from .decompose import TABLE
 from .foreign_writes import flat, functional_form
 from .line_marks import marked_lines
@@ -41,6 +42,7 @@ class Functionalizer(DispatchMode):
         super().__init__()
         self.recorder = recorder
         self.in_backward = False
+        self.custom: Behind = {}  # the autograd nodes of the program's functions
         # The tensors are held: an id is a name only while its object lives.
         self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
         self._numbers: dict[int, tuple[complex, Traced]] = {}
@@ -88,7 +90,9 @@ class Functionalizer(DispatchMode):
         if kwargs and kwargs.get("generator") is not None:
             raise CompileFailed("a random generator of the program's own")
         if self.in_backward:
-            self.recorder.lines = marked_lines(torch._C._current_autograd_node())
+            node = torch._C._current_autograd_node()
+            self.recorder.lines = marked_lines(node)
+            self.recorder.behind = self.custom.get(node, ())
             _check_numbers(func, args, kwargs or {})
         return _handler(func)(self, func, args, kwargs or {})
 

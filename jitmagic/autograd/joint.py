@@ -24,11 +24,13 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed, OperationFailed, UserLine
 from ..graph.attribution import call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
-from ..graph.leaves import leaf_of
+from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
+from ..graph.regions import FunctionCall
 from ..spec import TensorSpec
 from .checked import spelled_out
+from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
 from .functionalize import Functionalizer
 from .line_marks import mark_lines
@@ -103,7 +105,7 @@ def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> lis
             elif node.op == "output":
                 return list(_plug(node.args[0], env))
             elif node.op != "get_attr":
-                env[node] = _call(node, env)
+                env[node] = _call(node, env, mode)
     raise CompileFailed("the graph has no output")
 
 
@@ -139,11 +141,16 @@ def _check_cast(node: Node, made: Any) -> None:
         raise _failed(node, wrong)
 
 
-def _call(node: Node, env: dict[Node, Any]) -> Any:
+def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     line: UserLine | None = next(iter(node.meta.get("lines", ())), None)
+    if isinstance(node.target, FunctionCall):
+        for tensor in args[-1]:  # eager holds it, though nobody looks at its version
+            _keep(tensor)
     try:
-        if callable(node.target):
+        if node.target is gradients:
+            made = _gradients(node, args, mode)
+        elif callable(node.target):
             made = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":
             made = call_from(line, getattr(args[0], node.target), args[1:], kwargs)
@@ -158,8 +165,29 @@ def _call(node: Node, env: dict[Node, Any]) -> Any:
     elif isinstance(made, Traced) and not _is_item(node, args):
         _claim(made, tensors_in((args, kwargs)))
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
+        if _gives_history(node) and isinstance(tensor, Traced):
+            tensor.custom = node
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_lines(tensor, node.meta.get("lines", ()))
+    return made
+
+
+def _gives_history(node: Node) -> bool:
+    """Whether autograd knows of its results what no view operation tells."""
+    return isinstance(node.target, FunctionCall) or node.target == "requires_grad_"
+
+
+def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
+    """A backward within the program; like the one behind it, it runs outside of autocast."""
+    mode.in_backward = True
+    try:
+        with torch._C._DisableAutocast():
+            made = gradients(*args)
+    finally:
+        mode.in_backward = False
+    for gradient, known in zip(made, node.meta["val"], strict=True):
+        if getattr(gradient, "requires_grad", None) != getattr(known, "requires_grad", None):
+            raise CompileFailed("the gradients are not those that were found while tracing")
     return made
 
 
@@ -212,7 +240,7 @@ def _check_leaves(gm: GraphModule, inputs: Sequence[Traced], results: Sequence[T
     """An autograd node exists for the sake of its inputs, so the program's own leaf needs one."""
     if any(tensor.requires_grad for tensor in inputs):
         return
-    leaves = [node for node in gm.graph.nodes if node.target is leaf_of]
+    leaves = [node for node in gm.graph.nodes if node.target == "requires_grad_"]
     if leaves and any(tensor.requires_grad for tensor in results):
         raise _failed(leaves[0], CompileFailed("no input of the graph requires grad"))
 
@@ -243,6 +271,8 @@ def _differentiate(
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
         for i in tangents
     ]
+    mode.custom = custom_nodes([results[i] for i in tangents])
+    check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
     try:
         # Backward runs outside of autocast regions: what it computes is not cast.
         with mode, torch._C._DisableAutocast():
@@ -261,11 +291,11 @@ def _differentiate(
         text = f"the backward cannot be recorded: {error}"
         lines = recorder.lines
         for node in gm.graph.nodes:
-            if lines and node.meta.get("lines") == lines and node.op != "placeholder":
+            if lines and node.meta.get("lines") == lines and "step" in node.meta:
                 raise OperationFailed(target_name(node.target), text, node) from error
         raise CompileFailed(f"autograd: {text}") from error
     finally:
-        mode.in_backward = False
+        mode.in_backward, recorder.behind = False, ()
     apart = _apart(mode, made, seeds)
     found = [
         (i, sym, behind)

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from ..errors import CompileFailed
+from ..errors import CompileFailed, OperationFailed
+from ..graph.propagate import target_name
 from ..spec import TensorSpec
 from .result import FromInput, Output, Outside, Result, ViewCall, ViewOf, Writes
 from .traced import Taking, Traced
@@ -40,6 +41,9 @@ class Outputs:
         for value in values:
             if not isinstance(value, Traced):
                 raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
+            if value.custom is not None and value.is_leaf and value.requires_grad:
+                why = "it makes a leaf of the autograd graph, which is alive at the end"
+                raise OperationFailed(target_name(value.custom.target), why, value.custom)
             if value.cell.frozen:
                 raise CompileFailed("the graph returns a tensor constant or a view of one")
         bases = _bases(inputs, values)
@@ -149,6 +153,9 @@ class _Outside:
     def _way(self, value: Traced) -> Iterator[Taking]:
         """From a value to where it starts."""
         while id(value) not in self._places:
+            if value.custom is not None:
+                why = "its result shares memory with an input or another result"
+                raise OperationFailed(target_name(value.custom.target), why, value.custom)
             if value.origin is None or value.label:
                 raise CompileFailed("outputs share memory in a way that is not followed")
             taking = value.origin[0]

@@ -81,7 +81,8 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
             saved[node] = 1 << len(saved)
             continue
         reads = functools.reduce(or_, (saved.get(part, 0) for part in node.all_input_nodes), 0)
-        flow = functools.reduce(or_, (flows.get(part, 0) for part in node.all_input_nodes), 0)
+        below = [flows.get(part, 0) for part in node.all_input_nodes]
+        flow = functools.reduce(or_, (*below, *(1 << i for i in node.meta.get("behind", ()))), 0)
         if not flow:
             saved[node] = reads
             continue
@@ -96,7 +97,8 @@ def _bits(mask: int) -> tuple[int, ...]:
 
 
 def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection[int]) -> set[Node]:
-    """Nodes that depend on missing tangents and on no other."""
+    """Nodes that depend on missing tangents and on no other, and what autograd functions make that
+    no gradient reaches."""
     absent = {tangents[i] for i in missing}
     depends = {node: node in absent for node in tangents}  # -> whether on missing ones alone
     gone: set[Node] = set()
@@ -104,6 +106,8 @@ def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection
         if node.op in ("placeholder", "output"):
             continue
         below = [depends[part] for part in node.all_input_nodes if part in depends]
+        if "behind" in node.meta:
+            below = [i in missing for i in node.meta["behind"]]
         if below:
             depends[node] = all(below)
             if depends[node]:

@@ -242,6 +242,7 @@ class Recorder:
         self.graph = Graph()
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
+        self.behind: tuple[int, ...] = ()  # see custom.py
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
         self._last_placeholder: Node | None = None
@@ -279,7 +280,8 @@ class Recorder:
         """Record `op` as it is: a Sym comes back, or a list of them (None where undefined)."""
         # Of random numbers, of new memory and of effects each call has its own.
         own = is_random_op(op) or is_foreign(op) or op._opname.startswith(_EMPTY)
-        key = None if own else (op, _frozen(args), *((k, _frozen(v)) for k, v in kwargs.items()))
+        named = ((k, _frozen(v)) for k, v in kwargs.items())
+        key = None if own else (op, self.behind, _frozen(args), *named)
         if key is not None:
             try:
                 known = self._known.get(key)
@@ -351,11 +353,11 @@ class Recorder:
                 self._known[_layout(made)] = made
             return made
         if outcome is None and not op._schema.returns:  # it runs for the errors it may raise
-            node.meta["lines"] = self.lines
+            self._note(node)
             return None
         if not isinstance(outcome, (tuple, list)):
             raise CompileFailed(f"{op} gives a {type(outcome).__name__}, which no graph can hold")
-        node.meta["lines"] = self.lines
+        self._note(node)
         return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
 
     def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Sym | None:
@@ -374,7 +376,12 @@ class Recorder:
         if meta.layout is not torch.strided:
             raise CompileFailed(f"{node.target} makes a {meta.layout} tensor")
         node.meta["spec"] = spec_from_meta(meta, device)
+        self._note(node)
+
+    def _note(self, node: Node) -> None:
         node.meta["lines"] = self.lines
+        if self.behind:
+            node.meta["behind"] = self.behind
 
     def full(
         self, shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import dataless
@@ -66,6 +67,7 @@ class Traced(torch.Tensor):
     path: tuple[ViewStep, ...]
     origin: tuple[Taking, int] | None  # what gave it, as which of its results
     label: int = 0  # how often its shape was changed in place
+    custom: Node | None = None  # the call that gave it a history which is no view's
     _sym: Sym
     _version_read: int
 

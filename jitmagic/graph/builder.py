@@ -24,9 +24,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
-from .autocast import DEVICES, Autocast, cast_result, read_autocast
+from .autocast import DEVICES, OFF, Autocast, cast_result, read_autocast
 from .devices import place
 from .foreign import is_foreign
+from .gradients import gradients
 from .names import call_by_identity
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
@@ -38,6 +39,7 @@ from .propagate import (
     strides_are_certain,
     target_name,
 )
+from .regions import FunctionCall
 from .strictness import check_as_kernels_do, check_for_meta, check_out
 from .target_traits import draws, statistics_written
 
@@ -57,7 +59,7 @@ class GraphBuilder:
         self.differentiates = False  # whether autograd would have recorded anything
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
-        self.leaves: list[Node] = []  # tensors that the program made leaves (leaves.py)
+        self.leaves: list[Node] = []  # tensors that the program made leaves
         self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared: Any = None  # the tracer's notes on which of them are separate memory
@@ -65,11 +67,26 @@ class GraphBuilder:
         self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
+        self.has_cast = self.autocast != OFF  # whether autocast was ever on
+        self.modes_vary = False  # whether it runs in modes that nobody knows yet
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
         self._inputs_over: dict[int, list[tuple[int, Node]]] = {}  # memory -> numbered inputs
         self._outputs: dict[Node, int] = {}
+
+    @property
+    def root(self) -> GraphBuilder:
+        """The graph that the program's own tensors are inputs of."""
+        return self
+
+    def local(self, node: Node) -> Node:
+        """The node of this graph that stands for one of a graph around it."""
+        return node
+
+    def flags_vary(self, node: Node) -> bool:
+        """Whether it is known only later if the tensor requires grad."""
+        return False
 
     # -- inputs and outputs ----------------------------------------------------------------------
 
@@ -90,6 +107,10 @@ class GraphBuilder:
         self._inputs_over.setdefault(memory, []).append((len(self.inputs), node))
         self.inputs[node] = None
         return node
+
+    def shares_input(self, node: Node) -> bool:
+        """Whether the memory is that of an input."""
+        return bool(self._inputs_over.get(node.meta["val"].untyped_storage()._cdata))
 
     def output(self, node: Node) -> int:
         """Make `node` an output (the same node gives the same index)."""
@@ -177,6 +198,77 @@ class GraphBuilder:
             return None
         memory = _storage_of(node)
         return next((leaf for leaf in self.leaves if _storage_of(leaf) == memory), None)
+
+    def call_function(
+        self,
+        call: FunctionCall,
+        args: tuple[tuple[Node | None, ...], ...],
+        lines: tuple[UserLine, ...],
+        follow: Callable[[], tuple[Node, ...]],
+    ) -> tuple[Node | None, ...]:
+        """Record a call of an autograd function on (inputs, what its forward made, saved tensors).
+
+        `follow` gives the call its backward, once the tensors have their new history, and says what
+        that captures. What was made has a new node from here on.
+        """
+        values = map_nodes(args, _value)
+        held: list[torch.Tensor] = []
+        outcome = run_on_meta(call, (*values, held), {}, self.grad_enabled)
+        captured = follow()
+        held += map(_value, captured)
+        self._emit_modes((self.grad_enabled, self.autocast), lines)
+        node = self.graph.call_function(call, (*args, captured))
+        specs = tuple(
+            None if value is None or source is None else spec_on(value, device_of(source))
+            for value, source in zip(outcome, args[1], strict=True)
+        )
+        self._describe(node, outcome, specs, lines)
+        node.meta["step"] = self.step()
+        if call.dirty:
+            node.meta["mutates"] = tuple(args[0][place] for place in call.dirty)
+        if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(outcome)):
+            self.differentiates = True
+        return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+
+    def differentiate(
+        self, args: tuple[Any, ...], lines: tuple[UserLine, ...]
+    ) -> tuple[Node | None, ...]:
+        """Record a call of `gradients`; a node for each gradient, None for those that are None."""
+        values = map_nodes(args, _value)
+        outcome = run_on_meta(gradients, values, {}, self.grad_enabled)
+        self._emit_modes((self.grad_enabled, self.autocast), lines)
+        node = self.graph.call_function(gradients, args)
+        specs = tuple(
+            None if value is None else spec_on(value, device_of(source))
+            for value, source in zip(outcome, args[1], strict=True)
+        )
+        self._describe(node, outcome, specs, lines)
+        self.unsettled.add(node)  # kernels of the backward choose strides as well
+        node.meta["step"] = self.step()
+        self.differentiates = True
+        return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+
+    def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
+        """Make a tensor of the graph's own a leaf that requires grad; it has a new node then."""
+        value = _value(node)
+        run_on_meta("requires_grad_", (value,), {}, self.grad_enabled)
+        made = self.graph.call_method("requires_grad_", (node,))
+        self._describe(made, value, spec_on(value, device_of(node)), lines)
+        made.meta["step"] = self.step()
+        self._nodes[id(value)] = made
+        self.leaves.append(made)
+        self.differentiates = True
+        return made
+
+    def _taken(self, node: Node, index: int, lines: tuple[UserLine, ...]) -> Node | None:
+        """The node of one result; what was written in place keeps the node that it had."""
+        value = node.meta["val"][index]
+        if value is None or any(value is _value(dirty) for dirty in node.meta.get("mutates", ())):
+            return None if value is None else self._nodes[id(value)]
+        taken = self.graph.call_function(operator.getitem, (node, index))
+        self._describe(taken, value, node.meta["spec"][index], lines)
+        self._nodes[id(value)] = taken
+        return taken
 
     def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
         """The graph raises where the one-element bool `wrong` is true.

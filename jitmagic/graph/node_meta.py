@@ -25,6 +25,7 @@ from torch.fx import Node
 from ..errors import UserLine
 from ..spec import TensorSpec
 from .foreign import is_foreign
+from .regions import back_to_entry_mode
 
 __all__ = [
     "changes_mode",
@@ -58,7 +59,12 @@ def mutated_by(node: Node) -> tuple[Node, ...]:
     return tuple(node.meta.get("mutates", ()))
 
 
-_MODES = (torch._C._set_grad_enabled, torch.set_autocast_dtype, torch.set_autocast_enabled)
+_MODES = (
+    torch._C._set_grad_enabled,
+    torch.set_autocast_dtype,
+    torch.set_autocast_enabled,
+    back_to_entry_mode,
+)
 
 
 def changes_mode(node: Node) -> bool:

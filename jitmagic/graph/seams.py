@@ -19,8 +19,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec
+from .gradients import gradients
 from .node_meta import changes_mode, mutated_by, tensors_in, value_of
 from .reach import descendants
+from .regions import FunctionCall
 
 __all__ = ["Stage", "Stages", "cut"]
 
@@ -56,6 +58,8 @@ def cut(gm: GraphModule) -> Stages | None:
     seams = [seam for result in _results(nodes) if (seam := _seam(nodes, result))]
     if not seams:
         return None
+    if any(node.target is gradients for node in nodes):
+        raise CompileFailed("gradients are computed among them")
     ends = _fewest(seams)
     if len(ends) > _MOST:
         raise CompileFailed(f"there are {len(ends)} of them in a row, more than {_MOST}")
@@ -87,6 +91,7 @@ def _seam(nodes: Sequence[Node], result: Node) -> range:
     for node in reversed(nodes):
         if node in behind and not between.isdisjoint(node.users):
             between.add(node)
+    between |= {made for node in between for made in _given_history(node)}
     between.discard(result)
     memory = _memory(result)
     made = [
@@ -96,6 +101,14 @@ def _seam(nodes: Sequence[Node], result: Node) -> range:
     ]
     first = min((n for n, node in enumerate(nodes) if node in between), default=0)
     return range(made[-1], first)
+
+
+def _given_history(node: Node) -> set[Node]:
+    """What a call of an autograd function turns from a plain tensor into one with a history."""
+    if not isinstance(node.target, FunctionCall):
+        return set()
+    inputs, made = node.args[:2]
+    return {part for part in made if isinstance(part, Node)} - {*inputs}  # type: ignore[union-attr, misc]
 
 
 def _fewest(seams: Sequence[Sequence[int]]) -> list[int]:

@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Node
 
 from ..spec import TensorSpec
 from .node_meta import lines_of
+from .regions import FunctionCall
 
 __all__ = ["show"]
 
@@ -48,7 +49,10 @@ def show(module: GraphModule, name: str = "graph") -> str:
         else:
             rows.append((f"    {_statement(node)}", _remark(node)))
     width = min(60, max((len(code) for code, remark in rows if remark), default=0))
-    return "\n".join(f"{code:<{width}}  # {remark}" if remark else code for code, remark in rows)
+    text = "\n".join(f"{code:<{width}}  # {remark}" if remark else code for code, remark in rows)
+    calls = [node.target for node in nodes if isinstance(node.target, FunctionCall)]
+    regions = [(c.backward.graph, f"{c.__name__}.backward") for c in calls if c.backward]
+    return "\n\n".join([text, *(show(*region) for region in regions)])
 
 
 def _statement(node: Node) -> str:
@@ -69,6 +73,8 @@ def _call(node: Node) -> str:
             return f"{_text(args[0])}[{_index(args[1])}]"
         if name == "setitem":
             return f"{_text(args[0])}[{_index(args[1])}] = {_text(args[2])}"
+    if isinstance(node.target, FunctionCall):
+        return f"{name}({_arguments(args, kwargs)})"
     if isinstance(node.target, torch._ops.OpOverload):
         return f"torch.ops.{node.target}({_arguments(args, kwargs)})"
     place = "F" if module in ("torch.nn.functional", "torch._C._nn") else module or "torch"

@@ -20,6 +20,7 @@ from .result import BreakReason
 
 __all__ = [
     "ActiveMode",
+    "BackwardRefused",
     "CachedCall",
     "DisabledFunction",
     "EscapingException",
@@ -287,6 +288,13 @@ class StateSet(Reason):
     template = "{name} is set, which changes the state of the process"
     explanation = "What was read of it before, and operations that depend on it, are in the graph."
     advice = "set it outside the compiled function, or accept the graph break"
+
+
+class BackwardRefused(Reason):
+    __slots__ = ()
+    template = "the backward of {name} is not followed: {why}"
+    explanation = "A call of an autograd function is one node, whose backward is a graph as well."
+    advice = "compute it from the gradients and saved tensors alone"
 
 
 class FailedOperation(Reason):

@@ -8,11 +8,13 @@ from __future__ import annotations
 from types import ModuleType
 
 from .builtins import autocast as _autocast
+from .builtins import autograd_functions as _autograd_functions
 from .builtins import checks as _checks
 from .builtins import constructors as _constructors
 from .builtins import containers as _containers
 from .builtins import copying as _copying
 from .builtins import counters as _counters
+from .builtins import differentiation as _differentiation
 from .builtins import distributions as _distributions
 from .builtins import foreach as _foreach
 from .builtins import gradients as _gradients
@@ -68,7 +70,8 @@ from .values import weak_references as _weak_references
 __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
-    _autocast, _checks, _constructors, _containers, _copying, _counters, _distributions, _foreach,
+    _autocast, _autograd_functions, _checks, _constructors, _containers, _copying, _counters,
+    _differentiation, _distributions, _foreach,
     _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
     _outside, _regular, _process_state, _signatures, _texts, _torch_calls, _attributes, _calls,
     _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,

@@ -22,16 +22,6 @@ X = torch.randn(4, 3)
 W = torch.randn(3, requires_grad=True)
 
 
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * x
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
-
-
 class Sub(torch.Tensor):
     pass
 
@@ -149,20 +139,10 @@ def backward(x):
     return y
 
 
-def grad_call(x):
-    y = (x * W).sum()
-    return torch.autograd.grad(y, W)  # here
-
-
 def hook(x):
     y = x * W
     y.register_hook(lambda g: g)  # here
     return y
-
-
-def requires(x):
-    y = x + 1
-    return y.requires_grad_()  # here
 
 
 def leaf_inside(x):
@@ -208,11 +188,6 @@ def rng_state(x):
 def generator(x):
     g = torch.Generator()  # here
     return torch.rand(3, generator=g) + x
-
-
-def function_apply(x):
-    y = x + 1
-    return Square.apply(y)  # here
 
 
 def vmap(x):
@@ -347,10 +322,10 @@ BREAKS = {
     nonzero_length: "nonzero", mask_index: "tensor data", unique: "unique", where_one: "where",
     masked_select: "masked_select", repeat: "repeat_interleave", one_hot: "one_hot",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose", backward: "backward",
-    grad_call: "autograd", hook: "register_hook", requires: "leaf", leaf_inside: "leaf",
+    hook: "register_hook", leaf_inside: "leaf",
     parameter_inside: "", set_data: "data", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
-    function_apply: "", vmap: "function", func_grad: "", checkpoint: "checkpointing", deepcopy: "",
+    vmap: "function", func_grad: "", checkpoint: "checkpointing", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference mode",

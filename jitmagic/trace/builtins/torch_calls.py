@@ -132,4 +132,5 @@ def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) 
 
 @constructs(lambda kind: issubclass(kind, torch.autograd.Function), before_others=True)
 def _make_function(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
-    raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why="it is an autograd function"))
+    why = "it warns that an autograd function is not to be instantiated"
+    raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))

@@ -241,6 +241,9 @@ class _LiveContext(GradContext):
 
 @handles(torch.is_grad_enabled)
 def _is_grad_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if machine.graph.modes_vary:
+        why = "a backward runs with or without gradients being recorded"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.is_grad_enabled", why=why))
     return machine.constant(machine.graph.grad_enabled)
 
 

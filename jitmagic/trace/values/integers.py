@@ -313,7 +313,7 @@ def _wrap_varying(machine: Machine, obj: int, source: Source) -> Value | None:
     if bounds is None:
         return None
     machine.guard(TypeIs(source, int), InRange(source, *bounds))
-    graph: GraphBuilder = machine.graph
+    graph: GraphBuilder = machine.graph.root
     node = graph.placeholder(describe(source), _SCALAR)
     graph.inputs[node] = GraphInput(node.name, source, _SCALAR, is_number=True)
     return IntValue(node, bounds, source, obj)

@@ -1,51 +1,29 @@
-"""`t.requires_grad = ...` and `t.requires_grad_(...)`.
+"""`requires_grad_()` of a tensor that the traced code has made: a leaf of the autograd graph.
 
-Comes in: the node of a tensor and what it is told to be. Goes out: the node it is from now on. Only
-a tensor that the trace made may become a leaf, and only while nobody outside can see it: its
-gradient is then nobody's, and later operations are recorded. A tensor from outside is changed by
-Python, before the next graph; so is one that an exit hands on (`ExitBuilder.output`).
+Comes in: the node of a tensor, and the flag asked for. Goes out: the node that the tensor has from
+there on, for autograd's later questions, or a break where the tensor is from outside.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import torch
 from torch.fx import Node
 
-from ...graph.leaves import leaf_of
+from ...graph.builder import GraphBuilder
 from ..breaks import GraphBreak, RefusedTorchCall
-from .base import Machine, Value
+from .base import Machine
 
-__all__ = ["requires_grad_", "with_requires_grad"]
+__all__ = ["required_grad"]
 
 
-def with_requires_grad(machine: Machine, node: Node, live: object, wanted: Value) -> Node:
-    """The node of a leaf; `live` is the tensor if it existed before."""
-    meta = node.meta["val"]
-    known = wanted.is_constant(machine) and isinstance(wanted.as_constant(machine), bool)
-    if not known or not meta.is_leaf:
-        _refuse("only Python knows what comes of it")
-    if wanted.as_constant(machine) == meta.requires_grad:
+def required_grad(machine: Machine, node: Node, live: torch.Tensor | None, wanted: object) -> Node:
+    """The same node where nothing changes."""
+    graph: GraphBuilder = machine.graph
+    meta: torch.Tensor = node.meta["val"]
+    if meta.requires_grad is wanted and not graph.flags_vary(node):
         return node
-    differentiable = meta.dtype.is_floating_point or meta.dtype.is_complex
-    if live is not None or meta.requires_grad or not differentiable:
-        _refuse("it makes a leaf of the autograd graph")
-    made: Node = machine.graph.call(leaf_of, (node,), {}, machine.lines())
-    machine.graph.leaves.append(made)
-    return made
-
-
-def requires_grad_(
-    machine: Machine, owner: Value, meta: torch.Tensor, requires_grad: Value | None = None
-) -> Value:
-    """`owner.requires_grad_(requires_grad)`: unlike the attribute, it lets a tensor that requires
-    grad be told so, leaf or not."""
-    wanted = machine.constant(True) if requires_grad is None else requires_grad.realize(machine)
-    if not (meta.requires_grad and wanted.truth(machine)):
-        owner.set_attr(machine, "requires_grad", wanted)
-    return owner
-
-
-def _refuse(why: str) -> NoReturn:
-    raise GraphBreak(RefusedTorchCall.of(name="Tensor.requires_grad_", why=why))
+    differentiable = meta.is_floating_point() or meta.is_complex()
+    if wanted is not True or live is not None or graph.modes_vary or not differentiable:
+        why = "it makes a leaf of the autograd graph"
+        raise GraphBreak(RefusedTorchCall.of(name="Tensor.requires_grad_", why=why))
+    return graph.require_grad(node, machine.lines())

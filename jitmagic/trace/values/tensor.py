@@ -43,7 +43,7 @@ from .counted import call_with_integers
 from .enums import without_enum
 from .integers import IntValue
 from .leaf_names import rely_on_names
-from .leaves import requires_grad_, with_requires_grad
+from .leaves import required_grad
 from .mappings import DictValue
 from .numbers import FloatValue, read_number
 from .originals import TENSOR
@@ -83,6 +83,7 @@ _FROM_META = frozenset(
         "is_sparse is_quantized is_nested"
     ).split()
 )
+_FLAGS = ("requires_grad", "is_leaf", "grad_fn")
 _NEVER_HERE = frozenset(
     "is_meta is_sparse_csr is_mkldnn is_mps is_xla is_xpu is_vulkan is_ort".split()
 )
@@ -145,6 +146,8 @@ class TensorValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if (users := replaced(machine, self, name)) is not None:
             return self._own_attribute(machine, name) or users
+        if name in _FLAGS and machine.graph.flags_vary(self.node):
+            self.refuse(machine, f"`.{name}` in a backward")
         if name in _FROM_META:
             return machine.constant(getattr(self.meta, name))
         if name == "device":
@@ -211,9 +214,8 @@ class TensorValue(Value):
         return machine.wrap(self.live.grad, Gradient(self.source))
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
-        if name == "requires_grad":
-            self.node = with_requires_grad(machine, self.node, self.live, value.realize(machine))
-            machine.graph.owners[self.node] = self
+        if name == "requires_grad" and self.meta.is_leaf:
+            self.require_grad(machine, value)
             return
         if name != "grad" or self.live is None or not self.live.is_leaf:
             self.refuse(machine, f"setting attribute {name!r}")
@@ -226,6 +228,12 @@ class TensorValue(Value):
             self.refuse(machine, "setting `.grad`")
         self.grad = value
         machine.effects.set_attr(self, "grad", value)
+
+    def require_grad(self, machine: Machine, wanted: Value) -> TensorValue:
+        flag = wanted.realize(machine).as_constant(machine)
+        self.node = required_grad(machine, self.node, self.live, flag)
+        machine.graph.owners.setdefault(self.node, self)
+        return self
 
     # -- containers ------------------------------------------------------------------------------
 
@@ -337,12 +345,13 @@ class TensorMethodValue(Value):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner, name = self.owner, self.name
+        if name == "requires_grad_":
+            wanted = [*args, *kwargs.values(), machine.constant(True)][0]
+            return owner.require_grad(machine, wanted)
         if name == "item" and not args:
             number = read_number(machine, owner.node, owner.live, owner.source)
             if number is not None:
                 return number
-        if name == "requires_grad_":
-            return requires_grad_(machine, owner, owner.meta, *args, **kwargs)
         _refuse_method(machine, owner, name)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
             known = _described(machine, owner, name, args)
@@ -373,7 +382,7 @@ def _is_operand(machine: Machine, other: Value) -> bool:
 def _refuse_method(machine: Machine, owner: TensorValue, name: str) -> None:
     if name in DATA_METHODS:
         raise GraphBreak(TensorItem.of(what=f".{name}()"))
-    if name == "as_strided" and _is_alias_of_input(machine.graph, owner.node):
+    if name == "as_strided" and machine.graph.shares_input(owner.node):
         why = "it addresses the whole storage of a tensor from outside"
         raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
     if name in REFUSED_METHODS:
@@ -392,11 +401,6 @@ def _described(machine: Machine, owner: TensorValue, name: str, args: Args) -> V
         if not isinstance(given, torch.dtype):
             owner.refuse(machine, ".type() with names of types")
     return None
-
-
-def _is_alias_of_input(graph: GraphBuilder, node: Node) -> bool:
-    storage = node.meta["val"].untyped_storage()._cdata
-    return any(each.meta["val"].untyped_storage()._cdata == storage for each in graph.inputs)
 
 
 # -- recording -----------------------------------------------------------------------------------

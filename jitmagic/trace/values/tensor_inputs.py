@@ -102,7 +102,7 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
         raise GraphBreak(_refusal(machine, obj, refused))
     spec = spec_of(obj)
     machine.guard(TensorMatch(source, spec, torch._C._dispatch_keys(obj).raw_repr()))
-    graph: GraphBuilder = machine.graph
+    graph: GraphBuilder = machine.graph.root
     node = graph.placeholder(describe(source), spec)
     graph.inputs[node] = GraphInput(node.name, source, spec)
     made = graph.owners[node] = TensorValue(node, type(obj), obj, source)

@@ -1,0 +1,128 @@
+"""Regions: graphs that run as part of a node of another graph, and the node that has one.
+
+`Region` is a graph with a note on what feeds each of its inputs. `FunctionCall` is the target of
+the node that a torch.autograd.Function becomes: the operations of its forward stand before it in
+the graph, under no_grad, and the node makes their results the outputs of an autograd node whose
+backward is the region. Run on tensors of any kind (real, meta, traced) it is a call of `apply` of a
+real autograd function, so that versions, views, zeros for missing gradients, checks and second
+derivatives are torch's own. Its results are the tensors that it was given; only their history is
+new.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.fx import GraphModule
+
+__all__ = ["FunctionCall", "Region", "back_to_entry_mode"]
+
+Tensors = Sequence[torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`feeds`: the group of values that each input of the graph is taken from, and the place there.
+    `returns`: for each result the output of the graph that it is, or None.
+    """
+
+    graph: GraphModule
+    feeds: tuple[tuple[str, int], ...]
+    returns: tuple[int | None, ...]
+
+    def run(self, groups: Mapping[str, Tensors]) -> tuple[torch.Tensor | None, ...]:
+        given = [groups[group][place] for group, place in self.feeds]
+        if any(value is None for value in given):
+            raise RuntimeError("a gradient is missing that was there when the backward was traced")
+        _ENTERED.modes.append(torch.is_grad_enabled())
+        try:
+            outputs = self.graph(*given)
+        finally:
+            torch._C._set_grad_enabled(_ENTERED.modes.pop())
+        return tuple(None if place is None else outputs[place] for place in self.returns)
+
+
+class _Entered(threading.local):
+    """The grad modes that the regions which are running were entered in, innermost last."""
+
+    def __init__(self) -> None:
+        self.modes: list[bool] = []
+
+
+_ENTERED = _Entered()
+
+
+def back_to_entry_mode() -> None:
+    """In a region's graph: the grad mode is again the one that the region was entered in."""
+    torch._C._set_grad_enabled(_ENTERED.modes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a call has besides its inputs; to autograd it is no tensor."""
+
+    made: Tensors
+    saved: Tensors
+    captured: Sequence[torch.Tensor]
+
+
+class FunctionCall:
+    """What node.target is for a call of an autograd function of the program's.
+
+    `dirty`: places among the inputs, `constant`: places among the results that were marked as not
+    differentiable. `backward` is None until it is known, and where nothing requires grad.
+    """
+
+    __module__ = __name__
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        dirty: Sequence[int] = (),
+        constant: Sequence[int] = (),
+        materialize: bool = True,
+        once: bool = False,
+    ) -> None:
+        self.__name__ = f"{name}_apply"
+        self.dirty, self.constant = tuple(dirty), tuple(constant)
+        self.materialize = materialize
+        self.backward: Region | None = None
+        backwards: Callable[..., Any] = (
+            once_differentiable(self._backward) if once else self._backward
+        )
+        parts = {"forward": staticmethod(self._forward), "backward": staticmethod(backwards)}
+        self._function: Any = type(name, (torch.autograd.Function,), parts)
+
+    def __call__(
+        self, inputs: Tensors, made: Tensors, saved: Tensors, captured: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Only `inputs` are what the autograd node has edges to."""
+        outputs: tuple[torch.Tensor | None, ...] = self._function.apply(
+            *inputs, _Held(made, saved, captured)
+        )
+        return outputs
+
+    def _forward(self, ctx: Any, *given: Any) -> tuple[torch.Tensor | None, ...]:
+        *inputs, held = given
+        ctx.set_materialize_grads(self.materialize)
+        if self.dirty:
+            ctx.mark_dirty(*(inputs[place] for place in self.dirty))
+        if self.constant:
+            ctx.mark_non_differentiable(*(held.made[place] for place in self.constant))
+        ctx.save_for_backward(*held.saved)
+        ctx.captured = held.captured
+        return tuple(held.made)
+
+    def _backward(self, ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        assert self.backward is not None
+        groups = {"gradient": gradients, "saved": ctx.saved_tensors, "captured": ctx.captured}
+        return (*self.backward.run(groups), None)
+
+    def __repr__(self) -> str:
+        return self.__name__

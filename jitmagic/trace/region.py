@@ -1,0 +1,134 @@
+"""A graph under construction that will run as part of a node of another one: a backward.
+
+Comes in: calls as for any graph, with nodes of the graphs around it among their arguments. Goes
+out: a `Region` and the outer nodes that it captured. Whether a backward runs with or without
+gradients being recorded is known only then (create_graph), so it is traced as if they were, and
+what depends on it breaks. So do writes to what comes from outside, random draws and assertions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.fx import Node
+
+from ..errors import UserLine
+from ..graph.autocast import OFF, Autocast
+from ..graph.builder import GraphBuilder, map_nodes
+from ..graph.node_meta import device_of, spec_on
+from ..graph.propagate import Target
+from ..graph.regions import FunctionCall, Region, back_to_entry_mode
+from ..spec import TensorSpec
+from .breaks import BackwardRefused, GraphBreak
+
+__all__ = ["RegionBuilder"]
+
+
+class RegionBuilder(GraphBuilder):
+    """`name`: whose backward it is."""
+
+    def __init__(self, outer: GraphBuilder, name: str) -> None:
+        super().__init__(grad_enabled=True)
+        self.autocast = OFF
+        self._entry_modes = self._emitted_modes = True, OFF
+        self.modes_vary = True
+        self.step = outer.step
+        self.writers = outer.writers
+        self.unsettled = set(outer.unsettled)
+        self._outer, self._name = outer, name
+        self._captured: dict[Node, Node] = {}
+
+    @property
+    def root(self) -> GraphBuilder:
+        return self._outer.root
+
+    # -- what comes from outside -----------------------------------------------------------------
+
+    def feed(self, group: str, place: int, spec: TensorSpec) -> Node:
+        """A new input: that value of the group."""
+        node = self.placeholder(f"{group}_{place}", spec)
+        self.inputs[node] = group, place
+        return node
+
+    def local(self, node: Node) -> Node:
+        """The node here that stands for one of a graph around this one."""
+        if node.graph is self.graph:
+            return node
+        if node not in self._captured:
+            outer = self._outer.local(node)
+            spec = spec_on(outer.meta["val"], device_of(outer))
+            made = self._captured[node] = self.feed("captured", len(self._captured), spec)
+            if (owner := self._outer.owners.get(outer)) is not None:
+                self.owners[made] = owner
+            if node in self.unsettled:
+                self.unsettled.add(made)
+        return self._captured[node]
+
+    def flags_vary(self, node: Node) -> bool:
+        """Whether it is known only later if the tensor requires grad."""
+        entry = self.inputs.get(node)
+        return node.graph is self.graph and (entry is None or entry[0] == "gradient")
+
+    def close(self, returned: Sequence[Node | None]) -> tuple[Region, tuple[Node, ...]]:
+        """The finished region, and the outer nodes in the order of what it captured."""
+        places = tuple(None if node is None else self.output(self.local(node)) for node in returned)
+        graph, feeds = self.finish(f"{self._name}Backward")
+        outer = list(self._captured)
+        used = [place for group, place in feeds if group == "captured"]
+        renamed = tuple(
+            (group, used.index(place) if group == "captured" else place) for group, place in feeds
+        )
+        captured = tuple(self._outer.local(outer[place]) for place in used)
+        return Region(graph, renamed, places), captured
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def call(
+        self,
+        target: Target,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        lines: tuple[UserLine, ...] = (),
+    ) -> Any:
+        here, named = map_nodes((tuple(args), dict(kwargs or {})), self.local)
+        return super().call(target, here, named, lines)
+
+    def call_function(
+        self, call: FunctionCall, args: Any, lines: tuple[UserLine, ...], follow: Any
+    ) -> tuple[Node | None, ...]:
+        return super().call_function(call, map_nodes(args, self.local), lines, follow)
+
+    def set_grad_enabled(self, mode: bool) -> None:
+        self._refuse("it sets the grad mode")
+
+    def set_autocast(self, mode: Autocast) -> None:
+        if mode != self.autocast:
+            self._refuse("it runs under autocast")
+
+    def _emit_modes(self, modes: tuple[bool, Autocast], lines: tuple[UserLine, ...]) -> None:
+        """The forward of an autograd function that the backward calls runs without gradients."""
+        if modes[0] != self._emitted_modes[0]:
+            back = modes[0]
+            target = back_to_entry_mode if back else torch._C._set_grad_enabled
+            node = self.graph.call_function(target, () if back else (False,))
+            node.meta.update(val=None, spec=None, lines=lines)
+        self._emitted_modes = modes
+
+    def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
+        self._refuse("it asserts something about data")
+
+    def _record(self, *args: Any) -> Any:
+        random = args[6]
+        if random:
+            self._refuse("it draws random numbers")
+        return super()._record(*args)
+
+    def _note_writes(self, writer: Node, written: tuple[Node, ...]) -> None:
+        memory = {node.meta["val"].untyped_storage()._cdata for node in written}
+        if any(self._inputs_over.get(storage) for storage in memory):
+            self._refuse("it writes to a tensor from outside of it")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise GraphBreak(BackwardRefused.of(name=self._name, why=why))
