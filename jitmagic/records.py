@@ -40,7 +40,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A variant's calls beside eager's: medians in seconds, backward included, of so many each."""
+    """A variant's calls beside eager's: seconds, backward included, of so many calls each, of which
+    the slower half, disturbed by others, does not count.
+    """
 
     compiled: float
     eager: float

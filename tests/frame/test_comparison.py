@@ -53,17 +53,16 @@ def slower(monkeypatch: pytest.MonkeyPatch) -> None:
 
 JUDGED: dict[str, tuple[list[float], list[float], bool | None]] = {
     "nothing": ([], [], None),
-    "far faster": ([1.0, 1.1], [2.0, 2.1], True),
-    "two calls tell little": ([1.0, 1.1], [1.2, 1.3], None),
-    "two slow calls": ([9.0, 9.0], [1.0, 1.0], None),
+    "three calls tell little": ([1.0] * 3, [9.0] * 3, None),
     "faster": ([1.0, 1.1, 1.0, 1.1], [1.2, 1.2, 1.3, 1.2], True),
-    "slower, four of each": ([2.0] * 4, [1.0] * 4, None),
-    "slower": ([2.0] * 6, [1.0] * 6, False),
-    "slower by the margin": ([1.04] * 10, [1.0] * 10, True),
+    "faster, disturbed": ([1.0, 9.0, 1.0, 9.0], [1.2, 8.0, 1.3, 1.2], True),
+    "slower, too few calls": ([2.0] * 7, [1.0] * 7, None),
+    "slower": ([2.0] * 8, [1.0] * 8, False),
+    "slower, less than the margin": ([1.04] * 10, [1.0] * 10, None),
     "slower by more": ([1.06] * 10, [1.0] * 10, False),
-    "one slow call of eager": ([2.0] * 10, [1.0] * 9 + [99.0], False),
-    "some slow calls": ([1.0] * 5 + [9.0] * 5, [1.0] * 10, None),
-    "noise": ([1.2, 0.9, 1.3, 1.0, 1.1, 1.0], [1.0, 1.1, 0.9, 1.2, 1.0, 1.1], None),
+    "slower, disturbed": ([1.47, 1.48, *[26.0] * 8], [0.8, 0.9, 0.9, 1.1, 1.2] + [25.0] * 5, False),
+    "a fast call": ([2.0] * 9 + [1.0], [1.0] * 10, None),
+    "one side disturbed": ([9.0] * 5 + [1.0] * 5, [1.0] * 10, None),
 }
 
 
@@ -303,6 +302,20 @@ def test_threads(verdict: bool | None) -> None:
     for thread in threads:
         thread.join()
     assert not wrong and handle(tagged).dispatcher.entries[0].comparison is None
+    assert isinstance(handle(tagged).outcome, Eager) == (verdict is False)
+
+
+def test_threads_that_begin_at_once_make_one_sample_more(verdict: bool | None) -> None:
+    tagged = jitmagic.jit(which)
+    for _ in range(6):
+        tagged(X)
+    found = samples_of(tagged)
+    samples = handle(tagged).dispatcher.entries[0].comparison._samples
+    samples += [Sample(is_eager=False, counts=True) for _ in range(len(PLAN) - len(found))]
+    samples.append(Sample(is_eager=True, counts=True))
+    for _ in range(3):
+        tagged(X)
+    assert handle(tagged).dispatcher.entries[0].comparison is None
     assert isinstance(handle(tagged).outcome, Eager) == (verdict is False)
 
 
