@@ -34,6 +34,8 @@ class Entry:
     | ("list", t...) | ("dict", (key, t)...).
     hook: the frame hook is active for the dynamic extent of `run`
     mutates: a graph that failed half way may have written to its inputs
+    comparison: has begin(), which says what a call runs: an Entry, and the time of that call is
+    told to end(result, nanoseconds), or to drop() that it gave no result; None: this entry, untimed
     """
 
     program: GuardProgram
@@ -44,6 +46,7 @@ class Entry:
     alive: bool
     hits: int
     notes: Any
+    comparison: Any
     def __init__(
         self,
         program: GuardProgram,
@@ -84,7 +87,7 @@ class Dispatcher:
     def add(self, entry: Entry, /) -> None: ...
     def remove(self, entry: Entry, /) -> None: ...
     def clear(self) -> None: ...
-    def give_up(self, function: FunctionType | None, count: int, /) -> None: ...
+    def give_up(self, function: Callable[..., Any] | None, count: int, /) -> None: ...
 
 class Continue:
     """As a residual's result: the dispatcher goes on with the one named, in a loop."""

@@ -37,6 +37,7 @@ _GRAPH_MODES = ("reduce-overhead", "max-autotune")
 PRECISIONS = ("eager", "fast")
 ON_ERROR = ("eager", "raise")
 NOTICES = ("auto", "always", "never")
+KEEP = ("faster", "compiled")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
@@ -54,6 +55,7 @@ class Options:
     unroll_limit: int = 100_000  # instructions one trace may interpret, an optimizer's 4 times that
     on_error: str = "eager"  # a compile that fails: "eager", with a warning, or "raise"
     notices: str = "auto"  # the line about plain Python: "auto": where somebody watches, see notice
+    keep: str = "faster"  # of a variant and eager; "compiled": they are not compared
     cpu_tier: str = "auto"  # code generator for CPU tensors; "auto": best that is available
     cuda_graphs: bool = False  # on under mode="reduce-overhead" and mode="max-autotune"
     fuse: bool = True
@@ -154,6 +156,7 @@ def _check(options: Options) -> None:
     _one_of("precision", options.precision, PRECISIONS)
     _one_of("on_error", options.on_error, ON_ERROR)
     _one_of("notices", options.notices, NOTICES)
+    _one_of("keep", options.keep, KEEP)
     _one_of("cpu_tier", options.cpu_tier, CPU_TIERS)
     for name in ("fullgraph", "cuda_graphs", "fuse", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))

@@ -36,7 +36,7 @@ from .frame.ledger import Variant
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import autocast_kept
-from .graph.node_meta import changes_mode, lines_of
+from .graph.node_meta import changes_mode, devices_in, lines_of
 from .graph.seams import Stages, cut
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
@@ -129,8 +129,22 @@ def _attempt(
     if isinstance(made, Eager):
         return eager_entry(handle.run_hooked, snapshot, traced.guards, made)
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
-    made.notes = Variant(traced.guards, later=tuple(record.later), ends=ends)
+    compared = _can_be_compared(handle, traced)
+    made.notes = Variant(traced.guards, COMPILED, tuple(record.later), ends, compared)
     return made
+
+
+def _can_be_compared(handle: Handle, traced: Trace) -> bool:
+    """Whether the variant's first calls may run as eager, and their times mean something. A resume
+    function is timed as a part of its frame. An accelerator works on when the call has returned.
+    """
+    options = handle.options
+    wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
+    if not wanted or handle.goes_on is not None or torch.are_deterministic_algorithms_enabled():
+        return False
+    if isinstance(traced.exit, Break) and torch.accelerator.is_available():
+        return False  # where the rest of the frame computes is not known
+    return devices_in(traced.graph) <= {"cpu"}
 
 
 def _whole_as_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Entry | Eager | None:
@@ -439,7 +453,8 @@ def build_native(
     with record.stage(f"{name}: render") as stage:
         rendered = stage.keep(render(plan, target, configs))
     with record.stage(f"{name}: load") as stage:
-        loaded = stage.keep(load(*rendered, target, options, tell=stage.say))
+        loaded = load(*rendered, target, options, tell=stage.say)
+        stage.keep(replace(loaded, run=_no_graph))  # the record outlives an entry handed back
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return loaded.run

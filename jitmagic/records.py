@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from .errors import UserLine
@@ -27,6 +27,7 @@ __all__ = [
     "Eager",
     "Failed",
     "Journal",
+    "Measured",
     "Outcome",
     "Recording",
     "RunningStage",
@@ -35,6 +36,21 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A variant's calls beside eager's: seconds, backward included, of so many calls each, of which
+    the slower half, disturbed by others, does not count.
+    """
+
+    compiled: float
+    eager: float
+    calls: int
+
+    def __str__(self) -> str:
+        ratio = self.compiled / self.eager if self.eager else float("inf")
+        return f"{ratio:.2f}x of eager over {self.calls} calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,7 @@ class CompileRecord:
     outcome: Outcome
     kernels: int = 0
     cache_hits: int = 0  # kernels that came out of the disk cache
+    measured: Measured | None = None  # once its first calls were timed beside eager's
 
     @property
     def seconds(self) -> float:
@@ -173,11 +190,12 @@ class Recording:
             for watch in watchers:
                 watch(self, stage, False)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome) -> CompileRecord:
         """Write the record."""
         stages = tuple(self.stages)
         record = CompileRecord(self.name, stages, outcome, self.kernels, self.cache_hits)
         self.journal.records.append(record)
+        return record
 
     def for_later(self) -> Recording:
         """An empty one: for the backward, which is compiled at its first use."""
@@ -198,6 +216,12 @@ class Journal:
     def open(self, name: str, told: set[str]) -> Recording:
         """Begin to record one compile."""
         return Recording(name, self, told)
+
+    def amend(self, record: CompileRecord, measured: Measured | None, outcome: Outcome) -> None:
+        """Write down what was measured of a compile since it ended."""
+        for at, known in enumerate(self.records):
+            if known is record:
+                self.records[at] = replace(record, measured=measured, outcome=outcome)
 
     def __iter__(self) -> Iterator[CompileRecord]:
         return iter(self.records)

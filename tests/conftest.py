@@ -41,6 +41,12 @@ def same_data_every_time() -> None:
 
 
 @pytest.fixture(autouse=True)
+def no_timing_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled variants and eager alternate in all their calls that are timed; none is given up."""
+    monkeypatch.setattr("jitmagic.frame.comparison.judge", lambda compiled, eager: None)
+
+
+@pytest.fixture(autouse=True)
 def distributions_check_their_arguments() -> Iterator[None]:
     """The first torch.compile of a process switches that off for everybody."""
     yield

@@ -6,8 +6,8 @@
 // stack. Guards run no user code, so the list of entries stands still while it is searched; whatever
 // runs afterwards may change it, and the entry that runs is held meanwhile.
 
+#include "compared.h"
 #include "dispatch.h"
-#include "entry.h"
 
 #include <structmember.h>
 
@@ -205,6 +205,19 @@ PyObject* run_entry(Dispatcher* self, Entry* entry, PyObject* const* args, Regis
   return result;
 }
 
+PyObject* follow(PyObject* result);
+PyObject* dispatch_once(Dispatcher* self, PyObject* const* args);
+
+// The whole of the frame is timed, its resume functions too.
+PyObject* run_compared(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
+  ComparedCall call(entry);
+  if (!call.chosen()) return nullptr;
+  // Python has run since the guards passed, and another thread may have.
+  if (first_failure(entry->program, args, self->arity, registers) >= 0) return dispatch_once(self, args);
+  call.start();
+  return call.stop(follow(run_entry(self, call.chosen(), args, registers)));
+}
+
 PyObject* dispatch_once(Dispatcher* self, PyObject* const* args) {
   self->calls++;
   if (jm_any_disabled && jm_this_thread()->disabled) return missed(self, args);
@@ -216,7 +229,8 @@ PyObject* dispatch_once(Dispatcher* self, PyObject* const* args) {
     if (first_failure(entry->program, args, self->arity, registers) >= 0) continue;
     if (entry->residual && is_deep(self)) return missed(self, args);
     if (i > 0) std::rotate(entries.begin(), entries.begin() + i, entries.begin() + i + 1);
-    return run_entry(self, entry, args, registers);
+    const bool compared = entry->comparison && !jm_this_thread()->timed && !is_deep(self);
+    return (compared ? run_compared : run_entry)(self, entry, args, registers);
   }
   return missed(self, args);
 }

@@ -61,6 +61,7 @@ int entry_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->program);
   Py_VISIT(self->run);
   Py_VISIT(self->notes);
+  Py_VISIT(self->comparison);
   return self->result ? visit_template(*self->result, visit, arg) : 0;
 }
 
@@ -69,6 +70,7 @@ int entry_clear(PyObject* object) {
   Py_CLEAR(self->program);
   Py_CLEAR(self->run);
   Py_CLEAR(self->notes);
+  Py_CLEAR(self->comparison);
   if (self->result) release_template(*self->result);
   return 0;
 }
@@ -92,6 +94,17 @@ PyObject* entry_alive(PyObject* object, void*) {
   return PyBool_FromLong(is_alive(reinterpret_cast<Entry*>(object)->program));
 }
 
+PyObject* entry_comparison(PyObject* object, void*) {
+  PyObject* comparison = reinterpret_cast<Entry*>(object)->comparison;
+  return Py_NewRef(comparison ? comparison : Py_None);
+}
+
+int entry_set_comparison(PyObject* object, PyObject* value, void*) {
+  PyObject* comparison = value == Py_None ? nullptr : Py_XNewRef(value);
+  Py_XSETREF(reinterpret_cast<Entry*>(object)->comparison, comparison);
+  return 0;
+}
+
 PyMethodDef entry_methods[] = {
     {"check", entry_check, METH_O, "Whether the guards pass for this tuple of arguments."},
     {nullptr, nullptr, 0, nullptr},
@@ -110,6 +123,8 @@ PyMemberDef entry_members[] = {
 
 PyGetSetDef entry_getset[] = {
     {"alive", entry_alive, nullptr, "False once an object held weakly has died.", nullptr},
+    {"comparison", entry_comparison, entry_set_comparison,
+     "What is asked which entry each call runs, and told how long it took; None: nothing is.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 

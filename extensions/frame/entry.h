@@ -10,6 +10,7 @@ struct Entry {
   Program* program;
   PyObject* run;
   PyObject* notes;  // what Python wants to remember about the entry
+  PyObject* comparison;  // asked what each call runs while the entry is compared with eager; or NULL
   bool residual;    // `run` takes all arguments and gives the frame's result
   bool hook;
   bool mutates;     // a graph that failed half way may have changed its inputs

@@ -11,6 +11,7 @@
 //   guards_tensor.cpp  tensors and torch's state; with observers_tensor.cpp all that knows torch
 //   observers_tensor.cpp  who watches the thread's operations
 //   template.cpp       result templates            entry.cpp          guards, run and template
+//   compared.cpp       calls that are timed, compiled code beside eager
 //   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances
 #pragma once
 
@@ -65,6 +66,7 @@ typedef struct {
   int depth;        // hooked frames on this thread's C stack
   PyObject* exempt; // code whose next frame runs as it is (borrowed; the caller keeps it alive)
   PyObject* family; // whose callees are hooked (borrowed likewise)
+  int timed;        // > 0: inside a call that is timed; those within are a part of it
   int nested;       // dispatchers on this thread's C stack that run Python
   int room;         // frames that may follow a miss before Python's recursion limit; 0: not in a miss
 } jm_thread;

@@ -8,7 +8,7 @@ a notebook. All counts in all views come from here, so no two of them can disagr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,7 +74,9 @@ class Explainer:
         self.made(*args, **kwargs)
         for later in _waiting(handle):
             later()
-        return _describe(handle, self.name)
+        known = handle_of(self.target)  # whose calls so far have been timed; the copy's have not
+        compared = () if known is None else _compared(known)
+        return replace(_describe(handle, self.name), compared=compared)
 
     def __repr__(self) -> str:
         return f"<jitmagic.explain of {self.name}: call it with the arguments, explain(f)(x)>"
@@ -127,6 +129,7 @@ def _describe(handle: Handle, name: str) -> Explanation:
         cache_hits=sum(record.cache_hits for record in records),
         outcomes=tuple((r.name, r.outcome) for r in records if not isinstance(r.outcome, Compiled)),
         waiting=len(_waiting(handle)),
+        compared=_compared(handle),
         trials=tuple(trial for record in records for trial in _trials(record)),
         untuned=tuple(
             f"{graph}: not tuned: {tuned.reason}"
@@ -135,6 +138,15 @@ def _describe(handle: Handle, name: str) -> Explanation:
             if tuned.reason
         ),
         numbers=tuple(dict.fromkeys(n for t in traces for n in _numbers(t))),
+    )
+
+
+def _compared(handle: Handle) -> tuple[str, ...]:
+    return tuple(
+        f"{record.name}: compiled code took {record.measured}: "
+        + ("it is kept" if isinstance(record.outcome, Compiled) else "plain Python is kept")
+        for record in handle.journal
+        if record.measured is not None
     )
 
 

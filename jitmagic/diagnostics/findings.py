@@ -69,6 +69,7 @@ class Findings:
     waiting: int = 0  # backwards that are compiled when they are first used
     trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
     untuned: tuple[str, ...] = ()  # what it did not try, and why
+    compared: tuple[str, ...] = ()  # variants timed beside eager in the calls so far, in words
     numbers: tuple[str, ...] = ()  # Python numbers that change from call to call, in words
 
     @property

@@ -49,7 +49,7 @@ def headline(found: Findings) -> str:
 
 def notes(found: Findings) -> list[str]:
     """What a reader of the kernels and times has to know: what is not among them."""
-    told = list(found.untuned)
+    told = [*found.compared, *found.untuned]
     if found.waiting:
         told.append(
             f"{_count(found.waiting, 'backward')} not compiled yet: that happens at the first use"

@@ -10,7 +10,6 @@ it.
 
 from __future__ import annotations
 
-import linecache
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,7 +22,16 @@ from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, RecompileWarning, Unsupported, UserLine, warn
 from ..notice import tell
 from ..options import Options
-from ..records import AT_LIMIT, USERS_BACKEND, Eager, Failed, Journal, Outcome, Recording
+from ..records import (
+    AT_LIMIT,
+    USERS_BACKEND,
+    Eager,
+    Failed,
+    Journal,
+    Outcome,
+    Recording,
+)
+from .comparison import Comparison
 from .eager import entry_like, under_mode
 from .ledger import Growing, Later, Ledger, why_not
 from .library import LibraryFunction, library_function
@@ -31,7 +39,7 @@ from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .skip import is_of_library, users_line
 
-__all__ = ["Compiler", "Family", "Handle", "all_handles", "source_lines"]
+__all__ = ["Compiler", "Family", "Handle", "all_handles"]
 
 _MOST_FAILURES = 2  # variants whose compile failed, after which no other is tried
 _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
@@ -207,7 +215,7 @@ class Handle:
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
         """File, first line number and lines of the original; none where the source is unknown."""
-        return source_lines(self.original.code)
+        return self.original.source_lines
 
     @property
     def is_compiling(self) -> bool:
@@ -284,9 +292,12 @@ class Handle:
             )
             warn(f"{self.label} runs as eager: {made.why}")
             outcome = made
-        recording.end(outcome)
+        record = recording.end(outcome)
         if isinstance(made, Entry):
             self.ledger.add(made, values)
+            if made.notes.is_compared:
+                plain = self.original.plain
+                Comparison(made, plain, self.ledger, self.journal, record, self._lost).start()
         else:
             self._give_up(made)
         ends = made.notes.ends if isinstance(made, Entry) else None
@@ -318,10 +329,10 @@ class Handle:
             _frame.resume_hook()
             self._compiling_thread = None
 
-    def _tell_of_plain_python(self, plain: Outcome, *, partly: bool) -> None:
+    def _tell_of_plain_python(self, plain: Outcome, *, partly: bool, once: str = "notice") -> None:
         """Once per tagged function; of a failed compile there is a warning."""
-        if isinstance(plain, Eager) and "notice" not in self.family.told:
-            self.family.told.add("notice")
+        if isinstance(plain, Eager) and once not in self.family.told:
+            self.family.told.add(once)
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
@@ -342,11 +353,15 @@ class Handle:
         if ASSERTION in str(error):
             return result  # a branch that is hardly ever taken, and now was
         outcome = Eager(f"its compiled graph raised {type(error).__name__}: {error}")
-        if entry in self.dispatcher.entries:
-            self.dispatcher.remove(entry)
-            self.ledger.add(entry_like(entry, self.run_hooked, outcome), values)
+        self.ledger.replace(entry, entry_like(entry, self.run_hooked, outcome))
         warn(f"{self.label} runs as {outcome}")
         return result
+
+    def _lost(self, outcome: Eager) -> None:
+        """A variant was slower than eager, whose entry has taken its place."""
+        if self._root and not self.ledger.is_compiled:
+            self.family.close()  # what only compiled code calls
+        self._tell_of_plain_python(outcome, partly=not self._root, once="slower")
 
     # ------------------------------------------------------------------------------------ the limit
 
@@ -441,8 +456,7 @@ class Handle:
             if not self.dispatcher.entries:
                 _frame.skip(original.code, self.family)
         elif original.takes_positionals_only:
-            function = FunctionType(original.code, original.namespace, original.name)
-            self.dispatcher.give_up(function, original.code.co_argcount)
+            self.dispatcher.give_up(original.plain, original.code.co_argcount)
 
     # ---------------------------------------------------------------------------------------- reset
 
@@ -469,14 +483,3 @@ class Handle:
 
     def __repr__(self) -> str:
         return f"<jitmagic handle of {self.original.qualname}: {self.outcome}>"
-
-
-def source_lines(code: CodeType) -> tuple[str, int, tuple[str, ...]]:
-    """File, first line number and lines of a code object; none where the source is unknown."""
-    numbers = [line for *_, line in code.co_lines() if line]
-    last = max(numbers, default=code.co_firstlineno)
-    first = code.co_firstlineno
-    if code.co_name == "<module>":  # top-level code of a cell begins where its first statement does
-        first = min((line for line in numbers if line > first), default=first)
-    lines = linecache.getlines(code.co_filename)[first - 1 : last]
-    return code.co_filename, first, tuple(line.rstrip("\n") for line in lines)

@@ -21,7 +21,7 @@ from ..guards.check import check, is_other_number, why
 from ..guards.guard import Guard, InRange, ValueEquals
 from ..guards.read import read_source
 from ..guards.source import Argument, Source
-from ..records import COMPILED, Eager, Failed, Outcome
+from ..records import COMPILED, Compiled, Eager, Failed, Outcome
 from .growth import Guards, counted, grown_int, grown_size
 from .library import LibraryFunction
 from .native import Dispatcher, Entry
@@ -76,6 +76,7 @@ class Variant:
     outcome: Outcome = COMPILED
     later: tuple[weakref.ref[Later], ...] = ()
     ends: Eager | None = None  # at a graph break: why, and on which line of the user's
+    is_compared: bool = False  # with eager, on its first calls
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
 
     def waiting(self) -> list[Later]:
@@ -98,6 +99,11 @@ class Ledger:
         return len(self._dispatcher.entries) + self.wasted
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether any variant in use runs compiled code."""
+        return any(isinstance(e.notes.outcome, Compiled) for e in self._dispatcher.entries)
+
+    @property
     def failures(self) -> int:
         """Variants in use whose compile failed."""
         return sum(isinstance(e.notes.outcome, Failed) for e in self._dispatcher.entries)
@@ -112,6 +118,15 @@ class Ledger:
         """Use an entry from now on; it was made for a call with these values."""
         entry.notes.instance = self.instance_of(values)
         self._dispatcher.add(entry)
+
+    def replace(self, entry: Entry, other: Entry) -> bool:
+        """Use `other` for the same calls; False: the entry is not in use any more."""
+        if entry not in self._dispatcher.entries:
+            return False
+        other.notes.instance = entry.notes.instance
+        self._dispatcher.remove(entry)
+        self._dispatcher.add(other)
+        return True
 
     def sweep(self) -> None:
         """Take out entries whose guarded objects died; they do not count as variants."""

@@ -10,6 +10,7 @@ collector).
 from __future__ import annotations
 
 import inspect
+import linecache
 import weakref
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
@@ -65,9 +66,28 @@ class Original:
         return not (code.co_flags & stars or code.co_kwonlyargcount or code.co_freevars)
 
     @property
+    def plain(self) -> Callable[..., Any]:
+        """What runs it on the dispatcher's values, with as little around it as there can be."""
+        if self.is_weak or not self.takes_positionals_only:
+            return self
+        return FunctionType(self.code, self.namespace, self.name)
+
+    @property
     def arity(self) -> int:
         """How many values a dispatcher is handed: parameters, then closure cells."""
         return _parameter_count(self.code) + len(self.code.co_freevars)
+
+    @property
+    def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
+        """File, first line number and lines of the code; none where the source is unknown."""
+        code = self.code
+        numbers = [line for *_, line in code.co_lines() if line]
+        last = max(numbers, default=code.co_firstlineno)
+        first = code.co_firstlineno
+        if code.co_name == "<module>":  # of a cell: from its first statement on
+            first = min((line for line in numbers if line > first), default=first)
+        lines = linecache.getlines(code.co_filename)[first - 1 : last]
+        return code.co_filename, first, tuple(line.rstrip("\n") for line in lines)
 
     def snapshot(self, values: tuple[Any, ...]) -> FrameSnapshot:
         """The frame as it is about to begin."""

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from ..errors import UserLine
 from ..spec import TensorSpec
@@ -30,6 +30,7 @@ from .regions import back_to_entry_mode
 __all__ = [
     "changes_mode",
     "device_of",
+    "devices_in",
     "is_effectful",
     "lines_of",
     "mutated_by",
@@ -48,6 +49,12 @@ def device_of(node: Node) -> torch.device:
     """The real device of a node that stands for one tensor."""
     device: torch.device = node.meta["spec"].device
     return device
+
+
+def devices_in(gm: GraphModule) -> set[str]:
+    """The types of the devices that any tensor of a graph is on."""
+    specs = (node.meta.get("spec") for node in gm.graph.nodes)
+    return {spec.device.type for spec in specs if isinstance(spec, TensorSpec)}
 
 
 def lines_of(node: Node) -> tuple[UserLine, ...]:

@@ -458,3 +458,21 @@ def test_the_text_of_a_big_model_is_no_wall_of_guards() -> None:
     assert len(found.guards) > 80 > 41 > len(shown) > 20  # long ones are wrapped
     assert "more: all are in .guards" in text
     assert found.guards[-1] in unescape(found._repr_html_())
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_was_kept_beside_eager_is_said(keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jitmagic.frame.comparison.judge", lambda compiled, eager: keep)
+    tagged = jitmagic.jit(whole)
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    for _ in range(8):
+        tagged(x, y)
+    found = jitmagic.explain(tagged)(x, y)
+    (line,) = found.compared
+    assert line.startswith("whole: compiled code took ") and "x of eager over 2 calls" in line
+    assert line.endswith("it is kept" if keep else "plain Python is kept")
+    assert "whole: compiled code took " in str(found) and found.graph_count == 1
+    now = explanation_of(tagged)
+    assert now.compared == (line,) and now.graph_count == keep
+    assert [name for name, _ in now.outcomes] == ([] if keep else ["whole"])
+    assert jitmagic.explain(whole)(x, y).compared == ()

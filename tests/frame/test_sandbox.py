@@ -203,7 +203,7 @@ def _observe(function, mode, capfd):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
 def test_a_first_call_shows_nothing_of_the_compile(mode, program, capfd):
-    tagged = jitmagic.jit(program)
+    tagged = jitmagic.jit(program, options={"keep": "compiled"})
     wanted, plain_seen, texts, printed = _observe(program, mode, capfd)
     calls = [_observe(tagged, mode, capfd) for _ in range(3)]
     for values, seen, told, shown in calls:

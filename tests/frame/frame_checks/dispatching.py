@@ -63,6 +63,101 @@ def the_entry_used_last_is_tried_first():
     raises(ValueError, made.add, Entry(GuardProgram((("ARGUMENT", 0, 4),)), len))
 
 
+class Comparison:
+    """Answers as told, and writes down what it is told."""
+
+    def __init__(self, *answers):
+        self.answers, self.told = list(answers), []
+
+    def begin(self):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer() if callable(answer) else answer
+
+    def end(self, result, nanoseconds):
+        assert type(nanoseconds) is int and nanoseconds >= 0
+        self.told.append(result)
+
+    def drop(self):
+        self.told.append("dropped")
+
+
+@check
+def a_comparison_says_who_runs():
+    made = dispatcher()
+    plain = Entry(ANY, lambda value: ("plain", value))
+    compiled = Entry(only(1), lambda value: ("compiled", value))
+    made.add(compiled)
+    assert compiled.comparison is None
+    asked = compiled.comparison = Comparison(compiled, plain, None, KeyError("begin"), plain)
+    assert made(1) == ("compiled", 1) and made(1) == ("plain", 1) and made(1) == ("compiled", 1)
+    assert made(2) == ("missed", (2,)) and made.entries == (compiled,)
+    raises(KeyError, made, 1, text="begin")
+    assert asked.told == [("compiled", 1), ("plain", 1)]
+    assert (compiled.hits, plain.hits) == (2, 1)
+    asked.end = lambda result, nanoseconds: {}[result]
+    raises(KeyError, made, 1)
+    compiled.comparison = None
+    assert made(1) == ("compiled", 1) and not asked.answers
+
+
+@check
+def a_comparison_hears_of_calls_that_raise():
+    made = dispatcher()
+
+    def fails(value):
+        raise ValueError("of the call")
+
+    compiled = Entry(ANY, fails)
+    made.add(compiled)
+    asked = compiled.comparison = Comparison(compiled)
+    raises(ValueError, made, 1, text="of the call")
+    assert asked.told == ["dropped"]
+
+
+@check
+def guards_are_asked_again_after_a_comparison():
+    namespace, made = {"n": 1}, dispatcher()
+    steps = ("NAMESPACE_ITEM", 0, namespace, "n"), ("EQUALS", 0, 1)
+    compiled = Entry(GuardProgram(steps), lambda value: "compiled")
+    made.add(compiled)
+
+    def change():
+        namespace["n"] = 2
+        return compiled
+
+    asked = compiled.comparison = Comparison(change)
+    assert made(5) == ("missed", (5,)) and asked.told == ["dropped"]
+
+
+@check
+def calls_within_a_timed_call_are_a_part_of_it():
+    inner, made = dispatcher(), dispatcher()
+    within = Entry(ANY, lambda value: ("inner", value))
+    within.comparison = Comparison(within)
+    inner.add(within)
+    next_one = Entry(ANY, lambda value: continue_with(inner, value + 1))
+    next_one.comparison = Comparison(next_one, None)
+    made.add(next_one)
+    assert made(1) == ("inner", 2) and within.comparison.told == []
+    assert next_one.comparison.told == [("inner", 2)]
+    assert made(2) == ("inner", 3) and within.comparison.told == [("inner", 3)]
+
+
+@check
+def entries_and_their_comparisons_are_collected():
+    gc.collect()
+    made = dispatcher()
+    entry = Entry(ANY, len)
+    asked = entry.comparison = Comparison(entry)
+    made.add(entry)
+    gone = weakref.ref(asked)
+    del made, entry, asked
+    gc.collect()
+    assert gone() is None
+
+
 @check
 def entries_may_change_while_they_run():
     made = dispatcher()

@@ -1,0 +1,166 @@
+"""Comparison: a compiled variant beside eager, on its first calls, until one of them is kept.
+
+Comes in: each call that passes the variant's guards, while extensions/frame/compared.cpp asks. Goes
+out: the entry that this call runs, compiled or plain Python, and at last what was measured.
+Invariant: each call runs once, as the one or as the other. What it draws, writes and prints happens
+as in any program; nothing is copied or repeated for the sake of a measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from ..records import COMPILED, CompileRecord, Eager, Journal, Measured
+from .eager import entry_like
+from .laps import Laps, Sample
+from .ledger import Ledger
+from .native import Entry
+
+__all__ = ["PLAN", "Comparison", "judge"]
+
+_next_node = torch._C._autograd._get_sequence_nr
+_WARM_UP = "cce"  # not counted: the backward is compiled, memory and caches are filled
+_BLOCK = 4
+# Thue-Morse: what drifts (a clock rate, a cache that fills) meets both sides alike.
+PLAN = _WARM_UP + "ceececceecceceececce"
+_PATIENCE = 256  # calls that are waited for backwards, when all that are timed have been made
+_MARGIN = 1.05  # of eager's time: less is no loss
+# Calls of each. Where both take the same time, so many say in 1 of 5 rows that compiled code is the
+# faster, in 1 of 26 that it is slower, the margin aside: giving up code that is good costs more.
+_TO_KEEP, _TO_GIVE_UP = 4, 8
+
+
+class Comparison:
+    """What `Entry.comparison` is while the variant is measured. At most 20 calls are timed."""
+
+    def __init__(
+        self,
+        compiled: Entry,
+        plain: Callable[..., Any],
+        ledger: Ledger,
+        journal: Journal,
+        record: CompileRecord,
+        lost: Callable[[Eager], None],
+    ) -> None:
+        """`plain`: the original; `record`: of the compile; `lost` is told that eager is kept."""
+        self._compiled, self._eager = compiled, entry_like(compiled, plain, COMPILED)
+        self._ledger, self._journal, self._record, self._lost = ledger, journal, record, lost
+        self._samples: list[Sample] = []
+        self._laps = Laps()
+        self._ongoing: Sample | None = None
+        self._first_node = 0
+        self._waited = 0
+
+    def start(self) -> None:
+        """From the next call on."""
+        self._compiled.comparison = self
+
+    def begin(self) -> Entry | None:
+        """What a call runs, to be timed; None: compiled code, and nothing is timed."""
+        if self._ongoing is not None:
+            return None  # a call of another thread is being timed
+        if _checkpointed():
+            self._keep(None)
+            return None
+        self._laps.interrupt()
+        at = len(self._samples)
+        is_last = at >= len(PLAN)  # threads that begin at once may have made one more
+        if is_last or (at > len(_WARM_UP) and (at - len(_WARM_UP)) % _BLOCK == 0):
+            keep = self._decide(is_last)
+            if keep is not None:
+                return None if keep else self._eager
+        if is_last:
+            return None
+        sample = Sample(PLAN[at] == "e", at >= len(_WARM_UP))
+        self._samples.append(sample)
+        self._ongoing, self._first_node = sample, _next_node()
+        return self._eager if sample.is_eager else self._compiled
+
+    def end(self, result: Any, nanoseconds: int) -> None:
+        """The call that begin() answered has returned."""
+        sample, self._ongoing = self._ongoing, None
+        if sample is not None:
+            sample.forward = nanoseconds
+            if torch.is_grad_enabled():
+                self._laps.watch(sample, result, self._first_node)
+
+    def drop(self) -> None:
+        """It raised instead, or was not made."""
+        self._ongoing = None
+
+    def _decide(self, is_last: bool) -> bool | None:
+        """Whether the compiled code is kept; None: more is to be seen."""
+        if any(sample.is_pending for sample in self._samples):
+            self._waited += is_last
+            if self._waited <= _PATIENCE:
+                return None
+        compiled, eager = self._times("c"), self._times("e")
+        keep = judge(compiled, eager)
+        if keep is None and not is_last:
+            return None
+        measured = None
+        if compiled and eager:
+            calls = min(len(compiled), len(eager))
+            measured = Measured(_undisturbed(compiled), _undisturbed(eager), calls)
+        if keep is False:
+            self._hand_back(measured)
+            return False
+        self._keep(measured)
+        return True
+
+    def _keep(self, measured: Measured | None) -> None:
+        """Its calls run compiled code, and nothing is timed any more."""
+        self._compiled.comparison = None
+        self._journal.amend(self._record, measured, COMPILED)
+
+    def _hand_back(self, measured: Measured | None) -> None:
+        """Its calls run as plain Python; nothing of ours holds the compiled code."""
+        self._compiled.comparison = None
+        outcome = self._eager.notes.outcome = Eager(f"measured slower: {measured}")
+        if self._ledger.replace(self._compiled, self._eager):
+            self._journal.amend(self._record, measured, outcome)
+            self._lost(outcome)
+
+    def _times(self, side: str) -> list[float]:
+        """Seconds of the calls of one side that tell something: where backwards run, those whose
+        backward is known.
+        """
+        counted = [s for s in self._samples if s.counts and s.forward >= 0 and not s.is_unknown]
+        if any(sample.backwards for sample in counted):
+            counted = [sample for sample in counted if sample.backwards]
+        own = (sample for sample in counted if sample.is_eager == (side == "e"))
+        return [(sample.forward + sample.backward) * 1e-9 for sample in own]
+
+
+def judge(compiled: Sequence[float], eager: Sequence[float]) -> bool | None:
+    """Whether compiled code is kept, by the times of its calls and of eager's; None: it is not
+    clear. One is faster where half of its calls take less than any call of the other (a precedence
+    test, Nelson 1963): other processes only ever add to a time, so slow calls tell nothing.
+    """
+    calls = min(len(compiled), len(eager))
+    if calls >= _TO_KEEP and _half_take(compiled) < min(eager):
+        return True
+    if calls >= _TO_GIVE_UP and _MARGIN * _half_take(eager) < min(compiled):
+        return False
+    return None
+
+
+def _half_take(times: Sequence[float]) -> float:
+    """What half of the calls take at most."""
+    return sorted(times)[(len(times) - 1) // 2]
+
+
+def _undisturbed(times: Sequence[float]) -> float:
+    """The median of the faster half."""
+    return median(sorted(times)[: (len(times) + 1) // 2])
+
+
+def _checkpointed() -> bool:
+    """Whether hooks on saved tensors are in force: torch.utils.checkpoint runs a call a second time
+    and refuses it if it saves others than the first did, so both have to run the same code.
+    """
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -1,0 +1,407 @@
+"""A compiled variant beside eager on its first calls: who runs, what is kept, and who is told."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+import jitmagic
+from jitmagic import pipeline
+from jitmagic.api import handle_of
+from jitmagic.frame import comparison
+from jitmagic.frame.comparison import PLAN, judge
+from jitmagic.frame.handle import Handle
+from jitmagic.frame.laps import Laps, Sample
+from jitmagic.records import COMPILED, Eager
+
+X = torch.linspace(-1, 1, 6)
+
+
+def which(x: Tensor) -> Tensor:
+    return x.sin() + (100 if jitmagic.is_compiling() else 0)
+
+
+def handle(tagged: Any) -> Handle:
+    found = handle_of(tagged)
+    assert found is not None
+    return found
+
+
+def ran(result: Tensor) -> str:
+    return "c" if result.flatten()[0] > 50 else "e"
+
+
+@pytest.fixture(params=[True, False, None], ids=["faster", "slower", "unclear"])
+def verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool | None:
+    monkeypatch.setattr(comparison, "judge", lambda compiled, eager: request.param)
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "judge", lambda compiled, eager: False)
+
+
+JUDGED: dict[str, tuple[list[float], list[float], bool | None]] = {
+    "nothing": ([], [], None),
+    "three calls tell little": ([1.0] * 3, [9.0] * 3, None),
+    "faster": ([1.0, 1.1, 1.0, 1.1], [1.2, 1.2, 1.3, 1.2], True),
+    "faster, disturbed": ([1.0, 9.0, 1.0, 9.0], [1.2, 8.0, 1.3, 1.2], True),
+    "slower, too few calls": ([2.0] * 7, [1.0] * 7, None),
+    "slower": ([2.0] * 8, [1.0] * 8, False),
+    "slower, less than the margin": ([1.04] * 10, [1.0] * 10, None),
+    "slower by more": ([1.06] * 10, [1.0] * 10, False),
+    "slower, disturbed": ([1.47, 1.48, *[26.0] * 8], [0.8, 0.9, 0.9, 1.1, 1.2] + [25.0] * 5, False),
+    "a fast call": ([2.0] * 9 + [1.0], [1.0] * 10, None),
+    "one side disturbed": ([9.0] * 5 + [1.0] * 5, [1.0] * 10, None),
+}
+
+
+@pytest.mark.parametrize("case", JUDGED)
+def test_judge(case: str) -> None:
+    compiled, eager, expected = JUDGED[case]
+    assert judge(compiled, eager) is expected
+
+
+def test_at_most_twenty_calls_are_timed_as_many_of_each() -> None:
+    timed = PLAN[3:]
+    assert len(timed) == 20 and timed.count("c") == timed.count("e") == 10
+
+
+def test_calls_alternate_until_it_is_clear(verdict: bool | None) -> None:
+    tagged = jitmagic.jit(which)
+    row = "".join(ran(tagged(X)) for _ in range(30))
+    known = handle(tagged)
+    entry = known.dispatcher.entries[0]
+    assert len(known.dispatcher.entries) == 1 and entry.comparison is None
+    after = "e" if verdict is False else "c"
+    end = len(PLAN) if verdict is None else 7
+    assert row == PLAN[:end] + after * (30 - end)
+    record = known.journal.records[0]
+    assert record.measured is not None and record.measured.calls == (10 if verdict is None else 2)
+    assert record.outcome == known.outcome == entry.notes.outcome
+    assert isinstance(known.outcome, Eager) == (verdict is False)
+
+
+def test_what_is_handed_back_is_released_and_said_once(slower: None) -> None:
+    shown = io.StringIO()
+    tagged = jitmagic.jit(which, options={"notices": "always"})
+    known = handle(tagged)
+    with redirect_stderr(shown):
+        tagged(X)
+        run = known.dispatcher.entries[0].run
+        assert sys.getrefcount(run) == 3
+        for _ in range(20):
+            tagged(X)
+    assert sys.getrefcount(run) == 2  # `run` and the argument: the entry has gone
+    (line,) = shown.getvalue().splitlines()
+    assert line.startswith("jitmagic: which runs as plain Python: test_comparison.py, line ")
+    assert "measured slower: " in line and "x of eager over 2 calls" in line
+    assert isinstance(known.outcome, Eager) and str(known.outcome).startswith("eager: measured")
+
+
+def test_reset_starts_over(slower: None) -> None:
+    tagged = jitmagic.jit(which)
+    first = "".join(ran(tagged(X)) for _ in range(10))
+    jitmagic.reset()
+    assert "".join(ran(tagged(X)) for _ in range(10)) == first and first.endswith("eee")
+
+
+def test_other_kinds_of_calls_are_measured_apart(slower: None) -> None:
+    tagged = jitmagic.jit(which)
+    for _ in range(10):
+        tagged(X)
+    other = torch.linspace(-1, 1, 7)
+    assert ran(tagged(X)) == "e" and ran(tagged(other)) == "c"
+
+
+OFF: dict[str, dict[str, Any]] = {
+    "keep": {"options": {"keep": "compiled"}},
+    "fullgraph": {"fullgraph": True},
+    "eager": {"backend": "eager"},
+    "aot_eager": {"backend": "aot_eager"},
+    "a backend of the user's": {"backend": lambda gm, inputs: gm.forward},
+}
+
+
+@pytest.mark.parametrize("case", OFF)
+def test_what_is_not_compared(case: str, slower: None) -> None:
+    tagged = jitmagic.jit(which, **OFF[case])
+    assert {ran(tagged(X)) for _ in range(25)} == {"c"} and handle(tagged).outcome == COMPILED
+
+
+def test_deterministic_programs_are_not_compared(slower: None) -> None:
+    tagged = jitmagic.jit(which)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert {ran(tagged(X)) for _ in range(25)} == {"c"}
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_accelerators_are_not_compared(slower: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "devices_in", lambda graph: {"cpu", "cuda"})
+    tagged = jitmagic.jit(which)
+    assert {ran(tagged(X)) for _ in range(25)} == {"c"}
+
+
+# ----------------------------------------------------------------------------- values and effects
+
+
+def draws(x: Tensor, seen: list[int]) -> Tensor:
+    seen.append(1)
+    x.mul_(0.9).add_(torch.rand(6))
+    return x * torch.randn(6)
+
+
+def broken(x: Tensor, seen: list[int]) -> Tensor:
+    y = x + torch.rand(6)
+    print("between")
+    seen.append(2)
+    return inner(y) * torch.rand(6)
+
+
+def inner(y: Tensor) -> Tensor:
+    print("inside")
+    return y.cos()
+
+
+def keywords(x: Tensor, *rest: list[int], scale: float = 0.5, **more: float) -> Tensor:
+    rest[0].append(1)
+    return x * scale + torch.rand(6) + sum(more.values())
+
+
+def enclosed() -> Callable[..., Any]:
+    total = torch.zeros(6)
+
+    def add(x: Tensor, seen: list[int]) -> Tensor:
+        nonlocal total
+        total = total + x * torch.rand(6)
+        return total
+
+    return add
+
+
+def recursive(x: Tensor, seen: list[int], depth: int = 3) -> Tensor:
+    seen.append(depth)
+    print(end="")
+    return x if depth == 0 else CALLED[0](x.sin() + torch.rand(6), seen, depth - 1)
+
+
+CALLED: list[Callable[..., Tensor]] = [recursive]  # the function as it is called: tagged or not
+
+
+PROGRAMS: dict[str, Callable[[], Callable[..., Any]]] = {
+    "draws": lambda: draws,
+    "broken": lambda: broken,
+    "keywords": lambda: keywords,
+    "enclosed": enclosed,
+    "recursive": lambda: recursive,
+}
+
+
+def played(fn: Callable[..., Any]) -> tuple[list[Tensor], Tensor, list[int], str, Tensor]:
+    torch.manual_seed(3)
+    CALLED[0] = fn
+    x, seen, text = X.clone(), list[int](), io.StringIO()
+    sys.stdout, before = text, sys.stdout
+    try:
+        results = [fn(x, seen).clone() for _ in range(30)]
+    finally:
+        sys.stdout = before
+    return results, x, seen, text.getvalue(), torch.rand(3)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_call_happens_once(program: str, verdict: bool | None) -> None:
+    expected = played(PROGRAMS[program]())
+    actual = played(jitmagic.jit(PROGRAMS[program]()))
+    torch.testing.assert_close(actual[0], expected[0])
+    torch.testing.assert_close(actual[1], expected[1])
+    assert actual[2:4] == expected[2:4]
+    assert actual[4].equal(expected[4])  # the generator is where eager leaves it
+
+
+def test_a_frame_is_measured_with_what_follows_its_breaks(slower: None) -> None:
+    tagged = jitmagic.jit(broken)
+    played(tagged)
+    known = handle(tagged)
+    assert isinstance(known.outcome, Eager) and known.family.members == []
+    assert [r.measured is not None for r in known.journal].count(True) == 1
+
+
+def test_functions_within_a_timed_call_are_a_part_of_it(slower: None) -> None:
+    within = jitmagic.jit(which)
+    outer = jitmagic.jit(lambda x: within(x) + 0)
+    row = "".join(ran(outer(X)) for _ in range(6))
+    assert row == "cccccc"  # run as eager the outer function calls the inner one, which is compiled
+    assert handle(within).outcome in (None, COMPILED)
+    for _ in range(20):
+        outer(X)
+    assert isinstance(handle(outer).outcome, Eager) and isinstance(handle(within).outcome, Eager)
+    assert ran(outer(X)) == "e"
+
+
+def test_callees_of_plain_python_are_measured(slower: None) -> None:
+    def plain(x: Tensor) -> Tensor:
+        assert locals()
+        return which(x)
+
+    tagged = jitmagic.jit(plain)
+    row = "".join(ran(tagged(X)) for _ in range(10))
+    assert row == PLAN[:7] + "eee"
+
+
+def test_an_error_is_raised_once_and_the_row_goes_on(verdict: bool | None) -> None:
+    seen = []
+
+    @jitmagic.disable
+    def may_raise() -> None:
+        seen.append(1)
+        if len(seen) % 3 == 0:
+            raise ValueError("of the user's own")
+
+    def raises(x: Tensor) -> Tensor:
+        y = which(x)
+        may_raise()
+        return y
+
+    tagged = jitmagic.jit(raises)
+    for n in range(1, 40):
+        if n % 3 == 0:
+            with pytest.raises(ValueError, match="own"):
+                tagged(X)
+        else:
+            torch.testing.assert_close(tagged(X) % 100, X.sin() % 100, atol=1e-4, rtol=0)
+    assert len(seen) == 39 and handle(tagged).dispatcher.entries[0].comparison is None
+
+
+def test_threads(verdict: bool | None) -> None:
+    tagged, wrong = jitmagic.jit(which), []
+
+    def work() -> None:
+        for _ in range(60):
+            result = tagged(X)
+            expected = X.sin() + (100 if ran(result) == "c" else 0)
+            if not torch.allclose(result, expected, atol=1e-4):
+                wrong.append(result)
+
+    tagged(X)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and handle(tagged).dispatcher.entries[0].comparison is None
+    assert isinstance(handle(tagged).outcome, Eager) == (verdict is False)
+
+
+def test_threads_that_begin_at_once_make_one_sample_more(verdict: bool | None) -> None:
+    tagged = jitmagic.jit(which)
+    for _ in range(6):
+        tagged(X)
+    found = samples_of(tagged)
+    samples = handle(tagged).dispatcher.entries[0].comparison._samples
+    samples += [Sample(is_eager=False, counts=True) for _ in range(len(PLAN) - len(found))]
+    samples.append(Sample(is_eager=True, counts=True))
+    for _ in range(3):
+        tagged(X)
+    assert handle(tagged).dispatcher.entries[0].comparison is None
+    assert isinstance(handle(tagged).outcome, Eager) == (verdict is False)
+
+
+# ------------------------------------------------------------------------------------- backward
+
+
+def loss(x: Tensor, w: Tensor) -> dict[str, Any]:
+    y = (x * w).sin() * w
+    return {"loss": (y**2).mean(), "more": [y.detach(), None]}
+
+
+def samples_of(tagged: Any) -> list[Sample]:
+    found = handle(tagged).dispatcher.entries[0].comparison._samples
+    return list(found)
+
+
+def gradients(fn: Callable[..., Any], row: int) -> list[Tensor]:
+    w, found = torch.linspace(0.5, 2, 6, requires_grad=True), []
+    for _ in range(24 // row):
+        sum(fn(X, w)["loss"] * (i + 1) for i in range(row)).backward()
+        assert w.grad is not None
+        found.append(w.grad.clone())
+    return found
+
+
+@pytest.mark.parametrize("row", [1, 6, 24])
+def test_backwards_are_those_of_eager(row: int, verdict: bool | None) -> None:
+    tagged = jitmagic.jit(loss)
+    torch.testing.assert_close(gradients(tagged, row), gradients(loss, row))
+    known = handle(tagged)
+    with torch.enable_grad():
+        tagged(X, torch.ones(6, requires_grad=True))  # a call decides about those before it
+    assert isinstance(known.outcome, Eager) == (verdict is False)
+
+
+@pytest.mark.parametrize("row", [1, 4, 8])
+def test_each_backward_is_timed_for_its_own_call(row: int) -> None:
+    tagged = jitmagic.jit(loss)
+    w = torch.linspace(0.5, 2, 6, requires_grad=True)
+    for _ in range(16 // row):
+        sum(tagged(X, w)["loss"] for _ in range(row)).backward()
+    samples = samples_of(tagged)
+    assert [sample.backwards for sample in samples] == [1] * 16
+    assert all(sample.backward > 0 and not sample.is_pending for sample in samples)
+
+
+def test_results_without_backward_are_waited_for_and_forgotten(slower: None) -> None:
+    tagged = jitmagic.jit(loss)
+    w = torch.linspace(0.5, 2, 6, requires_grad=True)
+    held = [tagged(X, w) for _ in range(23)]
+    tagged(X, w)
+    assert handle(tagged).outcome == COMPILED  # their backwards may still come
+    held.clear()
+    tagged(X, w)
+    assert isinstance(handle(tagged).outcome, Eager)
+
+
+def test_unknown_results_tell_nothing(slower: None) -> None:
+    class Holder:
+        def __init__(self, value: Tensor) -> None:
+            self.value = value
+
+    sample, laps = Sample(is_eager=False, counts=True), Laps()
+    laps.watch(sample, (1, [Holder(X)]), 0)
+    assert sample.is_unknown and not sample.is_pending
+    old = X.clone().requires_grad_().sin()
+    other = Sample(is_eager=False, counts=True)
+    laps.watch(other, {"a": (old, "text", 2.0)}, torch._C._autograd._get_sequence_nr())
+    assert not other.is_unknown and not other.is_pending  # made before the call
+
+
+def test_a_backward_that_raises_is_no_measurement() -> None:
+    laps, sample = Laps(), Sample(is_eager=False, counts=True)
+    y = X.clone().requires_grad_().sin()
+    laps.watch(sample, y, 0)
+    y.register_hook(lambda grad: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        y.sum().backward()
+    laps.interrupt()
+    assert not sample.backwards and (sample.is_unknown or sample.is_pending)
+
+
+def test_what_is_checkpointed_runs_the_same_code_twice(slower: None) -> None:
+    tagged = jitmagic.jit(loss)
+    w = torch.linspace(0.5, 2, 6, requires_grad=True)
+    for _ in range(12):
+        checkpoint(tagged, X, w, use_reentrant=False)["loss"].backward()
+    assert handle(tagged).outcome == COMPILED
+    assert handle(tagged).dispatcher.entries[0].comparison is None
