@@ -25,7 +25,7 @@ from ..effects import EffectLog
 from ..input_memory import check_written_inputs
 from ..region import RegionBuilder
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
-from ..values.class_facts import NOTHING, keep
+from ..values.class_facts import NOTHING, guard_attribute
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
 from ..values.contexts import set_grad_mode
@@ -59,7 +59,7 @@ def _fact(machine: Machine, cls: ClassValue, name: str) -> object:
     raw = cls.peek(machine, name)
     if isinstance(raw, Value):
         raise _refused(cls.live.__name__, f"its {name} was written by the traced code")
-    keep(machine, cls.live, name, raw)
+    guard_attribute(machine, cls.live, name, raw)
     return raw
 
 
