@@ -142,9 +142,8 @@ def _can_be_compared(handle: Handle, traced: Trace) -> bool:
     wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
     if not wanted or handle.goes_on is not None or torch.are_deterministic_algorithms_enabled():
         return False
-    if isinstance(traced.exit, Break) and torch.accelerator.is_available():
-        return False  # where the rest of the frame computes is not known
-    return devices_in(traced.graph) <= {"cpu"}
+    rest_is_unknown = isinstance(traced.exit, Break) and torch.accelerator.is_available()
+    return not rest_is_unknown and devices_in(traced.graph) <= {"cpu"}
 
 
 def _whole_as_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Entry | Eager | None:

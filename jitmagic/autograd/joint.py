@@ -36,8 +36,9 @@ from .functionalize import Functionalizer
 from .line_marks import mark_lines
 from .nodes import alias_root, erase_dead, module_of
 from .outputs import Outputs
-from .recorder import Recorder, Sym, contiguous_strides
+from .recorder import Recorder, Sym
 from .result import Joint
+from .strides import contiguous_strides
 from .traced import Taking, Traced
 from .views import may_overlap
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ..errors import CompileFailed
-from .recorder import Recorder, Sym, memory_order
+from .recorder import Recorder, Sym
+from .strides import memory_order
 
 __all__ = ["MUTATORS", "functional_twin", "twin_without_out"]
 

@@ -20,8 +20,8 @@ from torch.fx import Graph, GraphModule, Node
 from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .nodes import erase_dead, module_of
-from .recorder import contiguous_strides
 from .result import Partition
+from .strides import contiguous_strides
 
 __all__ = ["backward_without", "spent_parts", "tangent_nodes"]
 

@@ -9,7 +9,7 @@ deterministic operations are recorded once (the earlier node is handed out again
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -21,13 +21,12 @@ from ..graph.foreign import is_foreign, is_random_op, without_data
 from ..graph.shapes import infer
 from ..spec import TensorSpec
 from .nodes import alias_root, is_view_op
+from .strides import memory_order
 
 __all__ = [
     "Decomposition",
     "Recorder",
     "Sym",
-    "contiguous_strides",
-    "memory_order",
     "spec_from_meta",
 ]
 
@@ -196,14 +195,6 @@ def _viewable(meta: torch.Tensor, shape: tuple[int, ...]) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides in elements (an extent of 0 counts as 1, as torch does)."""
-    strides = [1] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
-    return tuple(strides)
 
 
 def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
@@ -432,12 +423,6 @@ class Recorder:
         if sym.shape != tuple(wanted.shape):
             return sym
         return self.restride(sym, wanted.stride())
-
-
-def memory_order(strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The dimensions from the widest stride to the narrowest, and the permutation back."""
-    order = sorted(range(len(strides)), key=lambda d: (-strides[d], d))
-    return order, [order.index(d) for d in range(len(order))]
 
 
 def _all_contiguous(args: Any) -> bool:

@@ -29,6 +29,7 @@ __all__ = [
     "DataDependent",
     "EagerRaises",
     "Target",
+    "call_name",
     "call_on_meta",
     "fresh_result",
     "input_meta",
@@ -79,6 +80,15 @@ def target_name(target: Target) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target._opname)
     return str(getattr(target, "__name__", target))
+
+
+def call_name(target: Target) -> str:
+    """The name that messages call it by."""
+    name = target_name(target)
+    if isinstance(target, str):
+        return f"Tensor.{name}"
+    kind = "operator" if getattr(target, "__module__", "") == "_operator" else "torch"
+    return f"{kind} {name}"
 
 
 def run_on_meta(

@@ -20,7 +20,7 @@ from torch.fx import Node
 from ...graph.builder import GraphBuilder
 from ...graph.devices import MixedDevices
 from ...graph.node_meta import device_of
-from ...graph.propagate import DataDependent, EagerRaises, Target, target_name
+from ...graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
 from ...graph.ranges import known_truth
 from ...guards.guard import KeyAbsent
 from ...guards.source import Gradient, InstanceDict, Item, Source
@@ -411,7 +411,7 @@ def record(
 ) -> Value:
     """Call a torch function, operator or tensor method in the graph; the value of its result."""
     graph: GraphBuilder = machine.graph
-    name = _name(target)
+    name = call_name(target)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise GraphBreak(ActiveMode.of())
     if target_name(target) in RAISING_ON_DATA and machine.catches():
@@ -452,15 +452,6 @@ def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[A
         live = getattr(graph.owners.get(node), "live", None)
         if live is not None and live.is_inference() and not torch.is_inference_mode_enabled():
             raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
-
-
-def _name(target: Target) -> str:
-    name = target_name(target)
-    if isinstance(target, str):
-        return f"Tensor.{name}"
-    return (
-        f"operator {name}" if getattr(target, "__module__", "") == "_operator" else f"torch {name}"
-    )
 
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
