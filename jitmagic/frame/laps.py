@@ -67,7 +67,11 @@ class Laps:
         if tensors is None:
             sample.is_unknown = True
             return
-        nodes = (tensor.grad_fn for tensor in tensors)
+        try:
+            nodes = [tensor.grad_fn for tensor in tensors]
+        except RuntimeError:  # of several views at once, whose memory was written to since
+            sample.is_unknown = True
+            return
         own = {node for node in nodes if node is not None and node._sequence_nr() >= first_node}
         if own:
             mark = _Mark(self, sample)

@@ -20,11 +20,15 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TORCH_SIDE = (
     "jitmagic.trace.builtins.autocast",
+    "jitmagic.trace.builtins.autograd_functions",
     "jitmagic.trace.builtins.checks",
     "jitmagic.trace.builtins.copying",
+    "jitmagic.trace.builtins.differentiation",
     "jitmagic.trace.builtins.distributions",
     "jitmagic.trace.builtins.foreach",
+    "jitmagic.trace.builtins.gradients",
     "jitmagic.trace.builtins.process_state",
+    "jitmagic.trace.builtins.recurrent",
     "jitmagic.trace.builtins.torch_calls",
     "jitmagic.trace.undo",
     "jitmagic.trace.values.contexts",

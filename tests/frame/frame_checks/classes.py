@@ -165,7 +165,7 @@ def malformed_facts_are_refused():
         raises(ValueError, about, Derived, fact)
     raises(ValueError, GuardProgram, (("CLASS", 3, (), ()),))
     raises(ValueError, GuardProgram, (("CLASS", Derived, [], ()),))
-    raises(ValueError, GuardProgram, (("STATE_READ", lambda: 0, 0, 0),))
+    raises(ValueError, GuardProgram, (("STATE_READ", 3, 0, 0),))
 
 
 @check
