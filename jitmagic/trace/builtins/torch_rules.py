@@ -156,27 +156,14 @@ _LEAF_C_MODULES = frozenset(
     {"torch", "torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special"}
 )
 _LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
-# Python around C functions that tell the state of the process (process_state.py).
-_TELLING = (
-    "get_float32_matmul_precision is_warn_always_enabled get_deterministic_debug_mode "
-    "is_deterministic_algorithms_warn_only_enabled"
-).split()
 _SETTERS = ("set_", "_set_", "enable_")
-# Python code of torch that is inlined like the user's own.
+# Python code that is inlined although its name or a module around it is refused.
 _INLINED_FUNCTIONS = frozenset(
-    {"torch._assert", "torch.distributed.is_available"}
-    | {f"torch.{name}" for name in _TELLING}
-    | {
-        f"torch.optim.optimizer.{name}"
-        for name in ("_get_value", "_to_scalar", "_stack_if_compiling")
-    }
+    f"torch.optim.optimizer.{name}" for name in ("_get_value", "_to_scalar", "_stack_if_compiling")
 )
 _INLINED = (
     "torch.nn.modules",
-    "torch.utils._contextlib",
     "torch.distributions",
-    "torch.nn.init",
-    "torch.nn.parameter",
     *(
         f"torch.nn.utils.{name}"
         for name in (
@@ -184,11 +171,8 @@ _INLINED = (
             "weight_norm".split()
         )
     ),
-    "torch.nn.attention",
     "torch.backends",
-    "torch.utils.deterministic",
     "torch.autograd.grad_mode",
-    "torch.amp.autocast_mode",
 )
 
 
