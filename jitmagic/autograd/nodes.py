@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ..graph.foreign import is_foreign, is_random_op
+from ..graph.foreign import acts
 from ..graph.raising import may_raise_on_data
 
 __all__ = [
@@ -43,16 +43,11 @@ def is_view(node: Node) -> bool:
     return node.op == "call_function" and is_view_op(node.target)
 
 
-@lru_cache(maxsize=4096)
-def _runs_once(op: Any) -> bool:
-    return is_random_op(op) or is_foreign(op)
-
-
 def runs_once(node: Node) -> bool:
     """Draws from a generator, or does what only its kernel knows: must run once, in order, also
     when its result is unused.
     """
-    return node.op == "call_function" and _runs_once(node.target)
+    return node.op == "call_function" and acts(node.target)
 
 
 def alias_root(node: Node) -> Node:

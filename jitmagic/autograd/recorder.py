@@ -17,7 +17,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed, UserLine
-from ..graph.foreign import is_foreign, is_random_op, without_data
+from ..graph.foreign import acts, is_foreign, without_data
 from ..graph.shapes import infer
 from ..spec import TensorSpec
 from .nodes import alias_root, is_view_op
@@ -270,7 +270,7 @@ class Recorder:
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """Record `op` as it is: a Sym comes back, or a list of them (None where undefined)."""
         # Of random numbers, of new memory and of effects each call has its own.
-        own = is_random_op(op) or is_foreign(op) or op._opname.startswith(_EMPTY)
+        own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
         key = None if own else (op, self.behind, _frozen(args), *named)
         if key is not None:

@@ -20,6 +20,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 __all__ = [
     "Registrations",
+    "acts",
     "is_foreign",
     "is_random_op",
     "name_of",
@@ -59,6 +60,12 @@ def is_random_op(target: object) -> bool:
     if isinstance(target, OpOverloadPacket):
         return any(map(is_random_op, _overloads(target)))
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+@lru_cache(maxsize=4096)
+def acts(target: object) -> bool:
+    """Whether each call draws random numbers, or does what only a foreign kernel knows."""
+    return is_random_op(target) or is_foreign(target)
 
 
 def _overloads(op: OpOverload | OpOverloadPacket) -> list[OpOverload]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...errors import VerifyError
-from ...graph.foreign import is_foreign, is_random_op
+from ...graph.foreign import acts, is_foreign
 from ...spec import TensorSpec
 from ..builder import Builder, Out
 from ..tensor_view import TensorView
@@ -49,12 +49,6 @@ def _row_major(spec: TensorSpec) -> TensorSpec:
 def _returns_one_tensor(op: Any) -> bool:
     returns = op._schema.returns
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
-
-
-@lru_cache(maxsize=1024)
-def acts(op: Any) -> bool:
-    """Whether a call draws random numbers, or does what only a foreign kernel knows."""
-    return is_random_op(op) or is_foreign(op)
 
 
 @lru_cache(maxsize=1024)
