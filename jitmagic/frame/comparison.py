@@ -98,7 +98,7 @@ class Comparison:
             self._waited += is_last
             if self._waited <= _PATIENCE:
                 return None
-        compiled, eager = self._times("c"), self._times("e")
+        compiled, eager = self._times(is_eager=False), self._times(is_eager=True)
         keep = judge(compiled, eager)
         if keep is None and not is_last:
             return None
@@ -125,14 +125,14 @@ class Comparison:
             self._journal.amend(self._record, measured, outcome)
             self._lost(outcome)
 
-    def _times(self, side: str) -> list[float]:
+    def _times(self, is_eager: bool) -> list[float]:
         """Seconds of the calls of one side that tell something: where backwards run, those whose
         backward is known.
         """
         counted = [s for s in self._samples if s.counts and s.forward >= 0 and not s.is_unknown]
         if any(sample.backwards for sample in counted):
             counted = [sample for sample in counted if sample.backwards]
-        own = (sample for sample in counted if sample.is_eager == (side == "e"))
+        own = (sample for sample in counted if sample.is_eager == is_eager)
         return [(sample.forward + sample.backward) * 1e-9 for sample in own]
 
 

@@ -64,7 +64,7 @@ class GraphBuilder:
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared: Any = None  # the tracer's notes on which of them are separate memory
         self.writers: dict[int, list[Node]] = {}  # memory -> the nodes that write there, in order
-        self.unsettled: set[Node] = set()  # nodes whose strides the kernels choose
+        self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
@@ -243,7 +243,7 @@ class GraphBuilder:
             for value, source in zip(outcome, args[1], strict=True)
         )
         self._describe(node, outcome, specs, lines)
-        self.unsettled.add(node)  # kernels of the backward choose strides as well
+        self.unknown_strides.add(node)  # kernels of the backward choose strides as well
         node.meta["step"] = self.step()
         self.differentiates = True
         return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
@@ -344,7 +344,7 @@ class GraphBuilder:
         """Results whose strides are the kernels' choice: a no-op on meta may copy in reality."""
         if isinstance(value, torch.Tensor) and target_name(target) in ("contiguous", "reshape"):
             node = self._nodes.get(id(value))
-            if node in self.unsettled:
+            if node in self.unknown_strides:
                 return run_on_meta("view_as", (value, value), {}, self.grad_enabled)
         return value
 
@@ -355,10 +355,10 @@ class GraphBuilder:
         if node.op == "placeholder":
             return
         certain = strides_are_certain(node.target) and not any(
-            source in self.unsettled for source in node.all_input_nodes
+            source in self.unknown_strides for source in node.all_input_nodes
         )
         if not certain and node.target != "contiguous":
-            self.unsettled.add(node)
+            self.unknown_strides.add(node)
 
     def _emit_modes(self, modes: tuple[bool, Autocast], lines: tuple[UserLine, ...]) -> None:
         (grad, cast), (old_grad, old_cast) = modes, self._emitted_modes

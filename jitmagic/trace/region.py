@@ -36,7 +36,7 @@ class RegionBuilder(GraphBuilder):
         self.modes_vary = True
         self.step = outer.step
         self.writers = outer.writers
-        self.unsettled = set(outer.unsettled)
+        self.unknown_strides = set(outer.unknown_strides)
         self._outer, self._name = outer, name
         self._captured: dict[Node, Node] = {}
 
@@ -62,8 +62,8 @@ class RegionBuilder(GraphBuilder):
             made = self._captured[node] = self.feed("captured", len(self._captured), spec)
             if (owner := self._outer.owners.get(outer)) is not None:
                 self.owners[made] = owner
-            if node in self.unsettled:
-                self.unsettled.add(made)
+            if node in self.unknown_strides:
+                self.unknown_strides.add(made)
         return self._captured[node]
 
     def flags_vary(self, node: Node) -> bool:

@@ -10,52 +10,40 @@ from .custom import WEIGHT
 SEEN: list[int] = []
 
 
-class Counting(Function):
+class Doubling(Function):
+    """What only the backward makes odd."""
+
     @staticmethod
     def forward(ctx, x):
         return x * 2
 
+
+class Counting(Doubling):
     @staticmethod
     def backward(ctx, g):
         SEEN.append(1)
         return g * 2
 
 
-class Drawing(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
+class Drawing(Doubling):
     @staticmethod
     def backward(ctx, g):
         return g * torch.rand_like(g)
 
 
-class Asking(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
+class Asking(Doubling):
     @staticmethod
     def backward(ctx, g):
         return g * (3 if torch.is_grad_enabled() else 2)
 
 
-class Flagged(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
+class Flagged(Doubling):
     @staticmethod
     def backward(ctx, g):
         return g * (3 if g.requires_grad else 2)
 
 
-class Overwriting(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
+class Overwriting(Doubling):
     @staticmethod
     def backward(ctx, g):
         return g.mul_(2)

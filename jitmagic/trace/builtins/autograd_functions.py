@@ -238,7 +238,7 @@ class _Call:
         spec = spec_on(node.meta["val"].detach(), device_of(node))
         floats = spec.dtype.is_floating_point or spec.dtype.is_complex
         made = region.feed("gradient", place, _wanting(spec) if floats else spec)
-        region.unsettled.add(made)
+        region.unknown_strides.add(made)
         return lift(self.machine, made)
 
     def _saved(self, region: RegionBuilder) -> list[Value]:
@@ -249,8 +249,8 @@ class _Call:
                 values.append(ConstantValue(None))
                 continue
             node = region.feed("saved", place, spec_on(saved.meta, device_of(saved.node)))
-            if saved.node in region.unsettled:
-                region.unsettled.add(node)
+            if saved.node in region.unknown_strides:
+                region.unknown_strides.add(node)
             made = region.owners[node] = TensorValue(node, saved.kind)
             values.append(made)
         return values

@@ -134,9 +134,6 @@ class MadeModuleValue(NNModuleValue):
             if value is not None:
                 yield builder.set_attr(self, name, value, object.__setattr__)
 
-    def parts(self) -> Iterable[Value]:
-        return [value for value in self.attrs.values() if value is not None]
-
 
 def _bare_module(cls: type[torch.nn.Module]) -> torch.nn.Module:
     """As `torch.nn.Module.__init__` leaves it."""

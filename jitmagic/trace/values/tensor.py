@@ -391,7 +391,7 @@ def _refuse_method(machine: Machine, owner: TensorValue, name: str) -> None:
 
 def _described(machine: Machine, owner: TensorValue, name: str, args: Args) -> Value | None:
     """Methods answered without a call; None: record it."""
-    if name in _STRIDE_READERS and owner.node in machine.graph.unsettled:
+    if name in _STRIDE_READERS and owner.node in machine.graph.unknown_strides:
         raise GraphBreak(UncertainStrides.of(what=f".{name}()"))
     if name == "get_device":
         device = device_of(owner.node)
