@@ -35,6 +35,7 @@ from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
 from .opcodes import attributes as _attributes
 from .opcodes import calls as _calls
+from .opcodes import class_bodies as _class_bodies
 from .opcodes import comparisons as _comparisons
 from .opcodes import containers as _container_opcodes
 from .opcodes import control as _control
@@ -47,6 +48,7 @@ from .opcodes import patterns as _patterns
 from .opcodes import stack as _stack
 from .opcodes import with_ as _with
 from .values import cached as _cached
+from .values import class_statements as _class_statements
 from .values import context_vars as _context_vars
 from .values import contexts as _contexts
 from .values import deques as _deques
@@ -78,5 +80,6 @@ MODULES: tuple[ModuleType, ...] = (
     _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
     _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
     _made_modules, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
-    _torch_function, _gradients, _recurrent, _weak_references,
+    _torch_function, _gradients, _recurrent, _weak_references, _class_bodies,
+    _class_statements,
 )  # fmt: skip

@@ -464,6 +464,12 @@ class Machine:
         assert isinstance(signal, Returned)
         return signal.value
 
+    def class_names(self, body: FunctionValue) -> dict[str, Value]:
+        """The names that the body of a class statement leaves."""
+        frame = self._callee(body, [], {})
+        self.resume(frame)
+        return frame.names
+
     def _callee(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Frame:
         program = self._program(function.code)
         slots = bind_arguments(self, function, args, kwargs)

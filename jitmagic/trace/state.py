@@ -176,6 +176,7 @@ class Frame:
     next: int = 0  # index of the one to go on with; handlers that jump change it
     stack: list[Value | None] = field(default_factory=list)  # None is a NULL
     handling: list[Value] = field(default_factory=list)  # exceptions being handled, innermost last
+    names: dict[str, Value] = field(default_factory=dict)  # of a class body
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
 
     @property
