@@ -96,7 +96,6 @@ _READS = "it reads the state of the process"
 _OUTER = "it transforms a function"
 _DATA = "its result depends on tensor data"
 _FOREIGN = "it takes memory from outside torch"
-_CONTROL = "it runs Python code given as an argument"
 
 # Bare names of functions in torch.*, torch._C and below that must not become graph nodes.
 REFUSED_FUNCTIONS: dict[str, str] = {
@@ -123,9 +122,6 @@ REFUSED_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(
         "from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN
-    ),
-    **dict.fromkeys(
-        ("triplet_margin_with_distance_loss", "multi_head_attention_forward_with_hooks"), _CONTROL
     ),
     **dict.fromkeys(_UNSAFE, _SHARED),
     **dict.fromkeys(
