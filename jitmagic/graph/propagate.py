@@ -210,6 +210,7 @@ _ANY_DTYPE = (
     aten.empty_like.default,
     aten.zeros_like.default,
     aten.pow.Scalar,
+    aten.geqrf.default,
 )
 _ANY_REAL = frozenset(
     {

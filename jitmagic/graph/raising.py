@@ -28,9 +28,10 @@ _LOOKS_AT_DATA = frozenset(
     cross_entropy nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward
     cross_entropy_loss multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward
     ctc_loss _ctc_loss binary_cross_entropy gaussian_nll_loss one_hot multinomial bernoulli
-    histc histogram bincount quantile nanquantile max_unpool1d max_unpool2d max_unpool3d
-    repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse inverse
-    logdet slogdet svd lu lu_solve triangular_solve _assert_async segment_reduce
+    histc histogram histogramdd _histogramdd_bin_edges _histogramdd_from_bin_cts
+    _histogramdd_from_bin_tensors bincount quantile nanquantile max_unpool1d max_unpool2d
+    max_unpool3d repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse
+    inverse logdet slogdet svd lu lu_solve triangular_solve _assert_async segment_reduce
     """.split()
 )
 _DIVISIONS = frozenset(

@@ -23,6 +23,7 @@ from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .recurrent import RECURRENT_RULES
 from .whole import WHOLE_RULES, refuse_repeated
+from .without_meta import WITHOUT_META
 
 __all__ = ["infer", "infer_in_place", "iterator_strides", "number_dtype", "promoted"]
 
@@ -475,6 +476,7 @@ _RULES: Mapping[Any, Rule] = {
     **WHOLE_RULES,
     **NETWORK_RULES,
     **RECURRENT_RULES,
+    **WITHOUT_META,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
 }

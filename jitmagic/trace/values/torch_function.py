@@ -83,8 +83,8 @@ def inlines_leaves(inliner: Inliner) -> Inliner:
 def _record_or_inline(
     machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs
 ) -> Value:
-    """One node; inlined where an argument is no node's (a callable, an object), where its code looks
-    at data, which may be for a check alone, and where what the node would raise is not certain.
+    """One node; inlined where an argument is no node's (a callable, an object), where its code
+    looks at data, which may be for a check alone, and where the node would raise.
     """
     given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
     metas = [value.meta for value in given if isinstance(value, TensorValue)]
