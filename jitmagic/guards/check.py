@@ -118,7 +118,9 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
         case StateRead(reader=reader, value=wanted):
             now = reader()
             same = same_constant(now, wanted)
-            return _is_was(f"{reader.__name__}()", short(now), short(wanted), same)
+            return _is_was(
+                f"{getattr(reader, 'func', reader).__name__}()", short(now), short(wanted), same
+            )
         case SameObject(source=left, other=right):
             return _two_objects(left, right, frame)
         case DifferentObjects(sources=sources, others=others):

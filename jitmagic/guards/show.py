@@ -91,7 +91,7 @@ def _show_absence(guard: Guard) -> str:
             words = [f"no {name.name}" if name.absent else str(name.name) for name in names]
             return f"{table.get('__name__', 'a namespace')}: same {_few(words)}"
         case StateRead(reader=reader, value=value):
-            return f"{reader.__name__}() == {short(value)}"
+            return f"{getattr(reader, 'func', reader).__name__}() == {short(value)}"
         case GlobalMissing(source=Builtin(name=name)):
             return f"no builtin {name}"
         case GlobalMissing(source=source):

@@ -46,6 +46,7 @@ class EffectLog:
         self._contents: set[int] = set()
         self._calls: set[int] = set()  # which entries are calls
         self.mutated: dict[int, Value] = {}  # values with a source, by id
+        self.changes = 0  # how often anything was written or called
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
@@ -53,16 +54,19 @@ class EffectLog:
         """An attribute of an object that existed before was written; by this very setter, where it
         matters."""
         if target.source is not None:
+            self.changes += 1
             self.mutated[id(target)] = target
             self._write(target, name, lambda builder: builder.set_attr(target, name, value, setter))
 
     def del_attr(self, target: Value, name: str) -> None:
         if target.source is not None:
+            self.changes += 1
             self.mutated[id(target)] = target
             self._erase(target, name, lambda builder: DelAttr(builder(target), name))
 
     def set_global(self, namespace: Value, name: str, value: Value | None) -> None:
         """A global was written (None: deleted)."""
+        self.changes += 1
         if value is None:
             self._erase(namespace, name, lambda builder: DelGlobal(builder(namespace), name))
             return
@@ -76,6 +80,7 @@ class EffectLog:
     def contents(self, container: Any) -> None:
         """A list, dict, set or cell has new contents; `container.replace` says which at the
         exit."""
+        self.changes += container.source is not None
         if container.source is None or id(container) in self._contents:
             return
         self._contents.add(id(container))
@@ -86,6 +91,7 @@ class EffectLog:
         self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
     ) -> None:
         """A call made for its effect alone."""
+        self.changes += 1
         named = tuple((kwargs or {}).items())
         self._calls.add(len(self._entries))
         self._entries.append(

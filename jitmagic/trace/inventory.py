@@ -66,6 +66,7 @@ from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
 from .values import numbers as _data_numbers
 from .values import tensor_inputs as _tensor_inputs
+from .values import threads as _threads
 from .values import torch_function as _torch_function
 from .values import weak_references as _weak_references
 
@@ -81,5 +82,5 @@ MODULES: tuple[ModuleType, ...] = (
     _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
     _made_modules, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
     _torch_function, _gradients, _recurrent, _weak_references, _class_bodies,
-    _class_statements,
+    _class_statements, _threads,
 )  # fmt: skip

@@ -103,7 +103,7 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         (
             "manual_seed seed initial_seed get_rng_state fork_rng use_deterministic_algorithms "
             "save load init_num_threads clear_autocast_cache autocast_increment_nesting "
-            "autocast_decrement_nesting _assert_async"
+            "autocast_decrement_nesting"
         ).split(),
         _STATE,
     ),
