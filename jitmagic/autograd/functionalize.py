@@ -362,6 +362,21 @@ def _norm_with_stats(
     return mode.wrap(results)
 
 
+def _same_size(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """What forward-mode differentiation asks of a tensor and its tangent."""
+    return args[0].shape == args[1].shape
+
+
+def _same_storage(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    one, other = (mode.traced(arg).cell.value.meta for arg in args)
+    sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (one, other))
+    return next(sizes) == next(sizes)
+
+
 _RELABELLED: Mapping[Any, Any] = {
     aten.squeeze_.default: aten.squeeze.default,
     aten.squeeze_.dim: aten.squeeze.dim,
@@ -373,6 +388,8 @@ _RELABELLED: Mapping[Any, Any] = {
 
 _SPECIAL: Mapping[Any, Handler] = {
     **dict.fromkeys(_RELABELLED, _relabel),
+    aten.is_same_size.default: _same_size,
+    aten._has_same_storage_numel.default: _same_storage,
     aten.detach.default: _same,
     aten.alias.default: _same,
     aten._reshape_alias.default: _reshape_alias,

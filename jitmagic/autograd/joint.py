@@ -28,6 +28,7 @@ from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
+from ..graph.transforms import is_transform
 from ..spec import TensorSpec
 from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
@@ -40,6 +41,7 @@ from .recorder import Recorder, Sym
 from .result import Joint
 from .strides import contiguous_strides
 from .traced import Taking, Traced
+from .transformed import mark_kept, transformed
 from .views import may_overlap
 
 __all__ = ["trace_joint"]
@@ -114,7 +116,7 @@ def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Autograd saves a tensor: mark its memory, note its version (hooks switch its check off)."""
     if not isinstance(tensor, Traced):
         return tensor, 0
-    alias_root(tensor.sym.node).meta["kept"] = True
+    mark_kept(tensor)
     return tensor, tensor.cell.counter
 
 
@@ -151,6 +153,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
     try:
         if node.target is gradients:
             made = _gradients(node, args, mode)
+        elif is_transform(node.target):
+            made = transformed(node.target, args)  # type: ignore[arg-type]
         elif callable(node.target):
             made = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":

@@ -248,6 +248,26 @@ class GraphBuilder:
         self.differentiates = True
         return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
 
+    def call_whole(
+        self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
+    ) -> tuple[Any, ...]:
+        """Record a call of what runs graphs of its own and gives a flat tuple (transforms.py); a
+        node for each thing in it. It writes to none of its arguments.
+        """
+        outcome = run_on_meta(target, map_nodes(args, _value), {}, self.grad_enabled)
+        self._emit_modes((self.grad_enabled, self.autocast), lines)
+        node = self.graph.call_function(target, args)
+        self._describe(node, outcome, tuple(spec_on(one, device) for one in outcome), lines)
+        self.unknown_strides.add(node)
+        node.meta["step"] = self.step()
+        if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(outcome)):
+            self.differentiates = True
+        known = [self._nodes.get(id(value)) for value in outcome]
+        return tuple(
+            self._taken(node, index, lines) if one is None else one
+            for index, one in enumerate(known)
+        )
+
     def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
         """Make a tensor of the graph's own a leaf that requires grad; it has a new node then."""
         value = _value(node)

@@ -17,6 +17,7 @@ from torch.fx import Node
 
 from ..spec import TensorSpec
 from .propagate import target_name
+from .transforms import Transformed
 
 __all__ = ["may_raise_on_data"]
 
@@ -44,6 +45,8 @@ def may_raise_on_data(node: Node) -> bool:
     """Whether running the node on real data can raise although recording it went well."""
     if node.op not in ("call_function", "call_method"):
         return False
+    if isinstance(node.target, Transformed):
+        return any(map(may_raise_on_data, node.target.region.graph.nodes))
     name = target_name(node.target)  # type: ignore[arg-type]
     if not name.endswith("__"):
         name = name.removesuffix("_")  # in place

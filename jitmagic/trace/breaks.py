@@ -41,6 +41,7 @@ __all__ = [
     "TensorItem",
     "TooManyInstructions",
     "TorchCallFailed",
+    "TransformRefused",
     "TransformedTensor",
     "UncertainStrides",
     "UnknownCFunction",
@@ -295,6 +296,13 @@ class BackwardRefused(Reason):
     template = "the backward of {name} is not followed: {why}"
     explanation = "A call of an autograd function is one node, whose backward is a graph as well."
     advice = "compute it from the gradients and saved tensors alone"
+
+
+class TransformRefused(Reason):
+    __slots__ = ()
+    template = "the function under {name} is not followed: {why}"
+    explanation = "A transform of torch.func is one node over the graph of the function."
+    advice = "compute it from the arguments alone and return what it gives"
 
 
 class FailedOperation(Reason):

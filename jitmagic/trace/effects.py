@@ -17,6 +17,7 @@ import torch
 
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Source
+from .region import LostNode
 from .result import (
     Constant,
     DelAttr,
@@ -191,6 +192,8 @@ class ExitBuilder:
         return Invoke(callee, args)
 
     def output(self, value: Value, node: Any) -> FromGraph:
+        if isinstance(node, LostNode):
+            raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
         if (leaf := self._graph.own_leaf(node)) is not None:
             raise Unrestorable("a tensor that became a leaf", leaf.meta["step"])
         index = self._graph.output(node)

@@ -17,6 +17,7 @@ from .builtins import counters as _counters
 from .builtins import differentiation as _differentiation
 from .builtins import distributions as _distributions
 from .builtins import foreach as _foreach
+from .builtins import functional_calls as _functional_calls
 from .builtins import gradients as _gradients
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
@@ -33,6 +34,7 @@ from .builtins import recurrent as _recurrent
 from .builtins import signatures as _signatures
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
+from .builtins import transforms as _transforms
 from .opcodes import attributes as _attributes
 from .opcodes import calls as _calls
 from .opcodes import comparisons as _comparisons
@@ -71,9 +73,10 @@ __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checks, _constructors, _containers, _copying, _counters,
-    _differentiation, _distributions, _foreach,
+    _differentiation, _distributions, _foreach, _functional_calls,
     _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
-    _outside, _regular, _process_state, _signatures, _texts, _torch_calls, _attributes, _calls,
+    _outside, _regular, _process_state, _signatures, _texts, _torch_calls, _transforms,
+    _attributes, _calls,
     _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
     _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
     _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,

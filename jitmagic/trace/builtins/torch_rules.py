@@ -159,7 +159,14 @@ _LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "to
 _SETTERS = ("set_", "_set_", "enable_")
 # Python code that is inlined although its name or a module around it is refused.
 _INLINED_FUNCTIONS = frozenset(
-    f"torch.optim.optimizer.{name}" for name in ("_get_value", "_to_scalar", "_stack_if_compiling")
+    (
+        *(
+            f"torch.optim.optimizer.{name}"
+            for name in ("_get_value", "_to_scalar", "_stack_if_compiling")
+        ),
+        *(f"torch.func.{name}" for name in ("functional_call", "stack_module_state")),
+        "torch._functorch.functional_call.construct_stacked_leaf",
+    )
 )
 _INLINED = (
     "torch.nn.modules",

@@ -224,6 +224,8 @@ def read_number(
     graph: GraphBuilder = machine.graph
     if machine.varying is None or live is None or source is None or live.dim():
         return None
+    if graph is not graph.root:  # a number outlives the function that a region is the graph of
+        return None
     if device_of(node) != _CPU or live.dtype not in (torch.float32, torch.float64):
         return None
     added = _added(graph, node)
