@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
 from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
+from .transforms import is_transform
 
 __all__ = [
     "DataDependent",
@@ -119,7 +121,7 @@ def call_on_meta(
     line: UserLine | None = None,
 ) -> Any:
     """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first."""
-    _SHAPES.written = written
+    _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
         try:
             if isinstance(target, str):
@@ -146,6 +148,7 @@ class _Shapes(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.written: set[int] = set()
+        self.names_devices = False  # a graph runs as a whole, nobody has moved its calls to meta
 
     def __torch_dispatch__(
         self,
@@ -158,6 +161,11 @@ class _Shapes(DispatchMode):
         if func._schema.is_mutable:
             self.written.update(_storages_written(func, args, named))
         tensors = _tensors(args)
+        if self.names_devices:
+            if func is aten.lift_fresh.default:
+                return without_data(args[0])
+            if _takes_device(func) and ("device" in named or not tensors):
+                named = {**named, "device": torch.device("meta")}
         if _is_safe(func, tensors, named):
             made = infer(func, args, named)
             if made is None:
@@ -166,6 +174,11 @@ class _Shapes(DispatchMode):
                 return made
         made = func(*args, **named)
         return without_data(made) if is_foreign(func) or not tensors else made
+
+
+@lru_cache(maxsize=4096)
+def _takes_device(func: Any) -> bool:
+    return any(one.name == "device" and one.kwarg_only for one in func._schema.arguments)
 
 
 def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:

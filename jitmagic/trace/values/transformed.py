@@ -3,9 +3,9 @@
 Comes in: a transform, the function under it (any callable value), the arguments of a call. Goes
 out: one node (graph/transforms.py). First torch's own transform runs on meta tensors to show what
 the function would be given; then the function is followed on plain tensors like those, as a graph
-of its own; then the transform runs over that graph, which tells what the call gives or raises. Python
-that the function runs besides is followed once: where torch would run it more often, what it does
-to objects from around it is a graph break.
+of its own; then the transform runs over that graph, which tells what the call gives or raises.
+Python that the function runs besides is followed once: where torch would run it more often, what it
+does to objects from around it is a graph break.
 """
 
 from __future__ import annotations
