@@ -17,7 +17,7 @@ import torch
 
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Source
-from .region import LostNode
+from .lost import LostNode
 from .result import (
     Constant,
     DelAttr,

@@ -25,8 +25,9 @@ from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..spec import TensorSpec
 from .breaks import BackwardRefused, GraphBreak, TransformRefused
+from .lost import LostNode
 
-__all__ = ["LostNode", "RegionBuilder", "TransformBuilder"]
+__all__ = ["RegionBuilder", "TransformBuilder"]
 
 
 class _InnerBuilder(GraphBuilder):
@@ -204,15 +205,3 @@ class TransformBuilder(_InnerBuilder):
 
     def _refuse(self, why: str) -> NoReturn:
         raise GraphBreak(TransformRefused.of(name=self._name, why=why))
-
-
-class LostNode:
-    """The node of a tensor that outlives the function under the transform: eager has it still, at a
-    level that is gone."""
-
-    def __init__(self, name: str, step: int) -> None:
-        self.reason = TransformRefused.of(name=name, why="a tensor of its own is kept elsewhere")
-        self.born = step
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise GraphBreak(self.reason)

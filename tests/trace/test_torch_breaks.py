@@ -145,11 +145,6 @@ def hook(x):
     return y
 
 
-def leaf_inside(x):
-    y = torch.zeros(3, requires_grad=True)  # here
-    return x + y
-
-
 def parameter_inside(x):
     y = nn.Parameter(torch.zeros(3))  # here
     return x + y
@@ -192,11 +187,11 @@ def generator(x):
 
 def vmap(x):
     y = x + 1
-    return torch.vmap(torch.sum)(y)  # here
+    return torch.vmap(lambda row: row if row.sum() > 0 else -row)(y)  # here
 
 
-def func_grad(x):
-    return torch.func.grad(torch.sum)(x + 1)  # here
+def linearize(x):
+    return torch.func.linearize(torch.sin, x + 1)[0]  # here
 
 
 def checkpoint(x):
@@ -322,10 +317,10 @@ BREAKS = {
     nonzero_length: "nonzero", mask_index: "tensor data", unique: "unique", where_one: "where",
     masked_select: "masked_select", repeat: "repeat_interleave", one_hot: "one_hot",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose", backward: "backward",
-    hook: "register_hook", leaf_inside: "leaf",
+    hook: "register_hook",
     parameter_inside: "", set_data: "data", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
-    vmap: "function", func_grad: "", checkpoint: "checkpointing", deepcopy: "",
+    vmap: "branch", linearize: "function", checkpoint: "checkpointing", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference mode",

@@ -179,6 +179,7 @@ _INLINED = (
         )
     ),
     "torch.backends",
+    "torch.autograd.functional",
     "torch.autograd.grad_mode",
 )
 

@@ -420,9 +420,7 @@ def record(
     rely_on_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
     given = [_lower_outer(machine, arg, name) for arg in args]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
-    if named.get("requires_grad") is True and not isinstance(target, str):
-        why = "it makes a leaf of the autograd graph"
-        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     _refuse_detached_inference(graph, name, given)
     try:
         numbers = {type(arg) for arg in (*given, *named.values())} & {FloatValue, IntValue}
@@ -443,7 +441,8 @@ def record(
         raise GraphBreak(TorchCallFailed.of(name=name, error=f"{kind}: {error}")) from None
     if graph.mutated_inputs:
         check_written_inputs(machine, graph)
-    return lift(machine, result)
+    made = lift(machine, result)
+    return made.require_grad(machine, machine.constant(True)) if leaf else made  # type: ignore[attr-defined]
 
 
 def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[Any]) -> None:
