@@ -154,7 +154,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
         if node.target is gradients:
             made = _gradients(node, args, mode)
         elif is_transform(node.target):
-            made = transformed(node.target, args)  # type: ignore[arg-type]
+            made = transformed(node.target, args, (_keep, _fetch))  # type: ignore[arg-type]
         elif callable(node.target):
             made = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":

@@ -25,10 +25,13 @@ __all__ = ["mark_kept", "transformed"]
 _hooks: Any = torch._C._autograd
 
 
-def transformed(target: Callable[..., tuple[Any, ...]], args: Sequence[Any]) -> tuple[Any, ...]:
-    """Call the target; mark what autograd keeps of the call for the backward behind it."""
+def transformed(
+    target: Callable[..., tuple[Any, ...]], args: Sequence[Any], hooks: tuple[Any, Any]
+) -> tuple[Any, ...]:
+    """Call the target without the hooks that are in force; mark what autograd keeps of the call
+    for the backward behind it."""
     before = {tensor.grad_fn for tensor in tensors_in(args)}
-    with _without_hooks():
+    with _without(hooks):
         made = target(*args)
         for tensor in _saved(tensors_in(made), before):
             mark_kept(tensor)
@@ -41,8 +44,7 @@ def mark_kept(tensor: Traced) -> None:
 
 
 @contextmanager
-def _without_hooks() -> Iterator[None]:
-    hooks = _hooks._top_saved_tensors_default_hooks(True)
+def _without(hooks: tuple[Any, Any]) -> Iterator[None]:
     _hooks._pop_saved_tensors_default_hooks()
     try:
         yield

@@ -33,6 +33,7 @@ from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
 from .probe import check_dtypes
 from .propagate import (
+    DataDependent,
     Target,
     input_meta,
     run_on_meta,
@@ -152,6 +153,8 @@ class GraphBuilder:
         """
         args, kwargs = tuple(args), dict(kwargs or {})
         given = _nodes_in((args, kwargs))
+        if any(node.graph is not self.graph for node in given):
+            raise DataDependent("a number of a graph that is closed")
         devices = {id(node.meta["val"]): device_of(node) for node in given}
         name = target_name(target)
         values, named = map_nodes((args, kwargs), _value)

@@ -17,6 +17,7 @@ import torch
 
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Source
+from .breaks import TransformRefused
 from .lost import LostNode
 from .result import (
     Constant,
@@ -194,6 +195,10 @@ class ExitBuilder:
     def output(self, value: Value, node: Any) -> FromGraph:
         if isinstance(node, LostNode):
             raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
+        if node.graph is not self._graph.graph:
+            why = "a number that it computed is kept elsewhere"
+            reason = TransformRefused.of(name="torch.func", why=why)
+            raise Unrestorable("a number at a level of torch.func", node.meta["step"], reason)
         if (leaf := self._graph.own_leaf(node)) is not None:
             raise Unrestorable("a tensor that became a leaf", leaf.meta["step"])
         index = self._graph.output(node)

@@ -103,6 +103,8 @@ class GraphBuilder(Protocol):
     """What the machine asks of a graph under construction;
     `jitmagic.graph.builder.GraphBuilder`."""
 
+    graph: Any  # the torch.fx.Graph
+
     def output(self, node: Any) -> int:
         """Make `node` an output (the same node gives the same index)."""
 

@@ -158,7 +158,7 @@ class _Call:
         device = self._device()
         shown = self._show(arguments)
         region = TransformBuilder(outer, self.name, shown.grad_enabled)
-        count, watched = machine.effects.count, _Watched(machine.effects)
+        watched = _Watched(machine.effects)
         machine.graph, machine.effects = region, watched  # type: ignore[misc]
         try:
             values = self._values(region, shown, device)
@@ -176,7 +176,7 @@ class _Call:
             Pattern(placed, spec),
         )  # fmt: skip
         made = _record(machine, target, (_nodes(self.given), captured), device, self.name, draws)
-        if target.runs > 1 and (watched.touched or machine.effects.count > count):
+        if target.runs > 1 and watched.touched:
             self._refuse("it runs several times and changes something")
         return made
 

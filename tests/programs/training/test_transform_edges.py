@@ -336,6 +336,25 @@ def test_with_a_break(function: Any) -> None:
     assert counts_of(tagged).breaks
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_number_that_outlives_the_function(backend: str) -> None:
+    """From the second value on it is data, computed in the graph of the function."""
+
+    def run(x: Tensor, scale: float) -> Any:
+        twice = 0.0
+
+        def loss(x: Tensor) -> Tensor:
+            nonlocal twice
+            twice = scale * 2.0
+            return (x * scale + twice).sin().sum()
+
+        return grad(loss)(x) * twice
+
+    x, tagged = _calls()[0][0].detach(), jitmagic.jit(run, backend=backend)
+    for scale in (0.5, 1.5, 2.5):
+        torch.testing.assert_close(tagged(x, scale), run(x, scale))
+
+
 def test_a_pullback_that_leaves_is_eagers() -> None:
     """It is called when its graph is long gone."""
     x, _ = _calls()[0]
