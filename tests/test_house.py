@@ -257,6 +257,18 @@ def test_what_others_import_is_published(path: Path) -> None:
         assert published is None or name in published or submodule, f"line {line}: {module}.{name}"
 
 
+@each_file
+def test_reversed_nodes_are_no_iterator(path: Path) -> None:
+    """`reversed(graph.nodes)` can be looped over; only since torch 2.12 is there a next() of it."""
+    for node in ast.walk(tree_of(path)):
+        match node:
+            case ast.Call(
+                func=ast.Name("next"),
+                args=[ast.Call(func=ast.Name("reversed"), args=[ast.Attribute(attr="nodes")]), *_],
+            ):
+                raise AssertionError(f"line {node.lineno}: next(iter(reversed(...)))")
+
+
 # ------------------------------------------------------------------------------------------- sizes
 
 
