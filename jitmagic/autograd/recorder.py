@@ -268,7 +268,9 @@ class Recorder:
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op` as it is: a Sym comes back, or a list of them (None where undefined)."""
+        """Record `op` as it is: a Sym comes back, or a list of them, of None where there is no
+        tensor, and of numbers.
+        """
         # Of random numbers, of new memory and of effects each call has its own.
         own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
@@ -351,9 +353,11 @@ class Recorder:
         self._note(node)
         return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
 
-    def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Sym | None:
-        if meta is None:
-            return None
+    def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Any:
+        # Sizes and flags among the results (max_q of attention) follow from the arguments' shapes,
+        # which a graph has once for all: the meta kernel has told them.
+        if meta is None or isinstance(meta, (bool, int)):
+            return meta
         if not isinstance(meta, torch.Tensor):
             raise CompileFailed(f"{node.target} gives a {type(meta).__name__} among its results")
         item = self.graph.create_node("call_function", operator.getitem, (node, index))
