@@ -116,6 +116,17 @@ def _ones(call: Call) -> Range | None:
     return Range(1, 1)
 
 
+@ranges_of("arange")
+def _counted(call: Call) -> Range | None:
+    """Of integers; the end is not reached."""
+    start, end, step = {1: (0, *call.args, 1), 2: (*call.args, 1), 3: call.args}.get(
+        len(call.args), (None, None, None)
+    )
+    if call.value.dtype.is_floating_point or not isinstance(step, int) or step < 1:
+        return None
+    return Range(call.read(start).low, call.read(end).high)
+
+
 @ranges_of("full", "full_like", "new_full", "fill")
 def _filled(call: Call) -> Range | None:
     name = "value" if call.name == "fill" else "fill_value"

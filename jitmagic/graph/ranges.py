@@ -23,7 +23,7 @@ from .intervals import Range, rounded, whole_range
 from .propagate import target_name
 from .range_rules import RULES, Call
 
-__all__ = ["known_truth", "likely_truth"]
+__all__ = ["always_true", "known_truth", "likely_truth"]
 
 _HARDLY_EVER = 2.0**-20  # the probability that a draw is closer than this to an end of its interval
 _MOST_NODES = 64  # looked at for one answer: it is asked while the program is traced
@@ -39,6 +39,11 @@ def likely_truth(graph: GraphBuilder, node: Node) -> bool | None:
     """`bool(tensor)`, if only draws at the very ends of their intervals give another answer. A
     probability that stands for never (1e-30) still is above the smallest draw, which is zero."""
     return _truth(graph, node, _HARDLY_EVER)
+
+
+def always_true(graph: GraphBuilder, node: Node) -> bool:
+    """Whether no element of a tensor can be false."""
+    return _Reader(graph, 0.0).at(node, None).truth is True
 
 
 def _truth(graph: GraphBuilder, node: Node, margin: float) -> bool | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from .builtins import attention as _attention
 from .builtins import autocast as _autocast
 from .builtins import autograd_functions as _autograd_functions
 from .builtins import checks as _checks
@@ -78,5 +79,5 @@ MODULES: tuple[ModuleType, ...] = (
     _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
     _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
     _made_modules, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
-    _torch_function, _gradients, _recurrent, _weak_references,
+    _torch_function, _gradients, _recurrent, _weak_references, _attention,
 )  # fmt: skip
