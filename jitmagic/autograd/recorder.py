@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed, UserLine
+from ..graph.device_layouts import laid_out_on
 from ..graph.foreign import acts, is_foreign, without_data
 from ..graph.shapes import infer
 from ..spec import TensorSpec
@@ -306,8 +307,8 @@ class Recorder:
             meta_kwargs["device"] = META
         outcome = infer(op, metas, meta_kwargs)
         if outcome is not None:
-            return outcome
-        made = op(*metas, **meta_kwargs)
+            return laid_out_on(device, op, metas, outcome)
+        made = laid_out_on(device, op, metas, op(*metas, **meta_kwargs))
         alone = next(_syms(args, kwargs.values()), None) is None
         return without_data(made, device) if alone or is_foreign(op) else made
 

@@ -354,7 +354,8 @@ class GraphBuilder:
         node.meta["lines"] = lines
         if node.op == "placeholder":
             return
-        certain = strides_are_certain(node.target) and not any(
+        device = getattr(spec, "device", None)
+        certain = strides_are_certain(node.target, device) and not any(
             source in self.unknown_strides for source in node.all_input_nodes
         )
         if not certain and node.target != "contiguous":

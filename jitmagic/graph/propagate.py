@@ -20,6 +20,7 @@ import torch
 from ..errors import UserLine
 from ..spec import TensorSpec
 from .attribution import call_from
+from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
 from .recurrent import by_one_step
@@ -244,9 +245,11 @@ def is_view_in_place(target: Target) -> bool:
     return target_name(target) in _VIEWS_IN_PLACE
 
 
-def strides_are_certain(target: Target) -> bool:
-    """Whether the meta run gives the strides that the real kernels give."""
+def strides_are_certain(target: Target, device: torch.device | None = None) -> bool:
+    """Whether the meta run gives the strides that the real kernels of the device give."""
     name = target_name(target)
+    if device is not None and device.type != "cpu" and differs_by_device(name):
+        return False
     return not name.startswith(_KERNEL_CHOOSES_STRIDES)
 
 
