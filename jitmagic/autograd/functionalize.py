@@ -257,6 +257,7 @@ def _mutate(
 ) -> Any:
     """An operation that writes to its first argument and returns it."""
     target = mode.traced(args[0])
+    args = (target, *(_beside(mode, target, arg) for arg in args[1:]))
     maker = MUTATORS.get(func)
     if maker is not None:
         new = maker(
@@ -268,6 +269,17 @@ def _mutate(
         new = mode.emit(functional_twin(func), args, kwargs)
     target.write(new)
     return target
+
+
+def _beside(mode: Functionalizer, target: Traced, value: Any) -> Any:
+    """torch wraps the number of `x[i] = 5` in a tensor of the CPU wherever x lives: it is made on
+    the device, as a copy between devices cannot be recorded in a CUDA graph.
+    """
+    if not isinstance(value, torch.Tensor) or isinstance(value, Traced):
+        return value
+    if value.dim() or value.device == target.device:
+        return value
+    return mode.recorder.full((), value.item(), value.dtype, target.device)
 
 
 def _mutate_list(
