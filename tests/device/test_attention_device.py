@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import jitmagic
+from tests.processes import run_python
 from tests.programs.counts import counts_of
 
 pytestmark = pytest.mark.device
@@ -163,6 +164,24 @@ def test_the_kernel_is_eagers() -> None:
         with sdpa_kernel(getattr(SDPBackend, kind)):
             assert kernels(tagged) == kernels(fn)
     assert kernels(tagged) == kernels(fn)
+
+
+FIRST = """
+import torch, jitmagic, warnings
+warnings.simplefilter("error", jitmagic.errors.FallbackWarning)
+from torch.nn.attention import SDPBackend, sdpa_kernel
+attend = torch.nn.functional.scaled_dot_product_attention
+q = torch.randn(2, 4, 64, 64, device="cuda")
+with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+    made = jitmagic.jit(lambda q: attend(q, q, q), fullgraph=True)(q)
+    assert torch.equal(made, attend(q, q, q))
+"""
+
+
+def test_the_first_attention_of_a_process() -> None:
+    """It changes the order of preference, which the graph relies on."""
+    done = run_python(FIRST)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_mask_that_hides_nothing_is_none() -> None:

@@ -10,6 +10,7 @@ transformers 5.17: 0.45x eager with the mask, 1.10x without).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -42,8 +43,9 @@ def _priority_order() -> tuple[int, ...]:
 @cache
 def _settle_order() -> None:
     """The first choice that torch makes for a GPU changes the order, once for all."""
-    like = torch.empty((1, 1, 1, 8), device="cuda")
-    torch._fused_sdp_choice(like, like, like)
+    like = torch.empty((1, 1, 8, 64), dtype=torch.bfloat16, device="cuda")  # any kernel takes it
+    with suppress(RuntimeError):  # the program has forbidden all that this GPU has
+        torch._fused_sdp_choice(like, like, like)
 
 
 def _guard_choice(machine: Machine) -> None:
