@@ -37,6 +37,7 @@ constexpr OpName kOps[] = {
     {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
     {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
     {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
+    {"ARRAY_MEMORY", Op::ArrayMemory, 5},       // target, source, torch.from_numpy, numpy.ndarray
     {"REFERENT", Op::Referent, 3},              // target, source
     {"TYPE_IS", Op::TypeIs, 3},                 // source, type
     {"IS", Op::Is, 3},                          // source, object
@@ -178,6 +179,12 @@ class StepReader {
     return keep(at(index), step.object) && keep(at(index + 1), step.space);
   }
 
+  bool array_memory(int index, Step& step) const {
+    if (!PyCFunction_Check(at(index))) return refuse("a C function is expected");
+    if (!PyType_Check(at(index + 1))) return refuse("a type is expected");
+    return keep(at(index), step.object) && keep(at(index + 1), step.space);
+  }
+
   bool state_read(int index, Step& step) const {
     if (!PyCallable_Check(at(index))) return refuse("a function is expected");
     return keep(at(index), step.space) && keep(at(index + 1), step.object) &&
@@ -229,6 +236,7 @@ class StepReader {
       case Op::Item: return key(next, step);
       case Op::FunctionPart: return part(next, step.number);
       case Op::Gradient: return gradient(next, step);
+      case Op::ArrayMemory: return array_memory(next, step);
       case Op::DictKey: case Op::DictValue: case Op::Length: return integer(at(next), step.number);
       case Op::TypeIs:
         return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");

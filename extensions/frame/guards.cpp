@@ -115,6 +115,23 @@ PyObject* gradient(PyObject* tensor, const Step& step, Registers& registers) {
   return registers.keep(value);
 }
 
+bool is_writeable(PyObject* array) {
+  PyObject* flags = PyObject_GetAttrString(array, "flags");
+  PyObject* answer = flags ? PyObject_GetAttrString(flags, "writeable") : nullptr;
+  const bool yes = answer == Py_True;
+  Py_XDECREF(flags);
+  Py_XDECREF(answer);
+  return yes;
+}
+
+// A tensor of an array's memory. Of an array that is only to be read torch would warn.
+PyObject* array_memory(PyObject* array, const Step& step, Registers& registers) {
+  if ((PyObject*)Py_TYPE(array) != step.space) return nullptr;
+  PyObject* value = is_writeable(array) ? PyObject_CallOneArg(step.object, array) : nullptr;
+  if (!value) return PyErr_Clear(), nullptr;
+  return registers.keep(value);
+}
+
 // What a weakref.ref leads to, None once that has died: calling one runs no code of the user's.
 PyObject* weak_target(PyObject* reference, Registers& registers) {
   if (!Py_IS_TYPE(reference, &_PyWeakref_RefType)) return nullptr;
@@ -189,6 +206,7 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
       return parts ? registers.keep(parts) : nullptr;
     }
     case Op::Gradient: return gradient(base, step, registers);
+    case Op::ArrayMemory: return array_memory(base, step, registers);
     case Op::Referent: return weak_target(base, registers);
     default: return nullptr;
   }

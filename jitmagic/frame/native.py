@@ -45,6 +45,7 @@ from ..guards.guard import (
 )
 from ..guards.source import (
     Argument,
+    ArrayMemory,
     Builtin,
     CellContents,
     DictEntry,
@@ -227,6 +228,8 @@ class _Lowering:
                 return ("ITERATOR_PARTS", base)
             case Referent():
                 return ("REFERENT", base)
+            case ArrayMemory():
+                return ("ARRAY_MEMORY", base, torch.from_numpy, sys.modules["numpy"].ndarray)
         raise TypeError(f"not a source: {source!r}")
 
     def check(self, guard: Guard) -> None:

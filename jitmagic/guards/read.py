@@ -14,10 +14,13 @@ import weakref
 from collections import OrderedDict
 from typing import Any
 
+import torch
+
 from ..bytecode import FrameSnapshot
 from .iterator_parts import iterator_parts
 from .source import (
     Argument,
+    ArrayMemory,
     Builtin,
     CellContents,
     DictEntry,
@@ -38,7 +41,7 @@ from .source import (
     TypeOf,
 )
 
-__all__ = ["entries_of", "read_source"]
+__all__ = ["array_memory", "entries_of", "read_source"]
 
 _HAVE_PART: dict[str, Any] = {
     "__self__": types.MethodType | types.BuiltinFunctionType,
@@ -99,7 +102,18 @@ def _step(source: Source, base: Any) -> Any:
             if type(base) is not weakref.ref:
                 raise TypeError("no plain weak reference")
             return base()
+        case ArrayMemory():
+            return array_memory(base)
     raise TypeError(f"not a source: {source!r}")
+
+
+def array_memory(array: Any) -> torch.Tensor:
+    """A tensor of an array's memory: raises where torch has none, and for what is not written to
+    (torch would warn, and let it be written to).
+    """
+    if not array.flags.writeable:
+        raise ValueError("it is only to be read")
+    return torch.from_numpy(array)
 
 
 def entries_of(base: object) -> list[tuple[Any, Any]]:

@@ -25,6 +25,7 @@ dictionaries and tuples, never through `__getattr__` or properties.
            | Gradient(base)                  base.grad of a leaf tensor
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
            | Referent(base)                  what a plain weakref.ref leads to, or None
+           | ArrayMemory(base)               a tensor of the memory of a numpy array
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "Argument",
+    "ArrayMemory",
     "Builtin",
     "CellContents",
     "DictEntry",
@@ -164,6 +166,11 @@ class Referent(Source):
     base: Source
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayMemory(Source):
+    base: Source
+
+
 def describe(source: Source) -> str:
     """Python text for the path, as a person would write it: `self.fc1.weight`, `cfg['n']`."""
     match source:
@@ -201,4 +208,6 @@ def describe(source: Source) -> str:
             return f"parts({describe(base)})"
         case Referent(base=base):
             return f"{describe(base)}()"
+        case ArrayMemory(base=base):
+            return f"from_numpy({describe(base)})"
     raise TypeError(f"not a source: {source!r}")

@@ -30,6 +30,7 @@ __all__ = [
     "LoopIterator",
     "MutatedGenerator",
     "MutatedInput",
+    "NumpyCall",
     "OnlyUnsupportedTensors",
     "PrintCall",
     "Reason",
@@ -280,6 +281,13 @@ class RefusedTorchCall(Reason):
     template = "{name}() stays outside of graphs: {why}"
     explanation = "Only operations on tensors and plain values are recorded; this one does more."
     advice = "call it outside the compiled function, or accept the graph break"
+
+
+class NumpyCall(Reason):
+    __slots__ = ()
+    template = "{name} stays outside of graphs: {why}"
+    explanation = "numpy is followed where torch's emulation of it was seen to give the same."
+    advice = "use the function of torch, or accept the graph break"
 
 
 class StateSet(Reason):

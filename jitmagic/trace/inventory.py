@@ -23,6 +23,7 @@ from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
 from .builtins import logs as _logs
 from .builtins import numbers as _numbers
+from .builtins import numpy_calls as _numpy_calls
 from .builtins import objects as _objects
 from .builtins import operators as _operators
 from .builtins import ordering as _ordering
@@ -72,8 +73,9 @@ __all__ = ["MODULES"]
 MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checks, _constructors, _containers, _copying, _counters,
     _differentiation, _distributions, _foreach,
-    _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
-    _outside, _regular, _process_state, _signatures, _texts, _torch_calls, _attributes, _calls,
+    _introspection, _iteration, _iterator_tools, _logs, _numbers, _numpy_calls, _objects,
+    _operators, _ordering, _outside, _regular, _process_state, _signatures, _texts, _torch_calls,
+    _attributes, _calls,
     _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
     _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
     _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,

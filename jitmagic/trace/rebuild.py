@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from types import CellType, FunctionType
 from typing import Any
 
+import torch
+
 from ..bytecode import Instruction, build
 from ..guards.iterator_parts import iterator_parts
 from ..guards.read import entries_of
 from ..guards.source import (
     Argument,
+    ArrayMemory,
     Builtin,
     CellContents,
     DictEntry,
@@ -296,6 +299,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return _call(iterator_parts, _load_source(base, writer))
         case Referent(base=base):
             return build.push_callable_then(_load_source(base, writer))
+        case ArrayMemory(base=base):
+            return _call(torch.from_numpy, _load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
 
 

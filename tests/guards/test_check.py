@@ -12,6 +12,7 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -108,6 +109,7 @@ def make_world() -> World:
         "output": Output(a=1, b=2),
         "names": {"a", int},
         "partial": functools.partial(user, 1),
+        "array": np.zeros(2),
         "weak": weakref.ref(user),
         "dead": weakref.ref(type("Gone", (), {})()),
     }
@@ -146,7 +148,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.FunctionPart(FN, "__code__"), s.FunctionPart(FN, "__defaults__"),
     s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
     s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
-    s.Referent(entry("weak")), s.Referent(entry("dead")),
+    s.ArrayMemory(entry("array")), s.Referent(entry("weak")), s.Referent(entry("dead")),
     s.Gradient(entry("leaf")), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ def tolist(x):
 
 
 def to_numpy(x):
-    return (x * 2).numpy()  # here
+    return (x * 2).numpy(force=True)  # here
 
 
 def np_function(x):
@@ -300,9 +300,9 @@ def apply_python(x):
     return y.apply_(abs)  # here
 
 
-def from_numpy(x):
+def from_buffer(x):
     y = x + 1
-    return y + torch.from_numpy(np.ones(3))  # here
+    return y + torch.frombuffer(bytearray(12), dtype=torch.float32)  # here
 
 
 def module_inside(x):
@@ -331,7 +331,7 @@ BREAKS = {
     index_error: "IndexError", conv_stride: "layout", inference: "inference mode",
     autocast_elsewhere: "not followed",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
-    tensor_subclass: "another kind", apply_python: "every element", from_numpy: "",
+    tensor_subclass: "another kind", apply_python: "every element", from_buffer: "",
     module_inside: "makes a leaf", optimizer: "", np_function: "",
 }  # fmt: skip
 

@@ -35,6 +35,7 @@ from ..breaks import (
     UnsupportedArguments,
     UnsupportedAttribute,
 )
+from ..builtins.registry import method_of
 from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHODS
 from ..input_memory import check_written_inputs
 from ..result import Recipe
@@ -278,8 +279,7 @@ class TensorValue(Value):
         return record(machine, _BINARY[op], [other, self] if reflected else [self, other])
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
-        users = call_replaced(machine, self, f"i{BINARY_METHODS[op]}", [other])
-        if users is not None:
+        if (users := call_replaced(machine, self, f"i{BINARY_METHODS[op]}", [other])) is not None:
             return implemented(users)
         if op == "@" or not _is_operand(machine, other):
             return None
@@ -288,8 +288,7 @@ class TensorValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        users = call_replaced(machine, self, COMPARE_METHODS[op], [other])
-        if users is not None:
+        if (users := call_replaced(machine, self, COMPARE_METHODS[op], [other])) is not None:
             return implemented(users)
         if not _is_operand(machine, other):
             return None
@@ -352,6 +351,8 @@ class TensorMethodValue(Value):
             number = read_number(machine, owner.node, owner.live, owner.source)
             if number is not None:
                 return number
+        if (handler := method_of(torch.Tensor, name)) is not None:
+            return handler(machine, owner, args, kwargs)
         _refuse_method(machine, owner, name)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
             known = _described(machine, owner, name, args)
