@@ -48,7 +48,7 @@ from .loops.verify import verify as verify_loops
 from .options import Options
 from .records import COMPILED, USERS_BACKEND, Eager, Failed, Recording
 from .runtime.load import load
-from .runtime.native import staged, undoing, with_numbers
+from .runtime.native import spent, staged, undoing, with_numbers
 from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
@@ -221,9 +221,10 @@ def compile_graph(
     traced: Trace, snapshot: FrameSnapshot, options: Options, record: Recording
 ) -> Graph:
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
-    specs = tuple(entry.spec for entry in traced.inputs)
     numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_number)
-    made = _compile_by(traced, snapshot, specs, options, record)
+    made = _compile_by(traced, snapshot, options, record)
+    if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
+        made = spent(made, traced.spent_results, traced.grad_inputs)
     if numbers:
         made = with_numbers(made, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
@@ -235,23 +236,22 @@ def compile_graph(
 def _compile_by(
     traced: Trace,
     snapshot: FrameSnapshot,
-    specs: tuple[TensorSpec, ...],
     options: Options,
     record: Recording,
 ) -> Graph:
+    def given() -> list[torch.Tensor]:
+        return [_example(entry, snapshot) for entry in traced.inputs]
+
     if options.backend == "eager":
         return _modes_kept(traced.graph, traced.graph.forward)
     if callable(options.backend):
-        inputs = [_example(entry, snapshot) for entry in traced.inputs]
         with record.stage(USERS_BACKEND):
-            made = options.backend(traced.graph, inputs)
+            made = options.backend(traced.graph, given())
             if not callable(made):
                 raise CompileFailed(f"the backend returned {made!r}, which is not callable")
         return _modes_kept(traced.graph, _as_tuple(made))
 
-    def given() -> list[torch.Tensor]:
-        return [_example(entry, snapshot) for entry in traced.inputs]
-
+    specs = tuple(entry.spec for entry in traced.inputs)
     try:
         if (stages := cut(traced.graph)) is not None:
             return _compile_stages(stages, specs, options, record)
@@ -364,7 +364,7 @@ def _build_backward(
     record = record.for_later()
     try:
         with sandbox():
-            run = build(gm, "backward", options, record, lambda: _made_up(gm))
+            run = build(gm, "backward", options, record, partial(_made_up, gm))
     except Exception as error:  # whatever a stage raised: the gradients still have a right answer
         failed = Failed.of(error, record.failed_in)
         record.end(failed)

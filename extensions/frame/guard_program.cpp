@@ -55,6 +55,7 @@ constexpr OpName kOps[] = {
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
     {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
+    {"UNHOOKED", Op::Unhooked, 2},              // source
     {"IN_RANGE", Op::InRange, 4},               // source, low, high
     {"SAME", Op::Same, 3},                      // source, source
     {"DIFFERENT", Op::Different, 3},            // sources, others
@@ -222,7 +223,7 @@ class StepReader {
     }
     if (!source(next++, step.source)) return false;
     switch (step.op) {
-      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::Referent: case Op::CellEmpty:
+      case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::Referent: case Op::CellEmpty: case Op::Unhooked:
       case Op::IteratorParts: return true;
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
       case Op::InstanceAbsent: return name(next, step.object);
@@ -391,6 +392,7 @@ std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missin
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject*) { return torch_is_missing(); }
 bool tensors_overlap(PyObject* const*, size_t) { return true; }
+bool is_unhooked(PyObject*) { return false; }
 bool register_tensor_guards(PyObject*) { return true; }
 bool torch_is_observed() { return false; }
 bool register_observers(PyObject*) { return true; }

@@ -268,6 +268,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::NamespaceAbsent: return !step.lookup.in(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);
+    case Op::Unhooked: return is_unhooked(value);
     case Op::Same: return value == registers[step.other];
     case Op::Different: return all_different(step, registers);
     case Op::NoOverlap: return no_overlap(step, registers);

@@ -104,10 +104,15 @@ def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> lis
             if node.op == "placeholder":
                 env[node] = next(supply)
             elif node.op == "output":
-                return list(_plug(node.args[0], env))
+                return [_left(part, env[part]) for part in node.args[0]]
             elif node.op != "get_attr":
                 env[node] = _call(node, env, mode)
     raise CompileFailed("the graph has no output")
+
+
+def _left(node: Node, value: Any) -> Any:
+    """What the graph gives for an output; the history of a spent one is gone (runtime/native.py)."""
+    return value.detach() if node.meta.get("spent") else value
 
 
 def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -40,6 +40,7 @@ from ..guards.guard import (
     TensorKind,
     TensorMatch,
     TypeIs,
+    Unhooked,
     ValueEquals,
     can_be_weak,
 )
@@ -111,6 +112,7 @@ _RANK: dict[type[Guard], int] = {
     TensorKind: 2,
     TensorMatch: 2,
     InRange: 2,
+    Unhooked: 2,
     CellEmpty: 2,
     ClassFacts: 2,
     NamespaceFacts: 2,
@@ -286,6 +288,8 @@ def _check(guard: Guard, register: int) -> Step:
             return ("ENTRIES_EMPTY", register, tuple(keys), tuple(absent))
         case CellEmpty():
             return ("CELL_EMPTY", register)
+        case Unhooked():
+            return ("UNHOOKED", register)
     raise TypeError(f"not a guard: {guard!r}")
 
 

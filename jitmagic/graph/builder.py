@@ -27,7 +27,7 @@ from ..spec import TensorSpec
 from .autocast import DEVICES, OFF, Autocast, cast_result, read_autocast
 from .devices import place
 from .foreign import is_foreign
-from .gradients import gradients
+from .gradients import gradients, is_spent, leaves_behind
 from .names import call_by_identity
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
@@ -59,8 +59,9 @@ class GraphBuilder:
         self.differentiates = False  # whether autograd would have recorded anything
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
+        self.backwards = 0  # how many calls of `gradients` there are
         self.leaves: list[Node] = []  # tensors that the program made leaves
-        self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
+        self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared: Any = None  # the tracer's notes on which of them are separate memory
         self.writers: dict[int, list[Node]] = {}  # memory -> the nodes that write there, in order
@@ -243,10 +244,31 @@ class GraphBuilder:
             for value, source in zip(outcome, args[1], strict=True)
         )
         self._describe(node, outcome, specs, lines)
+        self.backwards += 1
         self.unknown_strides.add(node)  # kernels of the backward choose strides as well
         node.meta["step"] = self.step()
         self.differentiates = True
         return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+
+    def leaves_behind(self, outputs: Sequence[Node]) -> list[Node | None]:
+        """The leaves that a backward from these nodes leads to: inputs, and the program's own; None
+        for history from outside of the graph.
+        """
+        return [self._nodes.get(id(leaf)) for leaf in leaves_behind(list(map(_value, outputs)))]
+
+    def differentiable_outputs(self) -> list[Node]:
+        """The outputs that a backward may start from later. Those whose history a backward in the
+        graph has freed get the mark `spent`.
+        """
+        found = [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
+        for node in found if self.backwards else ():
+            node.meta["spent"] = is_spent(_value(node))
+        return [node for node in found if not node.meta.get("spent")]
+
+    def is_fresh(self, gradient: Node, others: Sequence[Node | None]) -> bool:
+        """Whether the engine made the tensor, and for one leaf alone."""
+        mine = _value(gradient)
+        return sum(_value(other) is mine for other in others if other is not None) == 1
 
     def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
         """Make a tensor of the graph's own a leaf that requires grad; it has a new node then."""
@@ -382,7 +404,8 @@ class GraphBuilder:
             self.writers.setdefault(memory, []).append(writer)
             found += self._inputs_over.get(memory, ())
         for _, node in sorted(found, key=operator.itemgetter(0)):
-            self.mutated_inputs[node] = self.latest_writes[node] = None
+            self.mutated_inputs.setdefault(node, self.step())
+            self.latest_writes[node] = None
 
 
 def _storage_of(node: Node) -> int | None:

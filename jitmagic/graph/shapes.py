@@ -23,7 +23,7 @@ from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .recurrent import RECURRENT_RULES
 from .whole import WHOLE_RULES, refuse_repeated
 
-__all__ = ["infer", "infer_in_place", "iterator_strides", "promoted"]
+__all__ = ["dense", "infer", "infer_in_place", "iterator_strides", "promoted"]
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -91,7 +91,7 @@ def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
             t.is_contiguous(memory_format=torch.channels_last) for t in tensors
         ):
             return _strides_along(shape, (1, 3, 2, 0))
-        if _dense(shape, first) and all(t.stride() == first for t in tensors):
+        if dense(shape, first) and all(t.stride() == first for t in tensors):
             return first
     rows = [_aligned(t, shape) for t in tensors]
     order = list(range(len(shape) - 1, -1, -1))
@@ -137,7 +137,7 @@ def _strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[
     return tuple(strides)
 
 
-def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Non-overlapping and without holes."""
     step = 1
     for stride, extent in sorted(zip(strides, shape, strict=True)):
@@ -331,7 +331,7 @@ def _like(
         if memory_format is torch.contiguous_format:
             return _meta(x.shape, dtype)
         return torch.empty(x.shape, dtype=dtype, device=META, memory_format=memory_format)
-    if _dense(x.shape, x.stride()):
+    if dense(x.shape, x.stride()):
         return _meta(x.shape, dtype, x.stride())
     return _meta(x.shape, dtype, iterator_strides(x.shape, [x]))
 
@@ -342,7 +342,7 @@ def _full(size: Sequence[int], value: Any = None, **kwargs: Any) -> torch.Tensor
 
 
 def _scattered(x: torch.Tensor, *args: Any) -> torch.Tensor:
-    if _dense(x.shape, x.stride()):
+    if dense(x.shape, x.stride()):
         return _meta(x.shape, x.dtype, x.stride())
     return _meta(x.shape, x.dtype)
 

@@ -18,6 +18,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..bytecode import FrameSnapshot
+from ..extension import runtime_module
 from .guard import (
     ANY_KEY,
     CellEmpty,
@@ -43,6 +44,7 @@ from .guard import (
     TensorKind,
     TensorMatch,
     TypeIs,
+    Unhooked,
     ValueEquals,
 )
 from .read import entries_of, read_source
@@ -174,6 +176,9 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
                 return f"{name} is a {type(value).__name__}, was a set"
             now = "has" if item in value else "has not"
             return None if (item in value) == there else f"{name} {now} {short(item)} now"
+        case Unhooked():
+            hooked = not isinstance(value, torch.Tensor) or runtime_module().has_gradient_hooks(value)
+            return f"{name} has hooks for its gradient now" if hooked else None
         case CellEmpty():
             return _cell_differs(name, value)
     return _mapping_differs(guard, name, value)

@@ -30,6 +30,7 @@ from .guard import (
     TensorKind,
     TensorMatch,
     TypeIs,
+    Unhooked,
     ValueEquals,
 )
 from .source import Builtin, Source, describe
@@ -98,6 +99,8 @@ def _show_absence(guard: Guard) -> str:
             return f"no global {describe(source)}"
         case NoOverlap(sources=sources):
             return f"{', '.join(map(describe, sources))} share no memory"
+        case Unhooked(source=source):
+            return f"{describe(source)} has no hooks for its gradient"
         case CellEmpty(source=source):
             return f"{describe(source)} is an empty cell"
         case GlobalState(facts=facts):

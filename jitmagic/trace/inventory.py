@@ -25,6 +25,7 @@ from .builtins import logs as _logs
 from .builtins import numbers as _numbers
 from .builtins import objects as _objects
 from .builtins import operators as _operators
+from .builtins import optimizers as _optimizers
 from .builtins import ordering as _ordering
 from .builtins import outside as _outside
 from .builtins import patterns as _regular
@@ -78,5 +79,5 @@ MODULES: tuple[ModuleType, ...] = (
     _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
     _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
     _made_modules, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
-    _torch_function, _gradients, _recurrent, _weak_references,
+    _torch_function, _gradients, _optimizers, _recurrent, _weak_references,
 )  # fmt: skip

@@ -40,6 +40,7 @@ from .breaks import (
 )
 from .closing import closes_quietly
 from .effects import EffectLog, ExitBuilder, distinct_objects
+from .input_memory import check_histories
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
@@ -241,6 +242,7 @@ class Machine:
             for generator in self._generators:
                 generator.leave()
             effects = builder.effects()
+            check_histories(self.graph)
         except Unrestorable as lost:
             cause = f": {self._stop.reason.message}" if self._stop is not None else ""
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)

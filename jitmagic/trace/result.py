@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -293,6 +293,16 @@ class Trace:
     instructions: int = 0  # how many instructions were interpreted
     mutated: tuple[int, ...] = ()  # the inputs that the graph writes to
     because: tuple[Guard, ...] = ()  # of the guards: what led to the break at the exit
+
+    @property
+    def spent_results(self) -> tuple[int, ...]:
+        """The graph's outputs whose history a backward in the graph has freed."""
+        results: Any = next(reversed(self.graph.graph.nodes)).args[0]
+        return tuple(i for i, node in enumerate(results) if node.meta.get("spent"))
+
+    @property
+    def grad_inputs(self) -> tuple[int, ...]:
+        return tuple(i for i, entry in enumerate(self.inputs) if entry.spec.requires_grad)
 
     @property
     def unexpected_break(self) -> Break | None:

@@ -108,5 +108,9 @@ def _is_built_in(ask: Callable[[], object]) -> None:
         return machine.constant(ask())
 
 
-for _ask in (torch.backends.mps.is_available, torch.distributed.is_available):
+for _ask in (
+    torch.backends.mps.is_available,
+    torch.distributed.is_available,
+    torch._C._accelerator_getAccelerator,
+):
     _is_built_in(_ask)

@@ -46,7 +46,7 @@ _UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(
-        ("backward", "retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH
+        ("retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH
     ),
     **dict.fromkeys(
         ("register_hook", "register_post_accumulate_grad_hook", "register_multi_grad_hook"), _HOOKS
@@ -147,7 +147,6 @@ REFUSED_MODULES: dict[str, str] = {
     "torch.cuda": _STATE,
     "torch.serialization": _STATE,
     "torch.nn.utils": "it changes modules or gradients in place",
-    "torch.optim": "optimizers change parameters and their own state",
     "torch.utils.data": "data loading runs as plain Python",
     "torch.profiler": "profiling runs as plain Python",
 }
@@ -158,9 +157,6 @@ _LEAF_C_MODULES = frozenset(
 _LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor"})
 _SETTERS = ("set_", "_set_", "enable_")
 # Python code that is inlined although its name or a module around it is refused.
-_INLINED_FUNCTIONS = frozenset(
-    f"torch.optim.optimizer.{name}" for name in ("_get_value", "_to_scalar", "_stack_if_compiling")
-)
 _INLINED = (
     "torch.nn.modules",
     "torch.distributions",
@@ -189,7 +185,7 @@ def is_inlined(function: types.FunctionType) -> bool:
     it or its module is refused.
     """
     module = function.__module__
-    if module.startswith(_INLINED) or f"{module}.{function.__qualname__}" in _INLINED_FUNCTIONS:
+    if module.startswith(_INLINED):
         return True
     return not is_leaf_function(function) and _refused(function) is None
 

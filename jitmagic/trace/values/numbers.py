@@ -26,6 +26,7 @@ from ...spec import TensorSpec
 from ..result import GraphInput, Recipe
 from ..wrap import intercepts
 from .base import Builder, Machine, Value
+from .class_facts import belongs_to_torch
 from .constants import COMPARE, ConstantValue
 
 __all__ = ["EXACT", "FloatValue", "is_unlike_numbers", "read_number"]
@@ -218,11 +219,16 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
 
 
 def read_number(
-    machine: Machine, node: Node, live: torch.Tensor | None, source: Source | None
+    machine: Any, node: Node, live: torch.Tensor | None, source: Source | None
 ) -> Value | None:
-    """`tensor.item()` of a counter, a 0-dim CPU input that was only added to; None: break."""
+    """`tensor.item()` of a counter, a 0-dim CPU input that was only added to; None: break. Torch's
+    own code, which is followed as eager runs it, counts the steps of optimizers so.
+    """
     graph: GraphBuilder = machine.graph
-    if machine.varying is None or live is None or source is None or live.dim():
+    by_torch = belongs_to_torch(str(machine.frame.globals.live.get("__name__")))
+    if by_torch and live is None and (count := _count_from(graph, node)) is not None:
+        return machine.constant(count)
+    if live is None or source is None or live.dim() or (machine.varying is None and not by_torch):
         return None
     if device_of(node) != _CPU or live.dtype not in (torch.float32, torch.float64):
         return None
@@ -232,6 +238,16 @@ def read_number(
     machine.guard(InRange(source, 0.0, _LARGEST))
     value = graph.call("to", [node, torch.float64], {"copy": True}, machine.lines())
     return FloatValue(value, (float(added), 2 * _LARGEST))
+
+
+def _count_from(graph: GraphBuilder, node: Node) -> float | None:
+    """The value of a counter that the trace made: a number, and what it added to that."""
+    start = node.args[0] if node.target is torch.tensor else None
+    added = _added(graph, node)
+    counts = node.meta["val"].dtype in (torch.float32, torch.float64)
+    if type(start) is not float or not counts or added is None or not 0 <= start + added <= _LARGEST:
+        return None
+    return start + added
 
 
 def _added(graph: GraphBuilder, node: Node) -> int | None:

@@ -23,7 +23,7 @@ from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
 from ...graph.ranges import known_truth
 from ...guards.guard import KeyAbsent
-from ...guards.source import Gradient, InstanceDict, Item, Source
+from ...guards.source import InstanceDict, Item, Source
 from ..breaks import (
     ActiveMode,
     GraphBreak,
@@ -35,12 +35,14 @@ from ..breaks import (
     UnsupportedArguments,
     UnsupportedAttribute,
 )
+from ..builtins.registry import handler_of
 from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHODS
 from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .counted import call_with_integers
 from .enums import without_enum
+from .gradients import read_gradient, write_gradient
 from .integers import IntValue
 from .leaf_names import rely_on_names
 from .leaves import required_grad
@@ -53,9 +55,7 @@ from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .tensor_class import call_replaced, replaced
 from .validation import asserted
 
-__all__ = ["GRADIENTS_GONE", "TensorMethodValue", "TensorValue", "lift", "lower", "record"]
-
-GRADIENTS_GONE = "gradients are set to None at the exit"  # a note of the graph
+__all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
 
 _BINARY: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
@@ -162,7 +162,7 @@ class TensorValue(Value):
             target, args = _AS_CALLS[name]
             return record(machine, target, [self, *map(machine.constant, args)])
         if name == "grad":
-            return self._gradient(machine)
+            return read_gradient(machine, self)
         if name == "grad_fn" and not self.meta.requires_grad:
             return machine.constant(None)
         if name == "__class__":
@@ -202,32 +202,18 @@ class TensorValue(Value):
             self.refuse(machine, "`.H` of a tensor that is no matrix")
         return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])
 
-    def _gradient(self, machine: Machine) -> Value:
-        if GRADIENTS_GONE in machine.graph.noted:
-            self.refuse(machine, "`.grad` behind zero_grad()")
-        if self.grad is not None:
-            return self.grad
-        if self.live is None or self.source is None:
-            self.refuse(machine, "`.grad` of a tensor made inside")
-        if not self.live.is_leaf:
-            self.refuse(machine, "`.grad` of a tensor that is no leaf")
-        return machine.wrap(self.live.grad, Gradient(self.source))
-
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
             return
-        if name != "grad" or self.live is None or not self.live.is_leaf:
+        if name != "grad":
             self.refuse(machine, f"setting attribute {name!r}")
-        if isinstance(value, TensorValue):
-            mine, other = self.meta, value.meta
-            same = (mine.shape, mine.dtype) == (other.shape, other.dtype)
-            if not same or device_of(self.node) != device_of(value.node) or other.requires_grad:
-                self.refuse(machine, "storing such a gradient")
-        elif not (value.is_constant(machine) and value.as_constant(machine) is None):
-            self.refuse(machine, "setting `.grad`")
-        self.grad = value
-        machine.effects.set_attr(self, "grad", value)
+        write_gradient(machine, self, value.realize(machine))
+
+    def del_attr(self, machine: Machine, name: str) -> None:
+        if name != "grad":
+            self.refuse(machine, f"deleting attribute {name!r}")
+        write_gradient(machine, self, machine.constant(None))
 
     def require_grad(self, machine: Machine, wanted: Value) -> TensorValue:
         flag = wanted.realize(machine).as_constant(machine)
@@ -348,6 +334,9 @@ class TensorMethodValue(Value):
         if name == "requires_grad_":
             wanted = [*args, *kwargs.values(), machine.constant(True)][0]
             return owner.require_grad(machine, wanted)
+        if (known := handler_of(getattr(torch.Tensor, name))) is not None:
+            rely_on_names(machine, TENSOR.get(name))
+            return known(machine, [owner, *args], kwargs)
         if name == "item" and not args:
             number = read_number(machine, owner.node, owner.live, owner.source)
             if number is not None:

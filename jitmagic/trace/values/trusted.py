@@ -45,7 +45,7 @@ from .torch_function import operators_of, torch_function
 __all__ = ["TorchPythonFunction", "trusted", "trusted_function"]
 
 _STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that are set anew
-_INLINED_CLASSES = ("torch.distributions.",)
+_INLINED_CLASSES = ("torch.distributions.", "torch.optim.")
 _CUBLAS = type(torch.backends.cuda.matmul)
 _AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
 
