@@ -89,6 +89,7 @@ PyObject* has_gradient_hooks(PyObject*, PyObject* object) {
   HANDLE_TH_ERRORS
   if (!THPVariable_Check(object)) raise_as(PyExc_TypeError, "has_gradient_hooks: a tensor is expected");
   const at::Tensor& tensor = THPVariable_Unpack(object);
+  if (!torch::autograd::impl::get_autograd_meta(tensor)) Py_RETURN_FALSE;
   bool hooked = !torch::autograd::impl::hooks(tensor).empty() || torch::autograd::impl::post_acc_grad_hooks(tensor);
   if (const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor)) {
     hooked = hooked || !node->pre_hooks().empty() || !node->post_hooks().empty() || !node->tensor_pre_hooks().empty();

@@ -111,7 +111,7 @@ def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> lis
 
 
 def _left(node: Node, value: Any) -> Any:
-    """What the graph gives for an output; the history of a spent one is gone (runtime/native.py)."""
+    """What the graph gives for an output; one that is spent has no history (runtime/native.py)."""
     return value.detach() if node.meta.get("spent") else value
 
 

@@ -1,4 +1,4 @@
-"""`gradients`: what torch.autograd.grad is in a graph, a call of the engine like any other call; and
+"""`gradients`: what torch.autograd.grad is in a graph, a call of the engine like any other call;
 `first_gradient`: what backward() stores in a leaf that has no gradient yet.
 
 Comes in: outputs, inputs and the gradients that come into the outputs, as tensors of any kind with

@@ -177,8 +177,9 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
             now = "has" if item in value else "has not"
             return None if (item in value) == there else f"{name} {now} {short(item)} now"
         case Unhooked():
-            hooked = not isinstance(value, torch.Tensor) or runtime_module().has_gradient_hooks(value)
-            return f"{name} has hooks for its gradient now" if hooked else None
+            if isinstance(value, torch.Tensor) and not runtime_module().has_gradient_hooks(value):
+                return None
+            return f"{name} has hooks for its gradient now"
         case CellEmpty():
             return _cell_differs(name, value)
     return _mapping_differs(guard, name, value)

@@ -110,9 +110,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)
 
 
-def _leaves(
-    machine: Machine, outputs: list[TensorValue], given: Value | None
-) -> list[TensorValue]:
+def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -> list[TensorValue]:
     """Whose gradients are accumulated: all that the history leads to, or those asked for."""
     graph = machine.graph
     if graph.modes_vary or graph.root is not graph:

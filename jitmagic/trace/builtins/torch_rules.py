@@ -45,9 +45,7 @@ _SIZED_BY_DATA = "nonzero unique masked_select argwhere unique_consecutive binco
 _UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 REFUSED_METHODS: dict[str, str] = {
-    **dict.fromkeys(
-        ("retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH
-    ),
+    **dict.fromkeys(("retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH),
     **dict.fromkeys(
         ("register_hook", "register_post_accumulate_grad_hook", "register_multi_grad_hook"), _HOOKS
     ),

@@ -1,8 +1,8 @@
 """`.grad` of a tensor: what the traced code reads there, and what it has stored.
 
-Comes in: reads, writes and deletions of the attribute; backward() and zero_grad() write it too. Goes
-out: the gradient's value, guarded where it was there before, and an effect for each tensor that has
-another one at the exit. One tensor object is one value, so `p.grad = g` makes two names of it.
+Comes in: reads, writes and deletions of the attribute; backward() and zero_grad() write it too.
+Goes out: the gradient's value, guarded where it was there before, and an effect for each tensor
+that has another one at the exit. One tensor object is one value: `p.grad = g` gives it two names.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ _CPU = torch.device("cpu")
 _SCALAR = TensorSpec((), (), torch.float64, _CPU)
 _LARGEST = 2.0**40  # of what is counted in tensors
 EXACT = 2**53  # integers up to it are floats
+_EXACT_IN_TENSORS = 2**24  # and up to this one float32
 # An argument's bounds: those that hold its value. Zero stays a constant: programs branch on it.
 _WIDE: Bounds = (-1e6, 1e6)
 _ARGUMENT_BOUNDS: tuple[Bounds, ...] = ((1e-30, 1 - 1e-6), (1 - 1e-6, 1e6), (-1e6, -1e-30))
@@ -245,9 +246,9 @@ def _count_from(graph: GraphBuilder, node: Node) -> float | None:
     start = node.args[0] if node.target is torch.tensor else None
     added = _added(graph, node)
     counts = node.meta["val"].dtype in (torch.float32, torch.float64)
-    if type(start) is not float or not counts or added is None or not 0 <= start + added <= _LARGEST:
+    if type(start) is not float or not start.is_integer() or not counts or added is None:
         return None
-    return start + added
+    return start + added if start >= 0 and start + added <= _EXACT_IN_TENSORS else None
 
 
 def _added(graph: GraphBuilder, node: Node) -> int | None:

@@ -73,9 +73,7 @@ MODELS = {
 }  # fmt: skip
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.05),
-    "momentum": lambda p: torch.optim.SGD(
-        p, 0.05, momentum=0.9, nesterov=True, weight_decay=1e-3
-    ),
+    "momentum": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
     "adam": lambda p: torch.optim.Adam(p, 1e-2),
     "amsgrad": lambda p: torch.optim.Adam(p, 1e-2, amsgrad=True, foreach=True),
     "adamw": lambda p: torch.optim.AdamW(p, 1e-2, foreach=True),
@@ -184,9 +182,7 @@ def check(kind: Kind, model: str, optimizer: str, dtype: torch.dtype, backend: s
     assert (counts.breaks, counts.graphs) in {(0, 1), (0, 2)}, counts
 
 
-KINDS = [
-    Kind(*parts) for parts in itertools.product(("", "norm", "value"), (True, False), LOSSES)
-]
+KINDS = [Kind(*parts) for parts in itertools.product(("", "norm", "value"), (True, False), LOSSES)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["32", "64"])
