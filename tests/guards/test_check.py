@@ -241,6 +241,11 @@ def reorder(world: World) -> None:
     world.cfg["ordered"].move_to_end("a")
 
 
+def hook_behind(world: World) -> None:
+    if world.cfg["leaf"].is_leaf:  # another mutation may have come before
+        world.cfg["leaf"].register_post_accumulate_grad_hook(id)
+
+
 def hook_accumulator(world: World) -> None:
     leaf = world.cfg["leaf"]
     node = leaf.expand_as(leaf).grad_fn.next_functions[0][0]
@@ -323,7 +328,7 @@ PERTURBATIONS = {
     "grad gone": lambda w: setattr(w.cfg["leaf"], "grad", None),
     "no leaf": set_entry("leaf", torch.ones(3, requires_grad=True) * 2),
     "hook of a leaf": lambda w: w.cfg["leaf"].register_hook(lambda g: g),
-    "hook behind a leaf": lambda w: w.cfg["leaf"].register_post_accumulate_grad_hook(id),
+    "hook behind a leaf": hook_behind,
     "hook of an accumulator": hook_accumulator,
     "namespace: function replaced": lambda w: SPACE.update(act=lambda x: x),
     "namespace: name gone": lambda w: SPACE.pop("rate"),

@@ -106,7 +106,7 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     for leaf, gradient in zip(leaves, made, strict=True):
         if gradient is not None:
             own = machine.graph.is_fresh(gradient, (*made, *nodes))
-            _accumulate(machine, leaf, lift(machine, gradient), own)
+            _accumulate(machine, leaf, gradient, own)
     return machine.constant(None)
 
 
@@ -122,7 +122,7 @@ def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -
         raise _refused("no tensor requires grad", _BACKWARD)
     if any(node is None for node in found):
         raise _refused("history from outside of the graph leads on", _BACKWARD)
-    leaves = [lift(machine, node) for node in found]
+    leaves = [value for node in found if isinstance(value := lift(machine, node), TensorValue)]
     if given is not None and not is_none(given):
         wanted = _tensors(machine, given, "inputs")
         if len(set(wanted)) < len(wanted) or any(one not in leaves for one in wanted):
@@ -135,18 +135,18 @@ def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -
     return leaves
 
 
-def _accumulate(machine: Machine, leaf: TensorValue, gradient: TensorValue, own: bool) -> None:
+def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) -> None:
     """Into `.grad`, in place where there is one: whoever holds that tensor sees it."""
     before = leaf.get_attr(machine, "grad").realize(machine)
     if is_none(before):
-        made = machine.graph.call(first_gradient, (gradient.node, leaf.node, own))
+        made = machine.graph.call(first_gradient, (gradient, leaf.node, own))
         store_gradient(machine, leaf, lift(machine, made))
         return
     if not isinstance(before, TensorValue) or before.meta.requires_grad:
         raise _refused("it adds to a gradient with a history", _BACKWARD)
     mode = machine.graph.grad_enabled
     machine.graph.set_grad_enabled(False)
-    record(machine, "add_", [before, gradient])
+    record(machine, "add_", [before, lift(machine, gradient)])
     machine.graph.set_grad_enabled(mode)
 
 

@@ -228,7 +228,8 @@ def read_number(
     graph: GraphBuilder = machine.graph
     by_torch = belongs_to_torch(str(machine.frame.globals.live.get("__name__")))
     if by_torch and live is None and (count := _count_from(graph, node)) is not None:
-        return machine.constant(count)
+        counted: Value = machine.constant(count)
+        return counted
     if live is None or source is None or live.dim() or (machine.varying is None and not by_torch):
         return None
     if device_of(node) != _CPU or live.dtype not in (torch.float32, torch.float64):

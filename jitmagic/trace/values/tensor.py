@@ -334,9 +334,9 @@ class TensorMethodValue(Value):
         if name == "requires_grad_":
             wanted = [*args, *kwargs.values(), machine.constant(True)][0]
             return owner.require_grad(machine, wanted)
-        if (known := handler_of(getattr(torch.Tensor, name))) is not None:
+        if (handler := handler_of(getattr(torch.Tensor, name, None))) is not None:
             rely_on_names(machine, TENSOR.get(name))
-            return known(machine, [owner, *args], kwargs)
+            return handler(machine, [owner, *args], kwargs)
         if name == "item" and not args:
             number = read_number(machine, owner.node, owner.live, owner.source)
             if number is not None:
