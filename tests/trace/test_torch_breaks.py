@@ -133,12 +133,6 @@ def allclose(x):
     return torch.allclose(x, y)  # here
 
 
-def backward(x):
-    y = (x * W).sum()
-    y.backward()  # here
-    return y
-
-
 def hook(x):
     y = x * W
     y.register_hook(lambda g: g)  # here
@@ -321,7 +315,7 @@ BREAKS = {
     truth: "tensor data", as_int: "", as_float: "", show: "print", text: "", nonzero: "nonzero",
     nonzero_length: "nonzero", mask_index: "tensor data", unique: "unique", where_one: "where",
     masked_select: "masked_select", repeat: "repeat_interleave", one_hot: "one_hot",
-    slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose", backward: "backward",
+    slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook", leaf_inside: "leaf",
     parameter_inside: "", set_data: "data", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",

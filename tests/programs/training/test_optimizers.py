@@ -174,7 +174,8 @@ def test_the_update_is_compiled_and_agrees(name: str, foreach: bool) -> None:
     make, graphs = OPTIMIZERS[name]
     _, ours = train(listed(make) if foreach else make)
     assert eager_of(ours.update) == []
-    assert (ours.counts.graphs, ours.counts.breaks) == (graphs, 1)
+    assert ours.counts.breaks == 0
+    assert ours.counts.graphs <= graphs + 1  # the first step makes the optimizer's state
 
 
 def test_two_hundred_steps_of_adam_in_float32() -> None:
