@@ -25,6 +25,8 @@ from jitmagic.guards.show import show_guard
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
 
+from .leaf_hooks import hook_accumulator, hook_behind
+
 FACTOR = 2
 Point = collections.namedtuple("Point", "x y")
 
@@ -239,18 +241,6 @@ def own_forward(world: World) -> None:
 
 def reorder(world: World) -> None:
     world.cfg["ordered"].move_to_end("a")
-
-
-def hook_behind(world: World) -> None:
-    if world.cfg["leaf"].is_leaf:  # another mutation may have come before
-        world.cfg["leaf"].register_post_accumulate_grad_hook(id)
-
-
-def hook_accumulator(world: World) -> None:
-    leaf = world.cfg["leaf"]
-    node = leaf.expand_as(leaf).grad_fn.next_functions[0][0]
-    node.register_hook(lambda *given: None)
-    world.accumulator = node  # the leaf holds it weakly
 
 
 PERTURBATIONS = {
