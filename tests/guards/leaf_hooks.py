@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["hook_accumulator", "hook_behind"]
+__all__ = ["HOOKS"]
 
 
 def hook_behind(world: Any) -> None:
@@ -17,3 +17,10 @@ def hook_accumulator(world: Any) -> None:
     node = leaf.expand_as(leaf).grad_fn.next_functions[0][0]
     node.register_hook(lambda *given: None)
     world.accumulator = node  # the leaf holds it weakly
+
+
+HOOKS = {
+    "hook of a leaf": lambda w: w.cfg["leaf"].register_hook(lambda g: g),
+    "hook behind a leaf": hook_behind,
+    "hook of an accumulator": hook_accumulator,
+}

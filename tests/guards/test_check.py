@@ -25,7 +25,7 @@ from jitmagic.guards.show import show_guard
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
 
-from .leaf_hooks import hook_accumulator, hook_behind
+from .leaf_hooks import HOOKS
 
 FACTOR = 2
 Point = collections.namedtuple("Point", "x y")
@@ -317,9 +317,7 @@ PERTURBATIONS = {
     "frozen weight": lambda w: w.cfg["model"].weight.requires_grad_(False),
     "grad gone": lambda w: setattr(w.cfg["leaf"], "grad", None),
     "no leaf": set_entry("leaf", torch.ones(3, requires_grad=True) * 2),
-    "hook of a leaf": lambda w: w.cfg["leaf"].register_hook(lambda g: g),
-    "hook behind a leaf": hook_behind,
-    "hook of an accumulator": hook_accumulator,
+    **HOOKS,
     "namespace: function replaced": lambda w: SPACE.update(act=lambda x: x),
     "namespace: name gone": lambda w: SPACE.pop("rate"),
     "namespace: name there": lambda w: SPACE.update(none=1),
