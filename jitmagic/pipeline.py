@@ -53,7 +53,6 @@ from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
-from .trace.attempts import trace_with_numbers
 from .trace.breaks import FailedOperation
 from .trace.emit import CannotRestore, Home, emit
 from .trace.machine import Stop, trace
@@ -130,7 +129,8 @@ def _attempt(
         return eager_entry(handle.run_hooked, snapshot, traced.guards, made)
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
     compared = _can_be_compared(handle, traced)
-    made.notes = Variant(traced.guards, COMPILED, tuple(record.later), ends, compared)
+    symbols = frozenset(entry.source for entry in traced.inputs if entry.is_scalar)
+    made.notes = Variant(traced.guards, COMPILED, tuple(record.later), ends, compared, symbols)
     return made
 
 
@@ -214,7 +214,7 @@ def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
-    return trace_with_numbers(partial(trace, snapshot, options, stop), varying)
+    return trace(snapshot, options, stop, varying)
 
 
 def compile_graph(
@@ -222,7 +222,7 @@ def compile_graph(
 ) -> Graph:
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
     specs = tuple(entry.spec for entry in traced.inputs)
-    numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_number)
+    numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar)
     made = _compile_by(traced, snapshot, specs, options, record)
     if numbers:
         made = with_numbers(made, numbers)
@@ -289,7 +289,7 @@ def _compile_stages(
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
     value = read_source(entry.source, snapshot)
-    return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_number else value
+    return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_scalar else value
 
 
 def _modes_kept(gm: torch.fx.GraphModule, run: Graph) -> Graph:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from ..symbols.interval import INT64
 from .check import range_end, short
 from .guard import (
     CellEmpty,
@@ -54,6 +55,8 @@ def show_guard(guard: Guard) -> str:
             return f"{describe(source)} == {short(value)}"
         case IdentityIs(source=source, value=value):
             return f"{describe(source)} is {short(value)}"
+        case InRange(source=source, low=low, high=high) if (low, high) == INT64[:2]:
+            return f"{describe(source)} has 64 bits"
         case InRange(source=source, low=low, high=high):
             return f"{range_end(low)} <= {describe(source)} <= {range_end(high)}"
         case LengthIs(source=source, length=length):

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 __all__ = ["Interned"]
 
 _NODES: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
-_REFERENCES = _NODES.data  # `get` of the dictionary itself is Python, and asked for every node
+_REFERENCES = _NODES.data  # type: ignore[attr-defined]  # `get` of the dictionary itself is Python, and asked for every node
 _NUMBERS = frozenset((bool, int, float))
 
 

@@ -56,13 +56,12 @@ from .values import exceptions as _exceptions
 from .values import functions as _functions
 from .values import getters as _getters
 from .values import instances as _instances
-from .values import integers as _integers
 from .values import live_iterators as _live_iterators
 from .values import made_modules as _made_modules
 from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
-from .values import numbers as _data_numbers
+from .values import scalars as _scalars
 from .values import tensor_inputs as _tensor_inputs
 from .values import torch_function as _torch_function
 from .values import weak_references as _weak_references
@@ -77,6 +76,6 @@ MODULES: tuple[ModuleType, ...] = (
     _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
     _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
     _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
-    _made_modules, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
+    _made_modules, _namedtuples, _namespaces, _nn_module, _scalars, _tensor_inputs,
     _torch_function, _gradients, _recurrent, _weak_references,
 )  # fmt: skip

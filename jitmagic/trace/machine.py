@@ -28,6 +28,7 @@ from ..guards.guard import AutocastRest, Guard, IdentityIs, SameObject, TypeIs
 from ..guards.source import Argument, Source
 from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
+from ..symbols.context import Specialize
 from . import inventory
 from .breaks import (
     EscapingException,
@@ -43,6 +44,7 @@ from .effects import EffectLog, ExitBuilder, distinct_objects
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
+from .symbolic import Constants, Symbols, with_constants
 from .tables import Tables
 from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -100,20 +102,23 @@ def trace(
     options: Options,
     stop: Stop | None = None,
     varying: frozenset[Source] | None = None,
-    wide: bool = False,
 ) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
-    floats and ints that are inputs of the graph; if it is not None, numbers read from tensors may
-    be part of the graph too (values/numbers.py, values/integers.py). `wide`: of the floats nothing
-    is known, not even a sign; less can be done with them.
+    floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
+    not None, numbers read from tensors may be symbols too.
     """
     programs: dict[CodeType, Program] = {}
+    constants, first = Constants(), stop
     while True:
-        machine = Machine(snapshot, options, stop, programs, varying, wide)
+        machine = Machine(snapshot, options, stop, programs, varying, constants)
         try:
             return machine.run()
+        except Specialize as special:
+            constants = with_constants(constants, special, machine.symbols.where)
+            stop = first
+            _let_go(special)
         except _Restart as restart:
             stop = _earlier(restart.stop, stop)
             _let_go(restart)
@@ -147,10 +152,10 @@ class Machine:
         stop: Stop | None,
         programs: dict[CodeType, Program],
         varying: frozenset[Source] | None = None,
-        wide: bool = False,
+        constants: Constants | None = None,
     ) -> None:
         self.options = options
-        self.varying, self.wide = varying, wide
+        self.symbols = Symbols(varying, constants or {}, self.guard)
         self.snapshot = snapshot
         self.effects = EffectLog()
         self.tables = Tables()
@@ -256,9 +261,9 @@ class Machine:
         name = self.snapshot.name
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
-        written = self.graph.written()
-        count = self._instructions
-        made = Trace(name, graph, inputs, guards, effects, exit_, count, written, because)
+        constants = tuple(self.symbols.constants.values())
+        rest = self._instructions, self.graph.written(), because, constants
+        made = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         if self.graph.assertions and not can_start_over(made):
             what = "an assertion, where eager cannot run from the start again"
             step = self.graph.assertions[0].meta["step"]
@@ -340,6 +345,9 @@ class Machine:
         except GraphBreak as broken:
             if broken.where is None:
                 broken.where, broken.mark = self.where(), mark
+            raise
+        except Specialize:
+            self.symbols.where = self.symbols.where or self.where()
             raise
         except ObservedError as observed:
             observed.mark = mark if observed.mark is None else observed.mark

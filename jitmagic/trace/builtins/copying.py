@@ -19,10 +19,9 @@ from ..values.constants import ConstantValue
 from ..values.enums import EnumValue
 from ..values.functions import FunctionValue
 from ..values.instances import InstanceValue
-from ..values.integers import IntValue
 from ..values.mappings import DefaultDictValue, DictValue
 from ..values.namedtuples import NamedTupleValue
-from ..values.numbers import FloatValue
+from ..values.scalars import ScalarValue
 from ..values.sequences import ListValue, SliceValue, TupleValue
 from ..values.sets import SetValue
 from ..values.tensor import TensorValue, record
@@ -32,7 +31,7 @@ __all__: list[str] = []
 
 Part = Callable[[Value], Value]
 
-_THEMSELVES = (ConstantValue, ClassValue, FunctionValue, FloatValue, IntValue)
+_THEMSELVES = (ConstantValue, ClassValue, FunctionValue, ScalarValue)
 _HOOKS = (
     "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
     "__getnewargs__", "__getnewargs_ex__", "__new__", "__slots__", "__replace__",

@@ -50,6 +50,7 @@ from ...guards.source import Source
 from ...options import Options
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..result import BreakReason, Effect, FromGraph, GraphInput, Recipe
+from ..symbolic import Symbols
 from ..tables import Tables
 
 __all__ = [
@@ -147,8 +148,7 @@ class Machine(Protocol):
     options: Options
     snapshot: FrameSnapshot  # the root frame's live arguments
     graph: Any  # a GraphBuilder and whatever the tensors need of it
-    varying: frozenset[Source] | None  # numbers that are data; None: none is (values/numbers.py)
-    wide: bool  # of floats that are data nothing is known
+    symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
     tables: Tables  # dictionaries that are the attributes of something as well
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 

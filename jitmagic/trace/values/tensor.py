@@ -39,15 +39,14 @@ from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHOD
 from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
-from .counted import call_with_integers
+from .counters import read_counter
 from .enums import without_enum
-from .integers import IntValue
 from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
-from .numbers import FloatValue, read_number
 from .originals import TENSOR
-from .scaled import call_with_numbers
+from .scalar_calls import call_with_scalars
+from .scalars import ScalarValue
 from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .tensor_class import call_replaced, replaced
@@ -349,7 +348,7 @@ class TensorMethodValue(Value):
             wanted = [*args, *kwargs.values(), machine.constant(True)][0]
             return owner.require_grad(machine, wanted)
         if name == "item" and not args:
-            number = read_number(machine, owner.node, owner.live, owner.source)
+            number = read_counter(machine, owner.node, owner.live, owner.source)
             if number is not None:
                 return number
         _refuse_method(machine, owner, name)
@@ -372,7 +371,7 @@ class TensorMethodValue(Value):
 
 
 def _is_operand(machine: Machine, other: Value) -> bool:
-    if isinstance(other, TensorValue | FloatValue | IntValue):
+    if isinstance(other, TensorValue | ScalarValue):
         return True
     return other.is_constant(machine) and issubclass(
         other.python_type(machine), bool | int | float | complex
@@ -425,13 +424,8 @@ def record(
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     _refuse_detached_inference(graph, name, given)
     try:
-        numbers = {type(arg) for arg in (*given, *named.values())} & {FloatValue, IntValue}
-        if numbers:
-            call = call_with_integers if numbers == {IntValue} else call_with_numbers
-            result = call(machine, target, given, named)
-            if result is None:
-                what = "a number that is known only when the kernels have run"
-                raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
+        if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
+            result = call_with_scalars(machine, target, given, named)
         else:
             result = graph.call(target, given, named, machine.lines())
     except DataDependent:
@@ -457,7 +451,7 @@ def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[A
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
     """As `lower`; numbers that are data stay what they are."""
     value = value.realize(machine)
-    return value if isinstance(value, FloatValue | IntValue) else lower(machine, value, name)
+    return value if isinstance(value, ScalarValue) else lower(machine, value, name)
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:
