@@ -36,6 +36,7 @@ constexpr OpName kOps[] = {
     {"FUNCTION_PART", Op::FunctionPart, 4},     // target, source, part
     {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
     {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
+    {"CONTENTS", Op::Contents, 3},              // target, source
     {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
     {"REFERENT", Op::Referent, 3},              // target, source
     {"TYPE_IS", Op::TypeIs, 3},                 // source, type
@@ -223,7 +224,7 @@ class StepReader {
     if (!source(next++, step.source)) return false;
     switch (step.op) {
       case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::Referent: case Op::CellEmpty:
-      case Op::IteratorParts: return true;
+      case Op::IteratorParts: case Op::Contents: return true;
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
       case Op::InstanceAbsent: return name(next, step.object);
       case Op::Item: return key(next, step);

@@ -154,9 +154,29 @@ PyObject* instance_dict(PyObject* object) {
   return made;
 }
 
+bool is_deque(PyObject* object) {
+  static PyObject* type = [] {
+    PyObject* module = PyImport_ImportModule("collections");
+    PyObject* found = module ? PyObject_GetAttrString(module, "deque") : nullptr;
+    Py_XDECREF(module);
+    if (!found) PyErr_Clear();
+    return found;
+  }();
+  return (PyObject*)Py_TYPE(object) == type;
+}
+
+// What a set or deque holds, in its order, as a tuple kept until the check ends: nothing is hashed.
+PyObject* contents(PyObject* object, Registers& registers) {
+  if (!PyAnySet_CheckExact(object) && !is_deque(object)) return nullptr;
+  PyObject* made = PySequence_Tuple(object);
+  if (!made) return PyErr_Clear(), nullptr;
+  return registers.keep(made);
+}
+
 bool has_length(PyObject* object, Py_ssize_t length) {
   if (PyTuple_Check(object) || PyList_Check(object)) return Py_SIZE(object) == length;
   if (PyDict_Check(object)) return PyDict_GET_SIZE(object) == length;
+  if (is_deque(object)) return PyObject_Size(object) == length;
   return PyAnySet_Check(object) && PySet_GET_SIZE(object) == length;
 }
 
@@ -188,6 +208,7 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
       PyObject* parts = iterator_parts(base);
       return parts ? registers.keep(parts) : nullptr;
     }
+    case Op::Contents: return contents(base, registers);
     case Op::Gradient: return gradient(base, step, registers);
     case Op::Referent: return weak_target(base, registers);
     default: return nullptr;

@@ -32,7 +32,7 @@ bool register_tensor_guards(PyObject* module);
 enum class Op : unsigned char {
   // loads: (name, target, ...)
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, DictValue, Type, TypeAttr,
-  Slot, FunctionPart, ModuleItem, IteratorParts, Gradient, Referent,
+  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, Gradient, Referent,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
   NamespaceAbsent, Class, Namespace, StateRead,

@@ -47,6 +47,7 @@ from ..guards.source import (
     Argument,
     Builtin,
     CellContents,
+    Contents,
     DictEntry,
     DictKeyAt,
     DictValueAt,
@@ -221,6 +222,8 @@ class _Lowering:
                 return ("FUNCTION_PART", base, part)
             case ModuleAttr(name=name):
                 return ("MODULE_ITEM", base, name)
+            case Contents():
+                return ("CONTENTS", base)
             case Gradient():
                 return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
             case IteratorParts():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import types
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
@@ -166,7 +167,7 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
         case InRange(low=low, high=high):
             return _outside(name, value, low, high)
         case LengthIs(length=length):
-            if not isinstance(value, tuple | list | dict | set | frozenset):
+            if not isinstance(value, tuple | list | dict | set | frozenset | deque):
                 return f"{name} is a {type(value).__name__}, which has no plain length"
             return _is_was(f"len({name})", len(value), length, len(value) == length)
         case SetHas(item=item, there=there):

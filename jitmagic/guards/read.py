@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any
 
 from ..bytecode import FrameSnapshot
@@ -20,6 +20,7 @@ from .source import (
     Argument,
     Builtin,
     CellContents,
+    Contents,
     DictEntry,
     DictKeyAt,
     DictValueAt,
@@ -72,10 +73,8 @@ def _step(source: Source, base: Any) -> Any:
             return base[key]
         case DictEntry(key=key):
             return dict.__getitem__(base, key)
-        case DictKeyAt(index=index):
-            return entries_of(base)[index][0]
-        case DictValueAt(index=index):
-            return entries_of(base)[index][1]
+        case DictKeyAt(index=index) | DictValueAt(index=index):
+            return entries_of(base)[index][isinstance(source, DictValueAt)]
         case TypeOf():
             return type(base)
         case TypeAttr(name=name):
@@ -89,6 +88,10 @@ def _step(source: Source, base: Any) -> Any:
             if not isinstance(base, _HAVE_PART.get(part, types.FunctionType)):
                 raise AttributeError(part)  # a bound method passes on what its function has
             return getattr(base, part)
+        case Contents():
+            if type(base) not in (set, frozenset, deque):
+                raise TypeError("neither a set nor a deque")
+            return tuple(base)
         case Gradient():
             return base.grad
         case IteratorParts():

@@ -22,6 +22,7 @@ dictionaries and tuples, never through `__getattr__` or properties.
                                              __globals__ of a Python function; __self__ or
                                              __func__ of a bound method
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
+           | Contents(base)                  what a set or deque holds, as a tuple in its order
            | Gradient(base)                  base.grad of a leaf tensor
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
            | Referent(base)                  what a plain weakref.ref leads to, or None
@@ -35,6 +36,7 @@ __all__ = [
     "Argument",
     "Builtin",
     "CellContents",
+    "Contents",
     "DictEntry",
     "DictKeyAt",
     "DictValueAt",
@@ -150,6 +152,11 @@ class ModuleAttr(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class Contents(Source):
+    base: Source
+
+
+@dataclass(frozen=True, slots=True)
 class Gradient(Source):
     base: Source
 
@@ -177,6 +184,8 @@ def describe(source: Source) -> str:
             return f"{describe(owner)}.{key}"
         case Item(base=InstanceDict(base=owner), key=str(key)):
             return f"{describe(owner)}.{key}"
+        case Contents(base=base):
+            return f"tuple({describe(base)})"
         case Item(base=base, key=key) | DictEntry(base=base, key=key):
             return f"{describe(base)}[{key!r}]"
         case DictKeyAt(base=base, index=index):

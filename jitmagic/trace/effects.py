@@ -125,9 +125,12 @@ class EffectLog:
     def tell(self, builder: ExitBuilder) -> None:
         """Hand all effects to the exit."""
         for entry in self._entries:
-            told = entry(builder)
-            for effect in told if isinstance(told, tuple) else (told,):
+            for effect in _all_of(entry(builder)):
                 builder.effect(effect)
+
+
+def _all_of(told: Effect | tuple[Effect, ...]) -> tuple[Effect, ...]:
+    return told if isinstance(told, tuple) else (told,)
 
 
 class ExitBuilder:
@@ -223,7 +226,7 @@ class ExitBuilder:
             waiting, self._unfilled = self._unfilled, []
             fills.extend(effect for value in waiting for effect in value.fill(self))
             emptied, self._containers = self._containers, []
-            fills.extend(container.replace(self) for container in emptied)
+            fills.extend(effect for one in emptied for effect in _all_of(one.replace(self)))
         return (*fills, *self._effects, *self._late)
 
 

@@ -30,6 +30,7 @@ from .builtins import outside as _outside
 from .builtins import patterns as _regular
 from .builtins import process_state as _process_state
 from .builtins import recurrent as _recurrent
+from .builtins import set_methods as _set_methods
 from .builtins import signatures as _signatures
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
@@ -71,12 +72,12 @@ __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checks, _constructors, _containers, _copying, _counters,
-    _differentiation, _distributions, _foreach,
-    _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
-    _outside, _regular, _process_state, _signatures, _texts, _torch_calls, _attributes, _calls,
-    _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
-    _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
-    _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
-    _made_modules, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
-    _torch_function, _gradients, _recurrent, _weak_references,
+    _differentiation, _distributions, _foreach, _introspection, _iteration, _iterator_tools, _logs,
+    _numbers, _objects, _operators, _ordering, _outside, _regular, _process_state, _set_methods,
+    _signatures, _texts, _torch_calls, _attributes, _calls, _comparisons, _container_opcodes,
+    _control, _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns,
+    _stack, _with, _cached, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,
+    _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
+    _nn_module, _data_numbers, _integers, _tensor_inputs, _torch_function, _gradients, _recurrent,
+    _weak_references,
 )  # fmt: skip

@@ -12,6 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from types import CellType, FunctionType
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..guards.source import (
     Argument,
     Builtin,
     CellContents,
+    Contents,
     DictEntry,
     DictKeyAt,
     DictValueAt,
@@ -274,6 +276,10 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case ModuleAttr(base=base, name=name):
             table = [*_load_source(base, writer), *build.load_attr("__dict__")]
             return [*table, *build.load_const(name), *build.binary_subscr()]
+        case Item(base=Contents(base=base), key=int(index)):
+            return _call(_nth, _load_source(base, writer), build.load_const(index))
+        case Contents(base=base):
+            return _call(tuple, _load_source(base, writer))
         case Item(base=base, key=key):
             container = _load_source(base, writer)
             return [*container, *build.load_const(key), *build.binary_subscr()]
@@ -297,6 +303,10 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case Referent(base=base):
             return build.push_callable_then(_load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
+
+
+def _nth(items: Iterable[object], index: int) -> object:
+    return next(islice(items, index, None))
 
 
 def _key_at(table: dict[Any, Any], index: int) -> object:

@@ -107,6 +107,8 @@ def make_world() -> World:
         5: "five",
         "output": Output(a=1, b=2),
         "names": {"a", int},
+        "few": {4},
+        "queue": collections.deque([3, "b"], maxlen=4),
         "partial": functools.partial(user, 1),
         "weak": weakref.ref(user),
         "dead": weakref.ref(type("Gone", (), {})()),
@@ -135,8 +137,10 @@ SOURCES: tuple[s.Source, ...] = (
     s.Global("helper"), s.Builtin("len"), s.ImportedModule("math"),
     s.ModuleAttr(s.Global("torch"), "float32"),
     *(entry(key) for key in ("n", "rate", "count", "on", "none", "dims", "point", "layers")),
-    entry("ordered"), entry(5), entry("output"), entry("names"),
-    s.DictEntry(entry("output"), "b"), s.DictKeyAt(entry("output"), 1),
+    entry("ordered"), entry(5), entry("output"), entry("names"), entry("queue"),
+    s.Contents(entry("few")), s.Contents(entry("queue")), s.Item(s.Contents(entry("queue")), 1),
+    s.SlotAttr(entry("queue"), "maxlen"), s.DictKeyAt(entry("output"), 1),
+    s.DictEntry(entry("output"), "b"), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
     s.Item(entry("layers"), 1), s.Item(s.Item(entry("layers"), 1), 0), s.Item(entry("dims"), -1),
     s.Item(entry("ordered"), "b"), s.DictKeyAt(entry("ordered"), 1), s.DictKeyAt(CFG, 0),
     s.DictValueAt(entry("ordered"), 1), s.DictValueAt(entry("output"), 0),
@@ -146,8 +150,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.FunctionPart(FN, "__code__"), s.FunctionPart(FN, "__defaults__"),
     s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
     s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
-    s.Referent(entry("weak")), s.Referent(entry("dead")),
-    s.Gradient(entry("leaf")), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
+    s.Referent(entry("weak")), s.Referent(entry("dead")), s.Gradient(entry("leaf")),
 )  # fmt: skip
 
 
@@ -161,7 +164,7 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     elif isinstance(value, int | float | str | tuple | type(None)):
         made.append(g.ValueEquals(source, value))
         made += [g.InRange(source, 0.5, 1.0), g.InRange(source, 0.6, 1.0)]
-    if isinstance(value, tuple | list | dict):
+    if isinstance(value, tuple | list | dict | collections.deque):
         made.append(g.LengthIs(source, len(value)))
     if isinstance(value, set):
         made += [g.SetHas(source, "a", there=True), g.SetHas(source, str, there=False)]
@@ -241,6 +244,8 @@ def reorder(world: World) -> None:
 
 PERTURBATIONS = {
     "nothing": lambda w: None,
+    "queue grows": lambda w: w.cfg["queue"].append(7),
+    "queue turned": lambda w: w.cfg["queue"].rotate(1),
     "other values": set_world("x", lambda: torch.randn(2, 4)),
     "shape": set_world("x", lambda: torch.randn(3, 4)),
     "rank": set_world("x", lambda: torch.randn(2, 4, 1)),

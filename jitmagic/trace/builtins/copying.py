@@ -16,6 +16,7 @@ from ..values.callables import BuiltinValue
 from ..values.class_facts import NOTHING, attribute_of_class
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
+from ..values.deques import DequeValue
 from ..values.enums import EnumValue
 from ..values.functions import FunctionValue
 from ..values.instances import InstanceValue
@@ -24,6 +25,7 @@ from ..values.mappings import DefaultDictValue, DictValue
 from ..values.namedtuples import NamedTupleValue
 from ..values.numbers import FloatValue
 from ..values.sequences import ListValue, SliceValue, TupleValue
+from ..values.set_store import SetStore
 from ..values.sets import SetValue
 from ..values.tensor import TensorValue, record
 from .registry import handles
@@ -86,10 +88,14 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
         made = memo[value] = ListValue([])
         made.items.extend(part(item) for item in list(value.items))
         return made
+    if isinstance(value, DequeValue):
+        copied = memo[value] = value.like([])
+        copied.store.extend([part(item) for item in list(value.items)])
+        return copied
     if isinstance(value, DictValue):
         return _dictionary(machine, value, part, memo)
     if isinstance(value, SetValue) and value.is_constant(machine):
-        return SetValue.made(machine, dict(value.members), value.kind)
+        return SetValue(SetStore.made(machine, value.kind, value.store.operand()))
     if type(value) is TensorValue:
         return _tensor(machine, value, memo)
     if type(value) is InstanceValue:

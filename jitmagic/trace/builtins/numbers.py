@@ -88,7 +88,7 @@ def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 def members(machine: Machine, value: Value) -> list[Value]:
     """The items of an iterable where the order does not matter (a set has none that is known)."""
-    return list(value.members.values()) if isinstance(value, SetValue) else unpack(machine, value)
+    return value.store.values if isinstance(value, SetValue) else unpack(machine, value)
 
 
 @handles(any)

@@ -283,7 +283,9 @@ class ViewValue(Value):
         if self.what == "values":
             self.refuse(machine, "a set operator")
         part = 0 if self.what == "keys" else None
-        return SetValue.of(machine, self.owner.walk(machine, part))
+        made = SetValue.of(machine, self.owner.walk(machine, part))
+        made.store.forget_order()  # Python makes its set of a view in other steps
+        return made
 
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
