@@ -39,7 +39,9 @@ from .source import (
     TypeOf,
 )
 
-__all__ = ["entries_of", "read_source"]
+__all__ = ["entries_of", "entry_of", "read_source"]
+
+_NOTHING = object()
 
 _HAVE_PART: dict[str, Any] = {
     "__self__": types.MethodType | types.BuiltinFunctionType,
@@ -69,10 +71,8 @@ def _step(source: Source, base: Any) -> Any:
         case InstanceDict() | ModuleAttr():
             table = object.__getattribute__(base, "__dict__")
             return table[source.name] if isinstance(source, ModuleAttr) else table
-        case Item(key=key):
-            return base[key]
-        case DictEntry(key=key):
-            return dict.__getitem__(base, key)
+        case Item(key=key) | DictEntry(key=key):
+            return entry_of(base, key) if isinstance(base, dict) else base[key]
         case DictKeyAt(index=index) | DictValueAt(index=index):
             return entries_of(base)[index][isinstance(source, DictValueAt)]
         case TypeOf():
@@ -103,6 +103,13 @@ def _step(source: Source, base: Any) -> Any:
                 raise TypeError("no plain weak reference")
             return base()
     raise TypeError(f"not a source: {source!r}")
+
+
+def entry_of(table: dict[Any, Any], key: object) -> object:
+    """What is under a key, past any `__getitem__` and `__missing__` of the class."""
+    if (found := dict.get(table, key, _NOTHING)) is _NOTHING:
+        raise KeyError(key)
+    return found
 
 
 def entries_of(base: object) -> list[tuple[Any, Any]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..bytecode import Instruction, build
 from ..guards.iterator_parts import iterator_parts
-from ..guards.read import entries_of
+from ..guards.read import entries_of, entry_of
 from ..guards.source import (
     Argument,
     Builtin,
@@ -284,8 +284,7 @@ def _load_source(source: Source, writer: Writer) -> Code:
             container = _load_source(base, writer)
             return [*container, *build.load_const(key), *build.binary_subscr()]
         case DictEntry(base=base, key=key):
-            reader = dict.__getitem__  # not the class's own
-            return _call(reader, _load_source(base, writer), build.load_const(key))
+            return _call(entry_of, _load_source(base, writer), build.load_const(key))
         case DictKeyAt(base=base, index=index):
             return _call(_key_at, _load_source(base, writer), build.load_const(index))
         case DictValueAt(base=base, index=index):

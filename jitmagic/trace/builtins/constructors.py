@@ -78,7 +78,7 @@ def _ordered_dict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(collections.defaultdict)
 def _defaultdict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    made = DefaultDictValue({}, factory=args[0] if args else None)
+    made = DefaultDictValue(args[0] if args else None)
     for key, value in _pairs(machine, args[1:], kwargs):
-        made.store(machine, key, value)
+        made.put(machine, key, value)
     return made

@@ -10,9 +10,10 @@ from ..values.base import Args, Kwargs, Machine, Value
 from ..values.classes import ClassValue
 from ..values.dict_objects import DictObjectValue, dict_of, mapping_pairs
 from ..values.iterators import StepIterator
-from ..values.mappings import DictValue, ViewValue
+from ..values.mappings import DefaultDictValue, DictValue, ViewValue
 from ..values.operators import equal, index_of, unpack
 from ..values.sequences import ItemsValue, ListValue, StoredItems, TupleValue
+from ..values.table_store import TableStore
 from .constructors import refuse_mapping
 from .iteration import sorted_values
 from .registry import method
@@ -188,7 +189,8 @@ def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     if (args or kwargs) and target.kind is not collections.OrderedDict:
         raise GraphBreak(UnsupportedArguments.of(name="popitem", what="arguments"))
     token = next(reversed(target.pairs) if last.truth(machine) else iter(target.pairs))
-    pair = target.pairs.pop(token)
+    pair = target.pairs[token]
+    target.store.erase(token, pair[0])
     target.changed(machine)
     return TupleValue(pair)
 
@@ -222,7 +224,7 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
         return machine.constant(None)
     target = _accessible(machine, owner, "update")
     for key, value in [*(_pairs(machine, args[0]) if args else ()), *_named(machine, kwargs)]:
-        target.store(machine, key, value)
+        target.put(machine, key, value)
     target.changed(machine)
     return machine.constant(None)
 
@@ -245,17 +247,21 @@ def _named(machine: Machine, kwargs: Kwargs) -> list[tuple[Value, Value]]:
 @method(dict, "clear")
 def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_dict(machine, owner)
-    target.pairs.clear()
-    target.changed(machine)
+    target.clear(machine)
     return machine.constant(None)
 
 
 @method(dict, "copy")
 def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_dict(machine, owner)
+    pairs = dict(target.pairs)
+    if isinstance(target, DefaultDictValue):
+        return DefaultDictValue(target.factory, TableStore(pairs, target.kind))
+    if isinstance(owner, DictObjectValue) and not issubclass(target.kind, collections.OrderedDict):
+        return DictValue(pairs)
     if target.kind not in (dict, collections.OrderedDict):
         owner.refuse(machine, "copy()")
-    return DictValue(dict(target.pairs), kind=target.kind)
+    return DictValue(pairs, kind=target.kind)
 
 
 @method(dict, "fromkeys")
@@ -299,6 +305,19 @@ def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     return same
 
 
+@method(dict, "__ne__")
+def _differs(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    same = _equals(machine, owner, args, kwargs)
+    value = same.as_constant(machine)
+    return same if value is NotImplemented else machine.constant(not value)
+
+
+@method(dict, "__ior__")
+def _update_in_place(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _update(machine, owner, args, kwargs)
+    return owner
+
+
 @method(dict, "__len__")
 def _length(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(_as_dict(machine, owner).length(machine))
@@ -316,10 +335,6 @@ def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> 
     if token not in target.pairs:
         DictValue.missing(target, machine, args[0])
     last = args[1] if len(args) > 1 else kwargs.get("last", machine.constant(True))
-    pair = target.pairs.pop(token)
-    rest = dict(target.pairs)
-    target.pairs.clear()
-    at_end = last.truth(machine)
-    target.pairs.update({**rest, token: pair} if at_end else {token: pair, **rest})
+    target.store.move(token, args[0], last=last.truth(machine))
     target.changed(machine)
     return machine.constant(None)

@@ -25,7 +25,7 @@ from ..values.mappings import DefaultDictValue, DictValue
 from ..values.namedtuples import NamedTupleValue
 from ..values.numbers import FloatValue
 from ..values.sequences import ListValue, SliceValue, TupleValue
-from ..values.set_store import SetStore
+from ..values.set_store import SetStore, operand_of_values
 from ..values.sets import SetValue
 from ..values.tensor import TensorValue, record
 from .registry import handles
@@ -48,8 +48,8 @@ def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     if type(value) is TupleValue or isinstance(value, SliceValue):
         return value
-    if isinstance(value, SetValue) and value.kind is frozenset:
-        return value
+    if isinstance(value, SetValue):
+        return value.call_method(machine, "copy", [], {})
     if isinstance(value, TensorValue):
         value.refuse(machine, "copy.copy")
     made = _rebuilt(machine, value, lambda one: one, {})
@@ -95,7 +95,11 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     if isinstance(value, DictValue):
         return _dictionary(machine, value, part, memo)
     if isinstance(value, SetValue) and value.is_constant(machine):
-        return SetValue(SetStore.made(machine, value.kind, value.store.operand()))
+        values = operand_of_values(machine, value.store.values)  # deepcopy adds them one by one
+        copied_set = SetStore.made(machine, value.kind, values)
+        if not value.store.is_ordered:
+            copied_set.forget_order()
+        return SetValue(copied_set)
     if type(value) is TensorValue:
         return _tensor(machine, value, memo)
     if type(value) is InstanceValue:
@@ -115,12 +119,12 @@ def _dictionary(
     machine: Machine, value: DictValue, part: Part, memo: dict[Value, Value]
 ) -> DictValue:
     if isinstance(value, DefaultDictValue):
-        made: DictValue = DefaultDictValue({}, None, value.kind, part(value.factory))
+        made: DictValue = DefaultDictValue(part(value.factory))
     else:
-        made = DictValue({}, kind=value.kind)
+        made = DictValue(kind=value.kind)
     memo[value] = made
     for key, item in list(value.pairs.values()):
-        made.store(machine, part(key), part(item))
+        made.put(machine, part(key), part(item))
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
-from ..values.constants import fold
+from ..values.constants import ConstantValue, fold
 from ..values.operators import binary, compare, drain, is_none, unpack
 from ..values.sets import SetValue
 from .registry import handles
@@ -81,9 +81,16 @@ def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
     total = start
-    for item in members(machine, args[0]):
+    items = members(machine, args[0])
+    if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
+        items = unpack(machine, args[0])  # the order tells in the last digit
+    for item in items:
         total = binary(machine, "+", total.realize(machine), item.realize(machine))
     return total
+
+
+def _is_integer(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and type(value.value) is int
 
 
 def members(machine: Machine, value: Value) -> list[Value]:

@@ -82,10 +82,10 @@ class ParametersValue(DictValue):
     __slots__ = ("born",)
 
     def __init__(self, machine: Machine, found: Iterator[tuple[str, object]]) -> None:
-        super().__init__({}, kind=types.MappingProxyType)
+        super().__init__(kind=types.MappingProxyType)
         self.born = machine.step
         for name, kind in found:
-            self.store(machine, machine.constant(name), ParameterValue(machine, name, kind))
+            self.put(machine, machine.constant(name), ParameterValue(machine, name, kind))
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name not in _READERS:

@@ -123,7 +123,7 @@ def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
             name = key.realize(machine).as_constant(machine)
             message = f"got multiple values for keyword argument '{name}'"
             raise machine.error(TypeError, message)
-        target.store(machine, key, value)
+        target.put(machine, key, value)
     target.changed(machine)
 
 

@@ -396,6 +396,10 @@ class Value:
         alive)."""
         return ()
 
+    def is_changed(self, machine: Machine) -> bool:
+        """Whether the traced code has changed the object, which existed before."""
+        return id(self) in machine.effects.mutated
+
     # -- helpers ---------------------------------------------------------------------------------
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:

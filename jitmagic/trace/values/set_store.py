@@ -197,17 +197,22 @@ class SetStore:
         member = Member(self.machine, item)
         token = member.token
         if self._twin is not None or type(token) not in _PLAIN_ITEMS:
-            return bool(member in self.twin)
+            return self._holds(member)
         for name, operands in reversed(self._changes):
             if name not in _ITEMWISE:
-                return bool(member in self.twin)
+                return self._holds(member)
             if member in _members_of(operands):
-                return name == "update"
+                added: bool = name == "update"
+                return added
         if token not in self._asked:
             assert self.source is not None
             self._asked[token] = token in self.live
             self.machine.guard(SetHas(self.source, token, self._asked[token]))
         return self._asked[token]
+
+    def _holds(self, member: Member) -> bool:
+        found: bool = member in self.twin
+        return found
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -243,7 +248,7 @@ class SetStore:
 
     def forget_order(self) -> None:
         """It has come about in other steps than the model knows."""
-        self.certain, self._items = False, None
+        self.certain, self._items, self._start = False, None, None
 
     # -- exits -----------------------------------------------------------------------------------
 

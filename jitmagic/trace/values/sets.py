@@ -16,7 +16,7 @@ from ..result import Effect, Recipe
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
-from .iterators import StepIterator
+from .iterators import TableIterator
 from .set_store import Operand, SetStore
 
 __all__ = ["SetValue"]
@@ -83,7 +83,7 @@ class SetValue(Value):
         """In the order that a Python set has, where that can be known."""
         if not self.store.is_ordered:
             self.refuse(machine, "iteration (its order is not known)")
-        return SetIterator(machine, self)
+        return TableIterator(machine, self, type(iter(set())), self.walk(machine))
 
     def walk(self, machine: Machine) -> Iterator[Value]:
         """The items in order; the size must not change meanwhile."""
@@ -141,15 +141,6 @@ class SetValue(Value):
 
     def parts(self) -> Iterable[Value]:
         return self.store.parts()
-
-
-class SetIterator(StepIterator):
-    """Over a set."""
-
-    __slots__ = ()
-
-    def __init__(self, machine: Machine, owner: SetValue) -> None:
-        super().__init__(machine, type(iter(set())), owner.walk(machine))
 
 
 @wraps(set, frozenset)

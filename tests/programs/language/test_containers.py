@@ -79,6 +79,10 @@ def _walk_and_drop(c, t):
         del c[key]
 
 
+def _table_of(kind):
+    return lambda items: kind({str(item): item for item in items})
+
+
 def _shrunk(large, items):
     large.update(items)
     large.difference_update(range(40, 80))
@@ -189,6 +193,65 @@ OPERATIONS["frozenset"] = {
     if name not in ("add", "add again", "seen before", "discard", "remove", "pop", "clear", "less",
                     "update", "update from a dict", "keep", "drop", "toggle", "grow while walked")
 }  # fmt: skip
+OPERATIONS["dict"] = {
+    "len": lambda c, t: len(c),
+    "truth": lambda c, t: bool(c),
+    "walk": lambda c, t: list(c),
+    "values": lambda c, t: sum(c.values()) * t,
+    "items": lambda c, t: [(k, v) for k, v in c.items()],
+    "has": lambda c, t: ("2" in c, "no" in c, 3 in c),
+    "get": lambda c, t: (c.get("2"), c.get("no", 5)),
+    "read": lambda c, t: t * c["2"],
+    "missing": lambda c, t: c["missing"],
+    "set": lambda c, t: _assign(c, "2", 11),
+    "set new": lambda c, t: _assign(c, "new", len(c)),
+    "add": lambda c, t: _assign(c, "2", c["2"] + 1),
+    "delete": lambda c, t: _delete(c, "2"),
+    "delete and set": lambda c, t: (_delete(c, "2"), _assign(c, "2", 4)),
+    "come and go": lambda c, t: (_assign(c, "2", iter([1])), c.pop("2"))[0],
+    "come, go, come": lambda c, t: (
+        _delete(c, "2"),
+        _assign(c, "2", 5),
+        _delete(c, "2"),
+        "2" in c,
+        len(c),
+        c.get("2"),
+    ),
+    "pop": lambda c, t: c.pop("2"),
+    "pop perhaps": lambda c, t: (c.pop("1", None), c.pop("no", 4)),
+    "pop item": lambda c, t: c.popitem(),
+    "set default": lambda c, t: (c.setdefault("2", 5), c.setdefault("late", 6)),
+    "update": lambda c, t: c.update({"2": 20, "u": 1}, v=2),
+    "update by pairs": lambda c, t: c.update([("2", 21), ("w", 1)]),
+    "in place": lambda c, t: _or_in_place(c, {"3": 5, "z": 6}),
+    "clear": lambda c, t: c.clear(),
+    "clear and set": lambda c, t: (c.clear(), _assign(c, "2", 3))[0],
+    "copy": lambda c, t: c.copy(),
+    "reversed": lambda c, t: list(reversed(c)),
+    "equal": lambda c, t: (c == {"1": 1, "2": 2}, c != {"2": 2}),
+    "unpack": lambda c, t: {**c, "x": 1},
+    "sorted": lambda c, t: sorted(c),
+    "key views": lambda c, t: sorted(c.keys() & {"2", "3"}),
+    "itself": lambda c, t: c,
+    "nested": lambda c, t: {"it": (c, c)},
+    "drop while walked": _walk_and_drop,
+}
+OPERATIONS["ordered"] = {
+    **OPERATIONS["dict"],
+    "to the end": lambda c, t: c.move_to_end("1"),
+    "to the start": lambda c, t: c.move_to_end("2", last=False),
+    "pop first": lambda c, t: c.popitem(last=False),
+}
+OPERATIONS["vars"] = {
+    name: (lambda c, t, operation=operation: operation(vars(c), t))
+    for name, operation in OPERATIONS["dict"].items()
+    if name not in ("itself", "nested")
+} | {
+    "attribute": lambda c, t: (getattr(c, "2", 0), vars(c).get("2")),
+    "set attribute": lambda c, t: (setattr(c, "2", 8), vars(c)["2"]),
+    "delete attribute": lambda c, t: (delattr(c, "2"), "2" in vars(c)),
+    "same": lambda c, t: vars(c) is c.__dict__,
+}  # fmt: skip
 KINDS: dict[str, tuple[str, Callable[[list[int]], Any]]] = {
     "list": ("list", list),
     "deque": ("deque", collections.deque),
@@ -196,6 +259,11 @@ KINDS: dict[str, tuple[str, Callable[[list[int]], Any]]] = {
     "set that shrank": ("set", lambda items: _shrunk(set(range(40, 80)), items)),
     "set of words": ("set", lambda items: {str(item) * 3 for item in items}),
     "frozenset": ("frozenset", frozenset),
+    "dict": ("dict", _table_of(dict)),
+    "ordered dict": ("ordered", _table_of(collections.OrderedDict)),
+    "defaultdict": ("dict", lambda items: collections.defaultdict(int, _table_of(dict)(items))),
+    "dict of the user's": ("dict", _table_of(Table)),
+    "vars": ("vars", lambda items: _bag(**_table_of(dict)(items))),
     "bounded deque": ("deque", lambda items: collections.deque(items, 3)),
 }
 CONTENTS = ([1, 2, 3], [1, 2, 3], [2, 9], [], [1, 2, 3, 4], [3, 2, 1], [2])
@@ -324,4 +392,83 @@ def test_each_operation_of_a_live_container_is_followed(kind: str, name: str) ->
     assert isinstance(wanted[0], Raised) or counts_of(run).breaks + len(eager_of(run)) == 0
 
 
-LEFT_TO_PYTHON: set[tuple[str, str]] = set()
+@pytest.mark.parametrize("kind", ["set", "set of words", "frozenset", "dict", "list", "vars"])
+def test_loops_that_a_break_cuts_in_two(kind: str) -> None:
+    make = KINDS[kind][1]
+
+    def function(t, c):
+        seen = []
+        for one in vars(c) if isinstance(c, Bag) else c:
+            t = t * 1.5
+            if not seen:
+                jitmagic.graph_break()
+            seen.append(one)
+        return t, seen
+
+    run = jitmagic.jit(function, backend="eager")
+    for contents in ([3, 1, 2], [3, 1, 2], [3, 1, 2, 5], [1], [], [2, 9, 4]):
+        container = make(contents)
+        wanted = _outcome(function, "argument", container, contents)
+        assert _outcome(run, "argument", container, contents) == wanted
+        assert contents != [3, 1, 2] or counts_of(run).breaks == 1
+
+
+NAMES = """
+def program(t):
+    table = globals()
+    table["a"] = 5
+    first = a, "a" in table, "b" in globals()
+    globals().update(b=t, c=3)
+    second = b * c
+    table.setdefault("c", 9)
+    table.setdefault("d", 9)
+    taken = table.pop("a"), table.get("a", "none")
+    del table["kept"]
+    try:
+        kept
+    except NameError:
+        taken = *taken, "gone"
+    how()
+    globals()["kept"] = d + c
+    return second, first, taken, kept, table is globals(), t * other
+"""
+
+
+@pytest.mark.parametrize("how", ["nothing", "break", "exception"])
+def test_names_of_a_module_as_a_dictionary(how: str) -> None:
+    results = []
+    for tag in (lambda f: f, lambda f: jitmagic.jit(f, backend="eager")):
+        space: dict[str, Any] = {"kept": 1, "other": 2.0, "how": lambda: _between(how)}
+        exec(NAMES, space)
+        run = tag(space["program"])
+        for other in (2.0, 2.0, 3.0):
+            space["other"] = other
+            results.append(_plain(run(torch.ones(2)), None))
+            names = [name for name in space if len(name) < 6 and name != "how"]
+            results.append([(name, str(space[name])) for name in names])
+    assert results[: len(results) // 2] == results[len(results) // 2 :]
+
+
+def test_one_key_of_a_large_table_is_one_guard() -> None:
+    table = {str(number): number for number in range(1000)}
+    seen = set(range(1000))
+    last = collections.deque(range(1000))
+
+    def function(t, table, seen, last):
+        table["fresh"] = 1
+        seen.add(5000)
+        last.append(t.sum())
+        return t * table["7"], "no" in table, 3 in seen, 5000 in seen
+
+    run = jitmagic.jit(function, backend="eager", fullgraph=True)
+    for number in range(4):
+        table[f"more {number}"] = number
+        seen.add(-number)
+        last.popleft()
+        wanted = torch.ones(2) * 7, False, True, True
+        torch.testing.assert_close(run(torch.ones(2), table, seen, last), wanted)
+    assert counts_of(run).graphs == 1
+    assert (table["fresh"], 5000 in seen, last[-1].item(), len(last)) == (1, True, 2.0, 1000)
+
+
+LEFT_TO_PYTHON = {("vars", "come, go, come")}  # an attribute that was deleted and set again is last
