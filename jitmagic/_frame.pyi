@@ -126,8 +126,11 @@ def call_plainly(
 ) -> Any:
     """The function as plain Python; its callees are hooked when there is a family."""
 
-def set_callback(callback: Callable[[CodeType, dict[str, Any]], CodeType | None] | None, /) -> None:
-    """callback(code, globals) gives a call stub, or None: that code is never asked about again."""
+def set_callback(
+    callback: Callable[[CodeType, dict[str, Any]], CodeType | bool | None] | None, /
+) -> None:
+    """callback(code, globals) gives a call stub, False: this family is not to ask again, or None:
+    nobody is."""
 
 def install(callback: Callable[[CodeType, dict[str, Any]], CodeType | None], /) -> None:
     """set_callback, and begin an extent by hand; residuals and call_plainly make their own."""

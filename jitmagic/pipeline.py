@@ -48,12 +48,11 @@ from .loops.verify import verify as verify_loops
 from .options import Options
 from .records import COMPILED, USERS_BACKEND, Eager, Failed, Recording
 from .runtime.load import load
-from .runtime.native import staged, undoing, with_numbers
+from .runtime.native import spent, staged, undoing, with_numbers
 from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
-from .trace.attempts import trace_with_numbers
 from .trace.breaks import FailedOperation
 from .trace.emit import CannotRestore, Home, emit
 from .trace.machine import Stop, trace
@@ -130,7 +129,8 @@ def _attempt(
         return eager_entry(handle.run_hooked, snapshot, traced.guards, made)
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
     compared = _can_be_compared(handle, traced)
-    made.notes = Variant(traced.guards, COMPILED, tuple(record.later), ends, compared)
+    symbols = frozenset(entry.source for entry in traced.inputs if entry.is_scalar)
+    made.notes = Variant(traced.guards, COMPILED, tuple(record.later), ends, compared, symbols)
     return made
 
 
@@ -214,16 +214,17 @@ def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
-    return trace_with_numbers(partial(trace, snapshot, options, stop), varying)
+    return trace(snapshot, options, stop, varying)
 
 
 def compile_graph(
     traced: Trace, snapshot: FrameSnapshot, options: Options, record: Recording
 ) -> Graph:
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
-    specs = tuple(entry.spec for entry in traced.inputs)
-    numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_number)
-    made = _compile_by(traced, snapshot, specs, options, record)
+    numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar)
+    made = _compile_by(traced, snapshot, options, record)
+    if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
+        made = spent(made, traced.spent_results, traced.grad_inputs)
     if numbers:
         made = with_numbers(made, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
@@ -235,23 +236,22 @@ def compile_graph(
 def _compile_by(
     traced: Trace,
     snapshot: FrameSnapshot,
-    specs: tuple[TensorSpec, ...],
     options: Options,
     record: Recording,
 ) -> Graph:
+    def given() -> list[torch.Tensor]:
+        return [_example(entry, snapshot) for entry in traced.inputs]
+
     if options.backend == "eager":
         return _modes_kept(traced.graph, traced.graph.forward)
     if callable(options.backend):
-        inputs = [_example(entry, snapshot) for entry in traced.inputs]
         with record.stage(USERS_BACKEND):
-            made = options.backend(traced.graph, inputs)
+            made = options.backend(traced.graph, given())
             if not callable(made):
                 raise CompileFailed(f"the backend returned {made!r}, which is not callable")
         return _modes_kept(traced.graph, _as_tuple(made))
 
-    def given() -> list[torch.Tensor]:
-        return [_example(entry, snapshot) for entry in traced.inputs]
-
+    specs = tuple(entry.spec for entry in traced.inputs)
     try:
         if (stages := cut(traced.graph)) is not None:
             return _compile_stages(stages, specs, options, record)
@@ -289,7 +289,7 @@ def _compile_stages(
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
     value = read_source(entry.source, snapshot)
-    return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_number else value
+    return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_scalar else value
 
 
 def _modes_kept(gm: torch.fx.GraphModule, run: Graph) -> Graph:
@@ -364,7 +364,7 @@ def _build_backward(
     record = record.for_later()
     try:
         with sandbox():
-            run = build(gm, "backward", options, record, lambda: _made_up(gm))
+            run = build(gm, "backward", options, record, partial(_made_up, gm))
     except Exception as error:  # whatever a stage raised: the gradients still have a right answer
         failed = Failed.of(error, record.failed_in)
         record.end(failed)

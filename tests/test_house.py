@@ -20,11 +20,12 @@ import pytest
 from .processes import ROOT, run_python
 
 PACKAGE = ROOT / "jitmagic"
-BASE = {"errors", "options", "target", "spec", "extension"}
+BASE = {"errors", "options", "target", "spec", "extension", "symbols"}
 ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "errors": set(),
     "options": {"errors"},
     "spec": set(),
+    "symbols": set(),
     "target": {"options"},
     "extension": {"errors", "_runtime"},
     "records": {"errors"},
@@ -211,7 +212,7 @@ def test_rivals_are_recognised(code: str) -> None:
 @each_file
 def test_rivals_are_never_used(path: Path) -> None:
     # Names of modules: whose functions the tracer does not look into, and torch.compile's wrappers.
-    known = {"builtins/torch_rules.py": 1, "frame/library.py": 1, "values/originals.py": 1}
+    known = {"builtins/torch_rules.py": 2, "frame/library.py": 1, "values/originals.py": 1}
     found = rivals_in(tree_of(path))
     assert len(found) == known.get("/".join(path.parts[-2:]), 0), found
 
@@ -255,6 +256,18 @@ def test_what_others_import_is_published(path: Path) -> None:
             "{0.name}".format, pkgutil.iter_modules(loaded.__path__, f"{module}.")
         )
         assert published is None or name in published or submodule, f"line {line}: {module}.{name}"
+
+
+@each_file
+def test_reversed_nodes_are_no_iterator(path: Path) -> None:
+    """`reversed(graph.nodes)` can be looped over; only since torch 2.12 is there a next() of it."""
+    for node in ast.walk(tree_of(path)):
+        match node:
+            case ast.Call(
+                func=ast.Name("next"),
+                args=[ast.Call(func=ast.Name("reversed"), args=[ast.Attribute(attr="nodes")]), *_],
+            ):
+                raise AssertionError(f"line {node.lineno}: next(iter(reversed(...)))")
 
 
 # ------------------------------------------------------------------------------------------- sizes

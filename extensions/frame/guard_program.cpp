@@ -36,7 +36,9 @@ constexpr OpName kOps[] = {
     {"FUNCTION_PART", Op::FunctionPart, 4},     // target, source, part
     {"MODULE_ITEM", Op::ModuleItem, 4},         // target, source, name
     {"ITERATOR_PARTS", Op::IteratorParts, 3},   // target, source
+    {"CONTENTS", Op::Contents, 3},              // target, source
     {"GRADIENT", Op::Gradient, 5},              // target, source, descriptor, classes
+    {"ARRAY_MEMORY", Op::ArrayMemory, 5},       // target, source, torch.from_numpy, numpy.ndarray
     {"REFERENT", Op::Referent, 3},              // target, source
     {"TYPE_IS", Op::TypeIs, 3},                 // source, type
     {"IS", Op::Is, 3},                          // source, object
@@ -55,6 +57,7 @@ constexpr OpName kOps[] = {
     {"CELL_EMPTY", Op::CellEmpty, 2},           // source
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
     {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
+    {"UNHOOKED", Op::Unhooked, 2},              // source
     {"IN_RANGE", Op::InRange, 4},               // source, low, high
     {"SAME", Op::Same, 3},                      // source, source
     {"DIFFERENT", Op::Different, 3},            // sources, others
@@ -178,6 +181,12 @@ class StepReader {
     return keep(at(index), step.object) && keep(at(index + 1), step.space);
   }
 
+  bool array_memory(int index, Step& step) const {
+    if (!PyCFunction_Check(at(index))) return refuse("a C function is expected");
+    if (!PyType_Check(at(index + 1))) return refuse("a type is expected");
+    return keep(at(index), step.object) && keep(at(index + 1), step.space);
+  }
+
   bool state_read(int index, Step& step) const {
     if (!PyCallable_Check(at(index))) return refuse("a function is expected");
     return keep(at(index), step.space) && keep(at(index + 1), step.object) &&
@@ -223,12 +232,13 @@ class StepReader {
     if (!source(next++, step.source)) return false;
     switch (step.op) {
       case Op::Cell: case Op::InstanceDict: case Op::Type: case Op::Referent: case Op::CellEmpty:
-      case Op::IteratorParts: return true;
+      case Op::IteratorParts: case Op::Contents: case Op::Unhooked: return true;
       case Op::InstanceItem: case Op::TypeAttr: case Op::Slot: case Op::ModuleItem:
       case Op::InstanceAbsent: return name(next, step.object);
       case Op::Item: return key(next, step);
       case Op::FunctionPart: return part(next, step.number);
       case Op::Gradient: return gradient(next, step);
+      case Op::ArrayMemory: return array_memory(next, step);
       case Op::DictKey: case Op::DictValue: case Op::Length: return integer(at(next), step.number);
       case Op::TypeIs:
         return PyType_Check(at(next)) ? weakly(next, step.object) : refuse("a type is expected");
@@ -391,6 +401,7 @@ std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missin
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject*) { return torch_is_missing(); }
 bool tensors_overlap(PyObject* const*, size_t) { return true; }
+bool is_unhooked(PyObject*) { return false; }
 bool register_tensor_guards(PyObject*) { return true; }
 bool torch_is_observed() { return false; }
 bool register_observers(PyObject*) { return true; }

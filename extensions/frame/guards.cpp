@@ -115,6 +115,23 @@ PyObject* gradient(PyObject* tensor, const Step& step, Registers& registers) {
   return registers.keep(value);
 }
 
+bool is_writeable(PyObject* array) {
+  PyObject* flags = PyObject_GetAttrString(array, "flags");
+  PyObject* answer = flags ? PyObject_GetAttrString(flags, "writeable") : nullptr;
+  const bool yes = answer == Py_True;
+  Py_XDECREF(flags);
+  Py_XDECREF(answer);
+  return yes;
+}
+
+// A tensor of an array's memory. Of an array that is only to be read torch would warn.
+PyObject* array_memory(PyObject* array, const Step& step, Registers& registers) {
+  if ((PyObject*)Py_TYPE(array) != step.space) return nullptr;
+  PyObject* value = is_writeable(array) ? PyObject_CallOneArg(step.object, array) : nullptr;
+  if (!value) return PyErr_Clear(), nullptr;
+  return registers.keep(value);
+}
+
 // What a weakref.ref leads to, None once that has died: calling one runs no code of the user's.
 PyObject* weak_target(PyObject* reference, Registers& registers) {
   if (!Py_IS_TYPE(reference, &_PyWeakref_RefType)) return nullptr;
@@ -154,9 +171,29 @@ PyObject* instance_dict(PyObject* object) {
   return made;
 }
 
+bool is_deque(PyObject* object) {
+  static PyObject* type = [] {
+    PyObject* module = PyImport_ImportModule("collections");
+    PyObject* found = module ? PyObject_GetAttrString(module, "deque") : nullptr;
+    Py_XDECREF(module);
+    if (!found) PyErr_Clear();
+    return found;
+  }();
+  return (PyObject*)Py_TYPE(object) == type;
+}
+
+// What a set or deque holds, in its order, as a tuple kept until the check ends: nothing is hashed.
+PyObject* contents(PyObject* object, Registers& registers) {
+  if (!PyAnySet_CheckExact(object) && !is_deque(object)) return nullptr;
+  PyObject* made = PySequence_Tuple(object);
+  if (!made) return PyErr_Clear(), nullptr;
+  return registers.keep(made);
+}
+
 bool has_length(PyObject* object, Py_ssize_t length) {
   if (PyTuple_Check(object) || PyList_Check(object)) return Py_SIZE(object) == length;
   if (PyDict_Check(object)) return PyDict_GET_SIZE(object) == length;
+  if (is_deque(object)) return PyObject_Size(object) == length;
   return PyAnySet_Check(object) && PySet_GET_SIZE(object) == length;
 }
 
@@ -188,7 +225,9 @@ PyObject* load(const Step& step, PyObject* base, PyObject* const* args, Register
       PyObject* parts = iterator_parts(base);
       return parts ? registers.keep(parts) : nullptr;
     }
+    case Op::Contents: return contents(base, registers);
     case Op::Gradient: return gradient(base, step, registers);
+    case Op::ArrayMemory: return array_memory(base, step, registers);
     case Op::Referent: return weak_target(base, registers);
     default: return nullptr;
   }
@@ -268,6 +307,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::NamespaceAbsent: return !step.lookup.in(step.space, step.object);
     case Op::CellEmpty: return PyCell_Check(value) && !PyCell_GET(value);
     case Op::Tensor: case Op::InRange: return step.torch->passes(value);
+    case Op::Unhooked: return is_unhooked(value);
     case Op::Same: return value == registers[step.other];
     case Op::Different: return all_different(step, registers);
     case Op::NoOverlap: return no_overlap(step, registers);

@@ -27,16 +27,18 @@ std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step);
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step);
 // Whether two of them have memory in common; true as well when it cannot be known.
 bool tensors_overlap(PyObject* const* objects, size_t count);
+// Whether it is a tensor for which nothing but autograd runs when its gradient is accumulated.
+bool is_unhooked(PyObject* object);
 bool register_tensor_guards(PyObject* module);
 
 enum class Op : unsigned char {
   // loads: (name, target, ...)
   Argument, NamespaceItem, Cell, InstanceDict, InstanceItem, Item, DictKey, DictValue, Type, TypeAttr,
-  Slot, FunctionPart, ModuleItem, IteratorParts, Gradient, Referent,
+  Slot, FunctionPart, ModuleItem, IteratorParts, Contents, Gradient, ArrayMemory, Referent,
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
   NamespaceAbsent, Class, Namespace, StateRead,
-  CellEmpty, Tensor, InRange, Same, Different, NoOverlap, State, Autocast,
+  CellEmpty, Tensor, Unhooked, InRange, Same, Different, NoOverlap, State, Autocast,
 };
 
 // What Op::FunctionPart reads, in Step::number.

@@ -16,6 +16,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -356,6 +357,17 @@ bool tensors_overlap(PyObject* const* objects, size_t count) {
     if (ranges[i].begin < ranges[i - 1].end) return true;
   }
   return false;
+}
+
+bool is_unhooked(PyObject* object) {
+  if (!is_tensor(object)) return false;
+  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(
+      tensor_of(object).unsafeGetTensorImpl()->autograd_meta());
+  if (!meta) return true;
+  if (!meta->hooks_.empty() || meta->post_acc_grad_hooks_) return false;
+  const auto accumulator = meta->grad_accumulator_.lock();
+  return !accumulator || (accumulator->pre_hooks().empty() && accumulator->post_hooks().empty() &&
+                          accumulator->tensor_pre_hooks().empty());
 }
 
 bool register_tensor_guards(PyObject* module) {

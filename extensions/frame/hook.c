@@ -3,8 +3,8 @@
 // The evaluator function is replaced only while some thread is inside an extent (a residual with
 // Python callees, or an original that runs plainly), and looks at frames of that thread only. For
 // the first fresh frame of a code object it asks the Python callback, which answers with a stub of
-// the same parameters (bytecode/stub.py) or None; the answer is kept in the code's co_extra, a stub
-// for the family it was asked by (each tagged function compiles its callees with its own options).
+// the same parameters (bytecode/stub.py), False (not for this family) or None (for nobody); the answer
+// is kept in the code's co_extra, a stub for the family it was asked by (each tagged function compiles its callees with its own options).
 // Acting means: exchange the frame's code, reset its position, give it room, run the default
 // evaluator.
 // Everything is then cleared by whoever clears frames on this version. When anything is unusual
@@ -248,6 +248,11 @@ static Stub* decide(PyCodeObject* code, Decision* decision, PyObject* globals) {
     PyErr_WriteUnraisable(callback);
     return NULL;
   }
+  if (answer == Py_False && remember(decision, family, globals, NULL)) {
+    decision->never = false;
+    Py_DECREF(answer);
+    return NULL;
+  }
   if (fits(code, answer) && remember(decision, family, globals, answer)) {
     decision->never = false;
     return decision->stubs;
@@ -440,7 +445,7 @@ static PyObject* call_plainly(PyObject* module, PyObject* const* given, Py_ssize
 }
 
 static PyMethodDef functions[] = {
-    {"set_callback", set_callback, METH_O, "callback(code, globals) -> stub code | None"},
+    {"set_callback", set_callback, METH_O, "callback(code, globals) -> stub code | False | None"},
     {"install", install, METH_O, "Set the callback and begin an extent on this thread."},
     {"uninstall", uninstall, METH_NOARGS, "End the extent begun last on this thread."},
     {"active", active, METH_NOARGS, "> 0 while the hook acts on this thread."},

@@ -1,6 +1,6 @@
 // What a built-in iterator still has, read without advancing it: its own __reduce__, which is C code
-// and runs nobody else's. A dictionary iterator tells its entries but not its dictionary: that is found
-// as the garbage collector finds it.
+// and runs nobody else's. An iterator over a dictionary or set tells what it has left but not its owner:
+// that is found as the garbage collector finds it.
 
 #include "guards.h"
 
@@ -10,7 +10,7 @@ namespace {
 struct Kinds {
   PyTypeObject* wrappers[3] = {&PyEnum_Type, &PyMap_Type, &PyFilter_Type};
   PyTypeObject* sequences[4] = {&PyListIter_Type, &PyTupleIter_Type, &PyListRevIter_Type, &PyReversed_Type};
-  PyTypeObject* dicts[3] = {&PyDictIterKey_Type, &PyDictIterValue_Type, &PyDictIterItem_Type};
+  PyTypeObject* tables[4] = {&PyDictIterKey_Type, &PyDictIterValue_Type, &PyDictIterItem_Type, &PySetIter_Type};
 };
 
 template <size_t N>
@@ -21,15 +21,15 @@ bool is_one_of(PyTypeObject* type, PyTypeObject* const (&types)[N]) {
   return false;
 }
 
-int note_dict(PyObject* object, void* found) {
-  if (!PyDict_CheckExact(object)) return 0;
+int note_table(PyObject* object, void* found) {
+  if (!PyDict_CheckExact(object) && !PyAnySet_CheckExact(object)) return 0;
   *static_cast<PyObject**>(found) = object;
   return 1;
 }
 
 PyObject* entries_left(PyObject* iterator, PyObject* arguments) {
   PyObject* owner = nullptr;
-  Py_TYPE(iterator)->tp_traverse(iterator, note_dict, &owner);
+  Py_TYPE(iterator)->tp_traverse(iterator, note_table, &owner);
   PyObject* left = PyTuple_GET_SIZE(arguments) ? PyTuple_GET_ITEM(arguments, 0) : nullptr;
   if (!owner || !left || !PyList_Check(left)) return nullptr;
   return Py_BuildValue("(On)", owner, PyList_GET_SIZE(left));
@@ -78,7 +78,7 @@ PyObject* parts_of(PyObject* iterator, PyObject* reduced) {
   PyObject* arguments = PyTuple_GET_ITEM(reduced, 1);
   PyObject* state = PyTuple_GET_SIZE(reduced) > 2 ? PyTuple_GET_ITEM(reduced, 2) : nullptr;
   if (!PyTuple_Check(arguments)) return nullptr;
-  if (is_one_of(type, kinds.dicts)) return entries_left(iterator, arguments);
+  if (is_one_of(type, kinds.tables)) return entries_left(iterator, arguments);
   if (is_one_of(type, kinds.wrappers)) return Py_NewRef(arguments);
   if (type == &PyZip_Type) return zipped(arguments, state != nullptr);
   if (PyTuple_GET_SIZE(arguments) != 1) return nullptr;
@@ -88,7 +88,7 @@ PyObject* parts_of(PyObject* iterator, PyObject* reduced) {
 
 bool has_parts(PyTypeObject* type) {
   static const Kinds kinds;
-  return is_one_of(type, kinds.dicts) || is_one_of(type, kinds.wrappers) ||
+  return is_one_of(type, kinds.tables) || is_one_of(type, kinds.wrappers) ||
          is_one_of(type, kinds.sequences) || type == &PyZip_Type || type == &PyRangeIter_Type;
 }
 

@@ -1,4 +1,4 @@
-// The Python type behind WithNumbers and Undoing, see around.h.
+// The Python type behind WithNumbers, Undoing and Spent, see around.h.
 
 #include "around.h"
 
@@ -19,14 +19,14 @@ int around_clear(PyObject* self) {
   return 0;
 }
 
+}  // namespace
+
 void around_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   around_clear(self);
   delete reinterpret_cast<Around*>(self)->positions;
   Py_TYPE(self)->tp_free(self);
 }
-
-}  // namespace
 
 Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call) {
   auto read = std::make_unique<std::vector<Py_ssize_t>>(integers<Py_ssize_t>(positions));

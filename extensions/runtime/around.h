@@ -1,5 +1,5 @@
 // Around: a callable object around a compiled graph that has to know some of the graph's inputs. What its call
-// does is said by numbers.cpp and undo.cpp.
+// does is said by numbers.cpp, undo.cpp and spent.cpp.
 #pragma once
 
 #include "callable.h"
@@ -15,6 +15,8 @@ struct Around : Callable {
 
 // A new object around `run`. Throws through Python's error state, as where a position is no index.
 Around* make_around(PyTypeObject* type, PyObject* run, PyObject* positions, vectorcallfunc call);
+
+void around_dealloc(PyObject* self);
 
 // The type of such objects, `size` bytes each.
 PyTypeObject around_type(const char* full_name, const char* doc, newfunc make, size_t size);

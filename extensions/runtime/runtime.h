@@ -10,7 +10,8 @@
 // signature.cpp what such a node knows of its graphs
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 // undo.cpp      inputs and the generator of graphs that raise get back what they had
-// around.cpp    the Python type of both
+// spent.cpp     results whose history a backward inside the graph has freed
+// around.cpp    the Python type of these
 // callable.h    what all these types have in common
 // stages.cpp    graphs that run one after the other as one
 #pragma once
@@ -70,5 +71,6 @@ bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
 bool register_undo(PyObject* module);
 bool register_stages(PyObject* module);
+bool register_spent(PyObject* module);
 
 }  // namespace jitmagic

@@ -257,6 +257,7 @@ def _mutate(
 ) -> Any:
     """An operation that writes to its first argument and returns it."""
     target = mode.traced(args[0])
+    args = (target, *(_beside(mode, target, arg) for arg in args[1:]))
     maker = MUTATORS.get(func)
     if maker is not None:
         new = maker(
@@ -268,6 +269,17 @@ def _mutate(
         new = mode.emit(functional_twin(func), args, kwargs)
     target.write(new)
     return target
+
+
+def _beside(mode: Functionalizer, target: Traced, value: Any) -> Any:
+    """torch wraps the number of `x[i] = 5` in a tensor of the CPU wherever x lives: it is made on
+    the device, as a copy between devices cannot be recorded in a CUDA graph.
+    """
+    if not isinstance(value, torch.Tensor) or isinstance(value, Traced):
+        return value
+    if value.dim() or value.device == target.device:
+        return value
+    return mode.recorder.full((), value.item(), value.dtype, target.device)
 
 
 def _mutate_list(
@@ -362,6 +374,21 @@ def _norm_with_stats(
     return mode.wrap(results)
 
 
+def _same_size(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """What forward-mode differentiation asks of a tensor and its tangent."""
+    return args[0].shape == args[1].shape
+
+
+def _same_storage(
+    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    one, other = (mode.traced(arg).cell.value.meta for arg in args)
+    sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (one, other))
+    return next(sizes) == next(sizes)
+
+
 _RELABELLED: Mapping[Any, Any] = {
     aten.squeeze_.default: aten.squeeze.default,
     aten.squeeze_.dim: aten.squeeze.dim,
@@ -373,6 +400,8 @@ _RELABELLED: Mapping[Any, Any] = {
 
 _SPECIAL: Mapping[Any, Handler] = {
     **dict.fromkeys(_RELABELLED, _relabel),
+    aten.is_same_size.default: _same_size,
+    aten._has_same_storage_numel.default: _same_storage,
     aten.detach.default: _same,
     aten.alias.default: _same,
     aten._reshape_alias.default: _reshape_alias,

@@ -28,6 +28,7 @@ from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
+from ..graph.transforms import is_transform
 from ..spec import TensorSpec
 from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
@@ -40,6 +41,7 @@ from .recorder import Recorder, Sym
 from .result import Joint
 from .strides import contiguous_strides
 from .traced import Taking, Traced
+from .transformed import mark_kept, transformed
 from .views import may_overlap
 
 __all__ = ["trace_joint"]
@@ -104,17 +106,22 @@ def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> lis
             if node.op == "placeholder":
                 env[node] = next(supply)
             elif node.op == "output":
-                return list(_plug(node.args[0], env))
+                return [_left(part, env[part]) for part in node.args[0]]
             elif node.op != "get_attr":
                 env[node] = _call(node, env, mode)
     raise CompileFailed("the graph has no output")
+
+
+def _left(node: Node, value: Any) -> Any:
+    """What the graph gives for an output; one that is spent has no history (runtime/native.py)."""
+    return value.detach() if node.meta.get("spent") else value
 
 
 def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Autograd saves a tensor: mark its memory, note its version (hooks switch its check off)."""
     if not isinstance(tensor, Traced):
         return tensor, 0
-    alias_root(tensor.sym.node).meta["kept"] = True
+    mark_kept(tensor)
     return tensor, tensor.cell.counter
 
 
@@ -151,6 +158,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
     try:
         if node.target is gradients:
             made = _gradients(node, args, mode)
+        elif is_transform(node.target):
+            made = transformed(node.target, args, (_keep, _fetch))  # type: ignore[arg-type]
         elif callable(node.target):
             made = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":

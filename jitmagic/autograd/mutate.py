@@ -73,7 +73,7 @@ def twin_without_out(func: Any) -> Any:
 
 
 def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False) -> Sym:
-    """copy_: cast, move, broadcast. Always new memory, never the source itself."""
+    """copy_, fill_: cast, move, broadcast. Always new memory, never the source itself."""
     if source.device != old.device:
         source = source.one(aten._to_copy.default, dtype=old.dtype, device=old.device)
     elif source.dtype is not old.dtype:
@@ -85,9 +85,7 @@ def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False)
 
 def _fill(recorder: Recorder, old: Sym, value: Sym | float) -> Sym:
     if isinstance(value, Sym):
-        if value.device != old.device:
-            raise CompileFailed("fill_ with a tensor of another device")
-        return value.to(old.dtype).one(aten.clone.default)
+        return _copy(recorder, old, value)
     return recorder.full(old.shape, value, old.dtype, old.device)
 
 

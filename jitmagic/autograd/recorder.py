@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed, UserLine
+from ..graph.device_layouts import laid_out_on
 from ..graph.foreign import acts, is_foreign, without_data
 from ..graph.shapes import infer
 from ..spec import TensorSpec
@@ -268,7 +269,9 @@ class Recorder:
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op` as it is: a Sym comes back, or a list of them (None where undefined)."""
+        """Record `op` as it is: a Sym comes back, or a list of them, of None where there is no
+        tensor, and of numbers.
+        """
         # Of random numbers, of new memory and of effects each call has its own.
         own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
@@ -304,8 +307,8 @@ class Recorder:
             meta_kwargs["device"] = META
         outcome = infer(op, metas, meta_kwargs)
         if outcome is not None:
-            return outcome
-        made = op(*metas, **meta_kwargs)
+            return laid_out_on(device, op, metas, outcome)
+        made = laid_out_on(device, op, metas, op(*metas, **meta_kwargs))
         alone = next(_syms(args, kwargs.values()), None) is None
         return without_data(made, device) if alone or is_foreign(op) else made
 
@@ -351,9 +354,11 @@ class Recorder:
         self._note(node)
         return [self._item(node, i, part, device) for i, part in enumerate(outcome)]
 
-    def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Sym | None:
-        if meta is None:
-            return None
+    def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Any:
+        # Sizes and flags among the results (max_q of attention) follow from the arguments' shapes,
+        # which a graph has once for all: the meta kernel has told them.
+        if meta is None or isinstance(meta, (bool, int)):
+            return meta
         if not isinstance(meta, torch.Tensor):
             raise CompileFailed(f"{node.target} gives a {type(meta).__name__} among its results")
         item = self.graph.create_node("call_function", operator.getitem, (node, index))

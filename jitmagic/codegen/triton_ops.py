@@ -45,6 +45,7 @@ TL_DTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "tl.int1",
 }
 HALVES = frozenset({torch.float16, torch.bfloat16})
+_INTEGERS = {16: torch.int16, 32: torch.int32, 64: torch.int64}
 _SMALL = frozenset({torch.int8, torch.int16, torch.uint8})
 WIDE: Mapping[torch.dtype, torch.dtype] = {
     **dict.fromkeys(HALVES, torch.float32),
@@ -188,12 +189,23 @@ def combine_prod(a, b):
 
 
 def typed(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A constant of exactly that dtype; Triton's own constants have no -0.0."""
-    if dtype.is_floating_point and value == 0 and math.copysign(1.0, value) < 0:
+    """A constant of exactly that dtype, by its bits where Triton's own constant would be another:
+    it has no -0.0, and a bfloat16 goes through six decimals (1e-08 becomes 0).
+    """
+    if dtype.is_floating_point and not _survives(float(value), dtype):
         width = torch.finfo(dtype).bits
-        bits = f"tl.full([], {-(1 << (width - 1))}, tl.int{width})"
-        return f"{bits}.to({TL_DTYPES[dtype]}, bitcast=True)"
+        bits = torch.tensor(value, dtype=dtype).view(_INTEGERS[width]).item()
+        return f"tl.full([], {bits}, tl.int{width}).to({TL_DTYPES[dtype]}, bitcast=True)"
     return f"tl.full([], {plain_number(value, dtype)}, {TL_DTYPES[dtype]})"
+
+
+def _survives(value: float, dtype: torch.dtype) -> bool:
+    if value == 0:
+        return math.copysign(1.0, value) > 0
+    if dtype != torch.bfloat16 or not math.isfinite(value):
+        return True
+    exact = torch.tensor(value, dtype=dtype).item()
+    return float(f"{exact:.6f}") == exact
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:

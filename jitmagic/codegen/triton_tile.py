@@ -11,7 +11,7 @@ wide outer blocks, so that neighbouring threads touch neighbouring elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -25,7 +25,9 @@ __all__ = ["Block", "Tile", "choose_tile", "tile_candidates"]
 
 POINTS = 1024  # elements of one program of a pointwise nest
 ROW = 16384  # elements of one program that still fit its registers
-STEP = 4096  # elements of one step of a looped reduction
+STEP = 8192  # elements of one step of a looped reduction
+STEP_ACROSS = 4096  # the same where rows lie across memory
+SECTOR = 32  # bytes that memory gives at once
 ACROSS = 32  # neighbouring columns one program of a column reduction takes
 SQUARE = 32  # side of a transposing tile
 MOST_WARPS = 16
@@ -193,20 +195,50 @@ def _rows(
 ) -> Tile:
     rows = _extent(one.outer)
     longest = _power(max(_extent(axes) for axes in inner))
-    across = one.outer and _lies_across(one)
-    height = min(wishes.rows, _power(rows)) or _height(rows, longest, bool(across), target)
+    across = bool(one.outer) and _lies_across(one)
+    height = min(wishes.rows, _power(rows)) or _height(rows, longest, across, target)
+    if one.outer and not (across or wishes.rows):
+        height = max(height, _height_across(one, rows, longest, target))
     limit = max((wishes.step or (ROW // 2 if across else ROW)) // height, 16)
+    loads = _tile_loads(one) if one.outer else []
     sizes = {}
     for axes in inner:
         whole = _power(_extent(axes))
-        step = (wishes.step or STEP) // height
-        sizes[axes] = whole if whole <= limit else max(min(step, whole), 16)
+        step = (wishes.step or (_step_across(loads) if across else STEP)) // height
+        again = sum(part.axes == axes for part in one.passes) > 1
+        keep = limit if again else min(limit, STEP // height)
+        sizes[axes] = whole if whole <= keep else max(min(step, whole), 16)
     outer = (Block("x", one.outer, rows, height),) if one.outer else ()
     blocks = {
         axes: Block(f"r{n}" if n else "r", axes, _extent(axes), sizes[axes])
         for n, axes in enumerate(inner)
     }
-    return Tile(outer, blocks, _warps(height * max(sizes.values()), 512), wide)
+    each = 512 if not across or len(loads) < 2 else 2048 // _narrowest(loads)
+    return Tile(outer, blocks, _warps(height * max(sizes.values()), each), wide)
+
+
+def _step_across(loads: Sequence[Load]) -> int:
+    """Several operands fill the registers of a program sooner, the wider the sooner."""
+    return STEP_ACROSS if len(loads) < 2 else 2 * STEP_ACROSS // _narrowest(loads)
+
+
+def _narrowest(loads: Sequence[Load]) -> int:
+    """Bytes of an element, from 2 to 4."""
+    return min(4, max(2, min(load.dtype.itemsize for load in loads)))
+
+
+def _height_across(one: Structure, rows: int, longest: int, target: Target) -> int:
+    """Rows whose neighbouring elements fill a sector of memory, where something is read that lies
+    across the rows and the rest does not.
+    """
+    fast = one.outer[-1]
+    narrow = [load.dtype.itemsize for load in _tile_loads(one) if _steps_by_one(load, fast)]
+    if not narrow or longest > ROW:
+        return 1
+    best = min(SECTOR // min(narrow), ROW // longest)
+    while best > 1 and -(-rows // best) < _multiprocessors(target):
+        best //= 2
+    return min(best, _power(rows))
 
 
 def _height(rows: int, longest: int, across: bool, target: Target) -> int:
@@ -222,15 +254,27 @@ def _height(rows: int, longest: int, across: bool, target: Target) -> int:
 def _lies_across(one: Structure) -> bool:
     """Whether most loads that need the whole tile walk memory along the last outer axis."""
     fast = one.outer[-1]
-    along = across = 0
+    loads = _tile_loads(one)
+    across = [_steps_by_one(load, fast) for load in loads]
+    return 2 * sum(across) > len(across)
+
+
+def _tile_loads(one: Structure) -> list[Load]:
+    """The loads, once for each pass, that walk memory along an inner axis or the last outer one and
+    depend on both.
+    """
+    fast, found = one.outer[-1], []
     for part in one.passes:
-        if not part.axes:
-            continue
-        for node in walk(part.roots):
-            if isinstance(node, Load) and {fast, part.axes[-1]} <= one.free[node]:
-                along += coefficient(node.index[0], part.axes[-1]) == 1
-                across += coefficient(node.index[0], fast) == 1
-    return across > along
+        for node in walk(part.roots) if part.axes else ():
+            if not isinstance(node, Load) or not {fast, part.axes[-1]} <= one.free[node]:
+                continue
+            if _steps_by_one(node, fast) or _steps_by_one(node, part.axes[-1]):
+                found.append(node)
+    return found
+
+
+def _steps_by_one(load: Load, axis: Axis) -> bool:
+    return coefficient(load.index[0], axis) == 1
 
 
 def _warps(elements: int, each: int) -> int:

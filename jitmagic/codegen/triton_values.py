@@ -294,6 +294,12 @@ class Values(ABC):
         depth = len(self.scopes) - 1 if depth is None else depth
         constant, terms = linear(expr)
         parts = []
+        for block in self.all_blocks:
+            if factor := _strides_of(block, terms):
+                flat = next(s.flat[block] for s in reversed(self.scopes) if block in s.flat)
+                parts.append(flat if factor == 1 else f"{flat} * {factor}")
+                digits: set[Expr] = {AxisVar(axis) for axis in block.axes}
+                terms = {atom: n for atom, n in terms.items() if atom not in digits}
         for atom, factor in terms.items():
             text = self._atom(atom, depth)
             parts.append(text if factor == 1 else f"{text} * {factor}")
@@ -338,6 +344,22 @@ class Values(ABC):
         self.scopes[home].lines.append(f"{index} = tl.where({name} < 0, {name} + {size}, {name})")
         self.scopes[home].env[expr] = Text(index, home, named=True)
         return index
+
+
+def _strides_of(block: Block, terms: Mapping[Expr, int]) -> int:
+    """How far an offset moves from one point of the block to the next; 0: not always as far.
+
+    Triton cannot see that the digits of a position add up to the position, and would load elements
+    one by one.
+    """
+    if len(block.axes) < 2:
+        return 0
+    step = first = terms.get(AxisVar(block.axes[-1]), 0)
+    for axis in reversed(block.axes):
+        if terms.get(AxisVar(axis)) != step:
+            return 0
+        step *= axis.extent
+    return first
 
 
 def _fill(node: Load) -> str:

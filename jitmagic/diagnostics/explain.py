@@ -151,11 +151,15 @@ def _compared(handle: Handle) -> tuple[str, ...]:
 
 
 def _numbers(traced: Trace) -> list[str]:
-    return [
+    constants = [
+        f"{one.name}: a constant, for {one.why}" + (f" ({one.where})" if one.where else "")
+        for one in traced.specialized
+    ]
+    return constants + [
         f"{describe(entry.source)}: {'a float' if entry.spec.dtype.is_floating_point else 'an int'}"
         ", data of the graph"
         for entry in traced.inputs
-        if entry.is_number
+        if entry.is_scalar
     ]
 
 

@@ -64,6 +64,7 @@ class Family:
     options: Options
     compiler: Compiler
     journal: Journal
+    tagged: CodeType | None = None  # the root's own code
     members: list[Handle] = field(default_factory=list)  # all but the root
     limit_reached: bool = False  # by the root or one of its resume functions
     sizes_grow: bool = False  # noticed in one of its functions
@@ -129,6 +130,7 @@ class Handle:
         """The root handle of a tagged function; `code`: what it is about to be given."""
         family = Family(options, compiler, Journal())
         original = Original.of_function(function, code)
+        family.tagged = original.code
         library = library_function(original.code, original.namespace)
         declared = library if library is not None and library.plain else None
         return cls(original, family, root=True, library=declared)

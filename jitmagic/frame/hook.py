@@ -19,11 +19,17 @@ from .skip import reason_to_skip
 __all__ = ["Suspended", "stub_for"]
 
 
-def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | None:
-    """The stub to run instead of `code`; None: never ask again."""
+def stub_for(code: CodeType, namespace: dict[str, Any]) -> CodeType | bool | None:
+    """The stub to run instead of `code`; False: not for this family; None: never ask again.
+
+    What is tagged is never skipped, a container of torch's neither: its instance may have a forward
+    of its own that calls the class's.
+    """
     family = _frame.current_family()
-    if not isinstance(family, Family) or reason_to_skip(code, namespace) is not None:
+    if not isinstance(family, Family):
         return None
+    if code is not family.tagged and reason_to_skip(code, namespace) is not None:
+        return False if code.co_name == "forward" else None  # others may be tagged as modules
     handle = Handle.of_callee(code, namespace, family, library_function(code, namespace))
     return stub_code(handle)
 

@@ -77,6 +77,7 @@ class Variant:
     later: tuple[weakref.ref[Later], ...] = ()
     ends: Eager | None = None  # at a graph break: why, and on which line of the user's
     is_compared: bool = False  # with eager, on its first calls
+    symbols: frozenset[Source] = frozenset()  # numbers that are data of its graph
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
 
     def waiting(self) -> list[Later]:
@@ -195,11 +196,21 @@ class Ledger:
             and self._may_vary(guard.source, entry, snapshot)
             and is_other_number(guard, snapshot)
         )
+        changed |= self._symbols(snapshot)
         if self._library is None:
             return changed or None
         names = snapshot.code.co_varnames[: len(snapshot.args)]
         declared = (Argument(i, name) for i, name in enumerate(names))
         return changed | {source for source in declared if source.name in self._library.varying}
+
+    def _symbols(self, snapshot: FrameSnapshot) -> frozenset[Source]:
+        """A number that was data of a variant varies, though it may be back where it was."""
+        return frozenset(
+            source
+            for entry in self._dispatcher.entries
+            for source in entry.notes.symbols
+            if self._may_vary(source, entry, snapshot)
+        )
 
     def _may_vary(self, source: Source, entry: Entry, snapshot: FrameSnapshot) -> bool:
         """Of library code only float arguments. What is no argument may be an instance's setting,

@@ -40,13 +40,16 @@ from ..guards.guard import (
     TensorKind,
     TensorMatch,
     TypeIs,
+    Unhooked,
     ValueEquals,
     can_be_weak,
 )
 from ..guards.source import (
     Argument,
+    ArrayMemory,
     Builtin,
     CellContents,
+    Contents,
     DictEntry,
     DictKeyAt,
     DictValueAt,
@@ -111,6 +114,7 @@ _RANK: dict[type[Guard], int] = {
     TensorKind: 2,
     TensorMatch: 2,
     InRange: 2,
+    Unhooked: 2,
     CellEmpty: 2,
     ClassFacts: 2,
     NamespaceFacts: 2,
@@ -221,12 +225,16 @@ class _Lowering:
                 return ("FUNCTION_PART", base, part)
             case ModuleAttr(name=name):
                 return ("MODULE_ITEM", base, name)
+            case Contents():
+                return ("CONTENTS", base)
             case Gradient():
                 return ("GRADIENT", base, _GRADIENT, _PLAIN_TENSORS)
             case IteratorParts():
                 return ("ITERATOR_PARTS", base)
             case Referent():
                 return ("REFERENT", base)
+            case ArrayMemory():
+                return ("ARRAY_MEMORY", base, torch.from_numpy, sys.modules["numpy"].ndarray)
         raise TypeError(f"not a source: {source!r}")
 
     def check(self, guard: Guard) -> None:
@@ -286,6 +294,8 @@ def _check(guard: Guard, register: int) -> Step:
             return ("ENTRIES_EMPTY", register, tuple(keys), tuple(absent))
         case CellEmpty():
             return ("CELL_EMPTY", register)
+        case Unhooked():
+            return ("UNHOOKED", register)
     raise TypeError(f"not a guard: {guard!r}")
 
 

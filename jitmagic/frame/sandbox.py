@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..guards.state import SET_ASIDE
 from .beside import torch_compile_set_aside
 
 __all__ = ["sandbox"]
@@ -76,9 +77,11 @@ def _anomaly_mode_set_aside() -> Iterator[None]:
         return
     checks_nan = torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
+    SET_ASIDE.add("anomaly")
     try:
         yield
     finally:
+        SET_ASIDE.discard("anomaly")
         torch.set_anomaly_enabled(True, checks_nan)
 
 

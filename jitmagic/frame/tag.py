@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from .. import _frame
 from ..errors import TaggingError, warn
 from ..options import Options
 from . import hook  # noqa: F401  # the native hook learns whom to ask
@@ -182,6 +183,7 @@ def tagged_call(module: torch.nn.Module, options: Options, compiler: Compiler) -
         )
     handle = Handle.of_function(forward, options, compiler)
     stub = _stand_in(forward, handle)
+    _frame.forget(forward.__code__, handle.family)  # an earlier family may have had its address
     eager = functools.partial(_call_with_hooks, handle.family)
     outdated = functools.partial(_call_anew, handle.family)
     current = inspect.getattr_static(cls, "forward")

@@ -27,12 +27,13 @@ from ..spec import TensorSpec
 from .autocast import DEVICES, OFF, Autocast, cast_result, read_autocast
 from .devices import place
 from .foreign import is_foreign
-from .gradients import gradients
+from .gradients import gradients, is_spent, leaves_behind
 from .names import call_by_identity
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
 from .probe import check_dtypes
 from .propagate import (
+    DataDependent,
     Target,
     input_meta,
     run_on_meta,
@@ -59,8 +60,9 @@ class GraphBuilder:
         self.differentiates = False  # whether autograd would have recorded anything
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
+        self.backwards = 0  # how many calls of `gradients` there are
         self.leaves: list[Node] = []  # tensors that the program made leaves
-        self.mutated_inputs: dict[Node, None] = {}  # placeholders written in place, in order
+        self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared: Any = None  # the tracer's notes on which of them are separate memory
         self.writers: dict[int, list[Node]] = {}  # memory -> the nodes that write there, in order
@@ -152,6 +154,8 @@ class GraphBuilder:
         """
         args, kwargs = tuple(args), dict(kwargs or {})
         given = _nodes_in((args, kwargs))
+        if any(node.graph is not self.graph for node in given):
+            raise DataDependent("a number of a graph that is closed")
         devices = {id(node.meta["val"]): device_of(node) for node in given}
         name = target_name(target)
         values, named = map_nodes((args, kwargs), _value)
@@ -243,10 +247,51 @@ class GraphBuilder:
             for value, source in zip(outcome, args[1], strict=True)
         )
         self._describe(node, outcome, specs, lines)
+        self.backwards += 1
         self.unknown_strides.add(node)  # kernels of the backward choose strides as well
         node.meta["step"] = self.step()
         self.differentiates = True
         return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
+
+    def call_whole(
+        self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
+    ) -> tuple[Any, ...]:
+        """Record a call of what runs graphs of its own and gives a flat tuple (transforms.py); a
+        node for each thing in it. It writes to none of its arguments.
+        """
+        outcome = run_on_meta(target, map_nodes(args, _value), {}, self.grad_enabled)
+        self._emit_modes((self.grad_enabled, self.autocast), lines)
+        node = self.graph.call_function(target, args)
+        self._describe(node, outcome, tuple(spec_on(one, device) for one in outcome), lines)
+        self.unknown_strides.add(node)
+        node.meta["step"] = self.step()
+        if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(outcome)):
+            self.differentiates = True
+        known = [self._nodes.get(id(value)) for value in outcome]
+        return tuple(
+            self._taken(node, index, lines) if one is None else one
+            for index, one in enumerate(known)
+        )
+
+    def leaves_behind(self, outputs: Sequence[Node]) -> list[Node | None]:
+        """The leaves that a backward from these nodes leads to: inputs, and the program's own; None
+        for history from outside of the graph.
+        """
+        return [self._nodes.get(id(leaf)) for leaf in leaves_behind(list(map(_value, outputs)))]
+
+    def differentiable_outputs(self) -> list[Node]:
+        """The outputs that a backward may start from later. Those whose history a backward in the
+        graph has freed get the mark `spent`.
+        """
+        found = [n for n in self._outputs if n.op != "placeholder" and _value(n).requires_grad]
+        for node in found if self.backwards else ():
+            node.meta["spent"] = is_spent(_value(node))
+        return [node for node in found if not node.meta.get("spent")]
+
+    def is_fresh(self, gradient: Node, others: Sequence[Node | None]) -> bool:
+        """Whether the engine made the tensor, and for one leaf alone."""
+        mine = _value(gradient)
+        return sum(_value(other) is mine for other in others if other is not None) == 1
 
     def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
         """Make a tensor of the graph's own a leaf that requires grad; it has a new node then."""
@@ -354,7 +399,8 @@ class GraphBuilder:
         node.meta["lines"] = lines
         if node.op == "placeholder":
             return
-        certain = strides_are_certain(node.target) and not any(
+        device = getattr(spec, "device", None)
+        certain = strides_are_certain(node.target, device) and not any(
             source in self.unknown_strides for source in node.all_input_nodes
         )
         if not certain and node.target != "contiguous":
@@ -382,7 +428,8 @@ class GraphBuilder:
             self.writers.setdefault(memory, []).append(writer)
             found += self._inputs_over.get(memory, ())
         for _, node in sorted(found, key=operator.itemgetter(0)):
-            self.mutated_inputs[node] = self.latest_writes[node] = None
+            self.mutated_inputs.setdefault(node, self.step())
+            self.latest_writes[node] = None
 
 
 def _storage_of(node: Node) -> int | None:

@@ -1,17 +1,22 @@
 """Shape rules of convolutions.
 
 torch's own meta function reports row-major results where the kernels keep channels_last, and
-importing what it needs takes 0.3 s. The kernels' rule (ATen/native/Convolution.cpp,
-determine_backend_memory_format): channels_last when input or weight is laid out so.
+importing what it needs takes 0.3 s. The CPU's rule (ATen/native/Convolution.cpp,
+determine_backend_memory_format): channels_last when input or weight is laid out so. Of another
+device torch itself is asked, about tensors without data: it depends on the dtype (cuDNN takes no
+channels_last float64), on versions and on whether cuDNN is enabled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-__all__ = ["convolution", "convolution_backward"]
+from .dispatch_mode import dataless
+
+__all__ = ["convolution", "convolution_backward", "convolution_layout"]
 
 META = torch.device("meta")
 
@@ -102,3 +107,29 @@ def convolution_backward(
         _empty(weight.shape, weight, format) if mask[1] else None,
         torch.empty((channels,), dtype=x.dtype, device=META) if mask[2] else None,
     )
+
+
+class _StandIn(torch.Tensor):
+    """Shape, strides, dtype and device of a tensor, for functions that ask for no more."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *rest: Any) -> Any:  # type: ignore[override]
+        raise NotImplementedError(f"{func} of a tensor without data")
+
+
+def convolution_layout(device: torch.device, args: Sequence[Any], made: Any) -> Any:
+    """The meta results of a convolution, or of its backward, as the kernel of `device` has them."""
+    first = isinstance(made, tuple)  # the backward's first argument is the gradient
+    if len(args) < first + 9 or args[first].dim() not in (4, 5):
+        return made
+    x, weight = (dataless(_StandIn, t, device, 0, False) for t in args[first : first + 2])
+    settings = args[first + 3 : first + 9]
+    backend = torch._C._select_conv_backend(x, weight, None, *settings)
+    format = torch._C._conv_determine_backend_memory_format(x, weight, backend)
+    if not first:
+        return _empty(made.shape, made, format)
+    image, kernel, bias = made
+    images = (None if t is None else _empty(t.shape, t, format) for t in (image, kernel))
+    return *images, bias

@@ -23,6 +23,8 @@ CPU = torch.device("cpu")
 
 # Calls whose second tensor only lends its shape.
 _SHAPE_FROM_SECOND = frozenset({"expand_as", "view_as", "reshape_as", "broadcast_to"})
+# Calls whose second tensor is copied to the first, from wherever it is.
+_MOVING = frozenset({"copy_", "fill", "fill_"})
 # Calls that may mix a device with CPU tensors beyond the rule for 0-dim operands.
 _INDEXING = frozenset(
     {"getitem", "setitem", "__getitem__", "__setitem__", "index_put", "index_put_"}
@@ -99,7 +101,7 @@ def _common(
 ) -> torch.device:
     devices = {device_of(tensor) for tensor in tensors}
     own = device_of(tensors[0])
-    if len(devices) == 1 or name in _SHAPE_FROM_SECOND or name == "copy_":
+    if len(devices) == 1 or name in _SHAPE_FROM_SECOND or name in _MOVING:
         return own
     rest = devices - {CPU}
     bare = name.rstrip("_") if not name.endswith("__") else name.strip("_")

@@ -1,4 +1,5 @@
-"""`gradients`: what torch.autograd.grad is in a graph, a call of the engine like any other call.
+"""`gradients`: what torch.autograd.grad is in a graph, a call of the engine like any other call;
+`first_gradient`: what backward() stores in a leaf that has no gradient yet.
 
 Comes in: outputs, inputs and the gradients that come into the outputs, as tensors of any kind with
 a history: real ones, meta tensors of the trace, traced ones of the joint trace, which records what
@@ -12,7 +13,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["gradients"]
+from .shapes import dense
+
+__all__ = ["first_gradient", "gradients", "is_spent", "leaves_behind"]
 
 
 def gradients(
@@ -35,3 +38,60 @@ def gradients(
     )
     found: tuple[torch.Tensor | None, ...] = tuple(made)
     return found
+
+
+def first_gradient(gradient: torch.Tensor, leaf: torch.Tensor, own: bool) -> torch.Tensor:
+    """As AccumulateGrad: laid out as the leaf where that is dense, else row by row. What the engine
+    made for this leaf alone (`own`) is taken as it is if it lies like that, else it is copied.
+    """
+    with torch.no_grad():
+        if own and _lies_like(gradient, leaf):
+            return gradient.detach()
+        if leaf.is_contiguous() or not dense(tuple(leaf.shape), leaf.stride()):
+            return gradient.clone(memory_format=torch.contiguous_format)
+        return torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(gradient)
+
+
+def _lies_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
+    """Torch's gradient layout contract (accumulate_grad.h): strides of extents 1 do not matter."""
+    if not dense(tuple(leaf.shape), leaf.stride()):
+        return gradient.is_contiguous()
+    sides = zip(leaf.shape, gradient.stride(), leaf.stride(), strict=True)
+    return all(extent == 1 or ours == wanted for extent, ours, wanted in sides)
+
+
+def is_spent(result: torch.Tensor) -> bool:
+    """Whether a backward from a meta tensor raises, as another one has freed its history."""
+    if result.grad_fn is None:
+        return False
+    leaves = leaves_behind([result])
+    with torch.no_grad():
+        incoming = torch.ones_like(result)
+    try:
+        gradients([result], leaves, [incoming], True, False, True)
+    except RuntimeError as error:
+        return "backward through the graph a second time" in str(error)
+    return False
+
+
+def leaves_behind(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that backward() of the outputs would add gradients to, in the engine's order of
+    finding them.
+    """
+    leaves: dict[int, torch.Tensor] = {}
+    seen: set[Any] = set()
+    waiting: list[Any] = []
+    for output in outputs:
+        if output.grad_fn is not None:
+            waiting.append(output.grad_fn)
+        elif output.requires_grad:
+            leaves[id(output)] = output
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            leaves[id(leaf)] = leaf
+        waiting += [behind for behind, _ in node.next_functions if behind is not None]
+    return list(leaves.values())

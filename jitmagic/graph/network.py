@@ -13,17 +13,14 @@ from typing import Any
 
 import torch
 
+from .fresh_meta import fresh_meta
+
 __all__ = ["NETWORK_RULES"]
 
 aten = torch.ops.aten
-META = torch.device("meta")
 Tensor = torch.Tensor
 _NONE = 0  # reduction="none"
 _REDUCTIONS = (0, 1, 2)  # what a kernel makes of others is its own
-
-
-def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=META)
 
 
 def _usual(*tensors: Tensor | None) -> bool:
@@ -34,7 +31,7 @@ def _usual(*tensors: Tensor | None) -> bool:
 
 
 def _like(x: Tensor) -> Tensor:
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=META)
+    return fresh_meta(x.shape, x.dtype, x.stride())
 
 
 # -- normalisation ---------------------------------------------------------------------------------
@@ -63,7 +60,7 @@ def _batch_norm(
     if any(tuple(t.shape) != (channels,) or t.dtype is not x.dtype for t in given):
         return None
     saved = (channels if training else 0,)
-    return _like(x), _empty(saved, x.dtype), _empty(saved, x.dtype)
+    return _like(x), fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
 
 
 def _group_norm(
@@ -81,7 +78,7 @@ def _group_norm(
     if any(t is not None and tuple(t.shape) != (channels,) for t in (weight, bias)):
         return None
     saved = (batch, groups)
-    return _empty(x.shape, x.dtype), _empty(saved, x.dtype), _empty(saved, x.dtype)
+    return fresh_meta(x.shape, x.dtype), fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
 
 
 def _reduced(x: Tensor, dims: Any, keepdim: bool) -> Tensor | None:
@@ -93,7 +90,7 @@ def _reduced(x: Tensor, dims: Any, keepdim: bool) -> Tensor | None:
     if len(gone) != len(wanted):
         return None
     kept = [1 if i in gone else e for i, e in enumerate(x.shape) if keepdim or i not in gone]
-    return _empty(kept, x.dtype)
+    return fresh_meta(kept, x.dtype)
 
 
 def _variance(
@@ -125,17 +122,17 @@ def _vector_norm(
 def _adaptive_average(x: Tensor, size: Sequence[int]) -> Tensor | None:
     if x.dim() not in (3, 4) or not _usual(x) or not x.numel() or min(size) < 1:
         return None
-    return _empty((*x.shape[:-2], *size), x.dtype) if len(size) == 2 else None
+    return fresh_meta((*x.shape[:-2], *size), x.dtype) if len(size) == 2 else None
 
 
 def _adaptive_maximum(x: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor] | None:
     made = _adaptive_average(x, size)
-    return None if made is None else (made, _empty(made.shape, torch.int64))
+    return None if made is None else (made, fresh_meta(made.shape, torch.int64))
 
 
 def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor | None:
     fits = indices.dtype is torch.int64 and grad.shape == indices.shape
-    return _empty(x.shape, x.dtype) if fits and _usual(x, grad) else None
+    return fresh_meta(x.shape, x.dtype) if fits and _usual(x, grad) else None
 
 
 def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
@@ -148,20 +145,20 @@ def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
         if shape[-1 - i] + min(before, 0) + min(after, 0) < 1:
             return None
         shape[-1 - i] += before + after
-    return _empty(shape, x.dtype)
+    return fresh_meta(shape, x.dtype)
 
 
 def _nearest(x: Tensor, size: Sequence[int], *scales: Any) -> Tensor | None:
     if x.dim() != 4 or not _usual(x) or not x.numel() or len(size) != 2 or min(size) < 1:
         return None
-    return _empty((*x.shape[:2], *size), x.dtype)
+    return fresh_meta((*x.shape[:2], *size), x.dtype)
 
 
 def _nearest_gradient(
     grad: Tensor, size: Sequence[int], given: Sequence[int], *scales: Any
 ) -> Tensor | None:
     fits = tuple(grad.shape) == (*given[:2], *size)
-    return _empty(given, grad.dtype) if fits and _usual(grad) else None
+    return fresh_meta(given, grad.dtype) if fits and _usual(grad) else None
 
 
 def _bilinear(x: Tensor, size: Sequence[int], corners: bool, *scales: Any) -> Tensor | None:
@@ -175,7 +172,7 @@ def _masked(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
     extents = zip(reversed(mask.shape), reversed(x.shape))  # noqa: B905 - the mask may be shorter
     if mask.dim() > x.dim() or any(m not in (1, e) for m, e in extents):
         return None
-    return _empty(x.shape, x.dtype)
+    return fresh_meta(x.shape, x.dtype)
 
 
 def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
@@ -190,7 +187,7 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
         return None
     shape = list(first.shape)
     shape.insert(dim % rank, len(tensors))
-    return _empty(shape, first.dtype)
+    return fresh_meta(shape, first.dtype)
 
 
 def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
@@ -199,7 +196,7 @@ def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
         return None
     shape = list(x.shape)
     shape[dim] //= 2
-    return _empty(shape, x.dtype)
+    return fresh_meta(shape, x.dtype)
 
 
 # -- losses ----------------------------------------------------------------------------------------
@@ -209,7 +206,7 @@ def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: Any) -> Tensor |
     """mse_loss and its kin: of tensors alike."""
     if not _usual(x, target) or x.shape != target.shape or reduction not in _REDUCTIONS:
         return None
-    return _empty(x.shape if reduction == _NONE else (), x.dtype)
+    return fresh_meta(x.shape if reduction == _NONE else (), x.dtype)
 
 
 def _smooth_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1) -> Tensor | None:
@@ -245,7 +242,7 @@ def _likelihood(
     if weight is not None and tuple(weight.shape) != (x.shape[1],):
         return None
     shape = target.shape if reduction == _NONE else ()
-    return _empty(shape, x.dtype), _empty((), x.dtype)
+    return fresh_meta(shape, x.dtype), fresh_meta((), x.dtype)
 
 
 NETWORK_RULES: Mapping[Any, Callable[..., Any]] = {

@@ -8,6 +8,7 @@
              first)
     step     int: the tracer's number of the root frame's instruction that the call is part of
     mutates  tuple[Node, ...]: arguments written in place
+    spent    True: an output whose history a backward in the graph has freed
     random   True: the call draws from the random number generator
 
 Meta tensors are live: an in-place op on a view changes what its base's node carries in `val`, as in

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,10 +21,12 @@ import torch
 from ..errors import UserLine
 from ..spec import TensorSpec
 from .attribution import call_from
+from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
 from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
+from .transforms import is_transform
 
 __all__ = [
     "DataDependent",
@@ -119,7 +122,7 @@ def call_on_meta(
     line: UserLine | None = None,
 ) -> Any:
     """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first."""
-    _SHAPES.written = written
+    _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
         try:
             if isinstance(target, str):
@@ -146,6 +149,7 @@ class _Shapes(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.written: set[int] = set()
+        self.names_devices = False  # a graph runs as a whole, nobody has moved its calls to meta
 
     def __torch_dispatch__(
         self,
@@ -158,6 +162,11 @@ class _Shapes(DispatchMode):
         if func._schema.is_mutable:
             self.written.update(_storages_written(func, args, named))
         tensors = _tensors(args)
+        if self.names_devices:
+            if func is aten.lift_fresh.default:
+                return without_data(args[0])
+            if _takes_device(func) and ("device" in named or not tensors):
+                named = {**named, "device": torch.device("meta")}
         if _is_safe(func, tensors, named):
             made = infer(func, args, named)
             if made is None:
@@ -166,6 +175,11 @@ class _Shapes(DispatchMode):
                 return made
         made = func(*args, **named)
         return without_data(made) if is_foreign(func) or not tensors else made
+
+
+@lru_cache(maxsize=4096)
+def _takes_device(func: Any) -> bool:
+    return any(one.name == "device" and one.kwarg_only for one in func._schema.arguments)
 
 
 def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:
@@ -210,6 +224,7 @@ _ANY_DTYPE = (
     aten.empty_like.default,
     aten.zeros_like.default,
     aten.pow.Scalar,
+    aten.geqrf.default,
 )
 _ANY_REAL = frozenset(
     {
@@ -244,9 +259,11 @@ def is_view_in_place(target: Target) -> bool:
     return target_name(target) in _VIEWS_IN_PLACE
 
 
-def strides_are_certain(target: Target) -> bool:
-    """Whether the meta run gives the strides that the real kernels give."""
+def strides_are_certain(target: Target, device: torch.device | None = None) -> bool:
+    """Whether the meta run gives the strides that the real kernels of the device give."""
     name = target_name(target)
+    if device is not None and device.type != "cpu" and differs_by_device(name):
+        return False
     return not name.startswith(_KERNEL_CHOOSES_STRIDES)
 
 

@@ -17,6 +17,7 @@ from torch.fx import Node
 
 from ..spec import TensorSpec
 from .propagate import target_name
+from .transforms import Transformed
 
 __all__ = ["may_raise_on_data"]
 
@@ -28,9 +29,10 @@ _LOOKS_AT_DATA = frozenset(
     cross_entropy nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward
     cross_entropy_loss multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward
     ctc_loss _ctc_loss binary_cross_entropy gaussian_nll_loss one_hot multinomial bernoulli
-    histc histogram bincount quantile nanquantile max_unpool1d max_unpool2d max_unpool3d
-    repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse inverse
-    logdet slogdet svd lu lu_solve triangular_solve _assert_async segment_reduce
+    histc histogram histogramdd _histogramdd_bin_edges _histogramdd_from_bin_cts
+    _histogramdd_from_bin_tensors bincount quantile nanquantile max_unpool1d max_unpool2d
+    max_unpool3d repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse
+    inverse logdet slogdet svd lu lu_solve triangular_solve _assert_async segment_reduce
     """.split()
 )
 _DIVISIONS = frozenset(
@@ -44,6 +46,8 @@ def may_raise_on_data(node: Node) -> bool:
     """Whether running the node on real data can raise although recording it went well."""
     if node.op not in ("call_function", "call_method"):
         return False
+    if isinstance(node.target, Transformed):
+        return any(map(may_raise_on_data, node.target.region.graph.nodes))
     name = target_name(node.target)  # type: ignore[arg-type]
     if not name.endswith("__"):
         name = name.removesuffix("_")  # in place

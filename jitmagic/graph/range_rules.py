@@ -1,6 +1,6 @@
 """What the ranges of operands say of the result of an operation, one rule for some names each.
 
-Comes in: a `Call`. Goes out: a Range of the exact results, widened by what kernels may round
+Comes in: a `Call`. Goes out: an Interval of the exact results, widened by what kernels may round
 beyond the result's dtype, eager's and generated ones; None where nothing can be said.
 """
 
@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from .intervals import Range, rounded, whole_range
+from ..symbols.interval import Interval
+from .intervals import rounded, whole_range
 
 __all__ = ["RULES", "Call", "Rule", "ranges_of"]
 
@@ -26,7 +27,7 @@ class Call:
     args: tuple[Any, ...]  # as in the graph
     kwargs: dict[str, Any]
     value: torch.Tensor  # meta tensor of the result
-    read: Callable[[Any], Range]
+    read: Callable[[Any], Interval]
     margin: float  # the probability of the draws at each end of an interval that are left out
 
     def given(self, position: int, name: str, default: object = None) -> Any:
@@ -35,7 +36,7 @@ class Call:
         return default if found is None else found
 
 
-Rule = Callable[[Call], Range | None]
+Rule = Callable[[Call], Interval | None]
 RULES: dict[str, Rule] = {}
 
 
@@ -49,34 +50,34 @@ def ranges_of(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def _widened(low: float, high: float, call: Call, scale: tuple[float, float]) -> Range:
+def _widened(low: float, high: float, call: Call, scale: tuple[float, float]) -> Interval:
     """Room for the roundings of an inexact operation on numbers as large as `scale`."""
     if not call.value.dtype.is_floating_point:
-        return Range(low, high)
+        return Interval(low, high)
     eps = 4 * torch.finfo(call.value.dtype).eps
-    return Range(low - eps * scale[0], high + eps * scale[1])
+    return Interval(low - eps * scale[0], high + eps * scale[1])
 
 
 # ------------------------------------------------------------------- what is drawn or filled
 
 
-def _unit_draw(call: Call) -> Range:
+def _unit_draw(call: Call) -> Interval:
     """Half-open: float32 and float64 draws are multiples of their last bit below 1; of smaller
     dtypes that is not relied on, and there no value is rare."""
     dtype = call.value.dtype
     if dtype not in (torch.float32, torch.float64):
-        return Range(0.0, 1.0)
+        return Interval(0.0, 1.0)
     margin = call.margin / max(1, call.value.numel())
-    return Range(margin, 1 - max(margin, torch.finfo(dtype).eps / 2))
+    return Interval(margin, 1 - max(margin, torch.finfo(dtype).eps / 2))
 
 
 @ranges_of("rand", "rand_like")
-def _drawn(call: Call) -> Range | None:
+def _drawn(call: Call) -> Interval | None:
     return _unit_draw(call)
 
 
 @ranges_of("uniform")
-def _uniform(call: Call) -> Range | None:
+def _uniform(call: Call) -> Interval | None:
     low = call.read(call.given(1, "from", 0.0)).low
     high = call.read(call.given(2, "to", 1.0)).high
     unit, scale = _unit_draw(call), abs(low) + abs(high)
@@ -89,17 +90,17 @@ def _uniform(call: Call) -> Range | None:
 
 
 @ranges_of("bernoulli")
-def _one_or_zero(call: Call) -> Range | None:
-    return Range(0, 1)
+def _one_or_zero(call: Call) -> Interval | None:
+    return Interval(0, 1)
 
 
 @ranges_of("randint")
-def _integers(call: Call) -> Range | None:
+def _integers(call: Call) -> Interval | None:
     bounds = [arg for arg in call.args if type(arg) is int][:2]
     if not bounds or len(bounds) != len([arg for arg in call.args if not _is_size(arg)]):
         return None
     low, high = bounds if len(bounds) == 2 else (0, bounds[0])
-    return Range(low, high - 1)
+    return Interval(low, high - 1)
 
 
 def _is_size(value: object) -> bool:
@@ -107,17 +108,28 @@ def _is_size(value: object) -> bool:
 
 
 @ranges_of("zeros", "zeros_like", "new_zeros", "zero")
-def _zeros(call: Call) -> Range | None:
-    return Range(0, 0)
+def _zeros(call: Call) -> Interval | None:
+    return Interval(0, 0)
 
 
 @ranges_of("ones", "ones_like", "new_ones")
-def _ones(call: Call) -> Range | None:
-    return Range(1, 1)
+def _ones(call: Call) -> Interval | None:
+    return Interval(1, 1)
+
+
+@ranges_of("arange")
+def _counted(call: Call) -> Interval | None:
+    """Of integers; the end is not reached."""
+    start, end, step = {1: (0, *call.args, 1), 2: (*call.args, 1), 3: call.args}.get(
+        len(call.args), (None, None, None)
+    )
+    if call.value.dtype.is_floating_point or not isinstance(step, int) or step < 1:
+        return None
+    return Interval(call.read(start).low, call.read(end).high)
 
 
 @ranges_of("full", "full_like", "new_full", "fill")
-def _filled(call: Call) -> Range | None:
+def _filled(call: Call) -> Interval | None:
     name = "value" if call.name == "fill" else "fill_value"
     return call.read(call.given(2 if call.name == "new_full" else 1, name))
 
@@ -127,7 +139,7 @@ def _filled(call: Call) -> Range | None:
 
 @ranges_of(*"""view reshape clone detach contiguous expand expand_as unsqueeze squeeze transpose
     permute flatten select narrow getitem alias t""".split())  # fmt: skip
-def _same(call: Call) -> Range | None:
+def _same(call: Call) -> Interval | None:
     source = call.args[0] if call.args else None
     meta = getattr(source, "meta", {}).get("val")
     if not isinstance(meta, torch.Tensor) or meta.dtype != call.value.dtype:
@@ -136,12 +148,12 @@ def _same(call: Call) -> Range | None:
 
 
 @ranges_of(*"to type_as float double half bfloat16 int long short bool cpu cuda".split())
-def _converted(call: Call) -> Range | None:
+def _converted(call: Call) -> Interval | None:
     return call.read(call.args[0]) if call.args else None
 
 
 @ranges_of("max", "min", "amax", "amin")
-def _extreme(call: Call) -> Range | None:
+def _extreme(call: Call) -> Interval | None:
     """Of one tensor; two make `maximum` and `minimum`."""
     if len(call.args) == 1:
         return call.read(call.args[0])
@@ -151,35 +163,34 @@ def _extreme(call: Call) -> Range | None:
 
 
 @ranges_of("maximum", "minimum")
-def _larger_or_smaller(call: Call) -> Range | None:
+def _larger_or_smaller(call: Call) -> Interval | None:
     if len(call.args) != 2:
         return None
     a, b = map(call.read, call.args)
-    pick = max if call.name.startswith("max") else min
-    return Range(pick(a.low, b.low), pick(a.high, b.high), a.nan or b.nan)
+    return a.most(b) if call.name.startswith("max") else a.least(b)
 
 
 @ranges_of("where")
-def _either(call: Call) -> Range | None:
+def _either(call: Call) -> Interval | None:
     """As a method the condition comes second: all three are looked at."""
     if len(call.args) != 3:
         return None
     found = [call.read(arg) for arg in call.args]
     low, high = min(x.low for x in found), max(x.high for x in found)
-    return Range(low, high, any(x.nan for x in found))
+    return Interval(low, high, any(x.nan for x in found))
 
 
 # ------------------------------------------------------------------- functions
 
 
 @ranges_of("relu")
-def _relu(call: Call) -> Range | None:
+def _relu(call: Call) -> Interval | None:
     x = call.read(call.args[0])
-    return Range(max(x.low, 0), max(x.high, 0), x.nan)
+    return Interval(max(x.low, 0), max(x.high, 0), x.nan)
 
 
 @ranges_of("clamp", "clip")
-def _clamp(call: Call) -> Range | None:
+def _clamp(call: Call) -> Interval | None:
     """The upper limit wins where it is below the lower one."""
     x = call.read(call.args[0])
     least = call.read(call.given(1, "min", -math.inf))
@@ -187,27 +198,25 @@ def _clamp(call: Call) -> Range | None:
     if least.nan or most.nan:
         return None
     low, high = min(max(x.low, least.low), most.low), min(max(x.high, least.high), most.high)
-    return Range(low, high, x.nan)
+    return Interval(low, high, x.nan)
 
 
 @ranges_of("abs", "absolute")
-def _absolute(call: Call) -> Range | None:
+def _absolute(call: Call) -> Interval | None:
     """The least integer has no absolute value in its dtype: `rounded` notices."""
-    x = call.read(call.args[0])
-    low = 0 if x.low <= 0 <= x.high else min(abs(x.low), abs(x.high))
-    return Range(low, max(abs(x.low), abs(x.high)), x.nan)
+    return call.read(call.args[0]).abs()
 
 
 @ranges_of("exp", "softmax", "sqrt")
-def _not_negative(call: Call) -> Range | None:
+def _not_negative(call: Call) -> Interval | None:
     """-0.0 included; softmax of nothing but -inf is nan."""
     x = call.read(call.args[0])
     high = 1 + 4 * torch.finfo(call.value.dtype).eps if call.name == "softmax" else math.inf
-    return Range(0.0, high, x.nan or call.name == "softmax" or x.low < 0)
+    return Interval(0.0, high, x.nan or call.name == "softmax" or x.low < 0)
 
 
 @ranges_of("sigmoid", "tanh", "sin", "cos")
-def _bounded(call: Call) -> Range | None:
+def _bounded(call: Call) -> Interval | None:
     """Approximations may leave the interval by their last bits; sin and cos of inf are nan."""
     x = call.read(call.args[0])
     found = _widened(0.0 if call.name == "sigmoid" else -1.0, 1.0, call, (1.0, 1.0))
@@ -218,7 +227,7 @@ def _bounded(call: Call) -> Range | None:
 # ------------------------------------------------------------------- arithmetic
 
 
-def _operands(call: Call) -> tuple[Range, Range] | None:
+def _operands(call: Call) -> tuple[Interval, Interval] | None:
     """Of two operands and no options; a number may be converted to the dtype before or after, so
     it must not overflow there."""
     if len(call.args) != 2 or call.kwargs:
@@ -235,56 +244,57 @@ def _operands(call: Call) -> tuple[Range, Range] | None:
 
 
 @ranges_of("add", "sub")
-def _sum(call: Call) -> Range | None:
+def _sum(call: Call) -> Interval | None:
     operands = _operands(call)
     if operands is None:
         return None
     a, b = operands
     if call.name == "sub":
-        b = Range(-b.high, -b.low, b.nan)
+        b = b.neg()
     if math.inf in (a.high, b.high) and -math.inf in (a.low, b.low):
         return None  # inf - inf
     scale = abs(a.low) + abs(b.low), abs(a.high) + abs(b.high)
-    found = _widened(a.low + b.low, a.high + b.high, call, scale)
-    return found._replace(nan=a.nan or b.nan)
+    low, high, nan = a.add(b)
+    return _widened(low, high, call, scale)._replace(nan=nan)
 
 
 @ranges_of("mul", "truediv", "div")
-def _product(call: Call) -> Range | None:
+def _product(call: Call) -> Interval | None:
     """Quotients only by what cannot be zero."""
     operands = _operands(call)
     if operands is None:
         return None
     a, b = operands
-    endless = [math.inf in (x.high, -x.low) for x in (a, b)]
-    if call.name != "mul":
-        if b.low <= 0 <= b.high or any(endless):
-            return None
-        ends = [x / y for x in a[:2] for y in b[:2]]
-    else:
-        if any(endless):
-            return _sign_of_product(a, b)
-        ends = [x * y for x in a[:2] for y in b[:2]]
-    low, high = min(ends), max(ends)
-    return _widened(low, high, call, (abs(low), abs(high)))._replace(nan=a.nan or b.nan)
+    if a.is_endless or b.is_endless:
+        return _sign_of_product(a, b) if call.name == "mul" else None
+    found = a.mul(b) if call.name == "mul" else a.div(b)
+    if found is None:
+        return None
+    low, high, nan = found
+    return _widened(low, high, call, (abs(low), abs(high)))._replace(nan=nan)
 
 
-def _sign_of_product(a: Range, b: Range) -> Range | None:
+def _sign_of_product(a: Interval, b: Interval) -> Interval | None:
     """Of factors that may be infinite: 0 * inf is nan."""
-    return Range(0.0, math.inf, nan=True) if a.low >= 0 and b.low >= 0 else None
+    return Interval(0.0, math.inf, nan=True) if a.low >= 0 and b.low >= 0 else None
 
 
 @ranges_of("neg", "negative")
-def _negative(call: Call) -> Range | None:
-    x = call.read(call.args[0])
-    return Range(-x.high, -x.low, x.nan)
+def _negative(call: Call) -> Interval | None:
+    return call.read(call.args[0]).neg()
 
 
 # ------------------------------------------------------------------- comparisons and truth
 
 
-@ranges_of("lt", "le", "gt", "ge", "eq", "ne", "less", "greater")
-def _comparison(call: Call) -> Range | None:
+_COMPARISONS = {
+    "lt": "<", "less": "<", "le": "<=", "gt": ">", "greater": ">", "ge": ">=", "eq": "==",
+    "ne": "!=",
+}  # fmt: skip
+
+
+@ranges_of(*_COMPARISONS)
+def _comparison(call: Call) -> Interval | None:
     if len(call.args) != 2 or call.kwargs:
         return None
     given = [getattr(arg, "meta", {}).get("val", arg) for arg in call.args]
@@ -296,56 +306,35 @@ def _comparison(call: Call) -> Range | None:
     if dtype.is_complex or not all(whole.low <= number <= whole.high for number in numbers):
         return None  # a number that wraps around, or is nan
     exact = tuple(map(call.read, call.args))
-    answers = {
-        _compare(call.name, *pair) for pair in (exact, tuple(rounded(one, dtype) for one in exact))
-    }
+    op = _COMPARISONS[call.name]
+    (a, b), (c, d) = exact, (rounded(one, dtype) for one in exact)
+    answers = {a.compare(op, b), c.compare(op, d)}
     answer = answers.pop()
-    return None if answers or answer is None else Range(answer, answer)
-
-
-def _compare(name: str, a: Range, b: Range) -> bool | None:
-    match name:
-        case "ne":
-            equal = _compare("eq", a, b)
-            return None if equal is None else not equal
-        case "gt" | "greater" | "ge":
-            return _compare("lt" if name != "ge" else "le", b, a)
-        case "eq":
-            if a.high < b.low or b.high < a.low:
-                return False
-            one_value = a.low == a.high == b.low == b.high
-            return True if one_value and not (a.nan or b.nan) else None
-        case "le":
-            yes, no = a.high <= b.low, a.low > b.high
-        case _:
-            yes, no = a.high < b.low, a.low >= b.high
-    if no:  # comparisons with nan are false as well
-        return False
-    return True if yes and not (a.nan or b.nan) else None
+    return None if answers or answer is None else Interval(answer, answer)
 
 
 @ranges_of("logical_not", "invert", "bitwise_not")
-def _not(call: Call) -> Range | None:
+def _not(call: Call) -> Interval | None:
     x = call.read(call.args[0]).truth
     if x is None or (call.name != "logical_not" and call.value.dtype != torch.bool):
         return None
-    return Range(not x, not x)
+    return Interval(not x, not x)
 
 
 @ranges_of("logical_and", "and_", "and", "bitwise_and", "logical_or", "or_", "or", "bitwise_or")
-def _both_or_either(call: Call) -> Range | None:
+def _both_or_either(call: Call) -> Interval | None:
     if call.value.dtype != torch.bool or len(call.args) != 2:
         return None
     truths = {call.read(arg).truth for arg in call.args}
     settles = "or" in call.name
     if settles in truths:
-        return Range(settles, settles)
-    return None if None in truths else Range(not settles, not settles)
+        return Interval(settles, settles)
+    return None if None in truths else Interval(not settles, not settles)
 
 
 @ranges_of("any", "all")
-def _any_or_all(call: Call) -> Range | None:
+def _any_or_all(call: Call) -> Interval | None:
     x = call.read(call.args[0])
     if call.args[0].meta["val"].numel() == 0:
         return None
-    return None if x.truth is None else Range(x.truth, x.truth)
+    return None if x.truth is None else Interval(x.truth, x.truth)

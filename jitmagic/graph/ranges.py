@@ -18,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
+from ..symbols.interval import Interval
 from .builder import GraphBuilder
-from .intervals import Range, rounded, whole_range
+from .intervals import rounded, whole_range
 from .propagate import target_name
 from .range_rules import RULES, Call
 
-__all__ = ["known_truth", "likely_truth"]
+__all__ = ["always_true", "known_truth", "likely_truth"]
 
 _HARDLY_EVER = 2.0**-20  # the probability that a draw is closer than this to an end of its interval
 _MOST_NODES = 64  # looked at for one answer: it is asked while the program is traced
@@ -41,6 +42,11 @@ def likely_truth(graph: GraphBuilder, node: Node) -> bool | None:
     return _truth(graph, node, _HARDLY_EVER)
 
 
+def always_true(graph: GraphBuilder, node: Node) -> bool:
+    """Whether no element of a tensor can be false."""
+    return _Reader(graph, 0.0).at(node, None).truth is True
+
+
 def _truth(graph: GraphBuilder, node: Node, margin: float) -> bool | None:
     if node.meta["val"].numel() != 1:
         return None  # eager raises
@@ -55,11 +61,11 @@ class _Reader:
         self._margin = margin
         self._left = _MOST_NODES
 
-    def at(self, node: Node, place: Node | None) -> Range:
+    def at(self, node: Node, place: Node | None) -> Interval:
         """The range of a node's elements just before `place` (None: now)."""
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
-            return Range(-math.inf, math.inf, nan=True)
+            return Interval(-math.inf, math.inf, nan=True)
         self._left -= 1
         writer = self._last_writer(node, value, place)
         found = None
@@ -74,7 +80,7 @@ class _Reader:
                 return writer if node < writer else None
         return None
 
-    def _of_call(self, call: Node, node: Node, value: torch.Tensor) -> Range | None:
+    def _of_call(self, call: Node, node: Node, value: torch.Tensor) -> Interval | None:
         name = _known_name(call.target)
         if call is not node:  # an in-place write, of all of the tensor if it is the first operand
             if not (call.args and call.args[0] is node and name.endswith("_")):
@@ -86,13 +92,13 @@ class _Reader:
         read = partial(self._part, place=call)
         return rule(Call(name, call.args, call.kwargs, value, read, self._margin))
 
-    def _part(self, part: Any, place: Node) -> Range:
+    def _part(self, part: Any, place: Node) -> Interval:
         if isinstance(part, Node):
             return self.at(part, place)
         is_nan = isinstance(part, float) and math.isnan(part)
         if isinstance(part, bool | int | float) and not is_nan:
-            return Range(part, part)
-        return Range(-math.inf, math.inf, nan=True)
+            return Interval(part, part)
+        return Interval(-math.inf, math.inf, nan=True)
 
 
 def _known_name(target: Any) -> str:

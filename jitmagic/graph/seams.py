@@ -74,6 +74,8 @@ def _results(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _differentiable(node: Node) -> bool:
+    if node.meta.get("spent"):
+        return False
     spec = node.meta.get("spec")
     specs = spec if isinstance(spec, tuple) else (spec,)
     return any(isinstance(one, TensorSpec) and one.requires_grad for one in specs)

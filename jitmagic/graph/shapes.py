@@ -18,15 +18,16 @@ import torch
 
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES
+from .fresh_meta import META, fresh_meta
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .recurrent import RECURRENT_RULES
 from .whole import WHOLE_RULES, refuse_repeated
+from .without_meta import WITHOUT_META
 
-__all__ = ["infer", "infer_in_place", "iterator_strides", "promoted"]
+__all__ = ["dense", "infer", "infer_in_place", "iterator_strides", "number_dtype", "promoted"]
 
 aten = torch.ops.aten
-META = torch.device("meta")
 _MOST_DIMS = 64  # of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
 Tensors = Sequence[torch.Tensor]
 Rule = Callable[..., Any]
@@ -49,14 +50,6 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     return args[0]
 
 
-def _meta(
-    shape: Sequence[int], dtype: torch.dtype, strides: Sequence[int] | None = None
-) -> torch.Tensor:
-    if strides is None:
-        return torch.empty(shape, dtype=dtype, device=META)
-    return torch.empty_strided(shape, strides, dtype=dtype, device=META)
-
-
 #  TensorIterator ----------------------------------------------------------------------------------
 
 
@@ -76,9 +69,9 @@ def _elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
     first = tensors[0]
     shape: Sequence[int] = first.shape
     if all(t.shape == shape and t.is_contiguous() for t in tensors):
-        return _meta(shape, dtype)
+        return fresh_meta(shape, dtype)
     shape = _broadcast([t.shape for t in tensors])
-    return _meta(shape, dtype, iterator_strides(shape, tensors))
+    return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
 
 
 def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
@@ -91,7 +84,7 @@ def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
             t.is_contiguous(memory_format=torch.channels_last) for t in tensors
         ):
             return _strides_along(shape, (1, 3, 2, 0))
-        if _dense(shape, first) and all(t.stride() == first for t in tensors):
+        if dense(shape, first) and all(t.stride() == first for t in tensors):
             return first
     rows = [_aligned(t, shape) for t in tensors]
     order = list(range(len(shape) - 1, -1, -1))
@@ -137,7 +130,7 @@ def _strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[
     return tuple(strides)
 
 
-def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Non-overlapping and without holes."""
     step = 1
     for stride, extent in sorted(zip(strides, shape, strict=True)):
@@ -176,14 +169,15 @@ def promoted(values: Sequence[Any]) -> torch.dtype:
             else:
                 scalar = dtype if scalar is None else torch.promote_types(scalar, dtype)
         else:
-            kind = _number_dtype(value)
+            kind = number_dtype(value)
             number = kind if number is None else torch.promote_types(number, kind)
     made = _over(sized, _over(scalar, number))
     assert made is not None
     return made
 
 
-def _number_dtype(value: Any) -> torch.dtype:
+def number_dtype(value: Any) -> torch.dtype:
+    """The dtype of a tensor made of a bool, an int or a float."""
     if isinstance(value, bool):
         return torch.bool
     return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
@@ -244,7 +238,7 @@ def _power_of_number(base: Any, exponent: torch.Tensor) -> torch.Tensor | None:
     """Always row-major, unlike other elementwise results and unlike its meta function."""
     if not _real((base, exponent)):
         return None
-    return _meta(exponent.shape, promoted((base, exponent)))
+    return fresh_meta(exponent.shape, promoted((base, exponent)))
 
 
 def _where(condition: Any, then: Any, other: Any) -> torch.Tensor | None:
@@ -292,13 +286,13 @@ def _reduction(kind: str) -> Rule:
             made = torch.int64
         if kind == "bool":
             made = torch.uint8 if x.dtype is torch.uint8 else torch.bool
-        return _meta(_reduced_shape(x.shape, dims, keepdim), made)
+        return fresh_meta(_reduced_shape(x.shape, dims, keepdim), made)
 
     return rule
 
 
 def _argument(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
-    return _meta(_reduced_shape(x.shape, dim, keepdim), torch.int64)
+    return fresh_meta(_reduced_shape(x.shape, dim, keepdim), torch.int64)
 
 
 def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
@@ -317,7 +311,7 @@ def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
         fits = len(addend) <= len(made) and all(
             have in (1, want) for have, want in zip(reversed(addend), reversed(made), strict=False)
         )
-        return _meta(made, a.dtype) if fits else None
+        return fresh_meta(made, a.dtype) if fits else None
 
     return rule
 
@@ -329,22 +323,22 @@ def _like(
     dtype = kwargs.get("dtype") or x.dtype
     if memory_format not in (None, torch.preserve_format):
         if memory_format is torch.contiguous_format:
-            return _meta(x.shape, dtype)
+            return fresh_meta(x.shape, dtype)
         return torch.empty(x.shape, dtype=dtype, device=META, memory_format=memory_format)
-    if _dense(x.shape, x.stride()):
-        return _meta(x.shape, dtype, x.stride())
-    return _meta(x.shape, dtype, iterator_strides(x.shape, [x]))
+    if dense(x.shape, x.stride()):
+        return fresh_meta(x.shape, dtype, x.stride())
+    return fresh_meta(x.shape, dtype, iterator_strides(x.shape, [x]))
 
 
 def _full(size: Sequence[int], value: Any = None, **kwargs: Any) -> torch.Tensor | None:
     dtype = kwargs.get("dtype")
-    return None if dtype is None else _meta(size, dtype)
+    return None if dtype is None else fresh_meta(size, dtype)
 
 
 def _scattered(x: torch.Tensor, *args: Any) -> torch.Tensor:
-    if _dense(x.shape, x.stride()):
-        return _meta(x.shape, x.dtype, x.stride())
-    return _meta(x.shape, x.dtype)
+    if dense(x.shape, x.stride()):
+        return fresh_meta(x.shape, x.dtype, x.stride())
+    return fresh_meta(x.shape, x.dtype)
 
 
 def _gathered(
@@ -355,13 +349,13 @@ def _gathered(
     dim = _wrapped(dim, x.dim())
     if any(i > e for d, (i, e) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
         return None
-    return _meta(index.shape, x.dtype)
+    return fresh_meta(index.shape, x.dtype)
 
 
 def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.Tensor | None:
     if weight.dim() != 2:
         return None
-    return _meta((*indices.shape, *weight.shape[1:]), weight.dtype)
+    return fresh_meta((*indices.shape, *weight.shape[1:]), weight.dtype)
 
 
 def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
@@ -376,7 +370,7 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
         ):
             raise RuntimeError("cat of tensors whose shapes differ")
     shape[dim] = sum(t.shape[dim] for t in kept)
-    return _meta(shape, promoted(tensors))
+    return fresh_meta(shape, promoted(tensors))
 
 
 def _same_layout(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -388,11 +382,11 @@ def _contiguous(x: torch.Tensor, dim: int, *args: Any) -> torch.Tensor | None:
     """Softmax and its kin: a contiguous result."""
     _wrapped(dim, x.dim())
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
-    return None if True in args else _meta(x.shape, dtype)
+    return None if True in args else fresh_meta(x.shape, dtype)
 
 
 def _triangle(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor | None:
-    return _meta(x.shape, x.dtype) if x.dim() >= 2 and x.is_contiguous() else None
+    return fresh_meta(x.shape, x.dtype) if x.dim() >= 2 and x.is_contiguous() else None
 
 
 def _layer_norm(
@@ -409,7 +403,7 @@ def _layer_norm(
     if any(list(t.shape) != list(shape) or t.dtype is not x.dtype for t in given):
         return None
     rows = [*x.shape[:kept], *[1] * len(shape)]
-    return _meta(x.shape, x.dtype), _meta(rows, x.dtype), _meta(rows, x.dtype)
+    return fresh_meta(x.shape, x.dtype), fresh_meta(rows, x.dtype), fresh_meta(rows, x.dtype)
 
 
 def _arange(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> torch.Tensor | None:
@@ -418,7 +412,7 @@ def _arange(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> torch.Tensor 
         return None
     if (end - start) * step < 0:
         return None
-    return _meta((-((start - end) // step),), kwargs.get("dtype") or torch.int64)
+    return fresh_meta((-((start - end) // step),), kwargs.get("dtype") or torch.int64)
 
 
 def _count(end: Any, **kwargs: Any) -> torch.Tensor | None:
@@ -482,6 +476,7 @@ _RULES: Mapping[Any, Rule] = {
     **WHOLE_RULES,
     **NETWORK_RULES,
     **RECURRENT_RULES,
+    **WITHOUT_META,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
 }

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 from ..spec import TensorSpec
 from .node_meta import lines_of
 from .regions import FunctionCall
+from .transforms import Transformed, is_transform
 
 __all__ = ["show"]
 
@@ -52,6 +53,8 @@ def show(module: GraphModule, name: str = "graph") -> str:
     text = "\n".join(f"{code:<{width}}  # {remark}" if remark else code for code, remark in rows)
     calls = [node.target for node in nodes if isinstance(node.target, FunctionCall)]
     regions = [(c.backward.graph, f"{c.__name__}.backward") for c in calls if c.backward]
+    transforms = [node.target for node in nodes if isinstance(node.target, Transformed)]
+    regions += [(one.region, f"{one.__name__}.function") for one in transforms]
     return "\n\n".join([text, *(show(*region) for region in regions)])
 
 
@@ -73,7 +76,7 @@ def _call(node: Node) -> str:
             return f"{_text(args[0])}[{_index(args[1])}]"
         if name == "setitem":
             return f"{_text(args[0])}[{_index(args[1])}] = {_text(args[2])}"
-    if isinstance(node.target, FunctionCall):
+    if isinstance(node.target, FunctionCall) or is_transform(node.target):
         return f"{name}({_arguments(args, kwargs)})"
     if isinstance(node.target, torch._ops.OpOverload):
         return f"torch.ops.{node.target}({_arguments(args, kwargs)})"

@@ -12,15 +12,12 @@ from typing import Any
 
 import torch
 
+from .fresh_meta import fresh_meta
+
 __all__ = ["WHOLE_RULES", "refuse_repeated"]
 
 aten = torch.ops.aten
-META = torch.device("meta")
 Tensor = torch.Tensor
-
-
-def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=META)
 
 
 def _usual(*tensors: Tensor) -> bool:
@@ -39,7 +36,7 @@ def refuse_repeated(dims: Sequence[int]) -> None:
 
 def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     """The result looks like the first argument."""
-    return _empty(x.shape, x.dtype) if _usual(x) else None
+    return fresh_meta(x.shape, x.dtype) if _usual(x) else None
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
@@ -74,7 +71,7 @@ def _scan(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor | 
     if not _usual(x) or not _in_range(dim, x):
         return None
     whole = not x.dtype.is_floating_point
-    return _empty(x.shape, dtype or (torch.int64 if whole else x.dtype))
+    return fresh_meta(x.shape, dtype or (torch.int64 if whole else x.dtype))
 
 
 def _scattered(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
@@ -96,7 +93,7 @@ def _no_longer(index: Tensor, x: Tensor, free: int | None) -> bool:
 def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor] | None:
     if not _usual(x) or not _in_range(dim, x):
         return None
-    return _empty(x.shape, x.dtype), _empty(x.shape, torch.int64)
+    return fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, torch.int64)
 
 
 def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] | None:
@@ -104,7 +101,7 @@ def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] 
         return None
     shape = list(x.shape)
     shape[dim] = k
-    return _empty(shape, x.dtype), _empty(shape, torch.int64)
+    return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
 
 
 def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
@@ -113,7 +110,7 @@ def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor
         return None
     shape = list(x.shape)
     shape[dim % x.dim() : dim % x.dim() + 1] = [1] if keepdim else []
-    return _empty(shape, x.dtype), _empty(shape, torch.int64)
+    return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
 
 
 def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tensor | None:
@@ -134,7 +131,7 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     if any(i.dtype not in (torch.int64, torch.int32) or not _usual(i) for i in given):
         return None
     shape = torch.broadcast_tensors(*given)[0].shape if given else ()  # broadcast_shapes: sympy
-    return _empty((*x.shape[:first], *shape, *x.shape[last:]), x.dtype)
+    return fresh_meta((*x.shape[:first], *shape, *x.shape[last:]), x.dtype)
 
 
 def _index_put(
@@ -150,11 +147,11 @@ def _picked(x: Tensor, dim: int, index: Tensor) -> Tensor | None:
         return None
     shape = list(x.shape)
     shape[dim] = index.numel()
-    return _empty(shape, x.dtype)
+    return fresh_meta(shape, x.dtype)
 
 
 def _embedding_gradient(grad: Tensor, indices: Tensor, rows: int, *args: Any) -> Tensor:
-    return _empty((rows, grad.shape[-1]), grad.dtype)
+    return fresh_meta((rows, grad.shape[-1]), grad.dtype)
 
 
 # -- pooling ---------------------------------------------------------------------------------------
@@ -182,7 +179,7 @@ def _max_pool(
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor] | None:
     shape = _pool_shape(x, kernel, stride, padding, dilation, ceil_mode)
-    return None if shape is None else (_empty(shape, x.dtype), _empty(shape, torch.int64))
+    return None if shape is None else (fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64))
 
 
 def _average_pool(
@@ -194,7 +191,7 @@ def _average_pool(
     *args: Any,
 ) -> Tensor | None:
     shape = _pool_shape(x, kernel, stride, padding, (1,), ceil_mode)
-    return None if shape is None else _empty(shape, x.dtype)
+    return None if shape is None else fresh_meta(shape, x.dtype)
 
 
 def _pool_shape(
@@ -228,21 +225,21 @@ def _pool_gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
 def _mv(matrix: Tensor, vector: Tensor) -> Tensor | None:
     if matrix.dtype is not vector.dtype or matrix.shape[1] != vector.shape[0]:
         return None
-    return _empty(matrix.shape[:1], matrix.dtype)
+    return fresh_meta(matrix.shape[:1], matrix.dtype)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor | None:
-    return _empty((), a.dtype) if a.dtype is b.dtype and a.shape == b.shape else None
+    return fresh_meta((), a.dtype) if a.dtype is b.dtype and a.shape == b.shape else None
 
 
 def _drawn_like(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     if kwargs.get("memory_format") not in (None, torch.preserve_format) or not _usual(x):
         return None
-    return _empty(x.shape, kwargs.get("dtype") or x.dtype)
+    return fresh_meta(x.shape, kwargs.get("dtype") or x.dtype)
 
 
 def _dropped(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor] | None:
-    return (_empty(x.shape, x.dtype), _empty(x.shape, torch.bool)) if _usual(x) else None
+    return (fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, torch.bool)) if _usual(x) else None
 
 
 def _entropy(
@@ -250,7 +247,7 @@ def _entropy(
 ) -> Tensor | None:
     if not _usual(x) or x.shape != target.shape:
         return None
-    return _empty(() if reduction else x.shape, x.dtype)
+    return fresh_meta(() if reduction else x.shape, x.dtype)
 
 
 def _attention(
@@ -263,8 +260,8 @@ def _attention(
         return None
     kind = torch.float64 if query.dtype is torch.float64 else torch.float32
     return (
-        torch.empty_strided(query.shape, query.stride(), dtype=query.dtype, device=META),
-        _empty((batch, length, heads), kind).transpose(1, 2),
+        fresh_meta(query.shape, query.dtype, query.stride()),
+        fresh_meta((batch, length, heads), kind).transpose(1, 2),
     )
 
 
@@ -272,7 +269,7 @@ def _attention_gradient(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, ...]:
     return tuple(
-        _empty((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype).transpose(1, 2)
+        fresh_meta((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype).transpose(1, 2)
         for t in (query, key, value)
     )
 
@@ -280,23 +277,23 @@ def _attention_gradient(
 def _row_major(x: Tensor, *args: Any) -> Tensor:
     """Backwards of softmax: row-major whatever the arguments are."""
     dtype = next((a for a in args if isinstance(a, torch.dtype)), x.dtype)
-    return _empty(x.shape, dtype)
+    return fresh_meta(x.shape, dtype)
 
 
 def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
-    return _empty(x.shape, x.dtype), _empty(x.shape, x.dtype)
+    return fresh_meta(x.shape, x.dtype), fresh_meta(x.shape, x.dtype)
 
 
 def _angle(x: Tensor) -> Tensor | None:
     """Of complex numbers: row-major, as the real part of a temporary is copied."""
-    return _empty(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
+    return fresh_meta(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
 
 
 def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     if not x.permute(order).is_contiguous():
         return None
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=META)
+    return fresh_meta(x.shape, x.dtype, x.stride())
 
 
 def _singular_values(
@@ -307,9 +304,9 @@ def _singular_values(
         return None
     *batch, m, n = x.shape
     k = min(m, n)
-    u = _empty((*batch, m if full_matrices else k, m), x.dtype).mT
-    vh = _empty((*batch, n, n if full_matrices else k), x.dtype).mT
-    return u, _empty((*batch, k), x.dtype), vh
+    u = fresh_meta((*batch, m if full_matrices else k, m), x.dtype).mT
+    vh = fresh_meta((*batch, n, n if full_matrices else k), x.dtype).mT
+    return u, fresh_meta((*batch, k), x.dtype), vh
 
 
 _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {

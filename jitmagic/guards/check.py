@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import types
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..bytecode import FrameSnapshot
+from ..extension import runtime_module
 from .guard import (
     ANY_KEY,
     CellEmpty,
@@ -43,6 +45,7 @@ from .guard import (
     TensorKind,
     TensorMatch,
     TypeIs,
+    Unhooked,
     ValueEquals,
 )
 from .read import entries_of, read_source
@@ -118,7 +121,9 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
         case StateRead(reader=reader, value=wanted):
             now = reader()
             same = same_constant(now, wanted)
-            return _is_was(f"{reader.__name__}()", short(now), short(wanted), same)
+            return _is_was(
+                f"{getattr(reader, 'func', reader).__name__}()", short(now), short(wanted), same
+            )
         case SameObject(source=left, other=right):
             return _two_objects(left, right, frame)
         case DifferentObjects(sources=sources, others=others):
@@ -166,7 +171,7 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
         case InRange(low=low, high=high):
             return _outside(name, value, low, high)
         case LengthIs(length=length):
-            if not isinstance(value, tuple | list | dict | set | frozenset):
+            if not isinstance(value, tuple | list | dict | set | frozenset | deque):
                 return f"{name} is a {type(value).__name__}, which has no plain length"
             return _is_was(f"len({name})", len(value), length, len(value) == length)
         case SetHas(item=item, there=there):
@@ -174,6 +179,10 @@ def _value_differs(guard: Guard, name: str, value: Any) -> str | None:
                 return f"{name} is a {type(value).__name__}, was a set"
             now = "has" if item in value else "has not"
             return None if (item in value) == there else f"{name} {now} {short(item)} now"
+        case Unhooked():
+            if isinstance(value, torch.Tensor) and not runtime_module().has_gradient_hooks(value):
+                return None
+            return f"{name} has hooks for its gradient now"
         case CellEmpty():
             return _cell_differs(name, value)
     return _mapping_differs(guard, name, value)

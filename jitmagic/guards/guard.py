@@ -31,6 +31,7 @@ wants.
           | SameObject(source, other)            two paths lead to one object
           | DifferentObjects(sources, others)    none of `sources` leads to what another path does
           | NoOverlap(sources)                   these tensors share no memory (one is mutated)
+          | Unhooked(source)                     a leaf without hooks that run in a backward
           | CellEmpty(source)                    the cell has no contents
           | GlobalState(facts)                   grad mode, autocast, default dtype, ... (no source)
 """
@@ -74,6 +75,7 @@ __all__ = [
     "TensorKind",
     "TensorMatch",
     "TypeIs",
+    "Unhooked",
     "ValueEquals",
     "can_be_weak",
 ]
@@ -345,6 +347,11 @@ class DifferentObjects(Guard):
 @dataclass(frozen=True, slots=True)
 class NoOverlap(Guard):
     sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unhooked(Guard):
+    source: Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ runs.
 
     list, tuple       (container, index of the next item)     reversed: the same, going down
     range             (start, stop, step, steps taken)
-    dict, its views   (dictionary, how many entries are left)
+    dict, views, set  (dictionary or set, how many entries are left)
     enumerate         (inner iterator, next number)
     zip               (whether it is strict, *inner iterators)
     map, filter       (function, *inner iterators)
@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-__all__ = ["DICT_ITERATORS", "iterator_parts"]
+__all__ = ["DICT_ITERATORS", "SET_ITERATOR", "iterator_parts"]
 
 # Types of iterators over dictionaries, and the view that each belongs to.
 DICT_ITERATORS: dict[type, str] = {
@@ -25,6 +25,8 @@ DICT_ITERATORS: dict[type, str] = {
     type(iter({}.values())): "values",
     type(iter({}.items())): "items",
 }
+SET_ITERATOR: type = type(iter(set()))
+_TABLES = (dict, set, frozenset)
 _SEQUENCE: tuple[type, ...] = (type(iter([])), type(iter(())), type(reversed([])), reversed)
 _RANGE = type(iter(range(0)))
 _WRAPPERS = (enumerate, map, filter)
@@ -33,7 +35,7 @@ _WRAPPERS = (enumerate, map, filter)
 def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
     """The parts by type, as above."""
     kind = type(iterator)
-    if kind in DICT_ITERATORS:
+    if kind in DICT_ITERATORS or kind is SET_ITERATOR:
         return _entries_left(iterator)
     if kind not in (*_SEQUENCE, _RANGE, zip, *_WRAPPERS):
         return None
@@ -53,10 +55,10 @@ def iterator_parts(iterator: Any) -> tuple[Any, ...] | None:
 
 def _entries_left(iterator: Any) -> tuple[Any, ...] | None:
     """Python counts down to the end by itself, whatever has come and gone before."""
-    owner = next((one for one in gc.get_referents(iterator) if type(one) is dict), None)
+    owner = next((one for one in gc.get_referents(iterator) if type(one) in _TABLES), None)
     if owner is None:
         return None
     try:
         return owner, len(iterator.__reduce__()[1][0])
-    except RuntimeError:  # the dictionary has changed its size
+    except RuntimeError:  # it has changed its size
         return None

@@ -11,15 +11,19 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any
+
+import torch
 
 from ..bytecode import FrameSnapshot
 from .iterator_parts import iterator_parts
 from .source import (
     Argument,
+    ArrayMemory,
     Builtin,
     CellContents,
+    Contents,
     DictEntry,
     DictKeyAt,
     DictValueAt,
@@ -38,7 +42,9 @@ from .source import (
     TypeOf,
 )
 
-__all__ = ["entries_of", "read_source"]
+__all__ = ["array_memory", "entries_of", "entry_of", "read_source"]
+
+_NOTHING = object()
 
 _HAVE_PART: dict[str, Any] = {
     "__self__": types.MethodType | types.BuiltinFunctionType,
@@ -68,14 +74,10 @@ def _step(source: Source, base: Any) -> Any:
         case InstanceDict() | ModuleAttr():
             table = object.__getattribute__(base, "__dict__")
             return table[source.name] if isinstance(source, ModuleAttr) else table
-        case Item(key=key):
-            return base[key]
-        case DictEntry(key=key):
-            return dict.__getitem__(base, key)
-        case DictKeyAt(index=index):
-            return entries_of(base)[index][0]
-        case DictValueAt(index=index):
-            return entries_of(base)[index][1]
+        case Item(key=key) | DictEntry(key=key):
+            return entry_of(base, key) if isinstance(base, dict) else base[key]
+        case DictKeyAt(index=index) | DictValueAt(index=index):
+            return entries_of(base)[index][isinstance(source, DictValueAt)]
         case TypeOf():
             return type(base)
         case TypeAttr(name=name):
@@ -89,6 +91,10 @@ def _step(source: Source, base: Any) -> Any:
             if not isinstance(base, _HAVE_PART.get(part, types.FunctionType)):
                 raise AttributeError(part)  # a bound method passes on what its function has
             return getattr(base, part)
+        case Contents():
+            if type(base) not in (set, frozenset, deque):
+                raise TypeError("neither a set nor a deque")
+            return tuple(base)
         case Gradient():
             return base.grad
         case IteratorParts():
@@ -99,7 +105,25 @@ def _step(source: Source, base: Any) -> Any:
             if type(base) is not weakref.ref:
                 raise TypeError("no plain weak reference")
             return base()
+        case ArrayMemory():
+            return array_memory(base)
     raise TypeError(f"not a source: {source!r}")
+
+
+def array_memory(array: Any) -> torch.Tensor:
+    """A tensor of an array's memory: raises where torch has none, and for what is not written to
+    (torch would warn, and let it be written to).
+    """
+    if not array.flags.writeable:
+        raise ValueError("it is only to be read")
+    return torch.from_numpy(array)
+
+
+def entry_of(table: dict[Any, Any], key: object) -> object:
+    """What is under a key, past any `__getitem__` and `__missing__` of the class."""
+    if (found := dict.get(table, key, _NOTHING)) is _NOTHING:
+        raise KeyError(key)
+    return found
 
 
 def entries_of(base: object) -> list[tuple[Any, Any]]:

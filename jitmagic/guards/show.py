@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from ..symbols.interval import INT64
 from .check import range_end, short
 from .guard import (
     CellEmpty,
@@ -30,6 +31,7 @@ from .guard import (
     TensorKind,
     TensorMatch,
     TypeIs,
+    Unhooked,
     ValueEquals,
 )
 from .source import Builtin, Source, describe
@@ -54,6 +56,8 @@ def show_guard(guard: Guard) -> str:
             return f"{describe(source)} == {short(value)}"
         case IdentityIs(source=source, value=value):
             return f"{describe(source)} is {short(value)}"
+        case InRange(source=source, low=low, high=high) if (low, high) == INT64[:2]:
+            return f"{describe(source)} has 64 bits"
         case InRange(source=source, low=low, high=high):
             return f"{range_end(low)} <= {describe(source)} <= {range_end(high)}"
         case LengthIs(source=source, length=length):
@@ -91,13 +95,15 @@ def _show_absence(guard: Guard) -> str:
             words = [f"no {name.name}" if name.absent else str(name.name) for name in names]
             return f"{table.get('__name__', 'a namespace')}: same {_few(words)}"
         case StateRead(reader=reader, value=value):
-            return f"{reader.__name__}() == {short(value)}"
+            return f"{getattr(reader, 'func', reader).__name__}() == {short(value)}"
         case GlobalMissing(source=Builtin(name=name)):
             return f"no builtin {name}"
         case GlobalMissing(source=source):
             return f"no global {describe(source)}"
         case NoOverlap(sources=sources):
             return f"{', '.join(map(describe, sources))} share no memory"
+        case Unhooked(source=source):
+            return f"{describe(source)} has no hooks for its gradient"
         case CellEmpty(source=source):
             return f"{describe(source)} is an empty cell"
         case GlobalState(facts=facts):

@@ -22,9 +22,11 @@ dictionaries and tuples, never through `__getattr__` or properties.
                                              __globals__ of a Python function; __self__ or
                                              __func__ of a bound method
            | ModuleAttr(base, name)          base.__dict__[name] of a Python module
+           | Contents(base)                  what a set or deque holds, as a tuple in its order
            | Gradient(base)                  base.grad of a leaf tensor
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
            | Referent(base)                  what a plain weakref.ref leads to, or None
+           | ArrayMemory(base)               a tensor of the memory of a numpy array
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ from dataclasses import dataclass
 
 __all__ = [
     "Argument",
+    "ArrayMemory",
     "Builtin",
     "CellContents",
+    "Contents",
     "DictEntry",
     "DictKeyAt",
     "DictValueAt",
@@ -150,6 +154,11 @@ class ModuleAttr(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class Contents(Source):
+    base: Source
+
+
+@dataclass(frozen=True, slots=True)
 class Gradient(Source):
     base: Source
 
@@ -161,6 +170,11 @@ class IteratorParts(Source):
 
 @dataclass(frozen=True, slots=True)
 class Referent(Source):
+    base: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayMemory(Source):
     base: Source
 
 
@@ -177,6 +191,8 @@ def describe(source: Source) -> str:
             return f"{describe(owner)}.{key}"
         case Item(base=InstanceDict(base=owner), key=str(key)):
             return f"{describe(owner)}.{key}"
+        case Contents(base=base):
+            return f"tuple({describe(base)})"
         case Item(base=base, key=key) | DictEntry(base=base, key=key):
             return f"{describe(base)}[{key!r}]"
         case DictKeyAt(base=base, index=index):
@@ -201,4 +217,6 @@ def describe(source: Source) -> str:
             return f"parts({describe(base)})"
         case Referent(base=base):
             return f"{describe(base)}()"
+        case ArrayMemory(base=base):
+            return f"from_numpy({describe(base)})"
     raise TypeError(f"not a source: {source!r}")

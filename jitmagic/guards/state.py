@@ -10,7 +10,14 @@ import torch
 
 from .guard import AutocastRest, StateFacts
 
-__all__ = ["read_autocast_rest", "read_state"]
+__all__ = ["SET_ASIDE", "anomaly_mode", "read_autocast_rest", "read_state"]
+
+SET_ASIDE: set[str] = set()  # modes of the process that are off while something is compiled
+
+
+def anomaly_mode() -> bool:
+    """Whether backwards are checked, or will be when the compile is over."""
+    return torch.is_anomaly_enabled() or "anomaly" in SET_ASIDE
 
 
 def read_state() -> StateFacts:

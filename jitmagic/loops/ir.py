@@ -23,8 +23,8 @@ Within a nest all loads of a buffer see its contents before the nest, except tha
 followed by later stores whose values were rewritten to use the stored value itself (never the
 memory).
 Values are frozen and interned: equal values are the same object.
-`index` has one Expr per dimension of the buffer; strides live in the Buffer. The two vocabularies
-contain each other; arithmetic on expressions is expr.py's.
+`index` has one Expr per dimension of the buffer; strides live in the Buffer. Expressions and their
+arithmetic are symbols/expr.py's; two kinds of leaves are defined here.
 The unfused program (one nest per ATen op) and the fused one use the same vocabulary: the reference
 interpreter (interp.py) runs both, so a wrong answer is bisected to lowering, schedule or codegen.
 
@@ -39,9 +39,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
+
+from ..symbols.expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul
+from ..symbols.interned import Interned
 
 __all__ = [
     "COMPUTE_OPS",
@@ -120,76 +122,40 @@ class Axis:
     extent: int
 
 
-class Expr:
-    """Base of the index expressions."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Integer(Expr):
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class AxisVar(Expr):
+@dataclass(frozen=True, slots=True, eq=False)
+class AxisVar(Leaf):
     axis: Axis
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        return 0, max(self.axis.extent - 1, 0)
 
-@dataclass(frozen=True, slots=True)
-class Add(Expr):
-    a: Expr
-    b: Expr
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        return 0, self.axis.name, 0
 
-
-@dataclass(frozen=True, slots=True)
-class Mul(Expr):
-    a: Expr
-    b: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class FloorDiv(Expr):
-    a: Expr
-    b: int
+    @property
+    def label(self) -> str:
+        return self.axis.name
 
 
-@dataclass(frozen=True, slots=True)
-class Mod(Expr):
-    a: Expr
-    b: int
-
-
-@dataclass(frozen=True, slots=True)
-class ValueIndex(Expr):
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueIndex(Leaf):
     """A run-time index; negative ones count from the end, out-of-range ones raise as eager does."""
 
     value: Value
     extent: int
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        return 0, max(self.extent - 1, 0)
 
-class _Interned(type):
-    """Equal nodes are one object: equality is identity, hashing O(1), sharing by construction."""
-
-    _table: WeakValueDictionary[tuple[object, ...], Value] = WeakValueDictionary()
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]
-        if not kwargs and len(args) == len(names):  # most are there already: nothing is made
-            key = (cls, *map(_key, args))
-            known = _Interned._table.get(key)
-            return known or _Interned._table.setdefault(key, super().__call__(*args))
-        node = super().__call__(*args, **kwargs)
-        key = (cls, *(_key(getattr(node, name)) for name in names))
-        return _Interned._table.setdefault(key, node)
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        return 3, "", self.extent
 
 
-def _key(part: object) -> object:
-    """Numbers differ by type and sign of zero: 1, 1.0, True, 0.0 and -0.0 are five constants."""
-    return (type(part), repr(part)) if isinstance(part, (bool, int, float)) else part
-
-
-class Value(metaclass=_Interned):
+class Value(metaclass=Interned):
     """Base of the scalar-valued nodes. All have `.dtype`."""
 
     dtype: torch.dtype

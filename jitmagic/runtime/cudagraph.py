@@ -30,6 +30,7 @@ from ..errors import warn
 __all__ = ["Replayer", "replayed", "why_not"]
 
 MOST = 4  # recordings alive at a time
+LAUNCH_BYTES = 8 << 20  # what a GPU copies in the time that the host takes for one launch
 MOST_MADE = 16  # recordings made in all: addresses that never settle are not worth more
 
 _UNKNOWN_SIZE = frozenset(
@@ -176,6 +177,11 @@ class _Recording:
             torch._foreach_copy_(self.buffers, [_memory(inputs[n]) for n in self.moving])
         self.graph.replay()
         return tuple(None if out is None else out.data for out in self.outputs)
+
+
+def _moved_bytes(inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> int:
+    """What a replay copies before it starts."""
+    return sum(inputs[n].numel() * inputs[n].element_size() for n in moving)
 
 
 def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -377,6 +383,9 @@ class Replayer:
             assert self._last is not None
             moved = {n for n, t in enumerate(inputs) if t.data_ptr() != self._last[n]}
             self._moving |= frozenset(moved - self._mutated)
+        if _moved_bytes(inputs, self._moving) > LAUNCH_BYTES * len(self.plan.steps):
+            self._give_up("copying its inputs to where they were would take longer than it saves")
+            return None
         self.made += 1
         try:
             recording = _Recording(self._kept_inside, inputs, self._moving, self.plan.device)

@@ -35,6 +35,7 @@ __all__ = [
     "lower_plan",
     "make_executable",
     "slot_count",
+    "spent",
     "staged",
     "undoing",
     "with_numbers",
@@ -98,6 +99,15 @@ def undoing(
     default CPU generator goes back if it `draws`.
     """
     return runtime_module().Undoing(run, written, draws)  # type: ignore[no-any-return]
+
+
+def spent(
+    run: Callable[..., tuple[Any, ...]], results: tuple[int, ...], leaves: tuple[int, ...]
+) -> Callable[..., tuple[Any, ...]]:
+    """`run`; a backward of the results at these positions raises, as the one inside the graph has
+    freed their history, which led to the inputs at `leaves`.
+    """
+    return runtime_module().Spent(run, results, leaves)  # type: ignore[no-any-return]
 
 
 def staged(

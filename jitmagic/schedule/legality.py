@@ -15,9 +15,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..loops.expr import Axis, AxisVar, Expr, FloorDiv, Integer, Mod, add, linear, mul
-from ..loops.ir import Compute, Constant, Load, Store, Value
-from .rebuild import Rebuilder, fresh_axis
+from ..loops.expr import Axis, AxisVar, Expr, FloorDiv, Integer, Mod, add, bounds, linear, mul
+from ..loops.ir import Compute, Constant, Load, Reduction, Store, Value, walk
+from .rebuild import Rebuilder, expr_axes, free_axes, fresh_axis, value_axes
 
 __all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
 
@@ -65,17 +65,42 @@ def solve(store: Store, load: Load, axes: Iterable[Axis]) -> dict[Axis, Expr] | 
 
 def inline_load(load: Load, store: Store, bindings: Mapping[Axis, Expr]) -> Value:
     """The value that `store` wrote at `bindings`, in place of the load."""
-    value = Rebuilder(bindings).value(store.value)
+    rebuild = Rebuilder(bindings)
+    value = rebuild.value(store.value)
     if load.mask is None:
         return value
     mask = load.mask
+    safe = _safe_loads(store.value, bindings, mask, rebuild)
 
     def guarded(inside: Load) -> Load:
+        if inside in safe:
+            return inside
         both = mask if inside.mask is None else _both(mask, inside.mask)
         return Load(inside.buffer, inside.index, inside.dtype, both, inside.fill)
 
     value = Rebuilder(on_load=guarded).value(value)
     return Compute("where", (mask, value, Constant(load.fill, load.dtype)), load.dtype)
+
+
+def _safe_loads(
+    value: Value, bindings: Mapping[Axis, Expr], mask: Value, rebuild: Rebuilder
+) -> set[Load]:
+    """What reductions read that are the same wherever the mask is on or off, and in bounds there:
+    with a mask of its axes they would be done again at each point of these.
+    """
+    nodes = walk((value,))
+    reductions = [node for node in nodes if isinstance(node, Reduction)]
+    if not reductions:
+        return set()
+    free, masked = value_axes(nodes), free_axes(mask)
+    found: set[Load] = set()
+    for node in reductions:
+        places = [(axis, bindings.get(axis, AxisVar(axis))) for axis in free[node]]
+        within = (low >= 0 and high < a.extent for a, e in places for low, high in (bounds(e),))
+        if all(within) and all(masked.isdisjoint(expr_axes(e)) for _, e in places):
+            below = walk((rebuild.value(node),))
+            found.update(part for part in below if isinstance(part, Load))
+    return found
 
 
 def _both(a: Value, b: Value) -> Value:

@@ -51,13 +51,14 @@ class Rebuilder:
         on_axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]] | None = None,
         on_reduction: Callable[[Reduction], Value] | None = None,
         on_cast: Callable[[Cast], Value] | None = None,
+        made: Mapping[Value, Value] | None = None,  # what some values become, as they stand
     ) -> None:
         self.bindings = {a: e for a, e in (bindings or {}).items() if e != AxisVar(a)}
         self._on_load, self._on_expr, self._on_axes = on_load, on_expr, on_axes
         self._on_reduction, self._on_cast = on_reduction, on_cast
         self._captured = frozenset(axis for e in self.bindings.values() for axis in expr_axes(e))
-        self._idle = not (self.bindings or any(self._hooks()))
-        self._done: dict[Value, Value] = {}
+        self._idle = not (self.bindings or made or any(self._hooks()))
+        self._done: dict[Value, Value] = dict(made or {})
         self._inner: dict[object, tuple[Rebuilder, tuple[Axis, ...]]] = {}
 
     def _hooks(self) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ __all__ = [
     "CHEAP",
     "EXPENSIVE",
     "PARALLEL_WORK",
+    "ROW",
     "body_cost",
     "buffer_bytes",
     "extent_product",
@@ -26,6 +27,7 @@ __all__ = [
 
 CHEAP = 8  # a value of at most this cost may be computed again in every consumer
 EXPENSIVE = 8  # a value above this cost is kept in a scratch row instead of being computed twice
+ROW = 16384  # elements that one program of a GPU holds in its registers
 PARALLEL_WORK = 40_000  # about 5 µs: below it, waking other threads costs more than it gives
 
 _COSTS: Mapping[str, int] = {

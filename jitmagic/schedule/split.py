@@ -13,6 +13,7 @@ loops of their own nest. Only the CUDA schedule does this: it trades launches fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,6 +21,8 @@ import torch
 from ..loops.expr import Axis, AxisVar, Expr, add, mul
 from ..loops.ir import (
     Buffer,
+    Cast,
+    Compute,
     IndexValue,
     Load,
     LoopProgram,
@@ -32,18 +35,19 @@ from ..loops.ir import (
 )
 from ..loops.values import compute, constant, identity, where
 from ..target import Target
-from .deps import storages, store_values
+from .deps import loads_of, storages, store_values
+from .legality import overwrites_reads
 from .rebuild import Rebuilder, free_axes, fresh_axis, value_axes
-from .score import extent_product
+from .score import ROW, extent_product
 from .tile import final_nest
 
 __all__ = ["split_reductions"]
 
-ROW = 16384  # elements one program reduces in its registers: shorter rows are left alone
-COLUMN = 1024  # the same where rows lie across memory
+COLUMN = 1024  # rows that lie across memory are left alone when they are shorter; others up to ROW
 ACROSS = 32  # columns one program then takes
 ROUNDS = 4  # programs wanted per multiprocessor
 PIECE = 512  # a piece is not shorter than this
+DEPTH = 128  # the same where rows lie across memory
 
 
 def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
@@ -81,6 +85,7 @@ class _Splitter:
     buffers: dict[str, Buffer]
     owner: dict[str, str] = field(init=False)
     taken: set[str] = field(init=False)
+    ends: tuple[str, Sequence[Store]] = ("", ())  # the nest that finished rows last
 
     def __post_init__(self) -> None:
         self.owner = storages(self.program)
@@ -88,13 +93,19 @@ class _Splitter:
 
     def split(self, nest: Nest) -> list[Step]:
         """The nests that replace this one, in order."""
-        made: list[Step] = []
+        made: list[Nest] = []
         while (chosen := self._next(nest)) is not None:
             nodes, cut = chosen
             nest = self._cut(nest, nodes, cut, made)
-        if not made:
+        if not made and not self._is_lopsided(nest):
             return [nest]
-        return [*made, *self._spread(nest)]
+        steps = self._spread(nest, made)
+        return [*made, *steps]
+
+    def _is_lopsided(self, nest: Nest) -> bool:
+        """Whether few programs would each write a long row."""
+        few = extent_product(nest.outer) < ROUNDS // 2 * self.target.multiprocessors
+        return few and any(extent_product(store.inner) > ROW for store in nest.stores)
 
     # -- choosing ----------------------------------------------------------------------------------
 
@@ -139,25 +150,27 @@ class _Splitter:
             return 1
         programs = -(-rows // ACROSS) if across else rows
         wanted = ROUNDS * self.target.multiprocessors // programs
-        most = min(extent // PIECE, self._axis(node).extent)
+        most = min(extent // (DEPTH if across else PIECE), self._axis(node).extent)
         return min(wanted, most) if wanted > 1 else 1
 
     def _across(self, nest: Nest, node: Reduction) -> bool:
-        """Whether neighbouring elements belong to neighbouring rows."""
+        """Whether neighbouring elements belong to neighbouring rows, in most of what is read at
+        every point.
+        """
         if not nest.outer:
             return False
+        last, fast = AxisVar(node.axes[-1]), AxisVar(nest.outer[-1])
         along = across = 0
         for load in walk((node.value,)):
-            if isinstance(load, Load):
-                stride = self.buffers[load.buffer].stride
-                steps = dict(zip(load.index, stride, strict=True))
-                along += steps.get(AxisVar(node.axes[-1])) == 1
-                across += steps.get(AxisVar(nest.outer[-1])) == 1
+            if isinstance(load, Load) and {last, fast} <= {*load.index}:
+                steps = dict(zip(load.index, self.buffers[load.buffer].stride, strict=True))
+                along += steps[last] == 1
+                across += steps[fast] == 1
         return across > along
 
     # -- cutting -----------------------------------------------------------------------------------
 
-    def _cut(self, nest: Nest, nodes: list[Reduction], cut: _Cut, made: list[Step]) -> Nest:
+    def _cut(self, nest: Nest, nodes: list[Reduction], cut: _Cut, made: list[Nest]) -> Nest:
         stores: list[Store] = []
         results: dict[Value, Value] = {}
         for node in nodes:
@@ -190,6 +203,7 @@ class _Splitter:
         shape = tuple(axis.extent for axis in axes)
         stride = tuple(extent_product(axes[d + 1 :]) for d in range(len(axes)))
         self.buffers[name] = Buffer(name, shape, stride, value.dtype, device)
+        self.owner[name] = name
         return name
 
     def _name(self, wanted: str) -> str:
@@ -212,42 +226,111 @@ class _Splitter:
         )
 
     def _finish(
-        self, nest: Nest, results: dict[Value, Value], made: list[Step]
+        self, nest: Nest, results: dict[Value, Value], made: list[Nest]
     ) -> dict[Value, Value]:
-        """A nest that combines the pieces once per row; the results as loads."""
+        """A nest that computes the results once per row; they become loads."""
         stores, loads = [], {}
         point = tuple(AxisVar(axis) for axis in nest.outer)
         for node, result in results.items():
             name = self._temporary(nest, nest.outer, result)
             stores.append(Store(name, (), point, result))
             loads[node] = Load(name, point, result.dtype)
-        name = self._name(f"{nest.name}_ends")
-        made.append(final_nest(name, nest.outer, stores, nest.origins, self.buffers))
+        if made and made[-1].name == self.ends[0]:
+            made[-1] = self._beside(stores, nest)
+        else:
+            self.ends = self._name(f"{nest.name}_ends"), stores
+            made.append(self._final(*self.ends, nest))
         return dict(loads)
 
     # -- inner loops -------------------------------------------------------------------------------
 
-    def _spread(self, nest: Nest) -> list[Step]:
-        """Stores with inner loops as nests over all their points, unless they overwrite what is
-        read.
+    def _spread(self, nest: Nest, made: list[Nest]) -> list[Step]:
+        """Stores with inner loops as nests over all their points. What is one value per row is
+        computed before them, not at each of their points.
         """
-        read = {
-            self.owner.get(node.buffer, node.buffer)
-            for node in walk(store_values(nest.stores))
-            if isinstance(node, Load)
-        }
-        written = {self.owner.get(store.buffer, store.buffer) for store in nest.stores}
-        if read & written:
-            return [final_nest(nest.name, nest.outer, nest.stores, nest.origins, self.buffers)]
+        if not any(store.inner for store in nest.stores):
+            return [self._final(nest.name, nest.stores, nest)]
+        if once := _once_per_row(nest):
+            loads = self._finish(nest, {node: node for node in once}, made)
+            rebuild = Rebuilder(made=loads)
+            nest = replace(nest, stores=tuple(rebuild.store(store) for store in nest.stores))
         byaxes: dict[tuple[Axis, ...], list[Store]] = {}
         for store in nest.stores:
             byaxes.setdefault(store.inner, []).append(replace(store, inner=()))
+        if (order := self._in_order(byaxes)) is None:
+            return [self._final(nest.name, nest.stores, nest)]
+        if order[0] == () and made and made[-1].name == self.ends[0]:
+            made[-1] = self._beside(byaxes[()], nest)
+            order = order[1:]
         steps: list[Step] = []
-        for inner, stores in byaxes.items():
+        for inner in order:
             name = nest.name if not steps else self._name(f"{nest.name}_ends")
-            outer = (*nest.outer, *inner)
-            steps.append(final_nest(name, outer, stores, nest.origins, self.buffers))
+            steps.append(self._final(name, byaxes[inner], nest, inner))
         return steps
+
+    def _beside(self, stores: Sequence[Store], nest: Nest) -> Nest:
+        """The nest that finished the rows, with what else is stored once per row."""
+        name, ends = self.ends
+        values = {store.buffer: store.value for store in ends}
+        use = Rebuilder(on_load=lambda load: values.get(load.buffer, load))
+        self.ends = name, [*ends, *map(use.store, stores)]
+        return self._final(*self.ends, nest)
+
+    def _final(
+        self,
+        name: str,
+        stores: Sequence[Store],
+        nest: Nest,
+        inner: tuple[Axis, ...] = (),
+    ) -> Nest:
+        return final_nest(name, (*nest.outer, *inner), stores, nest.origins, self.buffers)
+
+    def _in_order(
+        self, parts: Mapping[tuple[Axis, ...], Sequence[Store]]
+    ) -> list[tuple[Axis, ...]] | None:
+        """An order in which nothing is overwritten that is still to be read; None: there is none,
+        or one part would do it to itself.
+        """
+        loads = {key: loads_of(stores) for key, stores in parts.items()}
+        reads = {key: {self.owner.get(x.buffer, x.buffer) for x in loads[key]} for key in parts}
+        writes = {
+            key: frozenset(self.owner.get(store.buffer, store.buffer) for store in stores)
+            for key, stores in parts.items()
+        }
+        for key, stores in parts.items():
+            if overwrites_reads(stores, loads[key], self.owner, writes[key]):
+                return None
+        waiting, order = list(parts), list[tuple[Axis, ...]]()
+        while waiting:
+            free = [
+                key
+                for key in waiting
+                if not any(writes[key] & (reads[k] | writes[k]) for k in waiting if k != key)
+            ]
+            if not free:
+                return None
+            order.append(free[0])
+            waiting.remove(free[0])
+        return order
+
+
+def _once_per_row(nest: Nest) -> list[Value]:
+    """The longest values which are computed from a row's memory alone and used by stores with inner
+    loops.
+    """
+    stores = [store for store in nest.stores if store.inner]
+    nodes = walk(store_values(stores))
+    free, outer = value_axes(nodes), frozenset(nest.outer)
+    rows = {
+        node
+        for node in nodes
+        if isinstance(node, (Cast, Compute, Reduction))
+        and free[node] <= outer
+        and any(isinstance(part, Load) for part in node.below)
+    }
+    used = {part for node in nodes if node not in rows for part in node.operands}
+    used.update(store.value for store in stores)
+    return [node for node in nodes if node in rows and node in used]
 
 
 def _length(extent: int, pieces: int) -> int:

@@ -30,6 +30,7 @@ __all__ = [
     "LoopIterator",
     "MutatedGenerator",
     "MutatedInput",
+    "NumpyCall",
     "OnlyUnsupportedTensors",
     "PrintCall",
     "Reason",
@@ -41,6 +42,7 @@ __all__ = [
     "TensorItem",
     "TooManyInstructions",
     "TorchCallFailed",
+    "TransformRefused",
     "TransformedTensor",
     "UncertainStrides",
     "UnknownCFunction",
@@ -282,6 +284,13 @@ class RefusedTorchCall(Reason):
     advice = "call it outside the compiled function, or accept the graph break"
 
 
+class NumpyCall(Reason):
+    __slots__ = ()
+    template = "{name} stays outside of graphs: {why}"
+    explanation = "numpy is followed where torch's emulation of it was seen to give the same."
+    advice = "use the function of torch, or accept the graph break"
+
+
 class StateSet(Reason):
     __slots__ = ()
     rests_on = "nothing"
@@ -295,6 +304,13 @@ class BackwardRefused(Reason):
     template = "the backward of {name} is not followed: {why}"
     explanation = "A call of an autograd function is one node, whose backward is a graph as well."
     advice = "compute it from the gradients and saved tensors alone"
+
+
+class TransformRefused(Reason):
+    __slots__ = ()
+    template = "the function under {name} is not followed: {why}"
+    explanation = "A transform of torch.func is one node over the graph of the function."
+    advice = "compute it from the arguments alone and return what it gives"
 
 
 class FailedOperation(Reason):

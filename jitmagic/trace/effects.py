@@ -17,6 +17,8 @@ import torch
 
 from ..guards.guard import DifferentObjects, TypeIs
 from ..guards.source import Source
+from .breaks import TransformRefused
+from .lost import LostNode
 from .result import (
     Constant,
     DelAttr,
@@ -46,6 +48,7 @@ class EffectLog:
         self._contents: set[int] = set()
         self._calls: set[int] = set()  # which entries are calls
         self.mutated: dict[int, Value] = {}  # values with a source, by id
+        self.changes = 0  # how often anything was written or called
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
@@ -53,16 +56,19 @@ class EffectLog:
         """An attribute of an object that existed before was written; by this very setter, where it
         matters."""
         if target.source is not None:
+            self.changes += 1
             self.mutated[id(target)] = target
             self._write(target, name, lambda builder: builder.set_attr(target, name, value, setter))
 
     def del_attr(self, target: Value, name: str) -> None:
         if target.source is not None:
+            self.changes += 1
             self.mutated[id(target)] = target
             self._erase(target, name, lambda builder: DelAttr(builder(target), name))
 
     def set_global(self, namespace: Value, name: str, value: Value | None) -> None:
         """A global was written (None: deleted)."""
+        self.changes += 1
         if value is None:
             self._erase(namespace, name, lambda builder: DelGlobal(builder(namespace), name))
             return
@@ -76,6 +82,7 @@ class EffectLog:
     def contents(self, container: Any) -> None:
         """A list, dict, set or cell has new contents; `container.replace` says which at the
         exit."""
+        self.changes += container.source is not None
         if container.source is None or id(container) in self._contents:
             return
         self._contents.add(id(container))
@@ -86,6 +93,7 @@ class EffectLog:
         self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
     ) -> None:
         """A call made for its effect alone."""
+        self.changes += 1
         named = tuple((kwargs or {}).items())
         self._calls.add(len(self._entries))
         self._entries.append(
@@ -125,9 +133,12 @@ class EffectLog:
     def tell(self, builder: ExitBuilder) -> None:
         """Hand all effects to the exit."""
         for entry in self._entries:
-            told = entry(builder)
-            for effect in told if isinstance(told, tuple) else (told,):
+            for effect in _all_of(entry(builder)):
                 builder.effect(effect)
+
+
+def _all_of(told: Effect | tuple[Effect, ...]) -> tuple[Effect, ...]:
+    return told if isinstance(told, tuple) else (told,)
 
 
 class ExitBuilder:
@@ -191,6 +202,12 @@ class ExitBuilder:
         return Invoke(callee, args)
 
     def output(self, value: Value, node: Any) -> FromGraph:
+        if isinstance(node, LostNode):
+            raise Unrestorable("a tensor at a level of torch.func", node.born, node.reason)
+        if node.graph is not self._graph.graph:
+            why = "a number that it computed is kept elsewhere"
+            reason = TransformRefused.of(name="torch.func", why=why)
+            raise Unrestorable("a number at a level of torch.func", node.meta["step"], reason)
         if (leaf := self._graph.own_leaf(node)) is not None:
             raise Unrestorable("a tensor that became a leaf", leaf.meta["step"])
         index = self._graph.output(node)
@@ -223,7 +240,7 @@ class ExitBuilder:
             waiting, self._unfilled = self._unfilled, []
             fills.extend(effect for value in waiting for effect in value.fill(self))
             emptied, self._containers = self._containers, []
-            fills.extend(container.replace(self) for container in emptied)
+            fills.extend(effect for one in emptied for effect in _all_of(one.replace(self)))
         return (*fills, *self._effects, *self._late)
 
 

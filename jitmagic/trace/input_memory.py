@@ -18,10 +18,11 @@ from torch.fx import Node
 from ..graph.builder import GraphBuilder
 from ..graph.overlap import meets_itself
 from ..guards.guard import NoOverlap
+from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
-from .values.base import Machine
+from .values.base import Machine, Unrestorable
 
-__all__ = ["check_written_inputs"]
+__all__ = ["check_histories", "check_written_inputs"]
 
 Span = tuple[str, int, int]  # a device, and there the bytes from the first to behind the last
 
@@ -30,8 +31,6 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
     """Break if a write so far, or an input read since, is not a plain change of one tensor's
     values. Looks at what is new since it was last asked: optimizers write to hundreds of inputs.
     """
-    if graph.differentiates and any(n.meta["val"].requires_grad for n in graph.mutated_inputs):
-        raise GraphBreak(MutatedInput.of(why="the tensor takes part in autograd"))
     for node in graph.latest_writes:
         _check_change(graph, node)
     graph.latest_writes.clear()
@@ -39,6 +38,30 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
     if "no overlap" not in graph.noted:
         graph.noted.add("no overlap")
         machine.at_exit(lambda builder: _guard_separate(machine, graph))
+
+
+def check_histories(graph: GraphBuilder) -> None:
+    """Raise Unrestorable where the graph writes to a tensor that the history of a result leads to:
+    autograd would see the compiled graph read it before or after that write, never both.
+    """
+    outputs = graph.differentiable_outputs()
+    written = {n: step for n, step in graph.mutated_inputs.items() if n.meta["val"].requires_grad}
+    if not written:
+        return
+    behind = set(graph.leaves_behind(outputs))
+    steps = [
+        step for node, step in written.items() if node in behind or not _is_leaf(node.meta["spec"])
+    ]
+    if None in behind:  # history from outside may lead anywhere
+        steps = list(written.values())
+    if steps:
+        reason = MutatedInput.of(why="the tensor takes part in autograd")
+        raise Unrestorable("a tensor written to", min(steps), reason)
+
+
+def _is_leaf(spec: TensorSpec) -> bool:
+    """Else the write is part of the tensor's own history."""
+    return spec.requires_grad and spec.is_leaf
 
 
 def _check_change(graph: GraphBuilder, node: Node) -> None:
@@ -79,7 +102,7 @@ def _check_apart(graph: GraphBuilder) -> None:
     """Every written input against every other; there may be hundreds of both."""
     known = graph.compared = graph.compared or _Compared()
     for node, entry in islice(graph.inputs.items(), known.inputs, None):
-        if not entry.is_number:
+        if not entry.is_scalar:
             known.spans.append((node, _span(graph, node)))
             known.read(known.spans[-1][1])
     known.inputs = len(graph.inputs)
@@ -111,7 +134,7 @@ def _guard_separate(machine: Machine, graph: GraphBuilder) -> None:
 
 def _tensors(graph: GraphBuilder) -> Iterable[Node]:
     """The inputs that are memory of the caller's: numbers are not."""
-    return (node for node, entry in graph.inputs.items() if not entry.is_number)
+    return (node for node, entry in graph.inputs.items() if not entry.is_scalar)
 
 
 def _meets(graph: GraphBuilder, node: Node, group: Iterable[Node]) -> bool:

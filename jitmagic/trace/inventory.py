@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from .builtins import attention as _attention
 from .builtins import autocast as _autocast
 from .builtins import autograd_functions as _autograd_functions
 from .builtins import checks as _checks
@@ -17,24 +18,30 @@ from .builtins import counters as _counters
 from .builtins import differentiation as _differentiation
 from .builtins import distributions as _distributions
 from .builtins import foreach as _foreach
+from .builtins import functional_calls as _functional_calls
 from .builtins import gradients as _gradients
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
 from .builtins import logs as _logs
 from .builtins import numbers as _numbers
+from .builtins import numpy_calls as _numpy_calls
 from .builtins import objects as _objects
 from .builtins import operators as _operators
+from .builtins import optimizers as _optimizers
 from .builtins import ordering as _ordering
 from .builtins import outside as _outside
 from .builtins import patterns as _regular
 from .builtins import process_state as _process_state
 from .builtins import recurrent as _recurrent
+from .builtins import set_methods as _set_methods
 from .builtins import signatures as _signatures
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
+from .builtins import transforms as _transforms
 from .opcodes import attributes as _attributes
 from .opcodes import calls as _calls
+from .opcodes import class_bodies as _class_bodies
 from .opcodes import comparisons as _comparisons
 from .opcodes import containers as _container_opcodes
 from .opcodes import control as _control
@@ -47,6 +54,7 @@ from .opcodes import patterns as _patterns
 from .opcodes import stack as _stack
 from .opcodes import with_ as _with
 from .values import cached as _cached
+from .values import class_statements as _class_statements
 from .values import context_vars as _context_vars
 from .values import contexts as _contexts
 from .values import deques as _deques
@@ -56,14 +64,14 @@ from .values import exceptions as _exceptions
 from .values import functions as _functions
 from .values import getters as _getters
 from .values import instances as _instances
-from .values import integers as _integers
 from .values import live_iterators as _live_iterators
 from .values import made_modules as _made_modules
 from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
-from .values import numbers as _data_numbers
+from .values import scalars as _scalars
 from .values import tensor_inputs as _tensor_inputs
+from .values import threads as _threads
 from .values import torch_function as _torch_function
 from .values import weak_references as _weak_references
 
@@ -71,12 +79,13 @@ __all__ = ["MODULES"]
 
 MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checks, _constructors, _containers, _copying, _counters,
-    _differentiation, _distributions, _foreach,
-    _introspection, _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering,
-    _outside, _regular, _process_state, _signatures, _texts, _torch_calls, _attributes, _calls,
-    _comparisons, _container_opcodes, _control, _exception_opcodes, _function_opcodes, _imports,
-    _intrinsics, _locals, _patterns, _stack, _with, _cached, _context_vars, _contexts, _deques,
-    _dict_objects, _enums, _exceptions, _functions, _getters, _instances, _live_iterators,
-    _made_modules, _namedtuples, _namespaces, _nn_module, _data_numbers, _integers, _tensor_inputs,
-    _torch_function, _gradients, _recurrent, _weak_references,
+    _differentiation, _distributions, _foreach, _functional_calls, _introspection, _iteration,
+    _iterator_tools, _logs, _numbers, _objects, _operators, _ordering, _outside, _regular,
+    _process_state, _set_methods, _signatures, _texts, _torch_calls, _transforms, _numpy_calls,
+    _attributes, _calls, _comparisons, _container_opcodes, _control, _exception_opcodes,
+    _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack, _with, _cached,
+    _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions, _functions, _getters,
+    _instances, _live_iterators, _made_modules, _namedtuples, _namespaces, _nn_module, _scalars,
+    _tensor_inputs, _torch_function, _gradients, _recurrent, _weak_references, _class_bodies,
+    _class_statements, _attention, _optimizers, _threads,
 )  # fmt: skip

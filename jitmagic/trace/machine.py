@@ -12,14 +12,9 @@ rolled back.
 from __future__ import annotations
 
 import inspect
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from types import CodeType
-
-import torch
 
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
@@ -28,6 +23,7 @@ from ..guards.guard import AutocastRest, Guard, IdentityIs, SameObject, TypeIs
 from ..guards.source import Argument, Source
 from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
+from ..symbols.context import Specialize
 from . import inventory
 from .breaks import (
     EscapingException,
@@ -40,9 +36,12 @@ from .breaks import (
 )
 from .closing import closes_quietly
 from .effects import EffectLog, ExitBuilder, distinct_objects
+from .input_memory import check_histories
+from .library_files import is_library
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
+from .symbolic import Constants, Symbols, with_constants
 from .tables import Tables
 from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -57,12 +56,6 @@ from .wrap import wrap_object
 
 __all__ = ["Machine", "Stop", "trace"]
 
-# Files whose lines say nothing to the user: torch, numpy and the standard library.
-_LIBRARY = re.compile(
-    rf"{re.escape(torch.__path__[0])}|.*[/\\]site-packages[/\\]numpy[/\\]"
-    rf"|{re.escape(os.path.dirname(os.__file__))}[/\\](?!site-packages)|<frozen "
-)
-
 assert inventory.MODULES  # importing it registers all handlers and values
 
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
@@ -76,11 +69,6 @@ class Stop:
     reason: BreakReason
     where: UserLine | None = None  # None: the line of that instruction
     because: tuple[Guard, ...] = ()  # what has to hold for a call to meet the same reason
-
-
-@cache
-def _is_library(filename: str) -> bool:
-    return _LIBRARY.match(filename) is not None
 
 
 class _Restart(Exception):
@@ -100,20 +88,23 @@ def trace(
     options: Options,
     stop: Stop | None = None,
     varying: frozenset[Source] | None = None,
-    wide: bool = False,
 ) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
-    floats and ints that are inputs of the graph; if it is not None, numbers read from tensors may
-    be part of the graph too (values/numbers.py, values/integers.py). `wide`: of the floats nothing
-    is known, not even a sign; less can be done with them.
+    floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
+    not None, numbers read from tensors may be symbols too.
     """
     programs: dict[CodeType, Program] = {}
+    constants, first = Constants(), stop
     while True:
-        machine = Machine(snapshot, options, stop, programs, varying, wide)
+        machine = Machine(snapshot, options, stop, programs, varying, constants)
         try:
             return machine.run()
+        except Specialize as special:
+            constants = with_constants(constants, special, machine.symbols.where)
+            stop = first
+            _let_go(special)
         except _Restart as restart:
             stop = _earlier(restart.stop, stop)
             _let_go(restart)
@@ -147,10 +138,10 @@ class Machine:
         stop: Stop | None,
         programs: dict[CodeType, Program],
         varying: frozenset[Source] | None = None,
-        wide: bool = False,
+        constants: Constants | None = None,
     ) -> None:
         self.options = options
-        self.varying, self.wide = varying, wide
+        self.symbols = Symbols(varying, constants or {}, self.guard)
         self.snapshot = snapshot
         self.effects = EffectLog()
         self.tables = Tables()
@@ -241,6 +232,7 @@ class Machine:
             for generator in self._generators:
                 generator.leave()
             effects = builder.effects()
+            check_histories(self.graph)
         except Unrestorable as lost:
             cause = f": {self._stop.reason.message}" if self._stop is not None else ""
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
@@ -256,9 +248,9 @@ class Machine:
         name = self.snapshot.name
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
-        written = self.graph.written()
-        count = self._instructions
-        made = Trace(name, graph, inputs, guards, effects, exit_, count, written, because)
+        constants = tuple(self.symbols.constants.values())
+        rest = self._instructions, self.graph.written(), because, constants
+        made = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         if self.graph.assertions and not can_start_over(made):
             what = "an assertion, where eager cannot run from the start again"
             step = self.graph.assertions[0].meta["step"]
@@ -341,6 +333,9 @@ class Machine:
             if broken.where is None:
                 broken.where, broken.mark = self.where(), mark
             raise
+        except Specialize:
+            self.symbols.where = self.symbols.where or self.where()
+            raise
         except ObservedError as observed:
             observed.mark = mark if observed.mark is None else observed.mark
             self.unwind(frame, observed)
@@ -387,7 +382,7 @@ class Machine:
 
     def _lines(self) -> Iterator[UserLine]:
         for frame in reversed(self.frames[1:]):
-            if not _is_library(frame.program.body.filename):
+            if not is_library(frame.program.body.filename):
                 yield frame.line()
         yield self.root.line()
 
@@ -463,6 +458,12 @@ class Machine:
         signal = self.resume(frame)
         assert isinstance(signal, Returned)
         return signal.value
+
+    def class_names(self, body: FunctionValue) -> dict[str, Value]:
+        """The names that the body of a class statement leaves."""
+        frame = self._callee(body, [], {})
+        self.resume(frame)
+        return frame.names
 
     def _callee(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Frame:
         program = self._program(function.code)

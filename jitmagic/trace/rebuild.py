@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import CellType, FunctionType
 from typing import Any
 
+import torch
+
 from ..bytecode import Instruction, build
 from ..guards.iterator_parts import iterator_parts
-from ..guards.read import entries_of
+from ..guards.read import entries_of, entry_of
 from ..guards.source import (
     Argument,
+    ArrayMemory,
     Builtin,
     CellContents,
+    Contents,
     DictEntry,
     DictKeyAt,
     DictValueAt,
@@ -254,6 +259,14 @@ def _make_function(
 # ------------------------------------------------------------------------------------------ sources
 
 
+_READERS: Mapping[type, Callable[[Any], object]] = {
+    TypeOf: type,
+    Contents: tuple,
+    IteratorParts: iterator_parts,
+    ArrayMemory: torch.from_numpy,
+}
+
+
 def _load_source(source: Source, writer: Writer) -> Code:
     """Code that reads a source again, without running user code where a plain read exists."""
     match source:
@@ -274,29 +287,32 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case ModuleAttr(base=base, name=name):
             table = [*_load_source(base, writer), *build.load_attr("__dict__")]
             return [*table, *build.load_const(name), *build.binary_subscr()]
+        case Item(base=Contents(base=base), key=int(index)):
+            return _call(_nth, _load_source(base, writer), build.load_const(index))
         case Item(base=base, key=key):
             container = _load_source(base, writer)
             return [*container, *build.load_const(key), *build.binary_subscr()]
         case DictEntry(base=base, key=key):
-            reader = dict.__getitem__  # not the class's own
-            return _call(reader, _load_source(base, writer), build.load_const(key))
+            return _call(entry_of, _load_source(base, writer), build.load_const(key))
         case DictKeyAt(base=base, index=index):
             return _call(_key_at, _load_source(base, writer), build.load_const(index))
         case DictValueAt(base=base, index=index):
             return _call(_value_at, _load_source(base, writer), build.load_const(index))
-        case TypeOf(base=base):
-            return _call(type, _load_source(base, writer))
+        case TypeOf() | Contents() | IteratorParts() | ArrayMemory():
+            return _call(_READERS[type(source)], _load_source(source.base, writer))
         case TypeAttr(base=base, name=name):
             return _call(_raw_attribute, _load_source(base, writer), build.load_const(name))
         case FunctionPart(base=base, part=name) | SlotAttr(base=base, name=name):
             return [*_load_source(base, writer), *build.load_attr(name)]
         case Gradient(base=base):
             return [*_load_source(base, writer), *build.load_attr("grad")]
-        case IteratorParts(base=base):
-            return _call(iterator_parts, _load_source(base, writer))
         case Referent(base=base):
             return build.push_callable_then(_load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
+
+
+def _nth(items: Iterable[object], index: int) -> object:
+    return next(islice(items, index, None))
 
 
 def _key_at(table: dict[Any, Any], index: int) -> object:

@@ -1,9 +1,12 @@
-"""A graph under construction that will run as part of a node of another one: a backward.
+"""A graph under construction that will run as part of a node of another one: a backward, or the
+function under a transform of torch.func.
 
 Comes in: calls as for any graph, with nodes of the graphs around it among their arguments. Goes
-out: a `Region` and the outer nodes that it captured. Whether a backward runs with or without
-gradients being recorded is known only then (create_graph), so it is traced as if they were, and
-what depends on it breaks. So do writes to what comes from outside, random draws and assertions.
+out: the graph, what feeds its inputs, and the outer nodes that it captured. Writes to what comes
+from outside and assertions break. Whether a backward runs with or without gradients being recorded
+is known only then (create_graph), so it is traced as if they were, and what depends on it breaks;
+so do random draws. A function under a transform is traced on plain tensors, as one of its levels
+sees them; what it could learn of the levels themselves breaks.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from ..errors import UserLine
 from ..graph.autocast import OFF, Autocast
@@ -21,19 +24,19 @@ from ..graph.node_meta import device_of, spec_on
 from ..graph.propagate import Target
 from ..graph.regions import FunctionCall, Region, back_to_entry_mode
 from ..spec import TensorSpec
-from .breaks import BackwardRefused, GraphBreak
+from .breaks import BackwardRefused, GraphBreak, TransformRefused
+from .lost import LostNode
 
-__all__ = ["RegionBuilder"]
+__all__ = ["RegionBuilder", "TransformBuilder"]
 
 
-class RegionBuilder(GraphBuilder):
-    """`name`: whose backward it is."""
+class _InnerBuilder(GraphBuilder):
+    """`name`: what it is the graph of."""
 
-    def __init__(self, outer: GraphBuilder, name: str) -> None:
-        super().__init__(grad_enabled=True)
+    def __init__(self, outer: GraphBuilder, name: str, grad_enabled: bool) -> None:
+        super().__init__(grad_enabled)
         self.autocast = OFF
-        self._entry_modes = self._emitted_modes = True, OFF
-        self.modes_vary = True
+        self._entry_modes = self._emitted_modes = grad_enabled, OFF
         self.step = outer.step
         self.writers = outer.writers
         self.unknown_strides = set(outer.unknown_strides)
@@ -66,22 +69,17 @@ class RegionBuilder(GraphBuilder):
                 self.unknown_strides.add(made)
         return self._captured[node]
 
-    def flags_vary(self, node: Node) -> bool:
-        """Whether it is known only later if the tensor requires grad."""
-        entry = self.inputs.get(node)
-        return node.graph is self.graph and (entry is None or entry[0] == "gradient")
-
-    def close(self, returned: Sequence[Node | None]) -> tuple[Region, tuple[Node, ...]]:
-        """The finished region, and the outer nodes in the order of what it captured."""
-        places = tuple(None if node is None else self.output(self.local(node)) for node in returned)
-        graph, feeds = self.finish(f"{self._name}Backward")
+    def closed(
+        self, name: str
+    ) -> tuple[GraphModule, tuple[tuple[str, int], ...], tuple[Node, ...]]:
+        """The finished graph, what feeds its inputs, and the outer nodes that it captured."""
+        graph, feeds = self.finish(name)
         outer = list(self._captured)
         used = [place for group, place in feeds if group == "captured"]
         renamed = tuple(
             (group, used.index(place) if group == "captured" else place) for group, place in feeds
         )
-        captured = tuple(self._outer.local(outer[place]) for place in used)
-        return Region(graph, renamed, places), captured
+        return graph, renamed, tuple(self._outer.local(outer[place]) for place in used)
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -95,17 +93,50 @@ class RegionBuilder(GraphBuilder):
         here, named = map_nodes((tuple(args), dict(kwargs or {})), self.local)
         return super().call(target, here, named, lines)
 
+    def set_autocast(self, mode: Autocast) -> None:
+        if mode != self.autocast:
+            self._refuse("it runs under autocast")
+
+    def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
+        self._refuse("it asserts something about data")
+
+    def _note_writes(self, writer: Node, written: tuple[Node, ...]) -> None:
+        memory = {node.meta["val"].untyped_storage()._cdata for node in written}
+        if any(self._inputs_over.get(storage) for storage in memory):
+            self._refuse("it writes to a tensor from outside of it")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise NotImplementedError
+
+
+class RegionBuilder(_InnerBuilder):
+    """The backward of an autograd function."""
+
+    def __init__(self, outer: GraphBuilder, name: str) -> None:
+        super().__init__(outer, name, grad_enabled=True)
+        self.modes_vary = True
+
+    def flags_vary(self, node: Node) -> bool:
+        """Whether it is known only later if the tensor requires grad."""
+        entry = self.inputs.get(node)
+        return node.graph is self.graph and (entry is None or entry[0] == "gradient")
+
+    def close(self, returned: Sequence[Node | None]) -> tuple[Region, tuple[Node, ...]]:
+        """The finished region, and the outer nodes in the order of what it captured."""
+        places = tuple(None if node is None else self.output(self.local(node)) for node in returned)
+        graph, feeds, captured = self.closed(f"{self._name}Backward")
+        return Region(graph, feeds, places), captured
+
     def call_function(
         self, call: FunctionCall, args: Any, lines: tuple[UserLine, ...], follow: Any
     ) -> tuple[Node | None, ...]:
         return super().call_function(call, map_nodes(args, self.local), lines, follow)
 
+    def call_whole(self, *args: Any) -> tuple[Any, ...]:
+        self._refuse("it transforms a function")
+
     def set_grad_enabled(self, mode: bool) -> None:
         self._refuse("it sets the grad mode")
-
-    def set_autocast(self, mode: Autocast) -> None:
-        if mode != self.autocast:
-            self._refuse("it runs under autocast")
 
     def _emit_modes(self, modes: tuple[bool, Autocast], lines: tuple[UserLine, ...]) -> None:
         """The forward of an autograd function that the backward calls runs without gradients."""
@@ -116,19 +147,61 @@ class RegionBuilder(GraphBuilder):
             node.meta.update(val=None, spec=None, lines=lines)
         self._emitted_modes = modes
 
-    def assert_false(self, wrong: Node, lines: tuple[UserLine, ...] = ()) -> None:
-        self._refuse("it asserts something about data")
-
     def _record(self, *args: Any) -> Any:
         random = args[6]
         if random:
             self._refuse("it draws random numbers")
         return super()._record(*args)
 
-    def _note_writes(self, writer: Node, written: tuple[Node, ...]) -> None:
-        memory = {node.meta["val"].untyped_storage()._cdata for node in written}
-        if any(self._inputs_over.get(storage) for storage in memory):
-            self._refuse("it writes to a tensor from outside of it")
-
     def _refuse(self, why: str) -> NoReturn:
         raise GraphBreak(BackwardRefused.of(name=self._name, why=why))
+
+
+class TransformBuilder(_InnerBuilder):
+    """The function under a transform."""
+
+    def flags_vary(self, node: Node) -> bool:
+        """What requires grad around a level may not do so at the level."""
+        entry = self.inputs.get(node)
+        given = entry is not None and entry[0] == "given"
+        return not given and bool(node.meta["val"].requires_grad)
+
+    def local(self, node: Node) -> Node:
+        """Also of a function that a transform gave around this one (vjp)."""
+        if node.graph is self.graph or isinstance(node.meta["val"], torch.Tensor):
+            return super().local(node)
+        if node not in self._captured:
+            like = TensorSpec((), (), torch.float32, torch.device("cpu"))
+            made = self._captured[node] = self.feed("captured", len(self._captured), like)
+            made.meta["val"] = node.meta["val"]
+        return self._captured[node]
+
+    def close(self, answer: Sequence[Node]) -> tuple[Any, ...]:
+        """As `closed`, and the output that each node of the answer is."""
+        outputs = [self.output(self.local(node)) for node in answer]
+        made = *self.closed(self._name), outputs
+        for node, owner in self.owners.items():
+            if owner.node is node:
+                owner.node = LostNode(self._name, self.step())
+        return made
+
+    @property
+    def draws(self) -> bool:
+        return any(node.meta.get("random") for node in self.graph.nodes)
+
+    def call_whole(
+        self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
+    ) -> tuple[Any, ...]:
+        return super().call_whole(target, map_nodes(args, self.local), device, lines)
+
+    def call_function(self, *args: Any) -> tuple[Node | None, ...]:
+        self._refuse("it calls an autograd function")
+
+    def differentiate(self, *args: Any) -> tuple[Node | None, ...]:
+        self._refuse("it calls torch.autograd.grad")
+
+    def require_grad(self, node: Node, lines: tuple[UserLine, ...]) -> Node:
+        self._refuse("it makes a leaf of the autograd graph")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise GraphBreak(TransformRefused.of(name=self._name, why=why))

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import CodeType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -59,6 +60,7 @@ __all__ = [
     "FromGraph",
     "FromSource",
     "GraphInput",
+    "InputKind",
     "Invoke",
     "NewInstance",
     "Perform",
@@ -70,6 +72,7 @@ __all__ = [
     "SetCell",
     "SetGlobal",
     "SetItem",
+    "Specialized",
     "Trace",
 ]
 
@@ -221,6 +224,22 @@ class Perform(Effect):
     kwargs: tuple[tuple[str, Recipe], ...] = ()
 
 
+class InputKind(Enum):
+    """What a call hands over for an input of the graph."""
+
+    TENSOR = "tensor"
+    SCALAR = "scalar"
+
+
+@dataclass(frozen=True, slots=True)
+class Specialized:
+    """A number that varies and had to be a constant: which, what asked for it, and where."""
+
+    name: str
+    why: str
+    where: UserLine | None
+
+
 @dataclass(frozen=True, slots=True)
 class GraphInput:
     """One placeholder of the graph: where its value is read, and what it looked like."""
@@ -228,7 +247,12 @@ class GraphInput:
     name: str
     source: Source
     spec: TensorSpec
-    is_number: bool = False  # a Python float or int, a 0-dim float64 or int64 tensor to the graph
+    kind: InputKind = InputKind.TENSOR
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is a Python float or int, a 0-dim float64 or int64 tensor to the graph."""
+        return self.kind is InputKind.SCALAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +317,17 @@ class Trace:
     instructions: int = 0  # how many instructions were interpreted
     mutated: tuple[int, ...] = ()  # the inputs that the graph writes to
     because: tuple[Guard, ...] = ()  # of the guards: what led to the break at the exit
+    specialized: tuple[Specialized, ...] = ()  # numbers that vary and are constants here
+
+    @property
+    def spent_results(self) -> tuple[int, ...]:
+        """The graph's outputs whose history a backward in the graph has freed."""
+        results: Any = next(reversed(self.graph.graph.nodes)).args[0]
+        return tuple(i for i, node in enumerate(results) if node.meta.get("spent"))
+
+    @property
+    def grad_inputs(self) -> tuple[int, ...]:
+        return tuple(i for i, entry in enumerate(self.inputs) if entry.spec.requires_grad)
 
     @property
     def unexpected_break(self) -> Break | None:

@@ -7,7 +7,7 @@ becomes the one GlobalState guard of a trace. Nothing here interprets anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, TypeGuard
@@ -22,6 +22,7 @@ from ..guards.guard import (
     GlobalState,
     Guard,
     IdentityIs,
+    InRange,
     NameFact,
     NamespaceFacts,
     StateFacts,
@@ -59,18 +60,20 @@ class GuardBook:
         return list(self._guards.values())[mark:]
 
     def finish(self, state: StateFacts) -> tuple[Guard, ...]:
-        """All guards, one for each class and namespace; a TypeIs implied by a sharper guard of the
-        same source is left out."""
+        """All guards, one for each class and namespace; a TypeIs and an InRange implied by a
+        sharper guard of the same source are left out."""
         sharper: set[Source] = {
             guard.source
             for guard in self._guards.values()
             if isinstance(guard, ValueEquals | IdentityIs | TensorMatch)
         }
         sharper |= {source.base for source in sharper if _is_code(source)}
+        ranges = [guard for guard in self._guards.values() if isinstance(guard, InRange)]
         kept = (
             self._whole(key, guard)
             for key, guard in self._guards.items()
             if not (isinstance(guard, TypeIs) and guard.source in sharper)
+            and not (isinstance(guard, InRange) and _is_implied(guard, ranges))
         )
         return (GlobalState(facts=state), *kept)
 
@@ -79,6 +82,15 @@ class GuardBook:
         if not isinstance(guard, ClassFacts | NamespaceFacts):
             return guard
         return replace(guard, facts=tuple(self._facts[key]))  # type: ignore[arg-type]
+
+
+def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
+    """Whether another of the ranges of its source lies in it: a trace narrows them step by step."""
+    return any(
+        other is not guard and guard.low <= other.low and other.high <= guard.high
+        for other in ranges
+        if other.source == guard.source
+    )
 
 
 def kind_only(guard: Guard) -> Guard | None:
@@ -176,6 +188,7 @@ class Frame:
     next: int = 0  # index of the one to go on with; handlers that jump change it
     stack: list[Value | None] = field(default_factory=list)  # None is a NULL
     handling: list[Value] = field(default_factory=list)  # exceptions being handled, innermost last
+    names: dict[str, Value] = field(default_factory=dict)  # of a class body
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
 
     @property

@@ -76,6 +76,7 @@ LOOPED = (
 def test_extents_taken_in_steps(name, monkeypatch):
     monkeypatch.setattr(triton_tile, "ROW", 32)
     monkeypatch.setattr(triton_tile, "STEP", 16)
+    monkeypatch.setattr(triton_tile, "STEP_ACROSS", 16)
     program = PROGRAMS[name]
     assert "for r" in check(program.fn, *made_inputs(program))
 
@@ -94,6 +95,7 @@ def test_split_reductions(name, monkeypatch):
     monkeypatch.setattr(split, "ROW", 40)
     monkeypatch.setattr(split, "COLUMN", 20)
     monkeypatch.setattr(split, "PIECE", 8)
+    monkeypatch.setattr(split, "DEPTH", 8)
     program = PROGRAMS[name]
     assert check(program.fn, *made_inputs(program)).count("def ") > program.nests
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from jitmagic.codegen import render
-from jitmagic.codegen.triton_ops import HELPERS, cast_text, closed, compute_text, literal
+from jitmagic.codegen.triton_ops import HELPERS, cast_text, closed, compute_text, literal, typed
 from jitmagic.loops.ir import COMPUTE_OPS
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
@@ -72,6 +74,25 @@ def test_numbers_keep_their_dtype():
     assert literal(-3, torch.int64) == "tl.full([], -3, tl.int64)"
     assert literal(200, torch.uint8) == "tl.full([], 200, tl.uint8)"
     assert 'float("-inf")' in literal(float("-inf"), torch.float32)
+
+
+@pytest.mark.parametrize(
+    "value", [1e-8, -3e-7, 0.1, 1.5, -0.0, 0.0, 3e38, 1e-40, math.inf, -math.inf]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_constants_of_every_float_are_exact(value, dtype):
+    """A bfloat16 in particular: Triton writes it with six decimals."""
+    text = typed(value, dtype)
+    plain = re.fullmatch(r"tl\.full\(\[\], (.*), tl\.(\w+)\)(\.to\(.*bitcast=True\))?", text)
+    number = eval(plain[1])
+    if plain[3]:
+        got = torch.tensor(number, dtype=getattr(torch, plain[2])).view(dtype)
+    elif dtype is torch.bfloat16 and math.isfinite(number):
+        got = torch.tensor(float(f"{number:.6f}"), dtype=dtype)
+    else:
+        got = torch.tensor(number, dtype=dtype)
+    assert got.item() == torch.tensor(value, dtype=dtype).item()
+    assert math.copysign(1, got.item()) == math.copysign(1, value)
 
 
 def test_narrow_integers_wrap_around():

@@ -17,6 +17,7 @@ from tests.schedule.programs import PROGRAMS, made_inputs
 from .compiled import check, clone, compare, executable, lowered
 
 pytestmark = pytest.mark.device
+aten = torch.ops.aten
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -151,6 +152,22 @@ def test_sums_and_products_round_as_in_eager():
 def pair(n: int) -> list[torch.Tensor]:
     torch.manual_seed(0)
     return [randn(n), randn(n).abs() + 0.1]
+
+
+POWERS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, 0.0)
+EDGES = {
+    **{f"pow {y}": lambda x, y=y: x**y for y in POWERS},
+    **{f"logit {e}": lambda x, e=e: aten.logit_backward(x + 1, x, e) for e in (0.1, 0.7, 2**62)},
+    **{f"fill {v}": lambda x, v=v: torch.nan_to_num(x, v, v, -v) for v in (1e-8, 3e-7, 0.0)},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_as_in_eager(name, dtype):
+    """Signs of zero, infinities, and constants too small for six decimals."""
+    values = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.25, 4.0]
+    check(EDGES[name], torch.tensor(values, dtype=dtype).cuda())
 
 
 def test_an_index_out_of_range_fails_as_in_eager():

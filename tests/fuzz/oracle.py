@@ -27,7 +27,7 @@ from jitmagic.trace.builtins.autocast import bring_thread_to
 from . import inputs
 from .program import BACKWARDS, Program, load
 
-__all__ = ["Difference", "Seen", "examine", "observe"]
+__all__ = ["Difference", "GpuLost", "Seen", "examine", "observe"]
 
 _FLOAT_OPS_KEPT = (
     "clone",
@@ -157,8 +157,7 @@ def _observe_call(
 
 
 def _backward(result: Any, arguments: tuple[Any, ...], where: str, seen: Seen, way: str) -> None:
-    outputs = [t for t in _tensors(result) if t.requires_grad and not t.is_leaf]
-    outputs = [t for t in outputs if not t.is_inference()]
+    outputs = [t for t in _tensors(result) if _has_history(t) and not t.is_inference()]
     if not outputs:
         return
     leaves = [t for t in _tensors(arguments) if t.is_leaf and t.requires_grad]
@@ -176,6 +175,13 @@ def _backward(result: Any, arguments: tuple[Any, ...], where: str, seen: Seen, w
         return
     for n, t in enumerate(leaves):
         _portray(t.grad, f"{where}: gradient {n}", seen.parts, {})
+
+
+def _has_history(t: Tensor) -> bool:
+    try:
+        return t.requires_grad and not t.is_leaf
+    except RuntimeError:  # a view whose base was written in a way that autograd forbids
+        return False
 
 
 _Steps = list[Callable[[], Any]]
@@ -276,10 +282,17 @@ def _portray_tensor(
 # ------------------------------------------------------------------------------------------ compare
 
 
+class GpuLost(Exception):
+    """Eager's own kernel failed an assertion, which leaves the process without its GPU."""
+
+
 def examine(program: Program, wrap: Callable[[Any], Any]) -> Difference | None:
     """What the compiled program does that eager does not; None when nothing."""
     text = program.source()
-    eager = observe(text, lambda f: f)
+    try:
+        eager = observe(text, lambda f: f)
+    except torch.AcceleratorError as error:
+        raise GpuLost from error
     ours = observe(text, wrap)
     judges = _Judges(program)
     found = difference(eager, ours, judges)
@@ -325,7 +338,7 @@ def difference(eager: Seen, ours: Seen, judges: _Judges) -> Difference | None:
                     return Difference(f"{group} {kind}", f"{where}\n{_first_unlike(wanted, have)}")
                 continue
         if isinstance(wanted, Tensor) or isinstance(have, Tensor) or wanted != have:
-            if kind == "value" and judges.is_uncertain(n, wanted):
+            if kind == "value" and judges.is_uncertain(n, wanted, have):
                 continue
             return Difference(f"{group} {kind}", f"{where}: {have} instead of {wanted}")
     if len(ours.parts) > len(eager.parts):
@@ -350,6 +363,14 @@ def _close(a: Tensor, b: Tensor) -> Tensor:
     return torch.isclose(a, b, rtol=tolerance, atol=0.0, equal_nan=True)
 
 
+def _as_number(text: Any, dtype: torch.dtype = torch.float32) -> Tensor | None:
+    """The float that a Python value's text is; `.item()` gives such from single precision."""
+    try:
+        return torch.tensor(float(text), dtype=dtype) if "." in text else None
+    except (TypeError, ValueError):
+        return None
+
+
 class _Judges:
     """Runs of the program with other roundings, made when first asked for."""
 
@@ -365,14 +386,18 @@ class _Judges:
             return True
         return self._by_noise(n, wanted, have)
 
-    def is_uncertain(self, n: int, wanted: Any) -> bool:
+    def is_uncertain(self, n: int, wanted: Any, have: Any) -> bool:
         """Whether a printed or Python value depends on roundings."""
+        numbers = _as_number(wanted), _as_number(have)
+        if None not in numbers and self._by_float64(n, *numbers):
+            return True
         return any(n < len(s.parts) and s.parts[n][1] != wanted for s in self._noise())
 
     def _by_float64(self, n: int, wanted: Tensor, have: Tensor) -> bool:
         if self._wide is None:
             self._wide = observe(self.program.wide(), lambda f: f)
         judge = self._wide.parts[n][1] if n < len(self._wide.parts) else None
+        judge = _as_number(judge, torch.float64) if isinstance(judge, str) else judge
         if not isinstance(judge, Tensor) or judge.shape != wanted.shape:
             return False
         if wanted.is_complex() and judge.is_complex():

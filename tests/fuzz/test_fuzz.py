@@ -86,3 +86,12 @@ def test_shrinking_leaves_what_matters() -> None:
     smallest = shrink(program, lambda p: "sin" in p.source())
     assert smallest.statements == ("y = x.sin()",)
     assert smallest.arguments == ("x",)
+
+
+@pytest.mark.parametrize(("have", "alike"), [("0.1000004", True), ("0.10001", False)])
+def test_a_python_number_is_judged_by_float64_too(have, alike):
+    """What `.item()` gives may be as far from float64 as eager's own, or a little more."""
+    judges = _Judges(generate(0))
+    judges._wide = Seen([("call 0: result: value", "0.1")])
+    judges._noisy = []
+    assert judges.is_uncertain(0, "0.1000003", have) is alike

@@ -3,7 +3,9 @@ says.
 """
 
 import operator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -213,6 +215,11 @@ def test_devices_follow_eagers_rules() -> None:
     assert graph.call("cpu", (c,)) is c
     assert device(graph.call("to", (c, x))) == CUDA
     assert graph.call("to", (x, "cpu"), {"dtype": torch.half}).meta["spec"].dtype == torch.half
+    assert device(graph.call("fill_", (graph.call("clone", (x,)), s))) == CUDA
+    assert (
+        device(graph.call("fill_", (graph.call("clone", (s,)), graph.call("sum", (x,))))).type
+        == "cpu"
+    )
     assert device(graph.call(torch.zeros, (3,))) == torch.device("cpu")
     made = graph.call(torch.zeros, (3,), {"device": "cuda:0"})
     assert device(made) == CUDA
@@ -262,6 +269,17 @@ def test_convolution_keeps_channels_last() -> None:
     assert y.meta["spec"].stride == torch.conv2d(x, w).stride()
     assert y in graph.unknown_strides
     assert graph.call("contiguous", (y,)) not in graph.unknown_strides
+
+
+@pytest.mark.parametrize(
+    ("target", "args"), [("roll", (1, 2)), (torch.nn.functional.pixel_unshuffle, (2,))]
+)
+def test_layouts_of_the_cpu_are_not_those_of_a_gpu(target: Any, args: tuple[int, ...]) -> None:
+    x = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
+    for spec in (spec_of(x), replace(spec_of(x), device=CUDA)):
+        graph = GraphBuilder(True)
+        y = graph.call(target, (graph.placeholder("x", spec), *args))
+        assert (y in graph.unknown_strides) == (spec.device == CUDA)
 
 
 def test_merge_equal_keeps_outputs_apart() -> None:

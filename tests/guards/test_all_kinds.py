@@ -15,7 +15,7 @@ from jitmagic.guards.show import show_guard
 
 from .test_check import PERTURBATIONS, all_guards, make_world, native
 
-UNDONE = (KeyError, IndexError, AttributeError, TypeError, ValueError)
+UNDONE = (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeError)
 
 
 @pytest.mark.parametrize("seed", range(130))

@@ -12,6 +12,7 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +25,8 @@ from jitmagic.guards.read import read_source
 from jitmagic.guards.show import show_guard
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
+
+from .leaf_hooks import HOOKS
 
 FACTOR = 2
 Point = collections.namedtuple("Point", "x y")
@@ -107,7 +110,10 @@ def make_world() -> World:
         5: "five",
         "output": Output(a=1, b=2),
         "names": {"a", int},
+        "few": {4},
+        "queue": collections.deque([3, "b"], maxlen=4),
         "partial": functools.partial(user, 1),
+        "array": np.zeros(2),
         "weak": weakref.ref(user),
         "dead": weakref.ref(type("Gone", (), {})()),
     }
@@ -135,8 +141,10 @@ SOURCES: tuple[s.Source, ...] = (
     s.Global("helper"), s.Builtin("len"), s.ImportedModule("math"),
     s.ModuleAttr(s.Global("torch"), "float32"),
     *(entry(key) for key in ("n", "rate", "count", "on", "none", "dims", "point", "layers")),
-    entry("ordered"), entry(5), entry("output"), entry("names"),
-    s.DictEntry(entry("output"), "b"), s.DictKeyAt(entry("output"), 1),
+    entry("ordered"), entry(5), entry("output"), entry("names"), entry("queue"),
+    s.Contents(entry("few")), s.Contents(entry("queue")), s.Item(s.Contents(entry("queue")), 1),
+    s.SlotAttr(entry("queue"), "maxlen"), s.DictKeyAt(entry("output"), 1),
+    s.DictEntry(entry("output"), "b"), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
     s.Item(entry("layers"), 1), s.Item(s.Item(entry("layers"), 1), 0), s.Item(entry("dims"), -1),
     s.Item(entry("ordered"), "b"), s.DictKeyAt(entry("ordered"), 1), s.DictKeyAt(CFG, 0),
     s.DictValueAt(entry("ordered"), 1), s.DictValueAt(entry("output"), 0),
@@ -146,7 +154,7 @@ SOURCES: tuple[s.Source, ...] = (
     s.FunctionPart(FN, "__code__"), s.FunctionPart(FN, "__defaults__"),
     s.FunctionPart(FN, "__kwdefaults__"), s.FunctionPart(FN, "__closure__"),
     s.Item(s.FunctionPart(FN, "__globals__"), "FACTOR"),
-    s.Referent(entry("weak")), s.Referent(entry("dead")),
+    s.ArrayMemory(entry("array")), s.Referent(entry("weak")), s.Referent(entry("dead")),
     s.Gradient(entry("leaf")), s.Item(REST, 0), s.Item(REST, 1), entry("leaf"),
 )  # fmt: skip
 
@@ -161,7 +169,7 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     elif isinstance(value, int | float | str | tuple | type(None)):
         made.append(g.ValueEquals(source, value))
         made += [g.InRange(source, 0.5, 1.0), g.InRange(source, 0.6, 1.0)]
-    if isinstance(value, tuple | list | dict):
+    if isinstance(value, tuple | list | dict | collections.deque):
         made.append(g.LengthIs(source, len(value)))
     if isinstance(value, set):
         made += [g.SetHas(source, "a", there=True), g.SetHas(source, str, there=False)]
@@ -200,6 +208,8 @@ def all_guards(world: World) -> list[g.Guard]:
         g.DifferentObjects((X,), (s.Item(REST, 0), s.Item(REST, 1))),
         g.DifferentObjects((s.Item(REST, 0),), (X, X)),
         g.NoOverlap((X, s.Item(REST, 0), s.Item(REST, 1))),
+        g.Unhooked(entry("leaf")),
+        g.Unhooked(X),
         g.CellEmpty(CELL),
         g.GlobalState(read_state()),
     ]
@@ -241,6 +251,8 @@ def reorder(world: World) -> None:
 
 PERTURBATIONS = {
     "nothing": lambda w: None,
+    "queue grows": lambda w: w.cfg["queue"].append(7),
+    "queue turned": lambda w: w.cfg["queue"].rotate(1),
     "other values": set_world("x", lambda: torch.randn(2, 4)),
     "shape": set_world("x", lambda: torch.randn(3, 4)),
     "rank": set_world("x", lambda: torch.randn(2, 4, 1)),
@@ -313,6 +325,7 @@ PERTURBATIONS = {
     "frozen weight": lambda w: w.cfg["model"].weight.requires_grad_(False),
     "grad gone": lambda w: setattr(w.cfg["leaf"], "grad", None),
     "no leaf": set_entry("leaf", torch.ones(3, requires_grad=True) * 2),
+    **HOOKS,
     "namespace: function replaced": lambda w: SPACE.update(act=lambda x: x),
     "namespace: name gone": lambda w: SPACE.pop("rate"),
     "namespace: name there": lambda w: SPACE.update(none=1),
@@ -349,7 +362,7 @@ def test_native_and_twin_agree(name: str) -> None:
         assert program.check(values) == holds(guard, after), (name, guard, why(guard, after))
         failing += not holds(guard, after)
     harmless = {"nothing", "neighbours"}
-    assert failing > (0 if name.startswith("namespace") else 3) or name in harmless, (
+    assert failing > (0 if name.startswith(("namespace", "hook ")) else 3) or name in harmless, (
         f"{name} is noticed by no guard"
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +26,8 @@ KNOWN: dict[str, Callable[[], Iterator[Any]]] = {
     "dict": lambda: iter(TABLE),
     "values": lambda: iter(TABLE.values()),
     "items": lambda: iter(TABLE.items()),
+    "set": lambda: iter({7, 8, 9, 10}),
+    "frozenset": lambda: iter(frozenset((7, 8, 9, 10))),
     "enumerate": lambda: enumerate(iter([7, 8, 9, 10]), 5),
     "zip": lambda: zip([7, 8, 9, 10], (1, 2, 3, 4)),
     "strict zip": lambda: zip([7, 8, 9, 10], (1, 2, 3, 4), strict=True),
@@ -34,7 +36,7 @@ KNOWN: dict[str, Callable[[], Iterator[Any]]] = {
 }
 UNKNOWN: dict[str, Callable[[], Any]] = {
     "generator": lambda: (x for x in [1, 2, 3]),
-    "set": lambda: iter({1, 2, 3}),
+    "deque": lambda: iter(deque([1, 2, 3])),
     "text": lambda: iter("abc"),
     "ordered": lambda: iter(OrderedDict(a=1, b=2)),
     "callable": lambda: iter(int, 1),

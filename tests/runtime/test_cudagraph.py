@@ -243,3 +243,19 @@ class TestGeneratorState:
         state = [torch.zeros(()).as_subclass(Elsewhere) for _ in range(2)]
         call(torch.ones(4), *state)
         assert seen == [[torch.Tensor, torch.Tensor]]
+
+
+@pytest.mark.parametrize("limit", [15, 16])
+def test_copies_that_take_longer_than_launches(limit, monkeypatch):
+    """An input that is never where it was is copied as long as that is less than what it saves."""
+    monkeypatch.setattr(cudagraph, "LAUNCH_BYTES", limit)
+    run = Counted(lambda x, w: (x + w,))
+    call, w, kept = Replayer(run, plan_of()), torch.ones(4), []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for n in range(6):
+            kept.append(torch.full((4,), float(n)))
+            assert torch.equal(call(kept[-1], w)[0], kept[-1] + 1)
+    assert bool(call.refused) == (limit < 16)
+    assert bool(told) == (limit < 16)
+    assert (call.replays > 0) == (limit >= 16)

@@ -982,3 +982,52 @@ def a_sequence_protocol_that_fails(n):
     except KeyError as error:
         seen.append(error.args)
     return seen
+
+
+# -- class statements ----------------------------------------------------------------------------
+
+
+@program(3)
+def classes_never_used(n):
+    seen = []
+    label = "outer"
+
+    class Plain:
+        """Its body runs, whoever needs the class."""
+
+        kind: str = label
+        count = len(label) + n
+        own = "inner"
+        seen.append((kind, count, label, own))
+        gone = 1
+        del gone
+
+        def method(self):
+            return super().method(), label
+
+        @staticmethod
+        def fixed():
+            return n
+
+        @classmethod
+        def of(cls):
+            return cls()
+
+        both = property(method)
+
+    class Derived(dict):
+        seen.append(n)
+
+    return seen, label, bool(Plain) and Derived is not Plain
+
+
+@program(2)
+def class_of_a_branch(n):
+    try:
+
+        class Broken:
+            size = [1][n]
+
+    except IndexError:
+        return "no class"
+    return "class"

@@ -50,7 +50,7 @@ class Replay:
 
     def _input(self, entry: r.GraphInput) -> torch.Tensor:
         value = read_source(entry.source, self.snapshot)
-        return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_number else value
+        return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_scalar else value
 
     def _read_sources(self) -> None:
         def visit(value: Any) -> None:

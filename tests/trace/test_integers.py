@@ -27,7 +27,7 @@ FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 DTYPES = [*FLOATS, *INTEGERS, torch.bool]
 NARROW = (torch.float16, torch.bfloat16)
-# The first is a constant; then ints of each range, its ends among them. Zero is a constant.
+# The first is a constant; then ints at the ends of what dtypes hold.
 VALUES = [3, 1, 7, 255, 256, 1023, 1024, 70001, 2**31 - 1, -1, -3, -1023, -1024, -(2**31)]
 ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv]
 COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
@@ -45,7 +45,7 @@ def traces(compiled: Any) -> list[Trace]:
 
 def variants(compiled: Any) -> str:
     """ "c" for each variant with a constant int, "d" for each whose numbers are data."""
-    return "".join("d" if any(e.is_number for e in t.inputs) else "c" for t in traces(compiled))
+    return "".join("d" if any(e.is_scalar for e in t.inputs) else "c" for t in traces(compiled))
 
 
 def tensor_of(dtype: torch.dtype) -> Tensor:
@@ -123,10 +123,9 @@ def test_operators(dtype: torch.dtype) -> None:
 
     limits = torch.iinfo(dtype if dtype in INTEGERS else torch.int64)
     values = [value for value in VALUES if limits.min <= value <= limits.max]
-    ranges = 1 + len({(value > 0, abs(value) > 1023) for value in values})
-    wanted = "c" + "d" * (ranges - 1)
-    if dtype in NARROW:  # 2**31 is beyond what is converted alike, so is 70001 for float16
-        wanted = "cddcddc" if dtype is torch.bfloat16 else "cddccddc"
+    wanted = "c" + "d" * len({value > 0 for value in values})
+    if dtype in NARROW:  # no remainders; 2**31 is beyond what is converted alike, so is 70001
+        wanted = "cdcc" if dtype is torch.bfloat16 else "cdccc"
     assert agrees(program, tensor_of(dtype), values) == wanted
 
 
@@ -155,7 +154,7 @@ IN_PLACE: dict[str, Callable[[Tensor, int], Any]] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
 def test_writes(name: str, dtype: torch.dtype) -> None:
     values = [3, 1, 1023, 1024, 65504, -7]
-    assert agrees(IN_PLACE[name], tensor_of(dtype), values) == "cddd"
+    assert agrees(IN_PLACE[name], tensor_of(dtype), values) == "cd"
 
 
 VALUED: dict[str, Callable[[Tensor, int], Any]] = {
@@ -173,7 +172,8 @@ VALUED: dict[str, Callable[[Tensor, int], Any]] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32], ids=str)
 def test_values(name: str, dtype: torch.dtype) -> None:
     values = [3, 1, 1023, 1024, 2**31 - 1, -7]
-    assert agrees(VALUED[name], tensor_of(dtype), values) == "cddd"
+    is_signed = name in ("clamp", "clip") and dtype.is_floating_point  # a limit is not zero
+    assert agrees(VALUED[name], tensor_of(dtype), values) == ("cdd" if is_signed else "cd")
 
 
 def test_out_of_an_integer_dtype_eager_is_asked() -> None:
@@ -235,10 +235,7 @@ CONSTANT: dict[str, Callable[[Tensor, int], Any]] = {
     "key": lambda x, i: {i: x},
     "set": lambda x, i: x if i in {1, 2} else -x,
     "dim": lambda x, i: x.view(1, 1, 1, 1, 1, 1, 12).sum(i),
-    "exponent": lambda x, i: x**i,
-    "base": lambda x, i: i**x,
     "parity": lambda x, i: x if i % 2 == 0 else -x,
-    "alpha": lambda x, i: torch.add(x, x, alpha=i),
     "square": lambda x, i: x * (i * 0.1) ** 2,
     "big": lambda x, i: x * (i << 60),
     "power": lambda x, i: x * float(2**i),
@@ -304,7 +301,7 @@ def test_numbers_from_anywhere(place: str) -> None:
         set_all(step, step / 64)
         assert same(compiled(x), program(x))
     assert variants(compiled) == "cd"
-    assert sum(entry.is_number for entry in traces(compiled)[1].inputs) == 2
+    assert sum(entry.is_scalar for entry in traces(compiled)[1].inputs) == 2
 
 
 def test_a_counter_that_the_function_moves() -> None:
@@ -351,7 +348,7 @@ def test_settings_of_instances_are_no_counters() -> None:
     handle = handle_of(compiled)
     assert handle is not None
     inputs = [entry for t in traces(compiled) for entry in t.inputs]
-    assert not any(entry.is_number for entry in inputs)
+    assert not any(entry.is_scalar for entry in inputs)
 
 
 def test_a_training_loop_compiles_twice() -> None:
@@ -408,7 +405,7 @@ def test_one_number_is_data_though_another_cannot_be() -> None:
     for n in range(1, 7):
         assert same(compiled(x, n, n / 8, n), program(x, n, n / 8, n))
         assert same(compiled(x, n + 9, n / 9, n), program(x, n + 9, n / 9, n))
-    read = [{entry.name for entry in t.inputs if entry.is_number} for t in traces(compiled)]
+    read = [{entry.name for entry in t.inputs if entry.is_scalar} for t in traces(compiled)]
     assert read == [set()] + [{"i", "rate"}] * 6
 
 
@@ -419,7 +416,7 @@ def test_ints_that_leave_the_graph() -> None:
     compiled, x = jitmagic.jit(program), torch.randn(4)
     for i in (5, 4, 1023, 1024, 2**31 - 1, -7):
         assert same(compiled(x, i), program(x, i))
-    assert variants(compiled) == "cddd"
+    assert variants(compiled) == "cd"
 
 
 def test_across_a_graph_break() -> None:
@@ -488,5 +485,5 @@ def test_guards_say_what_is_data() -> None:
         compiled(torch.ones(3), epoch)
     guards = traces(compiled)[1].guards
     source = Argument(1, "epoch")
-    assert InRange(source, 1, 1023) in guards
+    assert InRange(source, -(2**63), 2**63 - 1) in guards
     assert not any(isinstance(guard, ValueEquals) and guard.source == source for guard in guards)

@@ -36,7 +36,7 @@ def tolist(x):
 
 
 def to_numpy(x):
-    return (x * 2).numpy()  # here
+    return (x * 2).numpy(force=True)  # here
 
 
 def np_function(x):
@@ -133,21 +133,10 @@ def allclose(x):
     return torch.allclose(x, y)  # here
 
 
-def backward(x):
-    y = (x * W).sum()
-    y.backward()  # here
-    return y
-
-
 def hook(x):
     y = x * W
     y.register_hook(lambda g: g)  # here
     return y
-
-
-def leaf_inside(x):
-    y = torch.zeros(3, requires_grad=True)  # here
-    return x + y
 
 
 def parameter_inside(x):
@@ -192,11 +181,11 @@ def generator(x):
 
 def vmap(x):
     y = x + 1
-    return torch.vmap(torch.sum)(y)  # here
+    return torch.vmap(lambda row: row if row.sum() > 0 else -row)(y)  # here
 
 
-def func_grad(x):
-    return torch.func.grad(torch.sum)(x + 1)  # here
+def linearize(x):
+    return torch.func.linearize(torch.sin, x + 1)[0]  # here
 
 
 def checkpoint(x):
@@ -300,9 +289,9 @@ def apply_python(x):
     return y.apply_(abs)  # here
 
 
-def from_numpy(x):
+def from_buffer(x):
     y = x + 1
-    return y + torch.from_numpy(np.ones(3))  # here
+    return y + torch.frombuffer(bytearray(12), dtype=torch.float32)  # here
 
 
 def module_inside(x):
@@ -321,17 +310,17 @@ BREAKS = {
     truth: "tensor data", as_int: "", as_float: "", show: "print", text: "", nonzero: "nonzero",
     nonzero_length: "nonzero", mask_index: "tensor data", unique: "unique", where_one: "where",
     masked_select: "masked_select", repeat: "repeat_interleave", one_hot: "one_hot",
-    slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose", backward: "backward",
-    hook: "register_hook", leaf_inside: "leaf",
+    slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
+    hook: "register_hook",
     parameter_inside: "", set_data: "data", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
-    vmap: "function", func_grad: "", checkpoint: "checkpointing", deepcopy: "",
+    vmap: "branch", linearize: "function", checkpoint: "checkpointing", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference mode",
     autocast_elsewhere: "not followed",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
-    tensor_subclass: "another kind", apply_python: "every element", from_numpy: "",
+    tensor_subclass: "another kind", apply_python: "every element", from_buffer: "",
     module_inside: "makes a leaf", optimizer: "", np_function: "",
 }  # fmt: skip
 

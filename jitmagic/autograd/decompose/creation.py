@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...graph.shapes import number_dtype
 from ..recorder import Recorder, Sym
 from .registry import rule
 
@@ -17,12 +18,6 @@ CPU = torch.device("cpu")
 
 def _device(given: Any, otherwise: torch.device = CPU) -> torch.device:
     return otherwise if given is None else torch.device(given)
-
-
-def _number_dtype(value: Any) -> torch.dtype:
-    if isinstance(value, bool):
-        return torch.bool
-    return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
 
 
 @rule(aten.zeros.default, aten._efficientzerotensor.default, complex_too=True)
@@ -41,7 +36,7 @@ def _full(
 ) -> Sym | None:
     if isinstance(value, complex):
         return None
-    return r.full(tuple(size), value, dtype or _number_dtype(value), _device(device))
+    return r.full(tuple(size), value, dtype or number_dtype(value), _device(device))
 
 
 @rule(aten.scalar_tensor.default, complex_too=True)

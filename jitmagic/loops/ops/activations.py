@@ -73,4 +73,6 @@ def _outside_or(grad: Value, x: Value, low: float | None, product: Value) -> Val
     slope = compute("truediv", grad, product)
     bounds = (0.0, 1.0) if low is None else (low, 1.0 - low)
     outside = compute("logical_or", compute("lt", x, bounds[0]), compute("gt", x, bounds[1]))
+    if bounds[0] > bounds[1]:  # all but nan; a GPU's assembler makes that "all" of two comparisons
+        outside = compute("eq", x, x)
     return where(outside, float("nan") if low is None else 0.0, slope)

@@ -7,6 +7,7 @@ we.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -181,8 +182,26 @@ def div_mode(
 # -- powers ---------------------------------------------------------------------------------------
 
 
-@pointwise("pow.Tensor_Scalar", rule="power")
-def pow_scalar(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
+@lowers("pow.Tensor_Scalar")
+def pow_scalar(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorView:
+    lowering = _POWER_ON_GPU if args[0].device.type == "cuda" else _POWER
+    made: TensorView = lowering(builder, out, *args, **kwargs)
+    return made
+
+
+def _power_on_gpu(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
+    """ATen/native/cuda/PowKernel.cu has a square root, but pow() for its reciprocal, where
+    -0.0 gives inf and -inf 0.
+    """
+    if not isinstance(exponent, Constant) or abs(float(exponent.value)) != 0.5:
+        return _power(x, exponent, result=result)
+    if exponent.value > 0:
+        return compute("sqrt", x)
+    root = where(compute("eq", x, -math.inf), 0.0, compute("rsqrt", x))
+    return where(compute("eq", x, 0.0), math.inf, root)
+
+
+def _power(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
     """The special cases of ATen/native/cpu/PowKernel.cpp, which round differently from pow()."""
     if not isinstance(exponent, Constant):
         raise Decline("the exponent is no number")
@@ -214,6 +233,10 @@ def pow_scalar(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
         # a float32 would make an odd exponent even, and the sign of the power another
         return cast(compute("pow", cast(x, torch.float64), exact), x.dtype)
     return compute("pow", x, exact)
+
+
+_POWER = pointwise_lowering(_power, "power", 2)
+_POWER_ON_GPU = pointwise_lowering(_power_on_gpu, "power", 2)
 
 
 def _integer_power(x: Value, exponent: int) -> Value:

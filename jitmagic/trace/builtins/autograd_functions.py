@@ -100,7 +100,7 @@ class _Call:
 
     def run(self) -> Value:
         machine, graph = self.machine, self.machine.graph
-        last = next(reversed(graph.graph.nodes), None)
+        last = next(iter(reversed(graph.graph.nodes)), None)
         mode = graph.grad_enabled
         differentiates = mode and any(n is not None and _requires_grad(n) for n in self.inputs)
         output = self._forward_without_gradients()

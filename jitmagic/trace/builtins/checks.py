@@ -42,6 +42,17 @@ for _function, _error in _RAISES.items():
     _register_check(_function, _error)
 
 
+@handles(torch._assert_async)
+def _assert_async(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Its message is needed by plain Python alone, which raises."""
+    condition = kwargs["input"] if "input" in kwargs else args[0]
+    node = condition.node if isinstance(condition, TensorValue) else None
+    if node is not None and not machine.catches() and assert_data(machine, node):
+        return machine.constant(None)
+    what = condition.describe()
+    raise GraphBreak(UnsupportedArguments.of(name="torch._assert_async", what=what))
+
+
 @handles(torch._check_tensor_all)
 def _check_tensor_all(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     condition = kwargs["cond"] if "cond" in kwargs else args[0]

@@ -1,4 +1,4 @@
-"""Constructors of the built-in containers: list(x), tuple(x), dict(x), set(x), slice(...)."""
+"""Constructors of the built-in containers: list(x), tuple(x), dict(x), slice(...)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from ..values.dict_objects import mapping_pairs
 from ..values.mappings import DefaultDictValue, DictValue, Pair
 from ..values.operators import unpack
 from ..values.sequences import ListValue, SliceValue, TupleValue
-from ..values.sets import SetValue
-from .numbers import members
 from .registry import handles
 
 __all__ = ["refuse_mapping"]
@@ -32,24 +30,6 @@ def _tuple(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0], TupleValue) and args[0].python_type(machine) is tuple:
         return args[0]
     return TupleValue(_first(machine, args))
-
-
-@handles(set)
-def _set(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _set_of(machine, args, set)
-
-
-@handles(frozenset)
-def _frozenset(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return _set_of(machine, args, frozenset)
-
-
-def _set_of(machine: Machine, args: Args, kind: type) -> Value:
-    if not args:
-        return SetValue.of(machine, [], kind, in_order=True)
-    # Sets and dictionaries are copied with their tables, not item by item.
-    in_order = isinstance(args[0], ListValue | TupleValue)
-    return SetValue.of(machine, members(machine, args[0]), kind, in_order=in_order)
 
 
 @handles(slice)
@@ -98,7 +78,7 @@ def _ordered_dict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(collections.defaultdict)
 def _defaultdict(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    made = DefaultDictValue({}, factory=args[0] if args else None)
+    made = DefaultDictValue(args[0] if args else None)
     for key, value in _pairs(machine, args[1:], kwargs):
-        made.store(machine, key, value)
+        made.put(machine, key, value)
     return made

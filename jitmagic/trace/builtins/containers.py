@@ -1,4 +1,4 @@
-"""Methods of list, tuple, dict, set and their kin."""
+"""Methods of list, tuple, dict and their kin."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from ..values.base import Args, Kwargs, Machine, Value
 from ..values.classes import ClassValue
 from ..values.dict_objects import DictObjectValue, dict_of, mapping_pairs
 from ..values.iterators import StepIterator
-from ..values.mappings import DictValue, ViewValue
+from ..values.mappings import DefaultDictValue, DictValue, ViewValue
 from ..values.operators import equal, index_of, unpack
-from ..values.sequences import ListValue, SequenceValue, TupleValue
-from ..values.sets import SetValue
+from ..values.sequences import ItemsValue, ListValue, StoredItems, TupleValue
+from ..values.table_store import TableStore
 from .constructors import refuse_mapping
 from .iteration import sorted_values
-from .numbers import members
 from .registry import method
 
 __all__: list[str] = []
@@ -41,11 +40,6 @@ def _accessible(machine: Machine, value: Value, name: str) -> DictValue:
     return _as_dict(machine, value)
 
 
-def _as_set(value: Value) -> SetValue:
-    assert isinstance(value, SetValue)
-    return value
-
-
 # -- list and tuple ------------------------------------------------------------------------------
 
 
@@ -65,10 +59,7 @@ def _extend(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
 
 @method(list, "insert")
 def _insert(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    items = list(target.items)
-    items.insert(index_of(machine, args[0]), args[1])
-    target.change(machine, items)
+    _as_list(owner).insert(machine, index_of(machine, args[0]), args[1])
     return machine.constant(None)
 
 
@@ -77,23 +68,21 @@ def _pop(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_list(owner)
     if not target.items:
         raise machine.error(IndexError, "pop from empty list")
-    items = list(target.items)
-    try:
-        taken = items.pop(index_of(machine, args[0]) if args else -1)
-    except IndexError:
-        raise machine.error(IndexError, "pop index out of range") from None
-    target.change(machine, items)
-    return taken
+    index = index_of(machine, args[0]) if args else -1
+    if not -len(target.items) <= index < len(target.items):
+        raise machine.error(IndexError, "pop index out of range")
+    return target.take(machine, index)
 
 
 @method(list, "remove")
+@method(collections.deque, "remove")
 def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_list(owner)
-    for position, item in enumerate(target.items):
+    assert isinstance(owner, StoredItems)
+    for position, item in enumerate(owner.walk(machine)):
         if equal(machine, item, args[0]):
-            target.change(machine, [*target.items[:position], *target.items[position + 1 :]])
+            owner.take(machine, position)
             return machine.constant(None)
-    raise machine.error(ValueError, "list.remove(x): x not in list")
+    raise machine.error(ValueError, f"{owner.kind.__name__}.remove(x): x not in it")
 
 
 @method(list, "clear")
@@ -123,23 +112,25 @@ def _copy_list(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Va
 
 @method(list, "index")
 @method(tuple, "index")
+@method(collections.deque, "index")
 def _index(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    assert isinstance(owner, SequenceValue)
+    assert isinstance(owner, ItemsValue)
     bounds = slice(*(index_of(machine, one) for one in args[1:])) if args[1:] else slice(None)
-    positions = range(len(owner.items))
     if len(args) == 2:
         bounds = slice(index_of(machine, args[1]), None)
-    for position in positions[bounds]:
-        if equal(machine, owner.items[position], args[0]):
+    wanted = range(len(owner.items))[bounds]
+    for position, item in enumerate(owner.walk(machine)):
+        if position in wanted and equal(machine, item, args[0]):
             return machine.constant(position)
-    raise machine.error(ValueError, "value is not in the sequence")
+    raise machine.error(ValueError, f"the value is not in the {owner.kind.__name__}")
 
 
 @method(list, "count")
 @method(tuple, "count")
+@method(collections.deque, "count")
 def _count(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    assert isinstance(owner, SequenceValue)
-    return machine.constant(sum(equal(machine, item, args[0]) for item in owner.items))
+    assert isinstance(owner, ItemsValue)
+    return machine.constant(sum(equal(machine, item, args[0]) for item in owner.walk(machine)))
 
 
 # -- dict ----------------------------------------------------------------------------------------
@@ -198,7 +189,8 @@ def _popitem(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
     if (args or kwargs) and target.kind is not collections.OrderedDict:
         raise GraphBreak(UnsupportedArguments.of(name="popitem", what="arguments"))
     token = next(reversed(target.pairs) if last.truth(machine) else iter(target.pairs))
-    pair = target.pairs.pop(token)
+    pair = target.pairs[token]
+    target.store.erase(token, pair[0])
     target.changed(machine)
     return TupleValue(pair)
 
@@ -232,7 +224,7 @@ def _update(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
         return machine.constant(None)
     target = _accessible(machine, owner, "update")
     for key, value in [*(_pairs(machine, args[0]) if args else ()), *_named(machine, kwargs)]:
-        target.store(machine, key, value)
+        target.put(machine, key, value)
     target.changed(machine)
     return machine.constant(None)
 
@@ -255,17 +247,21 @@ def _named(machine: Machine, kwargs: Kwargs) -> list[tuple[Value, Value]]:
 @method(dict, "clear")
 def _clear_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_dict(machine, owner)
-    target.pairs.clear()
-    target.changed(machine)
+    target.clear(machine)
     return machine.constant(None)
 
 
 @method(dict, "copy")
 def _copy_dict(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     target = _as_dict(machine, owner)
+    pairs = dict(target.pairs)
+    if isinstance(target, DefaultDictValue):
+        return DefaultDictValue(target.factory, TableStore(pairs, target.kind))
+    if isinstance(owner, DictObjectValue) and not issubclass(target.kind, collections.OrderedDict):
+        return DictValue(pairs)
     if target.kind not in (dict, collections.OrderedDict):
         owner.refuse(machine, "copy()")
-    return DictValue(dict(target.pairs), kind=target.kind)
+    return DictValue(pairs, kind=target.kind)
 
 
 @method(dict, "fromkeys")
@@ -309,6 +305,19 @@ def _equals(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     return same
 
 
+@method(dict, "__ne__")
+def _differs(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    same = _equals(machine, owner, args, kwargs)
+    value = same.as_constant(machine)
+    return same if value is NotImplemented else machine.constant(not value)
+
+
+@method(dict, "__ior__")
+def _update_in_place(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
+    _update(machine, owner, args, kwargs)
+    return owner
+
+
 @method(dict, "__len__")
 def _length(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(_as_dict(machine, owner).length(machine))
@@ -326,106 +335,6 @@ def _move_to_end(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> 
     if token not in target.pairs:
         DictValue.missing(target, machine, args[0])
     last = args[1] if len(args) > 1 else kwargs.get("last", machine.constant(True))
-    pair = target.pairs.pop(token)
-    rest = dict(target.pairs)
-    target.pairs.clear()
-    at_end = last.truth(machine)
-    target.pairs.update({**rest, token: pair} if at_end else {token: pair, **rest})
+    target.store.move(token, args[0], last=last.truth(machine))
     target.changed(machine)
     return machine.constant(None)
-
-
-# -- set -----------------------------------------------------------------------------------------
-
-
-@method(set, "add")
-def _add(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_set(owner)
-    token = args[0].hash_key(machine)
-    if token not in target.members:
-        target.insert(token, args[0])
-        machine.effects.contents(target)
-    return machine.constant(None)
-
-
-@method(set, "discard", lazy=False)
-def _discard(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_set(owner)
-    token = args[0].hash_key(machine)
-    if token in target.members:
-        kept = {key: value for key, value in target.members.items() if key != token}
-        target.change(machine, kept)
-    return machine.constant(None)
-
-
-@method(set, "remove")
-def _remove_member(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    if args[0].hash_key(machine) not in _as_set(owner).members:
-        raise machine.error(KeyError, args[0], exact=True)
-    return _discard(machine, owner, args, kwargs)
-
-
-@method(set, "clear")
-def _clear_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    _as_set(owner).change(machine, {})
-    return machine.constant(None)
-
-
-@method(set, "update")
-def _update_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_set(owner)
-    grown = dict(target.members)
-    for one in args:
-        for item in members(machine, one):
-            grown.setdefault(item.realize(machine).hash_key(machine), item)
-    target.change(machine, grown)
-    return machine.constant(None)
-
-
-@method(set, "__contains__")
-@method(frozenset, "__contains__")
-def _has_member(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    return owner.contains(machine, args[0])
-
-
-@method(set, "copy")
-@method(frozenset, "copy")
-def _copy_set(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-    target = _as_set(owner)
-    return SetValue.made(machine, dict(target.members), target.kind)
-
-
-def _register_algebra(name: str, op: str) -> None:
-    """The methods behind the operators take any iterables."""
-
-    def combine(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-        result = _as_set(owner)
-        for one in args:
-            other = SetValue.of(machine, members(machine, one))
-            result = SetValue.made(machine, result.combined(op, other), result.kind)
-        return result
-
-    method(set, name)(combine)
-    method(frozenset, name)(combine)
-
-
-def _register_order(name: str, op: str) -> None:
-    def compare(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-        other = SetValue.of(machine, members(machine, args[0]))
-        result = _as_set(owner).compare(machine, op, other)
-        assert result is not None
-        return result
-
-    method(set, name)(compare)
-    method(frozenset, name)(compare)
-
-
-for _name, _op in (
-    ("union", "|"),
-    ("intersection", "&"),
-    ("difference", "-"),
-    ("symmetric_difference", "^"),
-):
-    _register_algebra(_name, _op)
-for _name, _op in (("issubset", "<="), ("issuperset", ">=")):
-    _register_order(_name, _op)

@@ -16,14 +16,15 @@ from ..values.callables import BuiltinValue
 from ..values.class_facts import NOTHING, attribute_of_class
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
+from ..values.deques import DequeValue
 from ..values.enums import EnumValue
 from ..values.functions import FunctionValue
 from ..values.instances import InstanceValue
-from ..values.integers import IntValue
 from ..values.mappings import DefaultDictValue, DictValue
 from ..values.namedtuples import NamedTupleValue
-from ..values.numbers import FloatValue
+from ..values.scalars import ScalarValue
 from ..values.sequences import ListValue, SliceValue, TupleValue
+from ..values.set_store import SetStore, operand_of_values
 from ..values.sets import SetValue
 from ..values.tensor import TensorValue, record
 from .registry import handles
@@ -32,7 +33,7 @@ __all__: list[str] = []
 
 Part = Callable[[Value], Value]
 
-_THEMSELVES = (ConstantValue, ClassValue, FunctionValue, FloatValue, IntValue)
+_THEMSELVES = (ConstantValue, ClassValue, FunctionValue, ScalarValue)
 _HOOKS = (
     "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
     "__getnewargs__", "__getnewargs_ex__", "__new__", "__slots__", "__replace__",
@@ -46,8 +47,8 @@ def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     if type(value) is TupleValue or isinstance(value, SliceValue):
         return value
-    if isinstance(value, SetValue) and value.kind is frozenset:
-        return value
+    if isinstance(value, SetValue):
+        return value.call_method(machine, "copy", [], {})
     if isinstance(value, TensorValue):
         value.refuse(machine, "copy.copy")
     made = _rebuilt(machine, value, lambda one: one, {})
@@ -86,10 +87,18 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
         made = memo[value] = ListValue([])
         made.items.extend(part(item) for item in list(value.items))
         return made
+    if isinstance(value, DequeValue):
+        copied = memo[value] = value.like([])
+        copied.store.extend([part(item) for item in list(value.items)])
+        return copied
     if isinstance(value, DictValue):
         return _dictionary(machine, value, part, memo)
     if isinstance(value, SetValue) and value.is_constant(machine):
-        return SetValue.made(machine, dict(value.members), value.kind)
+        values = operand_of_values(machine, value.store.values)  # deepcopy adds them one by one
+        copied_set = SetStore.made(machine, value.kind, values)
+        if not value.store.is_ordered:
+            copied_set.forget_order()
+        return SetValue(copied_set)
     if type(value) is TensorValue:
         return _tensor(machine, value, memo)
     if type(value) is InstanceValue:
@@ -109,12 +118,12 @@ def _dictionary(
     machine: Machine, value: DictValue, part: Part, memo: dict[Value, Value]
 ) -> DictValue:
     if isinstance(value, DefaultDictValue):
-        made: DictValue = DefaultDictValue({}, None, value.kind, part(value.factory))
+        made: DictValue = DefaultDictValue(part(value.factory))
     else:
-        made = DictValue({}, kind=value.kind)
+        made = DictValue(kind=value.kind)
     memo[value] = made
     for key, item in list(value.pairs.values()):
-        made.store(machine, part(key), part(item))
+        made.put(machine, part(key), part(item))
     return made
 
 

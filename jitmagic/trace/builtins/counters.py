@@ -63,7 +63,7 @@ class CounterValue(DictValue):
     ) -> Value | None:
         if op not in ("+", "-", "&", "|") or not isinstance(other, CounterValue) or reflected:
             self.refuse(machine, f"operator {op}")
-        made = CounterValue({}, kind=Counter)
+        made = CounterValue(kind=Counter)
         for key, count in self.counts(machine):
             _keep(machine, made, key, _combined(machine, op, count, other.count(machine, key)))
         for key, count in other.counts(machine) if op != "&" else ():
@@ -93,7 +93,7 @@ def _keep(machine: Machine, made: CounterValue, key: Value, count: Value) -> Non
     """Results hold positive counts only."""
     count = count.realize(machine)
     if _is_less(machine, machine.constant(0), count):
-        made.store(machine, key, count)
+        made.put(machine, key, count)
 
 
 def _counter(owner: Value) -> CounterValue:
@@ -108,11 +108,12 @@ def _add(machine: Machine, target: CounterValue, given: Value, op: str) -> None:
     else:
         one: Value = machine.constant(1)
         pairs = [(item, one) for item in unpack(machine, given)]
-    plain = isinstance(given, DictValue) and op == "+" and not target.pairs  # a plain dict.update
+    # An empty counter takes what a mapping holds by a plain dict.update.
+    plain = isinstance(given, DictValue) and op == "+" and not target.truth(machine)
     for key, count in pairs:
         known = target.count(machine, key)
         made = count if plain else _moved(machine, op, known, count.realize(machine))
-        target.store(machine, key, made)
+        target.put(machine, key, made)
     target.changed(machine)
 
 
@@ -132,7 +133,7 @@ def _add_all(machine: Machine, target: CounterValue, args: Args, kwargs: Kwargs,
 
 @handles(Counter)
 def _make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    made = CounterValue({}, kind=Counter)
+    made = CounterValue(kind=Counter)
     _add_all(machine, made, args, kwargs, "+")
     return made
 

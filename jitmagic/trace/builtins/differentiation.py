@@ -1,8 +1,9 @@
-"""torch.autograd.grad within the traced code, and leaves that it makes to differentiate by.
+"""torch.autograd.grad and backward() within the traced code.
 
 Comes in: values of the graph. Goes out: one node that runs autograd's engine over what the graph
-has computed so far (graph/gradients.py), or a break where history from outside of the graph, a mode
-or a form of the call decides what eager gives.
+has computed so far (graph/gradients.py), and, of backward(), the new values of `.grad`; or a break
+where history from outside of the graph, hooks, a mode or a form of the call decides what eager
+gives.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ...graph.autocast import OFF
+from ...graph.gradients import first_gradient
 from ...graph.propagate import EagerRaises
+from ...guards.state import anomaly_mode
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
+from ..values.gradients import rely_on_no_hooks, store_gradient
+from ..values.operators import is_none
 from ..values.sequences import SequenceValue, TupleValue
 from ..values.tensor import TensorValue, lift, record
+from .process_state import read_state
 from .registry import handles
 
 __all__: list[str] = []
@@ -44,15 +51,103 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         create,
         bool(_flag(machine, given, "allow_unused")),
     )
-    try:
-        made = machine.graph.differentiate(call, machine.lines())
-    except EagerRaises as error:
-        kind = type(error.error).__name__
-        reason = TorchCallFailed.of(name=_NAME, error=f"{kind}: {error}")
-        raise GraphBreak(reason) from None
+    made = _run(machine, _NAME, call)
     return TupleValue(
         machine.constant(None) if node is None else lift(machine, node) for node in made
     )
+
+
+def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | None, ...]:
+    try:
+        made: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
+    except EagerRaises as error:
+        kind = type(error.error).__name__
+        reason = TorchCallFailed.of(name=name, error=f"{kind}: {error}")
+        raise GraphBreak(reason) from None
+    return made
+
+
+# -- backward() ------------------------------------------------------------------------------------
+
+_BACKWARD = "torch.autograd.backward"
+_BACKWARD_PARAMETERS = (
+    "tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs",
+)  # fmt: skip
+_METHOD_PARAMETERS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "inputs")
+
+
+@handles(torch.Tensor.backward)
+def _backward_method(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    named = {"grad_tensors" if k == "gradient" else k: value for k, value in kwargs.items()}
+    return _backward(machine, (), dict(zip(_METHOD_PARAMETERS, args, strict=False)) | named)
+
+
+@handles(torch.autograd.backward)
+def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """A gradient for each leaf that the engine would reach, then what AccumulateGrad does."""
+    given = {**dict(zip(_BACKWARD_PARAMETERS, args, strict=False)), **kwargs}
+    if set(given) - set(_BACKWARD_PARAMETERS) or "grad_variables" in given:
+        raise _unfollowed("other arguments", _BACKWARD)
+    if _flag(machine, given, "create_graph"):
+        raise _unfollowed("create_graph", _BACKWARD)
+    outputs = _tensors(machine, given["tensors"], "tensors")
+    leaves = _leaves(machine, outputs, given.get("inputs"))
+    incoming = _incoming(machine, outputs, given.get("grad_tensors"))
+    nodes = [value.node for value in incoming]
+    call = (
+        [value.node for value in outputs],
+        [leaf.node for leaf in leaves],
+        nodes,
+        bool(_flag(machine, given, "retain_graph")),
+        False,
+        True,
+    )
+    made = _run(machine, _BACKWARD, call)
+    for leaf, gradient in zip(leaves, made, strict=True):
+        if gradient is not None:
+            own = machine.graph.is_fresh(gradient, (*made, *nodes))
+            _accumulate(machine, leaf, gradient, own)
+    return machine.constant(None)
+
+
+def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -> list[TensorValue]:
+    """Whose gradients are accumulated: all that the history leads to, or those asked for."""
+    graph = machine.graph
+    if graph.modes_vary or graph.root is not graph:
+        raise _refused("it is called in a backward", _BACKWARD)
+    if graph.has_cast or graph.autocast != OFF:
+        raise _refused("the graph has operations under autocast", _BACKWARD)
+    found = graph.leaves_behind([output.node for output in outputs])
+    if not found:
+        raise _refused("no tensor requires grad", _BACKWARD)
+    if any(node is None for node in found):
+        raise _refused("history from outside of the graph leads on", _BACKWARD)
+    leaves = [value for node in found if isinstance(value := lift(machine, node), TensorValue)]
+    if given is not None and not is_none(given):
+        wanted = _tensors(machine, given, "inputs")
+        if len(set(wanted)) < len(wanted) or any(one not in leaves for one in wanted):
+            raise _unfollowed("such inputs", _BACKWARD)
+        leaves = wanted
+    if read_state(machine, anomaly_mode).truth(machine):
+        raise _refused("anomaly mode is on", _BACKWARD)
+    for leaf in leaves:
+        rely_on_no_hooks(machine, leaf)
+    return leaves
+
+
+def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) -> None:
+    """Into `.grad`, in place where there is one: whoever holds that tensor sees it."""
+    before = leaf.get_attr(machine, "grad").realize(machine)
+    if is_none(before):
+        made = machine.graph.call(first_gradient, (gradient, leaf.node, own))
+        store_gradient(machine, leaf, lift(machine, made))
+        return
+    if not isinstance(before, TensorValue) or before.meta.requires_grad:
+        raise _refused("it adds to a gradient with a history", _BACKWARD)
+    mode = machine.graph.grad_enabled
+    machine.graph.set_grad_enabled(False)
+    record(machine, "add_", [before, lift(machine, gradient)])
+    machine.graph.set_grad_enabled(mode)
 
 
 def _tensors(machine: Machine, value: Value, what: str) -> list[TensorValue]:
@@ -118,9 +213,9 @@ def _seed(machine: Machine, output: TensorValue, value: Value) -> TensorValue:
     return value
 
 
-def _unfollowed(what: str) -> GraphBreak:
-    return GraphBreak(UnsupportedArguments.of(name=_NAME, what=what))
+def _unfollowed(what: str, name: str = _NAME) -> GraphBreak:
+    return GraphBreak(UnsupportedArguments.of(name=name, what=what))
 
 
-def _refused(why: str) -> GraphBreak:
-    return GraphBreak(RefusedTorchCall.of(name=_NAME, why=why))
+def _refused(why: str, name: str = _NAME) -> GraphBreak:
+    return GraphBreak(RefusedTorchCall.of(name=name, why=why))

@@ -18,9 +18,8 @@ from ...graph.node_meta import device_of
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import ConstantValue
-from ..values.integers import IntValue
 from ..values.mappings import DictValue
-from ..values.numbers import FloatValue
+from ..values.scalars import ScalarValue
 from ..values.sequences import ListValue, SequenceValue, TupleValue
 from ..values.tensor import TensorValue, record
 from .registry import Handler, handles
@@ -54,7 +53,7 @@ def _follow(bare: str, in_place: bool, function: Callable[..., Any]) -> Handler:
 def _holds_number(machine: Machine, value: Value) -> bool:
     if isinstance(value, SequenceValue):
         return any(_holds_number(machine, item.realize(machine)) for item in value.items)
-    return isinstance(value, FloatValue | IntValue)
+    return isinstance(value, ScalarValue)
 
 
 def _columns(machine: Machine, name: str, args: Args) -> list[list[Value]]:

@@ -1,8 +1,8 @@
 """Gradients that are taken away: `zero_grad` of optimizers and modules.
 
-Comes in: such a call that sets gradients to None. Goes out: the same call at the exit. Whose
-gradients they are is not looked at, so that a model of any size needs no guard for it; from there
-on no gradient is read in this graph.
+Comes in: such a call. Goes out: for each parameter, that its gradient is None, whatever it was, or
+zeros written to the one that is there. Where the parameters cannot be followed, the same call at
+the exit: from there on no gradient is read in this graph.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from torch.utils import _foreach_utils
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue
+from ..values.gradients import GRADIENTS_GONE, read_gradient, store_gradient
 from ..values.instances import InstanceValue
-from ..values.operators import unpack
-from ..values.tensor import GRADIENTS_GONE
+from ..values.operators import is_none, unpack
+from ..values.tensor import TensorValue, record
 from .registry import handles
 
 __all__: list[str] = []
@@ -32,14 +33,46 @@ def _register(function: Any) -> None:
         if not known or set(to_none) - {"set_to_none"}:
             owner.refuse(machine, "zero_grad()")
         if to_none and not to_none["set_to_none"].truth(machine):
-            raise GraphBreak(UnsupportedArguments.of(name="zero_grad", what="writes of zeros"))
-        machine.effects.perform(BuiltinValue(function), args, kwargs)
-        machine.graph.noted.add(GRADIENTS_GONE)
+            _write_zeros(machine, _parameters(machine, owner))
+            return machine.constant(None)
+        try:
+            parameters = _parameters(machine, owner)
+        except GraphBreak:
+            machine.effects.perform(BuiltinValue(function), args, kwargs)
+            machine.graph.noted.add(GRADIENTS_GONE)
+            return machine.constant(None)
+        for parameter in parameters:
+            store_gradient(machine, parameter, machine.constant(None))
         return machine.constant(None)
 
 
 _register(torch.optim.Optimizer.zero_grad)
 _register(torch.nn.Module.zero_grad)
+
+
+def _parameters(machine: Machine, owner: Value) -> list[TensorValue]:
+    if issubclass(owner.python_type(machine), torch.nn.Module):
+        found = unpack(machine, owner.call_method(machine, "parameters", [], {}))
+    else:
+        groups = unpack(machine, owner.get_attr(machine, "param_groups"))
+        key = machine.constant("params")
+        lists = [group.realize(machine).get_item(machine, key) for group in groups]
+        found = [parameter for one in lists for parameter in unpack(machine, one)]
+    parameters = [parameter.realize(machine) for parameter in found]
+    if not all(isinstance(parameter, TensorValue) for parameter in parameters):
+        owner.refuse(machine, "zero_grad()")
+    return parameters  # type: ignore[return-value]
+
+
+def _write_zeros(machine: Machine, parameters: list[TensorValue]) -> None:
+    """One by one what eager does in lists: writes of zeros are the same in any order."""
+    for parameter in parameters:
+        gradient = read_gradient(machine, parameter)
+        if is_none(gradient):
+            continue
+        if not isinstance(gradient, TensorValue) or gradient.meta.requires_grad:
+            raise GraphBreak(UnsupportedArguments.of(name="zero_grad", what="such gradients"))
+        record(machine, "zero_", [gradient])
 
 
 @handles(_foreach_utils._has_foreach_support)

@@ -14,6 +14,7 @@ from ..values.classes import ClassValue, SuperValue
 from ..values.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ..values.instances import InstanceValue
 from ..values.keys import is_fixed_token
+from ..values.namespaces import GlobalsValue, ModuleValue
 from ..values.sequences import TupleValue
 from .registry import handles
 
@@ -64,9 +65,15 @@ def _issubclass(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(vars)
 def _vars(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1 or not isinstance(args[0], InstanceValue):
+    if len(args) != 1 or not isinstance(args[0], InstanceValue | ModuleValue):
         raise GraphBreak(StatefulCall.of(name="vars"))
     return args[0].get_attr(machine, "__dict__")
+
+
+@handles(globals)
+def _globals(machine: Any, args: Args, kwargs: Kwargs) -> Value:
+    names: GlobalsValue = machine.frame.globals
+    return names.table(machine)
 
 
 @handles(callable)

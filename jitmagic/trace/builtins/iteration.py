@@ -102,7 +102,8 @@ def _reversed(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(sorted)
 def _sorted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    return ListValue(sorted_values(machine, members(machine, args[0]), kwargs))
+    items = unpack(machine, args[0]) if "key" in kwargs else members(machine, args[0])
+    return ListValue(sorted_values(machine, items, kwargs))
 
 
 def sorted_values(machine: Machine, items: Sequence[Value], kwargs: Kwargs) -> list[Value]:

@@ -1,6 +1,6 @@
 """Logging and warnings: said once the graph has run, in the order of the program.
 
-Comes in: calls of a logger that is enabled (whether it is, is followed and guarded), warnings at a
+Comes in: calls of a logger that is enabled (whether it is, is asked and guarded), warnings at a
 line that is being followed. Goes out: the same call as an effect. What decides whether anything is
 printed, and where, is asked then: handlers, filters, what was said before.
 """
@@ -26,6 +26,24 @@ def _log(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Whatever a logger is told to say, and says, goes through here."""
     machine.effects.perform(machine.constant(logging.Logger._log), args, kwargs)
     return machine.constant(None)
+
+
+@handles(logging.Logger.isEnabledFor)
+def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """As the method itself, but for the answer that it would remember for the next time."""
+    logger, level = args
+    if logger.get_attr(machine, "disabled").realize(machine).truth(machine):
+        return machine.constant(False)
+    known = logger.get_attr(machine, "_cache").realize(machine)
+    if known.contains(machine, level).truth(machine):
+        return known.get_item(machine, level)
+    manager = logger.get_attr(machine, "manager").realize(machine)
+    least = manager.get_attr(machine, "disable").realize(machine).as_constant(machine)
+    wanted = level.as_constant(machine)
+    if least >= wanted:
+        return machine.constant(False)
+    effective = logger.call_method(machine, "getEffectiveLevel", [], {}).realize(machine)
+    return machine.constant(wanted >= effective.as_constant(machine))
 
 
 @handles(warnings.warn)

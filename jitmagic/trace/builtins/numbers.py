@@ -9,8 +9,9 @@ from typing import Any
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
-from ..values.constants import fold
+from ..values.constants import ConstantValue, fold
 from ..values.operators import binary, compare, drain, is_none, unpack
+from ..values.scalars import ScalarValue, extreme, scalar_of
 from ..values.sets import SetValue
 from .registry import handles
 
@@ -21,6 +22,10 @@ _MATH = [
     if callable(one) and not isinstance(one, type)
 ]  # fmt: skip
 _PURE = [*_MATH, divmod, bin, oct, hex, complex]
+_OF_SCALARS = {
+    math.sqrt: "sqrt", math.exp: "exp", math.log: "log", math.tanh: "tanh", math.sin: "sin",
+    math.cos: "cos", math.fabs: "abs",
+}  # fmt: skip
 _BY_METHOD: dict[Callable[..., Any], str] = {
     abs: "__abs__",
     round: "__round__",
@@ -44,8 +49,12 @@ def fold_call(
 
 
 def _register_pure(function: Callable[..., Any]) -> None:
+    op = _OF_SCALARS.get(function)
+
     @handles(function)
     def pure(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if op is not None and len(args) == 1 and isinstance(args[0], ScalarValue):
+            return args[0].as_float(machine).apply(machine, op)
         return fold_call(machine, function, args, kwargs)
 
 
@@ -54,7 +63,8 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
 
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if not args or args[0].is_constant(machine):
+        is_scalar = len(args) > 0 and isinstance(args[0], ScalarValue)
+        if not args or (args[0].is_constant(machine) and not is_scalar):
             return fold_call(machine, function, args, kwargs)
         return args[0].call_method(machine, method, args[1:], kwargs)
 
@@ -81,14 +91,21 @@ def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _sum(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     start = args[1] if len(args) > 1 else kwargs.get("start", machine.constant(0))
     total = start
-    for item in members(machine, args[0]):
+    items = members(machine, args[0])
+    if isinstance(args[0], SetValue) and not all(map(_is_integer, items)):
+        items = unpack(machine, args[0])  # the order tells in the last digit
+    for item in items:
         total = binary(machine, "+", total.realize(machine), item.realize(machine))
     return total
 
 
+def _is_integer(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and type(value.value) is int
+
+
 def members(machine: Machine, value: Value) -> list[Value]:
     """The items of an iterable where the order does not matter (a set has none that is known)."""
-    return list(value.members.values()) if isinstance(value, SetValue) else unpack(machine, value)
+    return value.store.values if isinstance(value, SetValue) else unpack(machine, value)
 
 
 @handles(any)
@@ -142,6 +159,25 @@ def _extreme(machine: Machine, op: str, args: Args, kwargs: Kwargs) -> Value:
     best, best_measure = items[0], measure(items[0])
     for item in items[1:]:
         measured = measure(item)
+        if key is None and (picked := _extreme_scalar(machine, op, best, item)) is not None:
+            best = best_measure = picked
+            continue
         if compare(machine, op, measured, best_measure).realize(machine).truth(machine):
             best, best_measure = item, measured
     return best
+
+
+def _extreme_scalar(machine: Machine, op: str, best: Value, item: Value) -> Value | None:
+    """Of two numbers one of which varies; None: of other things."""
+    best, item = best.realize(machine), item.realize(machine)
+    if not isinstance(best, ScalarValue) and not isinstance(item, ScalarValue):
+        return None
+    left, right = scalar_of(machine, best), scalar_of(machine, item)
+    if (
+        left is None
+        or right is None
+        or bool in (best.python_type(machine), item.python_type(machine))
+    ):
+        return None
+    picked = extreme(machine, op, left, right)
+    return best if picked is left else item if picked is right else picked

@@ -100,6 +100,27 @@ for _device in (torch.cuda, torch.xpu):
         _is_settled(_device, _ask)
 
 
+def _is_capturing(name: str, device: Any) -> None:
+    """Whether a graph of the device is being captured, which may change between two calls; a torch
+    built without the device raises, or says no.
+    """
+    ask = getattr(device, "is_current_stream_capturing", None)
+    if ask is None:
+        return
+    getter = getattr(torch._C, f"_{name}_isCurrentStreamCapturing", ask)
+
+    @handles(ask)
+    def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        try:
+            return read_state(machine, getter) if device._is_compiled() else machine.constant(ask())
+        except RuntimeError as error:
+            raise machine.error(RuntimeError, *error.args, exact=True) from None
+
+
+_is_capturing("cuda", torch.cuda)
+_is_capturing("xpu", torch.xpu)
+
+
 def _is_built_in(ask: Callable[[], object]) -> None:
     """What depends on the machine and on what torch was built with."""
 
@@ -108,5 +129,9 @@ def _is_built_in(ask: Callable[[], object]) -> None:
         return machine.constant(ask())
 
 
-for _ask in (torch.backends.mps.is_available, torch.distributed.is_available):
+for _ask in (
+    torch.backends.mps.is_available,
+    torch.distributed.is_available,
+    torch._C._accelerator_getAccelerator,
+):
     _is_built_in(_ask)

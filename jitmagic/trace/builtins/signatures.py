@@ -9,20 +9,18 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Iterator
-from typing import NoReturn
 
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..result import Recipe
 from ..values.base import Args, Builder, Kwargs, Machine, ObservedError, Unrestorable, Value
-from ..values.callables import bind_builtin
 from ..values.functions import BoundMethodValue, FunctionValue
 from ..values.mappings import DictValue
+from ..values.read_only import ReadOnlyTable
 from .registry import handles
 
 __all__: list[str] = []
 
 _KIND = inspect.Parameter
-_READERS = ("keys", "values", "items", "get")
 
 
 class _Made(Value):
@@ -76,30 +74,18 @@ class ParameterValue(_Made):
         return super().get_attr(machine, name)
 
 
-class ParametersValue(DictValue):
-    """`signature.parameters`: to be read only."""
+class ParametersValue(ReadOnlyTable):
+    """`signature.parameters`."""
 
     __slots__ = ("born",)
 
     def __init__(self, machine: Machine, found: Iterator[tuple[str, object]]) -> None:
-        super().__init__({}, kind=types.MappingProxyType)
+        named = ((name, ParameterValue(machine, name, kind)) for name, kind in found)
+        super().__init__(machine, ((machine.constant(name), value) for name, value in named))
         self.born = machine.step
-        for name, kind in found:
-            self.store(machine, machine.constant(name), ParameterValue(machine, name, kind))
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        if name not in _READERS:
-            self.refuse(machine, f"attribute {name!r}")
-        return bind_builtin(machine, self, dict, name)
-
-    def changed(self, machine: Machine) -> NoReturn:
-        self.refuse(machine, "a change")
 
     def recipe(self, builder: Builder) -> Recipe:
         raise Unrestorable("the parameters of a signature", self.born)
-
-    def empty_recipe(self) -> Recipe | None:
-        return None
 
 
 def _parameters(code: types.CodeType) -> Iterator[tuple[str, object]]:

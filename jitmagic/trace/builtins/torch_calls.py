@@ -6,7 +6,6 @@ Comes in: realized arguments.  Goes out: constants of the trace where no tensor 
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -59,24 +58,6 @@ def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """What eager says: no other compiler is at work."""
     return machine.constant(False)
-
-
-def _never_capturing(device: ModuleType) -> None:
-    """In a torch built without the device it always says the same; else it is of the moment."""
-    ask = getattr(device, "is_current_stream_capturing", None)
-    if ask is None or device._is_compiled():
-        return
-
-    @handles(ask)
-    def _capturing(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        try:
-            return machine.constant(ask())
-        except RuntimeError as error:
-            raise machine.error(RuntimeError, *error.args, exact=True) from None
-
-
-_never_capturing(torch.cuda)
-_never_capturing(torch.xpu)
 
 
 @handles(torch._C._get_tracing_state)

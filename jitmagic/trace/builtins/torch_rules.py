@@ -45,9 +45,7 @@ _SIZED_BY_DATA = "nonzero unique masked_select argwhere unique_consecutive binco
 _UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 REFUSED_METHODS: dict[str, str] = {
-    **dict.fromkeys(
-        ("backward", "retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH
-    ),
+    **dict.fromkeys(("retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH),
     **dict.fromkeys(
         ("register_hook", "register_post_accumulate_grad_hook", "register_multi_grad_hook"), _HOOKS
     ),
@@ -96,7 +94,6 @@ _READS = "it reads the state of the process"
 _OUTER = "it transforms a function"
 _DATA = "its result depends on tensor data"
 _FOREIGN = "it takes memory from outside torch"
-_CONTROL = "it runs Python code given as an argument"
 
 # Bare names of functions in torch.*, torch._C and below that must not become graph nodes.
 REFUSED_FUNCTIONS: dict[str, str] = {
@@ -104,7 +101,7 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         (
             "manual_seed seed initial_seed get_rng_state fork_rng use_deterministic_algorithms "
             "save load init_num_threads clear_autocast_cache autocast_increment_nesting "
-            "autocast_decrement_nesting _assert_async"
+            "autocast_decrement_nesting"
         ).split(),
         _STATE,
     ),
@@ -123,9 +120,6 @@ REFUSED_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(
         "from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN
-    ),
-    **dict.fromkeys(
-        ("triplet_margin_with_distance_loss", "multi_head_attention_forward_with_hooks"), _CONTROL
     ),
     **dict.fromkeys(_UNSAFE, _SHARED),
     **dict.fromkeys(
@@ -147,7 +141,6 @@ REFUSED_MODULES: dict[str, str] = {
     "torch.cuda": _STATE,
     "torch.serialization": _STATE,
     "torch.nn.utils": "it changes modules or gradients in place",
-    "torch.optim": "optimizers change parameters and their own state",
     "torch.utils.data": "data loading runs as plain Python",
     "torch.profiler": "profiling runs as plain Python",
 }
@@ -159,7 +152,10 @@ _LEAF_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "to
 _SETTERS = ("set_", "_set_", "enable_")
 # Python code that is inlined although its name or a module around it is refused.
 _INLINED_FUNCTIONS = frozenset(
-    f"torch.optim.optimizer.{name}" for name in ("_get_value", "_to_scalar", "_stack_if_compiling")
+    (
+        *(f"torch.func.{name}" for name in ("functional_call", "stack_module_state")),
+        "torch._functorch.functional_call.construct_stacked_leaf",
+    )
 )
 _INLINED = (
     "torch.nn.modules",
@@ -172,6 +168,7 @@ _INLINED = (
         )
     ),
     "torch.backends",
+    "torch.autograd.functional",
     "torch.autograd.grad_mode",
 )
 

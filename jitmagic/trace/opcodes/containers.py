@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...bytecode.instruction import Instruction
+from ..builtins.set_methods import operand_of
 from ..builtins.texts import formatted
 from ..state import Frame
 from ..values.base import Value
@@ -38,7 +39,7 @@ def build_list(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("BUILD_SET")
 def build_set(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    frame.push(SetValue.of(machine, frame.pop_many(_count(instruction)), in_order=True))
+    frame.push(SetValue.of(machine, frame.pop_many(_count(instruction))))
 
 
 @opcode("BUILD_MAP")
@@ -80,10 +81,8 @@ def list_append(machine: Any, frame: Frame, instruction: Instruction) -> None:
 def set_add(machine: Any, frame: Frame, instruction: Instruction) -> None:
     item = frame.pop(machine)
     target = frame.peek(_count(instruction), machine)
-    if not isinstance(target, SetValue):
-        target.refuse(machine, "adding to a set that existed before")
-    target.insert(item.hash_key(machine), item)
-    machine.effects.contents(target)
+    assert isinstance(target, SetValue)
+    target.add(machine, item)
 
 
 @opcode("MAP_ADD")
@@ -104,15 +103,10 @@ def list_extend(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("SET_UPDATE")
 def set_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    source = frame.pop(machine)
-    items = (
-        list(source.members.values()) if isinstance(source, SetValue) else unpack(machine, source)
-    )
+    operand = operand_of(machine, frame.pop(machine))
     target = frame.peek(_count(instruction), machine)
-    if not isinstance(target, SetValue):
-        target.refuse(machine, "adding to a set that existed before")
-    added = {item.realize(machine).hash_key(machine): item for item in items}
-    target.change(machine, {**added, **target.members})
+    assert isinstance(target, SetValue)
+    target.change(machine, "update", operand)
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
@@ -129,7 +123,7 @@ def dict_update(machine: Any, frame: Frame, instruction: Instruction) -> None:
             name = key.realize(machine).as_constant(machine)
             message = f"got multiple values for keyword argument '{name}'"
             raise machine.error(TypeError, message)
-        target.store(machine, key, value)
+        target.put(machine, key, value)
     target.changed(machine)
 
 

@@ -11,15 +11,17 @@ from ..values.base import Value
 from ..values.functions import CellValue
 from .registry import opcode
 
-__all__: list[str] = []
+__all__ = ["cell_contents", "global_named", "name_of", "unbound"]
 
 
-def _name(instruction: Instruction) -> str:
+def name_of(instruction: Instruction) -> str:
+    """The name that the instruction is about."""
     assert isinstance(instruction.arg, str)
     return instruction.arg
 
 
-def _unbound(machine: Any, name: str, kind: type[NameError] = UnboundLocalError) -> Exception:
+def unbound(machine: Any, name: str, kind: type[NameError] = UnboundLocalError) -> Exception:
+    """The error of a name that has no value."""
     what = "cannot access local variable '{}' where it is not associated with a value"
     if kind is not UnboundLocalError:
         what = "name '{}' is not defined"
@@ -29,57 +31,62 @@ def _unbound(machine: Any, name: str, kind: type[NameError] = UnboundLocalError)
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
 def load_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    name = _name(instruction)
+    name = name_of(instruction)
     if name not in frame.slots:
-        raise _unbound(machine, name)
+        raise unbound(machine, name)
     frame.push(frame.slots[name])
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """Saves an outer variable around an inlined comprehension; an unbound one is a NULL."""
-    frame.push(frame.slots.pop(_name(instruction), None))
+    frame.push(frame.slots.pop(name_of(instruction), None))
 
 
 @opcode("STORE_FAST")
 def store_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
     value = frame.pop_raw()
     if value is None:  # restoring what LOAD_FAST_AND_CLEAR found unbound
-        frame.slots.pop(_name(instruction), None)
+        frame.slots.pop(name_of(instruction), None)
     else:
-        frame.slots[_name(instruction)] = value
+        frame.slots[name_of(instruction)] = value
 
 
 @opcode("DELETE_FAST")
 def delete_fast(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    if frame.slots.pop(_name(instruction), None) is None:
-        raise _unbound(machine, _name(instruction))
+    if frame.slots.pop(name_of(instruction), None) is None:
+        raise unbound(machine, name_of(instruction))
 
 
 @opcode("MAKE_CELL")
 def make_cell(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    name = _name(instruction)
+    name = name_of(instruction)
     frame.slots[name] = CellValue(frame.slots.get(name))
 
 
 def _cell(machine: Any, frame: Frame, instruction: Instruction) -> CellValue:
     """The cell in a slot: the frame's own, or one that came as a plain argument."""
-    cell = frame.slots[_name(instruction)].realize(machine)
+    cell = frame.slots[name_of(instruction)].realize(machine)
     assert isinstance(cell, CellValue)
     return cell
 
 
 def _empty(machine: Any, frame: Frame, name: str) -> Exception:
     own = name in frame.program.body.cellvars
-    return _unbound(machine, name, UnboundLocalError if own else NameError)
+    return unbound(machine, name, UnboundLocalError if own else NameError)
 
 
 @opcode("LOAD_DEREF")
 def load_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(cell_contents(machine, frame, instruction))
+
+
+def cell_contents(machine: Any, frame: Frame, instruction: Instruction) -> Value:
+    """What is in the cell that the instruction names."""
     contents = _cell(machine, frame, instruction).load(machine)
     if contents is None:
-        raise _empty(machine, frame, _name(instruction))
-    frame.push(contents)
+        raise _empty(machine, frame, name_of(instruction))
+    return contents
 
 
 @opcode("STORE_DEREF")
@@ -92,14 +99,14 @@ def delete_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
     cell = _cell(machine, frame, instruction)
     contents = cell.load(machine)
     if contents is None:
-        raise _empty(machine, frame, _name(instruction))
+        raise _empty(machine, frame, name_of(instruction))
     contents.realize(machine)  # the guard that it is not empty: nobody else looks at it
     cell.store(machine, None)
 
 
 @opcode("LOAD_GLOBAL")
 def load_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    value = _global(machine, frame, _name(instruction))
+    value = global_named(machine, frame, name_of(instruction))
     if instruction.flag and RUNNING.null_first:
         frame.push(None)
     frame.push(value)
@@ -107,28 +114,29 @@ def load_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
         frame.push(None)
 
 
-def _global(machine: Any, frame: Frame, name: str) -> Value:
+def global_named(machine: Any, frame: Frame, name: str) -> Value:
+    """A global of the frame, or a builtin."""
     found = frame.globals.find(machine, name)
     if found is None:
         found = frame.globals.builtin(machine, name)
     if found is None:
-        raise _unbound(machine, name, NameError)
+        raise unbound(machine, name, NameError)
     value: Value = found
     return value
 
 
 @opcode("STORE_GLOBAL")
 def store_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    frame.globals.store(machine, _name(instruction), frame.pop_lazy())
+    frame.globals.store(machine, name_of(instruction), frame.pop_lazy())
 
 
 @opcode("DELETE_GLOBAL")
 def delete_global(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    found = frame.globals.find(machine, _name(instruction))
+    found = frame.globals.find(machine, name_of(instruction))
     if found is None:
-        raise _unbound(machine, _name(instruction), NameError)
+        raise unbound(machine, name_of(instruction), NameError)
     found.realize(machine)  # the guard that there is one: nobody else looks at it
-    frame.globals.store(machine, _name(instruction), None)
+    frame.globals.store(machine, name_of(instruction), None)
 
 
 @opcode("LOAD_ASSERTION_ERROR")

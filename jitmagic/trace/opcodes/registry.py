@@ -62,7 +62,6 @@ class _Entry:
 _TABLE: dict[str, list[_Entry]] = {}
 
 _ASYNC = "coroutines and async generators are not traced"
-_CLASS_BODY = "class bodies run as plain Python"
 UNSUPPORTED: Mapping[str, str] = {
     "ASYNC_GEN_WRAP": _ASYNC,
     "BEFORE_ASYNC_WITH": _ASYNC,
@@ -73,15 +72,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "CLEANUP_THROW": "exceptions thrown into a generator",
     "CHECK_EG_MATCH": "exception groups are not modelled",
     "PREP_RERAISE_STAR": "exception groups are not modelled",
-    "LOAD_BUILD_CLASS": _CLASS_BODY,
-    "LOAD_CLASSDEREF": _CLASS_BODY,
-    "LOAD_FROM_DICT_OR_DEREF": _CLASS_BODY,
-    "LOAD_FROM_DICT_OR_GLOBALS": _CLASS_BODY,
-    "LOAD_LOCALS": _CLASS_BODY,
-    "LOAD_NAME": _CLASS_BODY,
-    "STORE_NAME": _CLASS_BODY,
-    "DELETE_NAME": _CLASS_BODY,
-    "SETUP_ANNOTATIONS": _CLASS_BODY,
+    "LOAD_FROM_DICT_OR_GLOBALS": "annotations and type parameters of classes are not traced",
     "IMPORT_STAR": "only legal at module level",
     "PRINT_EXPR": "only emitted by the interactive prompt",
     "INTERPRETER_EXIT": "not part of user code",

@@ -50,6 +50,7 @@ from ...guards.source import Source
 from ...options import Options
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..result import BreakReason, Effect, FromGraph, GraphInput, Recipe
+from ..symbolic import Symbols
 from ..tables import Tables
 
 __all__ = [
@@ -103,6 +104,8 @@ class GraphBuilder(Protocol):
     """What the machine asks of a graph under construction;
     `jitmagic.graph.builder.GraphBuilder`."""
 
+    graph: Any  # the torch.fx.Graph
+
     def output(self, node: Any) -> int:
         """Make `node` an output (the same node gives the same index)."""
 
@@ -147,8 +150,7 @@ class Machine(Protocol):
     options: Options
     snapshot: FrameSnapshot  # the root frame's live arguments
     graph: Any  # a GraphBuilder and whatever the tensors need of it
-    varying: frozenset[Source] | None  # numbers that are data; None: none is (values/numbers.py)
-    wide: bool  # of floats that are data nothing is known
+    symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
     tables: Tables  # dictionaries that are the attributes of something as well
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 
@@ -395,6 +397,10 @@ class Value:
         """The values it holds (for reachability: which tensors and iterators an exit keeps
         alive)."""
         return ()
+
+    def is_changed(self, machine: Machine) -> bool:
+        """Whether the traced code has changed the object, which existed before."""
+        return id(self) in machine.effects.mutated
 
     # -- helpers ---------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 Comes in: a live wrapper, known by identity, called with constants. Goes out: the constant that the
 cache keeps for a call without arguments, for as long as it does (what a process asks once: whether
 a package is installed), else what the function beneath returns, guarded by what it reads, where
-nobody can tell it from what the cache holds: constants, and objects that the program only looks at.
+nobody can tell it from what the cache holds: constants, and objects and containers that the program
+only looks at. What one cache returned may so be an argument of another call.
 One whose only work is to log or warn is an effect: Python calls the wrapper, which knows whether it
 has been called before.
 """
@@ -23,16 +24,23 @@ from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .constants import ATOMS
 from .identity import IdentityValue
 from .instances import InstanceValue
+from .mappings import DictValue
+from .sequences import ListValue
+from .sets import SetValue
 
 __all__ = ["CachedFunctionValue"]
 
-_CHANGEABLE = (list, dict, set, bytearray)
+_OBJECTS = (InstanceValue, ListValue, DictValue, SetValue)  # of each the cache has its own
 
 
 class CachedFunctionValue(IdentityValue):
     """What `functools.lru_cache` or `functools.cache` made of a function."""
 
-    __slots__ = ()
+    __slots__ = ("_results",)
+
+    def __init__(self, live: Any, source: Source) -> None:
+        super().__init__(live, source)
+        self._results: dict[object, Value] = {}
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name == "__wrapped__":
@@ -48,6 +56,9 @@ class CachedFunctionValue(IdentityValue):
             cache, result = kept
             machine.guard(NamespaceFacts(cache, (NameFact((), cache[()]),)))
             return machine.constant(result)
+        key = _key(machine, args, kwargs)
+        if key in self._results:  # the second time it is the same object
+            return self._results[key]
         before, born = machine.effects.count, machine.step
         result = self._beneath(machine).call(machine, args, kwargs).realize(machine)
         if machine.effects.count > before:
@@ -55,9 +66,11 @@ class CachedFunctionValue(IdentityValue):
                 self._leave("it has side effects")
             machine.effects.perform(self, args, kwargs)
             return result
-        if not all(_is_fixed(machine, arg) for arg in (*args, *kwargs.values())):
+        noted = machine.graph.noted
+        if not all(_is_fixed(machine, arg, noted) for arg in (*args, *kwargs.values())):
             self._leave("an argument is an object, which may have changed since")
         self._share(machine, result, born)
+        self._results[key] = result
         return result
 
     def _share(self, machine: Machine, result: Value, born: int) -> None:
@@ -66,10 +79,11 @@ class CachedFunctionValue(IdentityValue):
         if not all(_may_be_shared(machine, part) for part in parts):
             self._leave(f"it returns a {result.describe()}")
         as_returned = [_contents(part) for part in parts]
+        machine.graph.noted.update(map(_note, parts))
 
         def check(builder: Builder) -> None:
             for part, contents in zip(parts, as_returned, strict=True):
-                handed_out = isinstance(part, InstanceValue) and builder.tells(part)
+                handed_out = isinstance(part, _OBJECTS) and builder.tells(part)
                 if handed_out or _contents(part) != contents:
                     raise Unrestorable(f"an object that {self.live.__name__} keeps", born)
 
@@ -95,24 +109,44 @@ def _kept(wrapper: Any) -> tuple[dict[Any, object], object] | None:
     return (cache, result) if type(result) in ATOMS else None
 
 
+def _key(machine: Machine, args: Args, kwargs: Kwargs) -> object:
+    """What a call is kept under; TypeError for what cannot be hashed."""
+    named = tuple((name, arg.realize(machine).hash_key(machine)) for name, arg in kwargs.items())
+    return tuple(arg.realize(machine).hash_key(machine) for arg in args), named
+
+
 def _is_none(machine: Machine, value: Value) -> bool:
     return value.is_constant(machine) and value.as_constant(machine) is None
 
 
-def _is_fixed(machine: Machine, arg: Value) -> bool:
+def _is_fixed(machine: Machine, arg: Value, noted: set[str]) -> bool:
     """Whether equal arguments mean the same result at any time."""
     real = arg.realize(machine)
-    return real.is_constant(machine) or real.by_identity
+    return real.is_constant(machine) or real.by_identity or _note(real) in noted
+
+
+def _note(part: Value) -> str:
+    """Of an object that a cache keeps, whose check at the exit keeps it alive."""
+    return f"kept by a cache: {id(part)}"
 
 
 def _may_be_shared(machine: Machine, part: Value) -> bool:
-    if isinstance(part, InstanceValue) or part.by_identity:
-        return True
-    return part.is_constant(machine) and part.python_type(machine) not in _CHANGEABLE
+    if isinstance(part, _OBJECTS):
+        return part.source is None or isinstance(part, InstanceValue)
+    return part.by_identity or (
+        part.is_constant(machine) and part.python_type(machine) is not bytearray
+    )
 
 
-def _contents(part: Value) -> dict[str, Value | None]:
-    return dict(part.attrs) if isinstance(part, InstanceValue) else {}
+def _contents(part: Value) -> object:
+    """What an object holds now; values are the same only if they are one value."""
+    if isinstance(part, InstanceValue):
+        return dict(part.attrs)
+    if isinstance(part, ListValue):
+        return list(part.items)
+    if isinstance(part, DictValue):
+        return list(part.pairs.values())
+    return list(part.store.values) if isinstance(part, SetValue) else None
 
 
 def _parts(machine: Machine, value: Value) -> Iterator[Value]:

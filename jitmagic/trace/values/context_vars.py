@@ -1,6 +1,7 @@
-"""contextvars.ContextVar: set for a while and reset by the same trace.
+"""contextvars.ContextVar: read, and set for a while and reset by the same trace.
 
-Comes in: a live variable, known by identity. Goes out: nothing, once every `set` was undone by its
+Comes in: a live variable, known by identity. What it was before is read, with a guard, where it is
+a constant. Goes out: nothing, once every `set` was undone by its
 `reset`: what was set in between is the trace's. A variable still set at an exit ends the trace
 before the `set`, which is then Python's: only Python has the token that undoes it.
 """
@@ -8,19 +9,22 @@ before the `set`, which is then Python's: only Python has the token that undoes 
 from __future__ import annotations
 
 import contextvars
+import functools
 from typing import Any
 
-from ...guards.guard import IdentityIs
+from ...guards.guard import IdentityIs, StateRead
 from ...guards.source import Source
 from ..builtins.registry import method
-from ..result import Recipe
+from ..result import Perform, Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .callables import bind_builtin
+from .constants import ATOMS
 from .identity import IdentityValue
 
 __all__: list[str] = []
 
+_UNSET = "<nothing is set>"  # a constant, for guards
 _KEPT = "a context variable that stays set"
 
 
@@ -37,6 +41,25 @@ class ContextVarValue(IdentityValue):
     def get_attr(self, machine: Machine, name: str) -> Value:
         return bind_builtin(machine, self, contextvars.ContextVar, name)
 
+    def before(self, machine: Machine) -> Value | None:
+        """What was set before this graph, None for nothing; it has to be a constant."""
+        read = functools.partial(self.live.get, _UNSET)
+        found = self._constant(machine, read())
+        machine.guard(StateRead(read, found))
+        return None if found is _UNSET else machine.constant(found)
+
+    def default(self, machine: Machine) -> Value:
+        """The variable's own, which nobody can change."""
+        try:
+            return machine.constant(self._constant(machine, self.live.get()))
+        except LookupError:
+            raise machine.error(LookupError, self) from None
+
+    def _constant(self, machine: Machine, found: object) -> object:
+        if type(found) not in ATOMS:
+            self.refuse(machine, "reading an object that was set before this graph")
+        return found
+
     def watch(self, machine: Machine) -> None:
         """No exit while it is set."""
         if not self.watched:
@@ -44,8 +67,10 @@ class ContextVarValue(IdentityValue):
             machine.at_exit(self._leave)
 
     def _leave(self, builder: Builder) -> None:
-        if self.active:
-            raise Unrestorable(_KEPT, self.active[0].born)
+        if not self.active:
+            return
+        setter = builder.constant(self.live.set)
+        builder.effect(Perform(setter, (builder(self.active[-1].content),)))
 
 
 class TokenValue(Value):
@@ -93,9 +118,14 @@ def _reset(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
 @method(contextvars.ContextVar, "get")
 def _get(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     variable = _variable(owner)
-    if not variable.active:
-        owner.refuse(machine, "reading what was set before this graph")
-    return variable.active[-1].content
+    if kwargs or len(args) > 1:
+        owner.refuse(machine, "get() with these arguments")
+    if variable.active:
+        return variable.active[-1].content
+    found = variable.before(machine)
+    if found is not None:
+        return found
+    return args[0] if args else variable.default(machine)
 
 
 @wraps(contextvars.ContextVar)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...guards.source import DictEntry, Source
 from ..builtins.registry import method_of
-from ..result import BuildDict, Constant, Effect, Perform, Recipe, ReplaceDict
+from ..result import BuildDict, Constant, Effect, Perform, Recipe
 from ..tables import Face
 from ..wrap import wraps
 from .base import Builder, Machine, Value
@@ -23,8 +23,9 @@ from .callables import BuiltinMethodValue
 from .class_facts import attribute_of_class
 from .classes import HEAP_TYPE, ClassValue, constructs, is_python_class
 from .instances import InstanceValue, construct, wrap_as
-from .mappings import DictValue, Pair, live_pairs
+from .mappings import DictValue, Pair
 from .operators import unpack
+from .table_store import TableStore
 
 __all__ = ["DictObjectValue", "dict_of", "mapping_pairs"]
 
@@ -47,15 +48,13 @@ class _Entries(DictValue):
 
     __slots__ = ("whole",)
 
-    def __init__(self, whole: DictObjectValue, pairs: dict[object, Pair]) -> None:
-        super().__init__(pairs, whole.source, whole.cls.live)
+    def __init__(self, whole: DictObjectValue, store: TableStore) -> None:
+        super().__init__(store=store)
         self.whole = whole
-        if whole.source is not None:
-            self.table = id(whole.live)
 
     def changed(self, machine: Machine) -> None:
-        if self.table is not None:
-            machine.tables.use(self.table, Face.OBJECT, changing=True)
+        if self.store.live is not None:
+            machine.tables.use(id(self.store.live), Face.OBJECT, changing=True)
         machine.effects.contents(self.whole)
 
     def missing(self, machine: Machine, key: Value) -> Value:
@@ -70,7 +69,7 @@ class _Entries(DictValue):
 
     def entries(self, builder: Builder) -> BuildDict:
         """The entries as a plain dictionary."""
-        return BuildDict(*self._recipes(builder))
+        return BuildDict(*self.store.recipes(builder))
 
 
 class DictObjectValue(InstanceValue):
@@ -80,17 +79,17 @@ class DictObjectValue(InstanceValue):
 
     def __init__(self, cls: ClassValue, live: Any = None, source: Source | None = None) -> None:
         super().__init__(cls, live, source)
-        self.held = None if live is not None else _Entries(self, {})
+        new = TableStore(kind=cls.live)
+        self.held = None if live is not None else _Entries(self, new)
 
     def contents(self, machine: Machine) -> DictValue:
         """The dictionary; of a live object the keys are guarded."""
         if self.held is None:
             assert self.source is not None
-            source, live = self.source, self.live
-            self.held = _Entries(self, {})
-            assert isinstance(live, dict)
-            self.held.pairs = live_pairs(machine, live, source, DictEntry)
-            machine.tables.use(id(live), Face.OBJECT)
+            assert isinstance(self.live, dict)
+            machine.tables.use(id(self.live), Face.OBJECT)
+            store = TableStore.of_live(machine, self.live, self.source, DictEntry)
+            self.held = _Entries(self, store)
         return self.held
 
     def accessible(self, machine: Machine, name: str) -> DictValue:
@@ -126,11 +125,10 @@ class DictObjectValue(InstanceValue):
             yield Perform(Constant(add_entries), arguments)
         yield from super().fill(builder)
 
-    def replace(self, builder: Builder) -> Effect:
-        """The effect that brings the live object to these entries."""
+    def replace(self, builder: Builder) -> tuple[Effect, ...]:
+        """The effects that bring the live object to these entries."""
         assert self.held is not None
-        held = self.held.entries(builder)
-        return ReplaceDict(builder(self), held.keys, held.values)
+        return self.held.store.tell(builder, self)
 
     def parts(self) -> Iterable[Value]:
         return (*(() if self.held is None else self.held.parts()), *super().parts())

@@ -24,6 +24,7 @@ from .classes import HEAP_TYPE, ClassValue, bind, models_classes_of
 from .constants import ATOMS, BINARY, COMPARE, UNARY, ConstantMethodValue, ConstantValue, fold
 from .iterators import StepIterator
 from .keys import followed_key, is_users
+from .read_only import ReadOnlyTable
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, by_special, implemented
 
 __all__ = ["EnumClassValue", "EnumValue", "without_enum"]
@@ -276,6 +277,11 @@ class EnumClassValue(ClassValue):
     __slots__ = ()
     live: Any
 
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "__members__" and _MEMBERS is guarded_attribute(machine, type(self.live), name):
+            return MembersValue(machine, self)
+        return super().get_attr(machine, name)
+
     def member(self, member: enum.Enum) -> EnumValue:
         """A member, found again among the members of the class."""
         if self.source is None or self.live._member_map_.get(member._name_) is not member:
@@ -286,7 +292,10 @@ class EnumClassValue(ClassValue):
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """The lookup of a member by its value."""
         plain = len(args) == 1 and not kwargs and self.live._member_names_
-        if not plain or not args[0].realize(machine).is_constant(machine):
+        member = args[0].realize(machine) if plain else None
+        if isinstance(member, EnumValue) and type(member.value) is self.live:
+            return member  # Enum.__new__ looks at nothing but the class
+        if member is None or not member.is_constant(machine):
             self.refuse(machine, "such a call")
         given = args[0].realize(machine).as_constant(machine)
         known = ATOMS.count(type(given)) and given in self.live._value2member_map_
@@ -331,6 +340,23 @@ class EnumClassValue(ClassValue):
 
     def truth(self, machine: Machine) -> bool:
         return True
+
+
+_MEMBERS = vars(enum.EnumMeta)["__members__"]
+
+
+class MembersValue(ReadOnlyTable):
+    """`cls.__members__`: members and other names for them."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, machine: Machine, owner: EnumClassValue) -> None:
+        found = owner.live.__members__.items()
+        super().__init__(machine, ((machine.constant(n), owner.member(one)) for n, one in found))
+        self.owner = owner
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant("__members__")))
 
 
 @wraps(enum.Enum, subclasses=True)

@@ -20,6 +20,7 @@ from .constants import ATOMS, ConstantValue
 from .enums import EnumValue
 from .mappings import DictValue
 from .sequences import ListValue, SizeValue, SliceValue, TupleValue
+from .set_store import SetStore
 from .sets import SetValue
 
 __all__ = ["fresh_value"]
@@ -38,8 +39,8 @@ _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
     tuple: lambda machine, obj: TupleValue(_items(machine, obj)),
     list: lambda machine, obj: ListValue(_items(machine, obj)),
     torch.Size: lambda machine, obj: SizeValue(_items(machine, obj)),
-    set: lambda machine, obj: SetValue.of(machine, _items(machine, obj), set),
-    frozenset: lambda machine, obj: SetValue.of(machine, _items(machine, obj), frozenset),
+    set: lambda machine, obj: SetValue(SetStore.of_constant(machine, obj)),
+    frozenset: lambda machine, obj: SetValue(SetStore.of_constant(machine, obj)),
     dict: _dict,
     slice: lambda machine, obj: SliceValue(_items(machine, (obj.start, obj.stop, obj.step))),
 }

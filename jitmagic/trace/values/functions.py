@@ -143,6 +143,8 @@ class FunctionValue(Value):
         return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if (handler := handler_of(self.code)) is not None:  # of whatever closure has this code
+            return handler(machine, [self, *args], kwargs)
         return machine.inline(self, args, kwargs)
 
     def get_attr(self, machine: Machine, name: str) -> Value:

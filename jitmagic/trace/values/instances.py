@@ -108,7 +108,10 @@ class InstanceValue(Value):
         raw = attribute_of_class(self.cls.live, "__dict__")
         if not isinstance(raw, types.GetSetDescriptorType):
             self.refuse(machine, "attribute '__dict__'")
-        self.table = self.table or AttributeTable(machine, self)
+        if self.table is None:
+            make = lambda builder: builder.invoke(vars, (builder(self),))  # noqa: E731
+            path = None if self.source is None else InstanceDict(self.source)
+            self.table = AttributeTable(machine, self, make, path)
         return self.table
 
     def _bound(self, machine: Machine, name: str) -> Value:
@@ -199,29 +202,35 @@ class InstanceValue(Value):
             raise self.no_attribute(machine, name)
         if self.source is not None and not member:
             self.use_table(machine, changing=True)
-        if value is None:
-            if (old := self.own(machine, name)) is None:
-                raise machine.error(AttributeError, name)
-            old.realize(machine)  # the guard that there is one: nobody else looks at it
-            del self.attrs[name]  # a new object sees its keys in the order they were set last
-            if self.source is not None:
-                self.attrs[name] = None
-                self.shuffled = True
-            machine.effects.del_attr(self, name)
-        else:
+        if value is None and self.own(machine, name) is None:
+            raise machine.error(AttributeError, name)
+        self._write(machine, name, value)
+
+    def _write(self, machine: Machine, name: str, value: Value | None) -> None:
+        if value is not None:
             self.attrs[name] = value
             machine.effects.set_attr(self, name, value)
+            return
+        old = self.own(machine, name)
+        assert old is not None
+        old.realize(machine)  # the guard that there is one: nobody else looks at it
+        del self.attrs[name]  # a new object sees its keys in the order they were set last
+        if self.source is not None:
+            self.attrs[name] = None
+            self.shuffled = True
+        machine.effects.del_attr(self, name)
 
-    def store_past_descriptors(self, machine: Machine, name: str, value: Value) -> None:
-        """`vars(self)[name] = value`."""
+    def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
+        """`vars(self)[name] = value` (None: `del vars(self)[name]` of an entry that is there)."""
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
             self.refuse(machine, f"an entry that hides behind {name!r} of the class")
+        if value is None and not self.leaves(machine, "__delattr__"):
+            self.refuse(machine, f"deleting {name!r} past __delattr__")
         guard_not_shadowed(machine, self.cls.live, name, raw)
         if self.source is not None:
             self.use_table(machine, changing=True)
-        self.attrs[name] = value
-        machine.effects.set_attr(self, name, value)
+        self._write(machine, name, value)
 
     def _through_descriptor(self, machine: Machine, name: str, value: Value | None) -> None:
         raw, descriptor = self.cls.find(machine, name)

@@ -18,7 +18,6 @@ from .base import Builder, Machine, Unrestorable, Value
 from .callables import BuiltinMethodValue
 
 __all__ = [
-    "DictIterator",
     "EnumerateIterator",
     "FilterIterator",
     "IteratorValue",
@@ -27,6 +26,7 @@ __all__ = [
     "ReversedIterator",
     "SequenceIterator",
     "StepIterator",
+    "TableIterator",
     "ZipIterator",
     "advanced",
 ]
@@ -154,17 +154,19 @@ class StepIterator(IteratorValue):
         raise Unrestorable(self.kind.__name__, self.born)
 
 
-class DictIterator(StepIterator):
-    """Over a dictionary or one of its views. One that existed before and is as it was can be
-    walked again up to the position; a changed one may hold its entries elsewhere by then."""
+class TableIterator(StepIterator):
+    """Over a dictionary, one of its views, or a set. One that existed before and is as it was can
+    be walked again up to the position; a changed one may hold its entries elsewhere by then."""
 
     __slots__ = ("count", "machine", "owner", "what")
 
-    def __init__(self, machine: Machine, owner: Any, what: str, steps: Iterator[Value]) -> None:
-        super().__init__(machine, type(iter(getattr({}, what)())), steps)
+    def __init__(
+        self, machine: Machine, owner: Any, kind: type, steps: Iterator[Value], what: str = ""
+    ) -> None:
+        super().__init__(machine, kind, steps)
         self.machine = machine
         self.owner = owner
-        self.what = what
+        self.what = what  # the view; "": the owner itself
         self.count = 0
 
     def next(self, machine: Machine) -> Value | None:
@@ -174,8 +176,8 @@ class DictIterator(StepIterator):
 
     def recipe(self, builder: Builder) -> Recipe:
         owner = self.owner
-        changed = id(owner) in self.machine.effects.mutated
-        if owner.source is None or owner.kind is not dict or changed:
+        plain = owner.kind in (dict, set, frozenset)
+        if owner.source is None or not plain or owner.is_changed(self.machine):
             return super().recipe(builder)
         view = builder.constant(self.what), builder.constant(self.count)
         return builder.invoke(_walked, (builder(owner), *view))
@@ -184,9 +186,9 @@ class DictIterator(StepIterator):
         return (self.owner,)
 
 
-def _walked(table: dict[Any, Any], what: str, count: int) -> Iterator[Any]:
-    """An iterator over a view of `table` that has given `count` items."""
-    return advanced(getattr(table, what)(), count)
+def _walked(table: Any, what: str, count: int) -> Iterator[Any]:
+    """An iterator over `table` or a view of it that has given `count` items."""
+    return advanced(getattr(table, what)() if what else table, count)
 
 
 def advanced(items: Iterable[Any], count: int) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...guards.guard import LengthIs, TypeIs, ValueEquals
-from ...guards.iterator_parts import DICT_ITERATORS, iterator_parts
+from ...guards.iterator_parts import DICT_ITERATORS, SET_ITERATOR, iterator_parts
 from ...guards.source import Argument, Item, IteratorParts, Source
 from ..breaks import GraphBreak, LoopIterator
 from ..result import Effect, Perform
@@ -33,6 +33,7 @@ from .iterators import (
 from .mappings import DictValue, ViewValue
 from .operators import is_none
 from .sequences import ListValue, TupleValue
+from .sets import SetValue
 
 __all__ = ["LiveIterator"]
 
@@ -103,7 +104,7 @@ class LiveIterator(IteratorValue):
     def _can_stop_here(self, builder: Builder) -> bool:
         """In a resume function: the loop was left, and what it ran over is as it was."""
         assert self.source is not None
-        changed = any(id(one) in self.machine.effects.mutated for one in self.containers())
+        changed = any(one.is_changed(self.machine) for one in self.containers())
         return _is_on_stack(self.source) and not builder.tells(self) and not changed
 
     def containers(self) -> Iterator[Value]:
@@ -143,8 +144,8 @@ def _model(
         return EnumerateIterator(_driven(machine, inner), parts[1], TupleValue), (inner,)
     if kind in _STATELESS:
         return _over_iterators(machine, kind, parts, read, driving)
-    if kind in DICT_ITERATORS:
-        return _over_dict(machine, kind, parts, read)
+    if kind in DICT_ITERATORS or kind is SET_ITERATOR:
+        return _over_table(machine, kind, parts, read)
     if kind is type(iter(range(0))):
         made = RangeIterator(range(*parts[:3]))
         made.index = parts[3]
@@ -185,17 +186,18 @@ def _over_iterators(
     return FilterIterator(None if is_none(function) else function, inner[0]), inner
 
 
-def _over_dict(
+def _over_table(
     machine: Machine, kind: type, parts: Parts, read: Source
 ) -> tuple[IteratorValue, tuple[Value, ...]]:
     _refuse_long(kind, parts[1])
     owner = machine.wrap(parts[0], Item(read, 0))
-    if not isinstance(owner, DictValue) or id(owner) in machine.effects.mutated:
+    if not isinstance(owner, DictValue | SetValue) or owner.is_changed(machine):
         raise GraphBreak(LoopIterator.of(type=kind.__name__))
     _keep(machine, parts, read, 1)
-    made = ViewValue(owner, DICT_ITERATORS[kind]).iterate(machine)
+    walked = ViewValue(owner, DICT_ITERATORS[kind]) if isinstance(owner, DictValue) else owner
+    made = walked.iterate(machine)
     assert isinstance(made, IteratorValue)
-    for _ in range(len(owner.pairs) - parts[1]):
+    for _ in range(owner.length(machine) - parts[1]):
         made.next(machine)
     return made, (owner,)
 

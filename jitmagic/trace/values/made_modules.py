@@ -53,7 +53,7 @@ class MadeModuleValue(NNModuleValue):
         self.attrs["training"] = machine.constant(True)
         for table in TABLES:
             self.attrs[table] = DictValue.of(machine, [])
-        self.attrs[_PASSING] = SetValue.of(machine, [], set)
+        self.attrs[_PASSING] = SetValue.of(machine, [])
 
     def _table(self, machine: Machine, name: str) -> DictValue:
         found = self.attrs.get(name)

@@ -1,9 +1,8 @@
 """Dictionaries (dict, OrderedDict, defaultdict) and their views.
 
-Comes in: live dictionaries whose keys are constants or objects known by identity, or new ones.
-Goes out: items in order; changes of a dictionary that existed before become one ReplaceDict effect.
-The model is a Python dict from `hash_key` to the pair of values, so order and key equality are
-Python's.
+Comes in: live dictionaries (guarded by type) or new ones. Goes out: items in order, new
+dictionaries. What a dictionary holds, what of it is guarded and what is told of its changes is in
+its store (table_store.py).
 """
 
 from __future__ import annotations
@@ -11,23 +10,22 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
-from ...guards.guard import ANY_KEY, DictKeysAre, TypeIs
-from ...guards.read import entries_of
-from ...guards.source import DictKeyAt, DictValueAt, Item, SlotAttr, Source
-from ..breaks import GraphBreak, UnknownObject
-from ..result import BuildDict, Effect, Recipe, ReplaceDict
+from ...guards.guard import TypeIs
+from ...guards.source import SlotAttr, Source
+from ..result import BuildDict, Effect, Recipe
 from ..tables import Face
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
 from .constants import ConstantValue
-from .iterators import DictIterator
-from .keys import is_plain_key
+from .iterators import TableIterator
 from .operators import equal
 from .sequences import TupleValue
 from .sets import SetValue
+from .table_store import Pair, TableStore
 
 __all__ = [
     "DefaultDictValue",
@@ -35,10 +33,7 @@ __all__ = [
     "Pair",
     "ViewValue",
     "live_dictionary",
-    "live_pairs",
 ]
-
-Pair = tuple[Value, Value]
 
 _VIEW_TYPES: dict[str, type] = {
     "keys": type({}.keys()),
@@ -48,27 +43,38 @@ _VIEW_TYPES: dict[str, type] = {
 
 
 class DictValue(Value):
-    """A dictionary. Every change goes through `changed`, which logs the effect."""
+    """A dictionary. Every change is told to `changed`, which logs the effect."""
 
-    __slots__ = ("kind", "pairs", "table")
+    __slots__ = ("store",)
 
     def __init__(
-        self, pairs: dict[object, Pair], source: Source | None = None, kind: type = dict
+        self,
+        pairs: dict[object, Pair] | None = None,
+        *,
+        kind: type = dict,
+        store: TableStore | None = None,
     ) -> None:
-        super().__init__(source)
-        self.table: int | None = None  # the id of the live dictionary
-        self.pairs = pairs
-        self.kind = kind
+        self.store = store or TableStore(pairs, kind)
+        super().__init__(self.store.source)
 
     @classmethod
     def of(cls, machine: Machine, pairs: Iterable[Pair], kind: type = dict) -> DictValue:
         """A new dictionary; later pairs win, first positions stay."""
-        made = cls({}, kind=kind)
+        made = cls(kind=kind)
         for key, value in pairs:
-            made.store(machine, key, value)
+            made.put(machine, key, value)
         return made
 
     # -- reading ---------------------------------------------------------------------------------
+
+    @property
+    def pairs(self) -> dict[object, Pair]:
+        """All keys and values by token: to be read only."""
+        return self.store.pairs
+
+    @property
+    def kind(self) -> type:
+        return self.store.kind
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
@@ -81,8 +87,7 @@ class DictValue(Value):
 
     def find(self, machine: Machine, key: Value) -> Value | None:
         """The value under `key`, if there is one."""
-        pair = self.pairs.get(key.realize(machine).hash_key(machine))
-        return pair[1] if pair is not None else None
+        return self.store.get(key.realize(machine).hash_key(machine))
 
     def as_names(self, machine: Machine) -> dict[str, Value]:
         """As keyword arguments; raises the program's TypeError for keys that are no strings."""
@@ -119,13 +124,13 @@ class DictValue(Value):
         return machine.constant(self.find(machine, item) is not None)
 
     def length(self, machine: Machine) -> int:
-        return len(self.pairs)
+        return self.store.length()
 
     def truth(self, machine: Machine) -> bool:
-        return bool(self.pairs)
+        return self.length(machine) > 0
 
     def iterate(self, machine: Machine) -> Value:
-        return DictIterator(machine, self, "keys", self.walk(machine, 0))
+        return TableIterator(machine, self, type(iter({})), self.walk(machine, 0), "keys")
 
     def walk(self, machine: Machine, part: int | None) -> Iterator[Value]:
         """Keys (0), values (1) or items (None) in order; the size must not change meanwhile."""
@@ -168,18 +173,16 @@ class DictValue(Value):
 
     # -- changing --------------------------------------------------------------------------------
 
-    def store(self, machine: Machine, key: Value, value: Value) -> None:
+    def put(self, machine: Machine, key: Value, value: Value) -> None:
         """`self[key] = value` in the model alone; a key that is there already stays."""
-        token = key.realize(machine).hash_key(machine)
-        old = self.pairs.get(token)
-        self.pairs[token] = (key if old is None else old[0], value)
+        self.store.put(key.realize(machine).hash_key(machine), key, value)
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
-        self.store(machine, key, value)
+        self.put(machine, key, value)
         self.changed(machine)
 
     def del_item(self, machine: Machine, key: Value) -> None:
-        if self.pairs.pop(key.realize(machine).hash_key(machine), None) is None:
+        if not self.store.erase(key.realize(machine).hash_key(machine), key):
             DictValue.missing(self, machine, key)
         self.changed(machine)
 
@@ -187,35 +190,34 @@ class DictValue(Value):
         if op != "|" or not isinstance(other, DictValue):
             return None
         for key, value in list(other.pairs.values()):
-            self.store(machine, key, value)
+            self.put(machine, key, value)
         self.changed(machine)
         return self
 
+    def clear(self, machine: Machine) -> None:
+        self.store.clear()
+        self.changed(machine)
+
     def changed(self, machine: Machine) -> None:
-        if self.table is not None:
-            machine.tables.use(self.table, Face.OBJECT, changing=True)
+        if self.store.live is not None:
+            machine.tables.use(id(self.store.live), Face.OBJECT, changing=True)
         machine.effects.contents(self)
 
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
-        keys, values = self._recipes(builder)
-        plain = BuildDict(keys, values)
+        plain = BuildDict(*self.store.recipes(builder))
         return plain if self.kind is dict else builder.invoke(self.kind, (plain,))
 
     def empty_recipe(self) -> Recipe | None:
         return BuildDict((), ()) if self.kind is dict else None
 
-    def replace(self, builder: Builder) -> Effect:
-        """The effect that brings the live dictionary to these contents."""
-        return ReplaceDict(builder(self), *self._recipes(builder))
-
-    def _recipes(self, builder: Builder) -> tuple[tuple[Recipe, ...], tuple[Recipe, ...]]:
-        pairs = list(self.pairs.values())
-        return tuple(builder(key) for key, _ in pairs), tuple(builder(value) for _, value in pairs)
+    def replace(self, builder: Builder) -> tuple[Effect, ...]:
+        """The effects that bring the live dictionary to these contents."""
+        return self.store.tell(builder, self)
 
     def parts(self) -> Iterable[Value]:
-        return (*self.keys(), *self.values())
+        return self.store.parts()
 
 
 class DefaultDictValue(DictValue):
@@ -223,14 +225,8 @@ class DefaultDictValue(DictValue):
 
     __slots__ = ("factory",)
 
-    def __init__(
-        self,
-        pairs: dict[object, Pair],
-        source: Source | None = None,
-        kind: type = collections.defaultdict,
-        factory: Value | None = None,
-    ) -> None:
-        super().__init__(pairs, source, kind)
+    def __init__(self, factory: Value | None = None, store: TableStore | None = None) -> None:
+        super().__init__(kind=collections.defaultdict, store=store)
         self.factory = factory or ConstantValue(None)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
@@ -245,7 +241,7 @@ class DefaultDictValue(DictValue):
         return made
 
     def recipe(self, builder: Builder) -> Recipe:
-        plain = BuildDict(*self._recipes(builder))
+        plain = BuildDict(*self.store.recipes(builder))
         return builder.invoke(self.kind, (builder(self.factory), plain))
 
 
@@ -264,7 +260,8 @@ class ViewValue(Value):
 
     def iterate(self, machine: Machine) -> Value:
         part = {"keys": 0, "values": 1, "items": None}[self.what]
-        return DictIterator(machine, self.owner, self.what, self.owner.walk(machine, part))
+        steps, kind = self.owner.walk(machine, part), type(iter(getattr({}, self.what)()))
+        return TableIterator(machine, self.owner, kind, steps, self.what)
 
     def length(self, machine: Machine) -> int:
         return self.owner.length(machine)
@@ -283,7 +280,9 @@ class ViewValue(Value):
         if self.what == "values":
             self.refuse(machine, "a set operator")
         part = 0 if self.what == "keys" else None
-        return SetValue.of(machine, self.owner.walk(machine, part))
+        made = SetValue.of(machine, self.owner.walk(machine, part))
+        made.store.forget_order()  # Python makes its set of a view in other steps
+        return made
 
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -309,32 +308,6 @@ class ViewValue(Value):
         return (self.owner,)
 
 
-def live_pairs(
-    machine: Machine,
-    obj: dict[Any, Any],
-    source: Source,
-    entry: Callable[[Source, object], Source] = Item,
-) -> dict[object, Pair]:
-    """The model of a live dictionary whose keys are guarded; its values unlooked-at. `entry` leads
-    to the value under a key that the guards may look up; beside any other it is found by place.
-    """
-    entries = entries_of(obj)
-    keys = [key if is_plain_key(key) else ANY_KEY for key, _ in entries]
-    machine.guard(DictKeysAre(source, tuple(keys)))
-    pairs: dict[object, Pair] = {}
-    for index, (key, value) in enumerate(entries):
-        if keys[index] is ANY_KEY:
-            model = machine.wrap(key, DictKeyAt(source, index))
-            path: Source = DictValueAt(source, index)
-        else:
-            model, path = machine.constant(key), entry(source, key)
-        token = model.hash_key(machine)
-        if token in pairs:
-            raise GraphBreak(UnknownObject.of(what="equal keys", type=type(key).__name__))
-        pairs[token] = model, machine.lazy(value, path)
-    return pairs
-
-
 @wraps(dict, collections.OrderedDict)
 def _wrap_dict(machine: Machine, obj: dict[object, object], source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
@@ -342,10 +315,11 @@ def _wrap_dict(machine: Machine, obj: dict[object, object], source: Source) -> V
 
 
 def live_dictionary(
-    machine: Machine, model: type[DictValue], obj: dict[Any, Any], source: Source
+    machine: Machine, model: Callable[..., DictValue], obj: dict[Any, Any], source: Source
 ) -> DictValue:
     """The model of a live dictionary whose type is guarded."""
-    return _of_live(model(live_pairs(machine, obj, source), source, type(obj)), machine, obj)
+    machine.tables.use(id(obj), Face.OBJECT)
+    return model(store=TableStore.of_live(machine, obj, source))
 
 
 @wraps(collections.defaultdict)
@@ -354,12 +328,4 @@ def _wrap_defaultdict(
 ) -> Value:
     machine.guard(TypeIs(source, collections.defaultdict))
     factory = machine.lazy(obj.default_factory, SlotAttr(source, "default_factory"))
-    pairs = live_pairs(machine, obj, source)
-    made = DefaultDictValue(pairs, source, collections.defaultdict, factory)
-    return _of_live(made, machine, obj)
-
-
-def _of_live(made: DictValue, machine: Machine, obj: dict[Any, Any]) -> DictValue:
-    made.table = id(obj)
-    machine.tables.use(made.table, Face.OBJECT)
-    return made
+    return live_dictionary(machine, partial(DefaultDictValue, factory), obj, source)

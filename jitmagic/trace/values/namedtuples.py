@@ -19,8 +19,9 @@ from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .class_facts import NOTHING, attribute_of_class, guard_attribute, is_standard
 from .classes import ClassValue, bind, constructs
+from .list_store import wrap_items
 from .opaque import OpaqueValue
-from .sequences import TupleValue, wrap_items
+from .sequences import TupleValue
 
 __all__ = ["NamedTupleValue", "is_named_tuple"]
 

@@ -15,6 +15,7 @@ from ...guards.source import Builtin, Global, InstanceDict, Item, ModuleAttr, So
 from ..result import Constant, Recipe
 from ..tables import Face
 from ..wrap import wraps
+from .attribute_table import AttributeTable
 from .base import Args, Builder, Kwargs, Machine, Value
 from .class_facts import is_library_module
 
@@ -24,7 +25,7 @@ __all__ = ["GlobalsValue", "ModuleValue"]
 class GlobalsValue(Value):
     """A namespace dictionary: live names below, written names on top (None: deleted)."""
 
-    __slots__ = ("_absent", "_known", "_path", "live", "written")
+    __slots__ = ("_absent", "_known", "_path", "_table", "live", "written")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class GlobalsValue(Value):
         self._absent = absent
         self._known: dict[str, Value] = {}
         self.written: dict[str, Value | None] = {}
+        self._table: AttributeTable | None = None  # once asked for
 
     @classmethod
     def of_root(cls, live: dict[str, object]) -> GlobalsValue:
@@ -79,6 +81,27 @@ class GlobalsValue(Value):
         self.written[name] = value
         machine.effects.set_global(self, name, value)
 
+    def table(self, machine: Machine) -> AttributeTable:
+        """The dictionary itself: `globals()`, `vars(module)`."""
+        if self._table is None:
+            self._table = AttributeTable(machine, self, lambda builder: builder(self), None)
+        return self._table
+
+    def dict_entry(self, machine: Machine, name: str) -> Value | None:
+        return self.find(machine, name)
+
+    def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
+        self.store(machine, name, value)
+
+    def entries(self, machine: Machine) -> dict[str, Value]:
+        self.refuse(machine, "all names of a module")
+
+    def is_changed(self, machine: Machine) -> bool:
+        return bool(self.written)
+
+    def describe(self) -> str:
+        return "a namespace"
+
     def builtin(self, machine: Machine, name: str) -> Value | None:
         """What the name means among the builtins of code that runs with these globals."""
         found = self.live.get("__builtins__", __builtins__)
@@ -115,10 +138,12 @@ class ModuleValue(Value):
         return self.module
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        if name == "__dict__":
+            return self.names.table(machine)
         found = self.names.find(machine, name)
         if found is not None:
             return found
-        if name == "__dict__" or hasattr(types.ModuleType, name):
+        if hasattr(types.ModuleType, name):
             self.refuse(machine, f"attribute {name!r}")
         getter = self.names.find(machine, "__getattr__")
         if getter is not None:

@@ -129,7 +129,7 @@ class NNModuleValue(InstanceValue):
     def entries(self, machine: Machine) -> dict[str, Value]:
         self.refuse(machine, "all of __dict__")
 
-    def store_past_descriptors(self, machine: Machine, name: str, value: Value) -> None:
+    def set_entry(self, machine: Machine, name: str, value: Value | None) -> None:
         self.refuse(machine, "changing attributes through __dict__")
 
     # -- where names are found -------------------------------------------------------------------

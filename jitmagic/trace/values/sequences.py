@@ -1,56 +1,127 @@
 """Tuples and lists (named tuples and torch.Size included) and slices.
 
-Comes in: live sequences (guarded by type and length, items looked at lazily) or new ones.
-Goes out: items, new sequences; a list that existed before and is changed becomes a ReplaceList
-effect. A list that only grows (`losses.append(loss)`) is not looked at, whatever its length.
+Comes in: live sequences (guarded by type, items looked at lazily) or new ones. Goes out: items,
+new sequences. What a list holds, and what is told of its changes, is in its store (list_store.py),
+which a deque has too (deques.py). A list that only grows (`losses.append(loss)`) is not looked at,
+whatever its length.
 """
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
 
-from ...guards.guard import LengthIs, TypeIs, ValueEquals
-from ...guards.source import Item, Source
-from ..result import BuildList, BuildSlice, BuildTuple, Effect, Perform, Recipe, ReplaceList
+from ...guards.guard import TypeIs, ValueEquals
+from ...guards.source import Source
+from ..result import BuildList, BuildSlice, BuildTuple, Effect, Recipe
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
 from .constants import ConstantValue
 from .iterators import SequenceIterator
+from .list_store import ListStore, wrap_items
 from .operators import compare, drain, equal, index_of
 
 __all__ = [
+    "ItemsValue",
     "ListValue",
     "SequenceValue",
     "SizeValue",
     "SliceValue",
+    "StoredItems",
     "StructuredTuple",
     "TupleValue",
-    "wrap_items",
+    "each_item",
 ]
 
 
-class SequenceValue(Value):
-    """What tuples and lists share. `items` may hold values nobody looked at."""
+class ItemsValue(Value):
+    """What has items in an order. `items` may hold values nobody looked at."""
 
-    __slots__ = ("items",)
+    __slots__ = ()
     kind: ClassVar[Any]  # the Python class
-
-    def __init__(self, items: Iterable[Value], source: Source | None = None) -> None:
-        super().__init__(source)
-        self.items = list(items)
-
-    def like(self, items: Iterable[Value]) -> Value:
-        """A new plain sequence of this kind."""
-        raise NotImplementedError
+    items: list[Value]
 
     def python_type(self, machine: Machine) -> type:
         kind: type = self.kind
         return kind
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        return bind_builtin(machine, self, self.kind, name)
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        return self.items[self.position(machine, key, "index")]
+
+    def position(self, machine: Machine, key: Value, what: str) -> int:
+        """An index within the items."""
+        index = index_of(machine, key)
+        if not -len(self.items) <= index < len(self.items):
+            name = self.kind.__name__
+            raise machine.error(IndexError, f"{name} {what} out of range")
+        return index
+
+    def walk(self, machine: Machine) -> Iterable[Value]:
+        """The items one by one, for what may run code of the program in between."""
+        return list(self.items)
+
+    def contains(self, machine: Machine, item: Value) -> Value:
+        return machine.constant(any(equal(machine, one, item) for one in self.walk(machine)))
+
+    def length(self, machine: Machine) -> int:
+        return len(self.items)
+
+    def truth(self, machine: Machine) -> bool:
+        return self.length(machine) > 0
+
+    def repeated(self, machine: Machine, count: Value) -> list[Value]:
+        """The items `count` times over, unless that would fill the memory."""
+        times = index_of(machine, count)
+        if len(self.items) * times > machine.options.unroll_limit:
+            self.refuse(machine, "a very long repetition")
+        return self.items * times
+
+    @property
+    def base_kind(self) -> type:
+        """tuple, list or deque: what the items compare with."""
+        bases = (list, collections.deque, tuple)
+        return next(base for base in bases if issubclass(self.kind, base))
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, ItemsValue) or other.base_kind is not self.base_kind:
+            return None
+        if op in ("==", "!="):
+            pairs = zip(self.walk(machine), other.walk(machine), strict=False)
+            same = self.length(machine) == other.length(machine) and all(
+                equal(machine, one, two) for one, two in pairs
+            )
+            return machine.constant(same == (op == "=="))
+        return self._ordered(machine, op, other)
+
+    def _ordered(self, machine: Machine, op: str, other: ItemsValue) -> Value:
+        for one, two in zip(self.walk(machine), other.walk(machine), strict=False):
+            if not equal(machine, one, two):
+                return compare(machine, op, one.realize(machine), two.realize(machine))
+        lengths = machine.constant(len(self.items)), machine.constant(len(other.items))
+        return compare(machine, op, *lengths)
+
+    def parts(self) -> Iterable[Value]:
+        return self.items
+
+
+class SequenceValue(ItemsValue):
+    """What tuples and lists share."""
+
+    __slots__ = ()
+
+    def like(self, items: Iterable[Value]) -> Value:
+        """A new plain sequence of this kind."""
+        raise NotImplementedError
 
     def realized(self, machine: Machine) -> list[Value]:
         """The items, looked at."""
@@ -62,29 +133,13 @@ class SequenceValue(Value):
     def as_constant(self, machine: Machine) -> Any:
         return self.kind(item.as_constant(machine) for item in self.realized(machine))
 
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        return bind_builtin(machine, self, self.kind, name)
-
     def get_item(self, machine: Machine, key: Value) -> Value:
         if isinstance(key, SliceValue):
             return self.like(self.items[key.as_constant(machine)])
-        try:
-            return self.items[index_of(machine, key)]
-        except IndexError:
-            message = f"{self.kind.__name__} index out of range"
-            raise machine.error(IndexError, message) from None
-
-    def contains(self, machine: Machine, item: Value) -> Value:
-        return machine.constant(any(equal(machine, one, item) for one in list(self.items)))
-
-    def length(self, machine: Machine) -> int:
-        return len(self.items)
+        return super().get_item(machine, key)
 
     def iterate(self, machine: Machine) -> Value:
         return SequenceIterator(self)
-
-    def truth(self, machine: Machine) -> bool:
-        return bool(self.items)
 
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -96,46 +151,16 @@ class SequenceValue(Value):
             return self.like(left.items + right.items)
         return None
 
-    def repeated(self, machine: Machine, count: Value) -> list[Value]:
-        """The items `count` times over, unless that would fill the memory."""
-        times = index_of(machine, count)
-        if len(self.items) * times > machine.options.unroll_limit:
-            self.refuse(machine, "a very long repetition")
-        return self.items * times
-
-    @property
-    def base_kind(self) -> type:
-        """tuple or list."""
-        return list if issubclass(self.kind, list) else tuple
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        if not isinstance(other, SequenceValue) or other.base_kind is not self.base_kind:
-            return None
-        if op in ("==", "!="):
-            same = len(self.items) == len(other.items) and all(
-                equal(machine, one, two) for one, two in zip(self.items, other.items, strict=True)
-            )
-            return machine.constant(same == (op == "=="))
-        return self._ordered(machine, op, other)
-
-    def _ordered(self, machine: Machine, op: str, other: SequenceValue) -> Value:
-        for one, two in zip(self.items, other.items, strict=False):
-            if not equal(machine, one, two):
-                return compare(machine, op, one.realize(machine), two.realize(machine))
-        lengths = machine.constant(len(self.items)), machine.constant(len(other.items))
-        return compare(machine, op, *lengths)
-
-    def parts(self) -> Iterable[Value]:
-        return self.items
-
 
 class TupleValue(SequenceValue):
     """An exact tuple."""
 
-    __slots__ = ()
+    __slots__ = ("items",)
     kind: ClassVar[Any] = tuple
+
+    def __init__(self, items: Iterable[Value], source: Source | None = None) -> None:
+        super().__init__(source)
+        self.items = list(items)
 
     def like(self, items: Iterable[Value]) -> Value:
         return TupleValue(items)
@@ -174,51 +199,54 @@ class SizeValue(TupleValue):
         return builder.invoke(torch.Size, (super().recipe(builder),))
 
 
-class ListValue(SequenceValue):
-    """An exact list. Every change goes through `change`, which logs the effect."""
+class StoredItems(ItemsValue):
+    """What lists and deques share: items that change, kept in a store."""
 
-    __slots__ = ()
-    kind = list
+    __slots__ = ("store",)
+    assigning: ClassVar[str]  # what Python calls an index that is written to
 
-    def like(self, items: Iterable[Value]) -> Value:
-        return ListValue(items)
+    def __init__(self, store: ListStore) -> None:
+        super().__init__(store.source)
+        self.store = store
+
+    @property
+    def items(self) -> list[Value]:  # type: ignore[override]
+        return self.store.items
+
+    def length(self, machine: Machine) -> int:
+        return self.store.length()
 
     def change(self, machine: Machine, items: Sequence[Value]) -> None:
-        """The list has these items from now on."""
-        self.items[:] = items
+        """It has these items from now on."""
+        self.store.rewrite(items)
         machine.effects.contents(self)
 
-    def extend(self, machine: Machine, value: Value) -> None:
-        """`list.extend`: item by item, as what gives them may look at the list, or raise."""
-        for item in _each(machine, value):
-            self.append(machine, item)
-
-    def append(self, machine: Machine, item: Value) -> None:
-        """`list.append`; the item need not be looked at."""
-        self.items.append(item)
+    def append(self, machine: Machine, item: Value, *, left: bool = False) -> None:
+        """The item need not be looked at, nor those that are there."""
+        self.store.extend([item], left=left)
         machine.effects.contents(self)
+
+    def extend(self, machine: Machine, value: Value, *, left: bool = False) -> None:
+        """Item by item, as what gives them may look at the container, or raise."""
+        for item in each_item(machine, value):
+            self.append(machine, item, left=left)
+
+    def insert(self, machine: Machine, index: int, item: Value) -> None:
+        self.store.insert(index, item)
+        machine.effects.contents(self)
+
+    def take(self, machine: Machine, index: int) -> Value:
+        """The item there, removed."""
+        taken = self.store.take(index)
+        machine.effects.contents(self)
+        return taken
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
-        items = list(self.items)
-        if isinstance(key, SliceValue):
-            items[key.as_constant(machine)] = list(_each(machine, value))
-        else:
-            items[self._position(machine, key, "assignment index")] = value
-        self.change(machine, items)
+        self.store.put(self.position(machine, key, self.assigning), value)
+        machine.effects.contents(self)
 
     def del_item(self, machine: Machine, key: Value) -> None:
-        items = list(self.items)
-        if isinstance(key, SliceValue):
-            del items[key.as_constant(machine)]
-        else:
-            del items[self._position(machine, key, "assignment index")]
-        self.change(machine, items)
-
-    def _position(self, machine: Machine, key: Value, what: str) -> int:
-        index = index_of(machine, key)
-        if not -len(self.items) <= index < len(self.items):
-            raise machine.error(IndexError, f"list {what} out of range")
-        return index
+        self.take(machine, self.position(machine, key, self.assigning))
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
         if op == "+":
@@ -229,55 +257,54 @@ class ListValue(SequenceValue):
             return self
         return None
 
+    def replace(self, builder: Builder) -> tuple[Effect, ...]:
+        """The effects that bring the live container to these contents."""
+        return self.store.tell(builder, self)
+
+    def parts(self) -> Iterable[Value]:
+        return self.store.parts()
+
+
+class ListValue(StoredItems, SequenceValue):
+    """An exact list."""
+
+    __slots__ = ()
+    kind = list
+    assigning = "assignment index"
+
+    def __init__(self, items: Iterable[Value] = (), store: ListStore | None = None) -> None:
+        super().__init__(store or ListStore(items))
+
+    def like(self, items: Iterable[Value]) -> Value:
+        return ListValue(items)
+
+    def set_item(self, machine: Machine, key: Value, value: Value) -> None:
+        if not isinstance(key, SliceValue):
+            super().set_item(machine, key, value)
+            return
+        items = list(self.items)
+        items[key.as_constant(machine)] = list(each_item(machine, value))
+        self.change(machine, items)
+
+    def del_item(self, machine: Machine, key: Value) -> None:
+        if not isinstance(key, SliceValue):
+            super().del_item(machine, key)
+            return
+        items = list(self.items)
+        del items[key.as_constant(machine)]
+        self.change(machine, items)
+
     def recipe(self, builder: Builder) -> Recipe:
         return BuildList(tuple(builder(item) for item in self.items))
 
     def empty_recipe(self) -> Recipe | None:
         return BuildList(())
 
-    def replace(self, builder: Builder) -> Effect:
-        """The effect that brings the live list to these contents."""
-        return ReplaceList(builder(self), tuple(builder(item) for item in self.items))
 
-
-class LiveList(ListValue):
-    """A list that existed before. Until somebody asks for its items it has none in the model, no
-    guard of its length, and what is added waits in `added`.
-    """
-
-    __slots__ = ("_items", "added", "live", "machine")
-
-    def __init__(self, machine: Machine, live: Sequence[object], source: Source) -> None:
-        Value.__init__(self, source)
-        self.machine, self.live = machine, live
-        self.added: list[Value] = []
-        self._items: list[Value] | None = None
-
-    @property
-    def items(self) -> list[Value]:  # type: ignore[override]
-        if self._items is None:
-            assert self.source is not None
-            self._items = [*wrap_items(self.machine, self.live, self.source), *self.added]
-        return self._items
-
-    def append(self, machine: Machine, item: Value) -> None:
-        (self.added if self._items is None else self._items).append(item)
-        machine.effects.contents(self)
-
-    def replace(self, builder: Builder) -> Effect:
-        if self._items is not None:
-            return super().replace(builder)
-        added = BuildList(tuple(builder(item) for item in self.added))
-        return Perform(builder.constant(list.extend), (builder(self), added))
-
-    def parts(self) -> Iterable[Value]:
-        return self.added if self._items is None else self._items
-
-
-def _each(machine: Machine, value: Value) -> Iterable[Value]:
+def each_item(machine: Machine, value: Value) -> Iterable[Value]:
     """The items of a sequence as they are now; those of anything else as it comes to them."""
     value = value.realize(machine)
-    if isinstance(value, SequenceValue):
+    if isinstance(value, ItemsValue):
         return list(value.items)
     return drain(machine, value.iterate(machine).realize(machine))
 
@@ -343,12 +370,6 @@ class _SliceIndices(Value):
         return builder.invoke(getattr, (builder(self.owner), builder.constant("indices")))
 
 
-def wrap_items(machine: Machine, obj: Sequence[object], source: Source) -> list[Value]:
-    """The items of a live sequence, unlooked-at; its length gets guarded."""
-    machine.guard(LengthIs(source, len(obj)))
-    return [machine.lazy(item, Item(source, index)) for index, item in enumerate(obj)]
-
-
 @wraps(tuple)
 def _wrap_tuple(machine: Machine, obj: tuple[object, ...], source: Source) -> Value:
     machine.guard(TypeIs(source, tuple))
@@ -358,7 +379,7 @@ def _wrap_tuple(machine: Machine, obj: tuple[object, ...], source: Source) -> Va
 @wraps(list)
 def _wrap_list(machine: Machine, obj: list[object], source: Source) -> Value:
     machine.guard(TypeIs(source, list))
-    return LiveList(machine, obj, source)
+    return ListValue(store=ListStore.of_live(machine, obj, source))
 
 
 @wraps(torch.Size)

@@ -23,7 +23,7 @@ from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
 from ...graph.ranges import known_truth
 from ...guards.guard import KeyAbsent
-from ...guards.source import Gradient, InstanceDict, Item, Source
+from ...guards.source import InstanceDict, Item, Source
 from ..breaks import (
     ActiveMode,
     GraphBreak,
@@ -35,27 +35,26 @@ from ..breaks import (
     UnsupportedArguments,
     UnsupportedAttribute,
 )
+from ..builtins.registry import handler_of
 from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHODS
 from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
-from .counted import call_with_integers
+from .counters import read_counter
 from .enums import without_enum
-from .integers import IntValue
+from .gradients import read_gradient, write_gradient
 from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
-from .numbers import FloatValue, read_number
 from .originals import TENSOR
-from .scaled import call_with_numbers
+from .scalar_calls import call_with_scalars
+from .scalars import ScalarValue
 from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .tensor_class import call_replaced, replaced
 from .validation import asserted
 
-__all__ = ["GRADIENTS_GONE", "TensorMethodValue", "TensorValue", "lift", "lower", "record"]
-
-GRADIENTS_GONE = "gradients are set to None at the exit"  # a note of the graph
+__all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
 
 _BINARY: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
@@ -162,7 +161,7 @@ class TensorValue(Value):
             target, args = _AS_CALLS[name]
             return record(machine, target, [self, *map(machine.constant, args)])
         if name == "grad":
-            return self._gradient(machine)
+            return read_gradient(machine, self)
         if name == "grad_fn" and not self.meta.requires_grad:
             return machine.constant(None)
         if name == "__class__":
@@ -202,32 +201,18 @@ class TensorValue(Value):
             self.refuse(machine, "`.H` of a tensor that is no matrix")
         return record(machine, "permute", [self, *map(machine.constant, reversed(range(dims)))])
 
-    def _gradient(self, machine: Machine) -> Value:
-        if GRADIENTS_GONE in machine.graph.noted:
-            self.refuse(machine, "`.grad` behind zero_grad()")
-        if self.grad is not None:
-            return self.grad
-        if self.live is None or self.source is None:
-            self.refuse(machine, "`.grad` of a tensor made inside")
-        if not self.live.is_leaf:
-            self.refuse(machine, "`.grad` of a tensor that is no leaf")
-        return machine.wrap(self.live.grad, Gradient(self.source))
-
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
             return
-        if name != "grad" or self.live is None or not self.live.is_leaf:
+        if name != "grad":
             self.refuse(machine, f"setting attribute {name!r}")
-        if isinstance(value, TensorValue):
-            mine, other = self.meta, value.meta
-            same = (mine.shape, mine.dtype) == (other.shape, other.dtype)
-            if not same or device_of(self.node) != device_of(value.node) or other.requires_grad:
-                self.refuse(machine, "storing such a gradient")
-        elif not (value.is_constant(machine) and value.as_constant(machine) is None):
-            self.refuse(machine, "setting `.grad`")
-        self.grad = value
-        machine.effects.set_attr(self, "grad", value)
+        write_gradient(machine, self, value.realize(machine))
+
+    def del_attr(self, machine: Machine, name: str) -> None:
+        if name != "grad":
+            self.refuse(machine, f"deleting attribute {name!r}")
+        write_gradient(machine, self, machine.constant(None))
 
     def require_grad(self, machine: Machine, wanted: Value) -> TensorValue:
         flag = wanted.realize(machine).as_constant(machine)
@@ -278,8 +263,7 @@ class TensorValue(Value):
         return record(machine, _BINARY[op], [other, self] if reflected else [self, other])
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
-        users = call_replaced(machine, self, f"i{BINARY_METHODS[op]}", [other])
-        if users is not None:
+        if (users := call_replaced(machine, self, f"i{BINARY_METHODS[op]}", [other])) is not None:
             return implemented(users)
         if op == "@" or not _is_operand(machine, other):
             return None
@@ -288,8 +272,7 @@ class TensorValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        users = call_replaced(machine, self, COMPARE_METHODS[op], [other])
-        if users is not None:
+        if (users := call_replaced(machine, self, COMPARE_METHODS[op], [other])) is not None:
             return implemented(users)
         if not _is_operand(machine, other):
             return None
@@ -348,8 +331,11 @@ class TensorMethodValue(Value):
         if name == "requires_grad_":
             wanted = [*args, *kwargs.values(), machine.constant(True)][0]
             return owner.require_grad(machine, wanted)
+        if (handler := handler_of(getattr(torch.Tensor, name, None))) is not None:
+            rely_on_names(machine, TENSOR.get(name))
+            return handler(machine, [owner, *args], kwargs)
         if name == "item" and not args:
-            number = read_number(machine, owner.node, owner.live, owner.source)
+            number = read_counter(machine, owner.node, owner.live, owner.source)
             if number is not None:
                 return number
         _refuse_method(machine, owner, name)
@@ -372,7 +358,7 @@ class TensorMethodValue(Value):
 
 
 def _is_operand(machine: Machine, other: Value) -> bool:
-    if isinstance(other, TensorValue | FloatValue | IntValue):
+    if isinstance(other, TensorValue | ScalarValue):
         return True
     return other.is_constant(machine) and issubclass(
         other.python_type(machine), bool | int | float | complex
@@ -420,18 +406,11 @@ def record(
     rely_on_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
     given = [_lower_outer(machine, arg, name) for arg in args]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
-    if named.get("requires_grad") is True and not isinstance(target, str):
-        why = "it makes a leaf of the autograd graph"
-        raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
+    leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     _refuse_detached_inference(graph, name, given)
     try:
-        numbers = {type(arg) for arg in (*given, *named.values())} & {FloatValue, IntValue}
-        if numbers:
-            call = call_with_integers if numbers == {IntValue} else call_with_numbers
-            result = call(machine, target, given, named)
-            if result is None:
-                what = "a number that is known only when the kernels have run"
-                raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
+        if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
+            result = call_with_scalars(machine, target, given, named)
         else:
             result = graph.call(target, given, named, machine.lines())
     except DataDependent:
@@ -443,7 +422,8 @@ def record(
         raise GraphBreak(TorchCallFailed.of(name=name, error=f"{kind}: {error}")) from None
     if graph.mutated_inputs:
         check_written_inputs(machine, graph)
-    return lift(machine, result)
+    made = lift(machine, result)
+    return made.require_grad(machine, machine.constant(True)) if leaf else made  # type: ignore[attr-defined]
 
 
 def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[Any]) -> None:
@@ -457,7 +437,7 @@ def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[A
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
     """As `lower`; numbers that are data stay what they are."""
     value = value.realize(machine)
-    return value if isinstance(value, FloatValue | IntValue) else lower(machine, value, name)
+    return value if isinstance(value, ScalarValue) else lower(machine, value, name)
 
 
 def lower(machine: Machine, value: Value, name: str) -> Any:

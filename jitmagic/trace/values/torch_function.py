@@ -11,6 +11,7 @@ A function found inside torch carries no guard of its own: its namespace has one
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch._ops import OpOverload, OpOverloadPacket, _OpNamespace, _Ops
 from ...graph.foreign import is_foreign, packet_of, registrations, why_refused
 from ...guards.guard import IdentityIs, StateRead
 from ...guards.source import Source
-from ..breaks import GraphBreak, RefusedTorchCall
+from ..breaks import GraphBreak, RefusedTorchCall, TensorItem, TorchCallFailed, UnsupportedArguments
 from ..builtins.registry import handler_of
 from ..builtins.torch_rules import is_inlined, refusal_of
 from ..result import Constant, Recipe
@@ -33,7 +34,13 @@ from .tensor import TensorMethodValue, TensorValue, record
 
 _TENSOR_BASE = torch.Tensor.__mro__[1]
 
-__all__ = ["TensorTypeMethod", "TorchFunctionValue", "operators_of", "torch_function"]
+__all__ = [
+    "TensorTypeMethod",
+    "TorchFunctionValue",
+    "inlines_leaves",
+    "operators_of",
+    "torch_function",
+]
 
 
 class TorchFunctionValue(BuiltinValue):
@@ -52,6 +59,8 @@ class TorchFunctionValue(BuiltinValue):
             return handler(machine, args, kwargs)
         if self.refusal is not None:
             raise GraphBreak(RefusedTorchCall.of(name=torch_name(self.obj), why=self.refusal))
+        if isinstance(self.obj, types.FunctionType):
+            return _record_or_inline(machine, self.obj, args, kwargs)
         return record(machine, self.obj, args, kwargs)
 
     def recipe(self, builder: Builder) -> Recipe:
@@ -59,6 +68,35 @@ class TorchFunctionValue(BuiltinValue):
 
     def describe(self) -> str:
         return f"torch function {self.obj.__name__}"
+
+
+Inliner = Callable[[Machine, types.FunctionType, Args, Kwargs], Value]
+_INLINERS: list[Inliner] = []
+
+
+def inlines_leaves(inliner: Inliner) -> Inliner:
+    """Register how a Python function that is one node where it can be is followed otherwise."""
+    _INLINERS.append(inliner)
+    return inliner
+
+
+def _record_or_inline(
+    machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs
+) -> Value:
+    """One node; inlined where an argument is no node's (a callable, an object), where its code
+    looks at data, which may be for a check alone, and where the node would raise.
+    """
+    given = [arg.realize(machine) for arg in (*args, *kwargs.values())]
+    metas = [value.meta for value in given if isinstance(value, TensorValue)]
+    versions = [meta._version for meta in metas]
+    try:
+        return record(machine, function, args, kwargs)
+    except GraphBreak as broken:
+        if not isinstance(broken.reason, TensorItem | UnsupportedArguments | TorchCallFailed):
+            raise
+        if versions != [meta._version for meta in metas]:
+            raise
+    return _INLINERS[0](machine, function, args, kwargs)
 
 
 _PUBLIC = {

@@ -25,7 +25,7 @@ from ..builtins.process_state import read_state
 from ..builtins.registry import handler_of
 from ..result import Constant, Effect, Recipe
 from ..wrap import intercepts
-from .base import Builder, Machine, Value
+from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
 from .class_facts import (
     NOTHING,
@@ -40,13 +40,17 @@ from .functions import BoundMethodValue, CellValue, FunctionValue
 from .mappings import DictValue
 from .namespaces import GlobalsValue, ModuleValue
 from .originals import beneath, is_library_made
-from .torch_function import operators_of, torch_function
+from .torch_function import inlines_leaves, operators_of, torch_function
 
 __all__ = ["TorchPythonFunction", "trusted", "trusted_function"]
 
 _STATE = {("torch.nn.utils.parametrize", "_cache_enabled")}  # names that are set anew
-_INLINED_CLASSES = ("torch.distributions.",)
+_INLINED_CLASSES = ("torch.distributions.", "torch.optim.")
 _CUBLAS = type(torch.backends.cuda.matmul)
+_MODELLED = (
+    types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type,
+    enum.Enum, _CUBLAS,
+)  # fmt: skip
 _AUTOCAST = ModuleAttr(ImportedModule("torch.amp.autocast_mode"), "autocast")
 
 
@@ -81,8 +85,11 @@ def _named(machine: Machine, table: dict[str, object], name: str) -> Value:
 
 
 def _is_known(found: object) -> bool:
-    """Whether the object is as a library made it, or a constant."""
-    return type(found) in ATOMS or type(found) is tuple or is_library_made(found)
+    """Whether the object is a constant, or of a kind modelled here and as a library made it."""
+    if type(found) in ATOMS or type(found) is tuple:
+        return True
+    modelled = isinstance(found, _MODELLED) or handler_of(found) is not None
+    return modelled and is_library_made(found)
 
 
 class TorchModule(ModuleValue):
@@ -245,6 +252,11 @@ def trusted_function(
         pairs = [(machine.constant(k), machine.constant(v)) for k, v in obj.__kwdefaults__.items()]
         made.kwdefaults = DictValue.of(machine, pairs)
     return made
+
+
+@inlines_leaves
+def _inline(machine: Machine, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Value:
+    return trusted_function(machine, function).call(machine, args, kwargs)
 
 
 def _names(namespace: dict[str, object]) -> TorchNamespace:

@@ -51,6 +51,12 @@ def torch_assert(x):
     return x + 1
 
 
+def torch_assert_async(x):
+    torch._assert_async((x > 0).all())
+    torch._assert_async(x[0] > 0, "not positive")
+    return x + 1
+
+
 def torch_checks(x):
     torch._check(x.dim() == 1, lambda: "never asked for")
     torch._check_value(x.shape[0] > 1)
@@ -70,7 +76,7 @@ def writes_before(x):
 
 PROGRAMS = [
     asserts, raises_unless, raises_if, raises_either_way_of_a_message, one_element_is_enough,
-    torch_assert, torch_checks, inlined, writes_before,
+    torch_assert, torch_assert_async, torch_checks, inlined, writes_before,
 ]  # fmt: skip
 
 

@@ -255,7 +255,7 @@ def a_context_variable_set_for_a_while(x):
     return collecting(collecting(torch.sin))(x)
 
 
-@program(graphs=2, breaks=5)
+@program(graphs=2, breaks=3)
 def a_break_while_a_context_variable_is_set(x):
     token = COLLECTOR.set(5)
     x = x * COLLECTOR.get()

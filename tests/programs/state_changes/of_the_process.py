@@ -8,6 +8,7 @@ import math
 import os
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -190,6 +191,36 @@ def a_context_variable() -> tuple[Program, Change]:
         return both(lambda: tokens.append(_mode.set(5.0)), lambda: _mode.reset(tokens.pop()))
 
     return lambda x: x * _mode.get(), change
+
+
+_unset: contextvars.ContextVar[float] = contextvars.ContextVar("unset")
+_own = threading.local()
+_lock, _nested = threading.Lock(), threading.RLock()
+
+
+@mutation
+def a_context_variable_without_a_default() -> tuple[Program, Change]:
+    def change() -> Any:
+        tokens: list[Any] = []
+        return both(lambda: tokens.append(_unset.set(5.0)), lambda: _unset.reset(tokens.pop()))
+
+    return lambda x: x * _unset.get(3), change
+
+
+@mutation
+def an_attribute_of_the_thread() -> tuple[Program, Change]:
+    _own.scale = 2.0
+    return lambda x: x * _own.scale, lambda: put(_own, "scale", 7.0)
+
+
+@mutation
+def an_attribute_that_the_thread_lacks() -> tuple[Program, Change]:
+    return lambda x: x * getattr(_own, "absent", 3), lambda: put(_own, "absent", 7.0)
+
+
+@mutation
+def a_lock_that_this_thread_holds() -> tuple[Program, Change]:
+    return lambda x: x * (2 if _lock.locked() else 3), lambda: both(_lock.acquire, _lock.release)
 
 
 def _library(owner: Any, name: str, program: Program, value: Any) -> None:

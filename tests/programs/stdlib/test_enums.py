@@ -115,7 +115,59 @@ def no_member(x: Tensor, color: Color) -> Any:
         return str(error), x * 2
 
 
-PROGRAMS = [members, classes, attributes, numbers, texts, flags, called, no_member]
+class Task(enum.StrEnum):
+    """As lightning's: members are equal to text in any case."""
+
+    A = "a"
+    B = "b"
+
+    @classmethod
+    def from_str(cls, value: str) -> Task:
+        for key, one in cls.__members__.items():
+            if one == value:
+                return cls(cls[key])
+        raise ValueError(value)
+
+    def __eq__(self, other: object) -> bool:
+        return self.value.lower() == str(other).lower()
+
+    def __hash__(self) -> int:
+        return hash(self.value.lower())
+
+
+def looked_up(x: Tensor, color: Color) -> Any:
+    return x * (2 if Task.from_str("B") is Task.B else 3), Color(color) is color
+
+
+class Other(enum.Enum):
+    FIRST = 1
+    ALSO = 1  # another name for it
+
+
+def table(x: Tensor, color: Color) -> Any:
+    total = sum(one.value for one in Color.__members__.values())
+    names = [name for name in Other.__members__], len(Other.__members__), "NO" in Color.__members__
+    return (
+        x * total,
+        names,
+        Other.__members__["ALSO"],
+        Color.__members__.get("NO"),
+        list(Color.__members__.items()),
+    )
+
+
+PROGRAMS = [
+    looked_up,
+    table,
+    members,
+    classes,
+    attributes,
+    numbers,
+    texts,
+    flags,
+    called,
+    no_member,
+]
 
 
 @pytest.mark.parametrize("target", PROGRAMS, ids=lambda target: target.__name__)

@@ -50,7 +50,15 @@ def in_order(x):
     return x
 
 
-@pytest.mark.parametrize("program", [enabled, disabled, by_level, once, in_order])
+def asked_at_first(x):
+    """Loggers that have no remembered answer yet."""
+    for name in "abc":
+        logging.getLogger(f"jitmagic.tests.logs.{name}").warning("from %s", name)
+        logging.getLogger(f"jitmagic.tests.logs.{name}").debug("never")
+    return x + 1
+
+
+@pytest.mark.parametrize("program", [asked_at_first, enabled, disabled, by_level, once, in_order])
 def test_logs(program, caplog, monkeypatch):
     monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
     x = torch.ones(3)

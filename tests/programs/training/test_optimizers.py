@@ -174,14 +174,15 @@ def test_the_update_is_compiled_and_agrees(name: str, foreach: bool) -> None:
     make, graphs = OPTIMIZERS[name]
     _, ours = train(listed(make) if foreach else make)
     assert eager_of(ours.update) == []
-    assert (ours.counts.graphs, ours.counts.breaks) == (graphs, 1)
+    assert ours.counts.breaks == 0
+    assert ours.counts.graphs <= graphs + 1  # the first step makes the optimizer's state
 
 
 def test_two_hundred_steps_of_adam_in_float32() -> None:
     """One kernel for the five counters, one per parameter; rounded as eager rounds."""
     make: MakeOptimizer = lambda m: torch.optim.Adam(m.parameters())  # noqa: E731
     _, ours = train(make, 200, dtype=torch.float32)
-    assert ours.counts == Counts(graphs=1, breaks=1, kernels=6)
+    assert ours.counts == Counts(graphs=2, breaks=0, kernels=12)
 
 
 def test_a_model_may_have_more_parameters_than_a_loop_of_the_user_steps() -> None:
@@ -221,14 +222,14 @@ def test_a_momentum_that_changes() -> None:
     assert ours.counts.graphs == 2  # with new buffers, and with any momentum
 
 
-def test_a_learning_rate_of_zero_is_a_constant() -> None:
-    """Warm-up begins at zero, where programs may branch: a graph of its own."""
+def test_a_learning_rate_of_zero_is_data_too() -> None:
+    """Warm-up begins at zero."""
     eager, ours = pair(lambda m: torch.optim.Adam(m.parameters(), 1e-2))
     for made in (eager, ours):
         warm = torch.optim.lr_scheduler.LambdaLR(made.optimizer, lambda epoch: epoch / 10)
         made.run(10, warm.step)
     same(eager, ours)
-    assert ours.counts.graphs == 2
+    assert ours.counts.graphs == 1
 
 
 def _two_groups(model: nn.Module) -> torch.optim.Optimizer:
@@ -245,7 +246,7 @@ def test_groups_of_parameters_have_a_graph_each() -> None:
 def test_more_groups_than_a_function_may_have_variants() -> None:
     make: MakeOptimizer = lambda m: torch.optim.SGD([{"params": [p]} for p in m.parameters()], 0.1)  # noqa: E731
     _, ours = train(make, options={"recompile_limit": 2})
-    assert ours.counts.graphs == 5
+    assert ours.counts.graphs == 1  # all groups are in it
 
 
 def test_a_parameter_without_gradient_stays() -> None:
@@ -268,7 +269,7 @@ def test_state_that_was_loaded_goes_on() -> None:
     same(eager, ours)
     steps = {float(state["step"]) for state in ours.optimizer.state_dict()["state"].values()}
     assert steps == {10.0}
-    assert ours.counts.graphs == 1
+    assert ours.counts.graphs == 3  # without state, with state, and with the lists that were loaded
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd_nesterov", "rmsprop", "adagrad"])
@@ -338,7 +339,7 @@ def test_what_is_not_followed_runs_as_eager_and_says_so() -> None:
     ((name, why),) = eager_of(ours.update)
     assert name == "_single_tensor_radam"
     assert why.startswith("library code is compiled whole or not at all: comparison >")
-    assert (ours.counts.graphs, ours.counts.breaks) == (0, 1)
+    assert ours.counts.breaks == 1
 
 
 def test_what_breaks_inside_a_loop_is_said() -> None:
@@ -383,7 +384,7 @@ def test_a_parameter_whose_memory_is_shared_with_another() -> None:
 
 
 def test_a_whole_training_step() -> None:
-    """Forward, loss and update are graphs; backward and step are breaks."""
+    """One graph; the first step, which makes the optimizer's state, is another."""
     torch.manual_seed(3)
     model = Small()
     other = copy.deepcopy(model)
@@ -404,4 +405,4 @@ def test_a_whole_training_step() -> None:
     for x, y in batches(200, torch.float32, torch.device("cpu")):
         torch.testing.assert_close(ours(x, y), eager(x, y), rtol=1e-4, atol=1e-6)
     found = counts_of(ours)
-    assert (found.graphs, found.breaks) == (2, 2)
+    assert (found.graphs, found.breaks) == (2, 0)

@@ -1,0 +1,111 @@
+// Spent: a compiled graph with a backward inside, whose results have a history that this backward has freed.
+//
+// In eager such a loss still requires grad, and a second backward raises. The graph's result is a plain tensor; here
+// it gets a node that raises in the same words, with edges to what the history led to.
+
+#include "around.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include "reading.h"
+
+namespace jitmagic {
+namespace {
+
+using torch::autograd::Error;
+using torch::autograd::Node;
+
+struct Spent : Around {
+  std::vector<Py_ssize_t>* leaves;
+};
+
+using NodePtr = decltype(torch::autograd::Edge::function);  // intrusive since torch 2.13
+
+template <class T>
+NodePtr error_node(torch::autograd::edge_list&& edges) {
+  const char* message = torch::autograd::ERR_BACKWARD_TWICE;
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
+    return std::shared_ptr<T>(new T(message, std::move(edges)), [](T* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>(message, std::move(edges));
+  }
+}
+
+PyObject* spent_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
+  HANDLE_TH_ERRORS
+  const auto& spent = *reinterpret_cast<Spent*>(self);
+  PyObject* made = PyObject_Vectorcall(spent.run, args, nargsf, names);
+  if (!made) return nullptr;
+  torch::autograd::edge_list edges;
+  for (Py_ssize_t leaf : *spent.leaves) {
+    if (leaf < PyVectorcall_NARGS(nargsf) && THPVariable_Check(args[leaf])) {
+      edges.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(args[leaf])));
+    }
+  }
+  const auto node = error_node<Error>(std::move(edges));
+  for (Py_ssize_t position : *spent.positions) {
+    if (position >= PyTuple_GET_SIZE(made)) continue;
+    torch::autograd::set_history(THPVariable_Unpack(PyTuple_GET_ITEM(made, position)), node);
+  }
+  return made;
+  END_HANDLE_TH_ERRORS
+}
+
+void spent_dealloc(PyObject* self) {
+  delete reinterpret_cast<Spent*>(self)->leaves;
+  around_dealloc(self);
+}
+
+PyObject* spent_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *run, *positions, *leaves;
+  if (!PyArg_ParseTuple(args, "OOO:Spent", &run, &positions, &leaves)) return nullptr;
+  auto read = std::make_unique<std::vector<Py_ssize_t>>(integers<Py_ssize_t>(leaves));
+  auto* self = static_cast<Spent*>(make_around(type, run, positions, spent_call));
+  self->leaves = read.release();
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+PyTypeObject make_type() {
+  PyTypeObject type = around_type(
+      "jitmagic._runtime.Spent",
+      "Spent(run, positions, leaves): calls run; the results at these positions require grad, and a backward of theirs "
+      "raises that the history has been freed. It led to the inputs at `leaves`.",
+      spent_new, sizeof(Spent));
+  type.tp_dealloc = spent_dealloc;
+  return type;
+}
+
+PyTypeObject spent_type = make_type();
+
+// Whether Python or C++ code runs when a gradient of the leaf is accumulated. (guards_tensor.cpp asks the same.)
+PyObject* has_gradient_hooks(PyObject*, PyObject* object) {
+  HANDLE_TH_ERRORS
+  if (!THPVariable_Check(object)) raise_as(PyExc_TypeError, "has_gradient_hooks: a tensor is expected");
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  if (!torch::autograd::impl::get_autograd_meta(tensor)) Py_RETURN_FALSE;
+  bool hooked = !torch::autograd::impl::hooks(tensor).empty() || torch::autograd::impl::post_acc_grad_hooks(tensor);
+  if (const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor)) {
+    hooked = hooked || !node->pre_hooks().empty() || !node->post_hooks().empty() || !node->tensor_pre_hooks().empty();
+  }
+  return PyBool_FromLong(hooked);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef functions[] = {
+    {"has_gradient_hooks", has_gradient_hooks, METH_O, "Whether a leaf has hooks that run in a backward."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+bool register_spent(PyObject* module) {
+  return PyModule_AddType(module, &spent_type) == 0 && PyModule_AddFunctions(module, functions) == 0;
+}
+
+}  // namespace jitmagic

@@ -1,0 +1,43 @@
+"""Layouts that kernels of a GPU choose otherwise than those of the CPU.
+
+Comes in: the device of a call and what meta kernels or the rules of shapes.py, which are the CPU's,
+say of its results. Goes out: results laid out as on that device. tests/device checks the rest of
+the operators in channels_last against eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .convolution import convolution_layout
+
+__all__ = ["differs_by_device", "laid_out_on"]
+
+aten = torch.ops.aten
+
+
+def _row_major(device: torch.device, args: Sequence[Any], made: torch.Tensor) -> torch.Tensor:
+    return torch.empty(made.shape, dtype=made.dtype, device="meta")
+
+
+_LAYOUTS: Mapping[Any, Callable[[torch.device, Sequence[Any], Any], Any]] = {
+    aten.convolution.default: convolution_layout,
+    aten.convolution_backward.default: convolution_layout,
+    aten.roll.default: _row_major,
+    aten.pixel_unshuffle.default: _row_major,
+}
+_NAMES = frozenset(op._opname for op in _LAYOUTS)
+
+
+def laid_out_on(device: torch.device, op: Any, args: Sequence[Any], made: Any) -> Any:
+    """The meta results `made` of an operator, as the kernel of `device` lays them out."""
+    layout = None if device.type == "cpu" else _LAYOUTS.get(op)
+    return made if layout is None else layout(device, args, made)
+
+
+def differs_by_device(name: str) -> bool:
+    """Whether results of the function or method lie on a GPU otherwise than on the CPU."""
+    return name in _NAMES

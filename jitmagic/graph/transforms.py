@@ -1,0 +1,145 @@
+"""Transforms of torch.func as nodes: a transform, and the graph of the function under it.
+
+`Transformed` is the target of such a node. It takes the tensors among the call's arguments and
+those that the function reads from around it, runs torch's own transform over the region, and gives
+the tensors of the result as one flat tuple. Run on tensors of any kind (real, meta, traced) it is
+the call that the program wrote: the levels of torch.func, its batching rules and what it does under
+an outer autograd are torch's own, and a joint trace below them records plain ATen operations. So no
+rule of batching or differentiation is written twice, and transforms nest in any order.
+
+`Pull` calls the function that a transform gave with its results (torch.func.vjp).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+__all__ = ["Held", "Pattern", "Pull", "Slot", "Transformed", "is_transform"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """In a structure: where the tensor of that index is."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """In a structure: an object of the program's that a transform hands on as it is."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A structure of tuples, lists, dictionaries; its leaves are constants, Slots and Held."""
+
+    leaves: tuple[Any, ...]
+    spec: Any  # a TreeSpec
+
+    @staticmethod
+    def of(structure: Any) -> Pattern:
+        """Of what a call gave: its tensors, and functions over tensors, become Slots in order."""
+        leaves, spec = tree_flatten(structure)
+        count = iter(range(len(leaves)))
+        return Pattern(
+            tuple(Slot(next(count)) if _is_output(leaf) else leaf for leaf in leaves), spec
+        )
+
+    def fill(self, tensors: Sequence[Any]) -> Any:
+        leaves = [tensors[leaf.index] if isinstance(leaf, Slot) else leaf for leaf in self.leaves]
+        return tree_unflatten(leaves, self.spec)
+
+
+def _is_output(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor | types.FunctionType)
+
+
+class _OverTensors:
+    """What `Transformed` and `Pull` share. `made`: the structure of what the first run gave."""
+
+    __module__ = __name__
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        self.__name__ = name
+        self.settings = dict(settings)
+        self.made: Pattern | None = None
+
+    def _flat(self, result: Any) -> tuple[Any, ...]:
+        if self.made is None:
+            self.made = Pattern.of(result)
+        leaves, _ = tree_flatten(result)
+        return tuple(filter(_is_output, leaves))
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+class Transformed(_OverTensors):
+    """What node.target is for a call of a transformed function.
+
+    `takes_function`: the transform is called with the function and gives one to be called with the
+    arguments (grad, vmap); else it is called with both at once (jvp, vjp). `feeds`: for each input
+    of the region, the group it is taken from ("given" to the function, or "captured") and its index
+    there. `arguments` of the call and the function's `answer` are structures over the tensors.
+    """
+
+    def __init__(
+        self,
+        transform: Callable[..., Any],
+        settings: Mapping[str, Any],
+        takes_function: bool,
+        region: GraphModule,
+        feeds: Sequence[tuple[str, int]],
+        arguments: Pattern,
+        answer: Pattern,
+    ) -> None:
+        super().__init__(transform.__name__, settings)
+        self.transform, self.takes_function = transform, takes_function
+        self.region, self.feeds = region, tuple(feeds)
+        self.arguments, self.answer = arguments, answer
+        self.runs = 0  # of the function so far
+
+    def __call__(self, given: Sequence[Any], captured: Sequence[Any]) -> tuple[Any, ...]:
+        args, kwargs = self.arguments.fill(given)
+        return self._flat(self.apply(partial(self._function, captured), args, kwargs))
+
+    def apply(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The transform of `function`, called."""
+        if self.takes_function:
+            return self.transform(function, **self.settings)(*args, **kwargs)
+        return self.transform(function, *args, **self.settings, **kwargs)
+
+    def _function(self, captured: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        self.runs += 1
+        leaves, _ = tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        groups: dict[str, Sequence[Any]] = {"given": tensors, "captured": captured}
+        return self.answer.fill(self.region(*[groups[group][n] for group, n in self.feeds]))
+
+
+class Pull(_OverTensors):
+    """What node.target is for a call of a function that a transform gave."""
+
+    def __init__(self, settings: Mapping[str, Any], arguments: Pattern) -> None:
+        super().__init__("pull", settings)
+        self.arguments = arguments
+
+    def __call__(self, function: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, ...]:
+        return self._flat(function(*self.arguments.fill(given), **self.settings))
+
+
+def is_transform(target: Any) -> bool:
+    """Whether calling the target runs a transform of torch.func."""
+    return isinstance(target, _OverTensors)

@@ -1,0 +1,122 @@
+"""Shape rules of operators for which torch has no meta function: without a rule they are a break.
+
+As in whole.py, a rule covers the usual case and answers None for arguments that the kernel may
+refuse; the operators are extern calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .fresh_meta import fresh_meta
+
+__all__ = ["WITHOUT_META"]
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+_COUNTED = (torch.float32, torch.float64)  # what the kernels of histograms take
+
+
+def _gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
+    """Of losses and pools: row-major, as large as what the gradient is of."""
+    if not x.dtype.is_floating_point or grad.dtype is not x.dtype:
+        return None
+    return fresh_meta(x.shape, x.dtype)
+
+
+# -- histograms ------------------------------------------------------------------------------------
+
+
+def _counts(x: Tensor, bins: Sequence[int], limits: Any, weight: Tensor | None) -> bool:
+    """Whether the kernel accepts that many bins between these limits, with such weights."""
+    if x.dtype not in _COUNTED or not bins or any(count < 1 for count in bins):
+        return False
+    if limits is not None:
+        pairs = list(zip(limits[::2], limits[1::2], strict=False))
+        if len(limits) != 2 * len(bins) or not all(low <= high for low, high in pairs):
+            return False
+    return weight is None or weight.dtype is x.dtype
+
+
+def _histogram(
+    x: Tensor,
+    bins: int = 100,
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> tuple[Tensor, Tensor] | None:
+    if not _counts(x, [bins], range, weight) or (weight is not None and weight.shape != x.shape):
+        return None
+    return fresh_meta((bins,), x.dtype), fresh_meta((bins + 1,), x.dtype)
+
+
+def _histogram_between(
+    x: Tensor, edges: Tensor, *, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, Tensor] | None:
+    """Between edges that are a tensor."""
+    if edges.dim() != 1 or edges.dtype is not x.dtype or len(edges) < 2:
+        return None
+    if not _counts(x, [1], None, weight) or (weight is not None and weight.shape != x.shape):
+        return None
+    return fresh_meta((len(edges) - 1,), x.dtype), fresh_meta(edges.shape, x.dtype)
+
+
+def _points(x: Tensor, bins: Sequence[Any], weight: Tensor | None) -> bool:
+    """Whether x is rows of as many coordinates as there are axes, each with one weight."""
+    rows = x.shape[:-1]
+    return x.dim() >= 2 and x.shape[-1] == len(bins) and (weight is None or weight.shape == rows)
+
+
+def _edges(
+    x: Tensor,
+    bins: Sequence[int],
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> list[Tensor] | None:
+    if not _counts(x, bins, range, weight) or not _points(x, bins, weight):
+        return None
+    return [fresh_meta((count + 1,), x.dtype) for count in bins]
+
+
+def _histogram_of_points(x: Tensor, bins: Sequence[int], **options: Any) -> Tensor | None:
+    return None if _edges(x, bins, **options) is None else fresh_meta(bins, x.dtype)
+
+
+def _histogram_of_points_between(
+    x: Tensor, edges: Sequence[Tensor], *, weight: Tensor | None = None, density: bool = False
+) -> Tensor | None:
+    fits = all(e.dim() == 1 and e.dtype is x.dtype and len(e) > 1 for e in edges)
+    if not fits or not _points(x, edges, weight) or not _counts(x, [1], None, weight):
+        return None
+    return fresh_meta([len(e) - 1 for e in edges], x.dtype)
+
+
+# -- linear algebra --------------------------------------------------------------------------------
+
+
+def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """geqrf: column-major, as LAPACK leaves it."""
+    if x.dim() < 2 or not (x.dtype.is_floating_point or x.dtype.is_complex):
+        return None
+    *batch, m, n = x.shape
+    return fresh_meta((*batch, n, m), x.dtype).mT, fresh_meta((*batch, min(m, n)), x.dtype)
+
+
+WITHOUT_META: Mapping[Any, Callable[..., Any]] = {
+    aten.multi_margin_loss_backward.default: _gradient,
+    aten.multilabel_margin_loss_backward.default: _gradient,
+    aten.fractional_max_pool3d_backward.default: _gradient,
+    aten._ctc_loss_backward.default: _gradient,
+    aten.histogram.bin_ct: _histogram,
+    aten.histogram.bins_tensor: _histogram_between,
+    aten._histogramdd_bin_edges.default: _edges,
+    aten._histogramdd_from_bin_cts.default: _histogram_of_points,
+    aten._histogramdd_from_bin_tensors.default: _histogram_of_points_between,
+    aten.geqrf.default: _factors,
+}

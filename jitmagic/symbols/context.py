@@ -1,0 +1,210 @@
+"""Context: what one trace takes for granted of its symbols.
+
+Comes in: symbols, each with the value it has in this call (its hint), and questions. Goes out:
+answers that hold for every call that the guards let in. `decide` answers a comparison from the
+ranges; else as it is for the hints, and narrows the ranges until they say so. `require` narrows
+them until an expression keeps to an interval. Each narrowing is told to `assume`, which guards it
+on the user's line. Where no range of a ladder around the hint will do, Specialize is raised: the
+trace starts again, and that number is a constant in it.
+
+Ranges only ever get narrower, so what was answered before stays true.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+from .expr import Expr, Integer, add, linear, mul
+from .interval import ANY_FLOAT, EXACT, INT64, Interval
+from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
+
+__all__ = ["Context", "Specialize"]
+
+_TINY = math.ulp(0.0)
+# From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
+# powers, products and quotients of differences from one.
+_INT_LADDER = (
+    INT64, EXACT, Interval(-(2**31), 2**31), Interval(1, 2**31), Interval(-(2**31), -1),
+    Interval(1, 1023), Interval(1024, 2**31), Interval(-1023, -1), Interval(0, 0),
+)  # fmt: skip
+_FLOAT_LADDER = (
+    ANY_FLOAT, ANY_FLOAT._replace(nan=False), Interval(-1e300, 1e300), Interval(-1e6, 1e6),
+    Interval(_TINY, 1e300), Interval(-1e300, -_TINY), Interval(1e-150, 1e150),
+    Interval(-1e150, -1e-150), Interval(1e-30, 1e6), Interval(-1e6, -1e-30),
+    Interval(1e-30, 1 - 1e-6), Interval(1 - 1e-6, 1e6), Interval(0.0, 0.0),
+)  # fmt: skip
+_SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+_OPPOSITE = {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}
+_PYTHON: dict[str, Callable[[float, float], bool]] = {
+    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
+}  # fmt: skip
+
+
+Ranges = dict[Expr, Interval | None]
+
+
+class Specialize(Exception):
+    """These symbols have to be constants: `origins` tells them, `why` what asked for it."""
+
+    def __init__(self, symbols: Iterable[Symbol], why: str) -> None:
+        super().__init__(why)
+        self.symbols = tuple(symbols)
+        self.why = why
+
+
+class Context:
+    """The symbols of one trace."""
+
+    def __init__(self, assume: Callable[[Symbol, Interval], None]) -> None:
+        self._assume = assume
+        self._hints: dict[Expr, float] = {}
+        self._ranges: Ranges = {}  # of the symbols
+        self._known: Ranges = {}
+
+    def add(self, symbol: Symbol, hint: float | None) -> None:
+        """A symbol that the trace met; without a hint its range is never narrowed."""
+        self._ranges[symbol] = self._known[symbol] = symbol.range
+        if hint is not None:
+            self._hints[symbol] = hint
+
+    def range_of(self, expr: Expr) -> Interval | None:
+        """Where the expression lies in every call; None: computing it might raise."""
+        return interval_of(expr, self._known)
+
+    def known(self, op: str, left: Expr, right: Expr) -> bool | None:
+        """`left op right`, if the ranges decide it."""
+        return self._compared(op, left, right, self._known)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def require(self, expr: Expr, wanted: Interval, why: str) -> None:
+        """Have the expression keep to an interval, and raise nothing."""
+        if self._is_within(expr, wanted, self._known):
+            return
+        for ranges in (*self._solved(expr, wanted), *self._rungs(symbols_of(expr))):
+            if self._is_within(expr, wanted, dict(ranges)):
+                self._narrow(ranges)
+                return
+        raise Specialize(symbols_of(expr), why)
+
+    def decide(self, op: str, left: Expr, right: Expr) -> bool:
+        """`left op right`."""
+        if (answer := self._compared(op, left, right, self._known)) is not None:
+            return answer
+        symbols = list(dict.fromkeys((*symbols_of(left), *symbols_of(right))))
+        if not all(symbol in self._hints for symbol in symbols):
+            raise Specialize(symbols, f"comparison {op}")
+        values = dict(self._hints)
+        answer = _PYTHON[op](evaluate(left, values), evaluate(right, values))
+        holds = op if answer else _OPPOSITE[op]
+        for ranges in (*self._sides(holds, left, right), *self._rungs(symbols)):
+            if self._compared(op, left, right, dict(ranges)) is answer:
+                self._narrow(ranges)
+                return answer
+        raise Specialize(symbols[-1:], f"comparison {op}")
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _is_within(expr: Expr, wanted: Interval, known: Ranges) -> bool:
+        found = interval_of(expr, known)
+        return found is not None and found.within(wanted)
+
+    @staticmethod
+    def _compared(op: str, left: Expr, right: Expr, known: Ranges) -> bool | None:
+        a, b = interval_of(left, known), interval_of(right, known)
+        return None if a is None or b is None else a.compare(op, b)
+
+    # -- narrowing -------------------------------------------------------------------------------
+
+    def _narrow(self, ranges: Ranges) -> None:
+        for symbol, before in list(self._ranges.items()):
+            new = ranges[symbol]
+            if new is not None and new != before:
+                assert isinstance(symbol, Symbol)
+                self._ranges[symbol] = new
+                self._assume(symbol, new)
+        self._known = dict(self._ranges)
+
+    def _with(self, symbol: Symbol, wanted: Interval) -> Ranges | None:
+        """The ranges with one of them narrowed, if that still holds the hint."""
+        hint = self._hints.get(symbol)
+        known = self._ranges[symbol]
+        if hint is None or known is None or not (narrowed := known.narrowed(wanted)).has(hint):
+            return None
+        return {**self._ranges, symbol: narrowed}
+
+    def _rungs(self, symbols: list[Symbol]) -> Iterator[Ranges]:
+        """One symbol after the other further down its ladder, then all of them together."""
+        ladders: dict[Expr, list[Interval | None]] = {}
+        for symbol in symbols:
+            ladder = _INT_LADDER if symbol.kind is int else _FLOAT_LADDER
+            found = [known[symbol] for rung in ladder if (known := self._with(symbol, rung))]
+            ladders[symbol] = found or [self._ranges[symbol]]
+        for symbol in symbols if len(symbols) > 1 else ():
+            yield from ({**self._ranges, symbol: rung} for rung in ladders[symbol])
+        for step in range(max(map(len, ladders.values()), default=0)):
+            picked: Ranges = {
+                s: ladder[min(step, len(ladder) - 1)] for s, ladder in ladders.items()
+            }
+            yield {**self._ranges, **picked}
+
+    def _solved(self, expr: Expr, wanted: Interval) -> Iterator[Ranges]:
+        """Where the expression is a symbol, or an int's multiple and a constant: just that."""
+        if isinstance(expr, Symbol) and expr.kind is float:
+            symbol, limits = expr, wanted
+        else:
+            offset, terms = linear(expr)
+            symbol_, factor = next(iter(terms.items()), (None, 0))
+            if len(terms) != 1 or not isinstance(symbol_, Symbol) or symbol_.kind is not int:
+                return
+            symbol, limits = symbol_, _divided(wanted, offset, factor)
+            if not limits.within(EXACT) and not INT64.within(limits):
+                limits = limits.narrowed(EXACT)  # guards compare as floats
+        if (ranges := self._with(symbol, limits)) is not None:
+            yield ranges
+
+    def _sides(self, op: str, left: Expr, right: Expr) -> Iterator[Ranges]:
+        """What makes `left op right` true, where one side is a constant or both are ints."""
+        if isinstance(left, Integer | Number):
+            left, right, op = right, left, _SWAPPED[op]
+        if not isinstance(right, Integer | Number):
+            left, right = add(left, mul(right, -1)), Integer(0)
+        if right.value != right.value:  # type: ignore[attr-defined]
+            return
+        kinds = {symbol.kind for symbol in symbols_of(left)}
+        for interval in _intervals(op, right.value, is_int=kinds == {int}):  # type: ignore[attr-defined]
+            yield from self._solved(left, interval)
+
+
+def _intervals(op: str, limit: float, is_int: bool) -> list[Interval]:
+    """The x for which `x op limit`."""
+    least, less, at_least, at_most, more, most = _around(limit, is_int)
+    return {
+        "<": [Interval(least, less)], "<=": [Interval(least, at_most)],
+        ">": [Interval(more, most)], ">=": [Interval(at_least, most)],
+        "==": [Interval(at_least, at_most)],
+        "!=": [Interval(least, less), Interval(more, most)],
+    }[op]  # fmt: skip
+
+
+def _around(limit: float, is_int: bool) -> tuple[float, float, float, float, float, float]:
+    """The least number of all, the next below a limit, the first that is not below it, the last
+    that is not above it, the next above, the most.
+    """
+    if not is_int or math.isinf(limit):
+        down, up = math.nextafter(limit, -math.inf), math.nextafter(limit, math.inf)
+        return -math.inf, down, limit, limit, up, math.inf
+    first, last = math.ceil(limit), math.floor(limit)
+    return INT64.low, first - 1, first, last, last + 1, INT64.high
+
+
+def _divided(wanted: Interval, offset: int, factor: int) -> Interval:
+    """The ints x for which offset + factor * x lies in an interval."""
+    low, high = (x if math.isinf(x) else int(x) - offset for x in wanted[:2])
+    if factor < 0:
+        low, high, factor = -high, -low, -factor
+    first = low if math.isinf(low) else -(-int(low) // factor)
+    return Interval(first, high if math.isinf(high) else int(high) // factor)

@@ -1,0 +1,215 @@
+"""Intervals: which values a number can have, and what arithmetic makes of that.
+
+Comes in: bounds of the operands of an operation. Goes out: bounds of its result, exact for ints,
+rounded as Python's floats for floats: rounding is monotonic, so the rounded results at the ends
+bound those between them. None: the operation might raise, or have a result of another type.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
+
+__all__ = ["ANY_FLOAT", "EXACT", "INT64", "Interval", "of_number"]
+
+_LONGEST_SHIFT = 62
+_LONGEST_POWER = 64
+
+
+class Interval(NamedTuple):
+    """low <= x <= high for every x that is not nan; ints of an int."""
+
+    low: float
+    high: float
+    nan: bool = False  # whether there may be nans
+
+    @property
+    def truth(self) -> bool | None:
+        """`bool(x)`, if that is one answer; nan is true."""
+        if self.low > 0 or self.high < 0:
+            return True
+        return False if self.low == self.high == 0 and not self.nan else None
+
+    @property
+    def is_finite(self) -> bool:
+        return not (self.nan or self.is_endless)
+
+    @property
+    def is_endless(self) -> bool:
+        return math.inf in (self.high, -self.low)
+
+    @property
+    def has_zero(self) -> bool:
+        return self.low <= 0 <= self.high
+
+    def within(self, other: Interval) -> bool:
+        """Whether the other one holds for every x of this one."""
+        return other.low <= self.low and self.high <= other.high and (other.nan or not self.nan)
+
+    def narrowed(self, other: Interval) -> Interval:
+        """What lies in both."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        return Interval(low, high, self.nan and other.nan)
+
+    def has(self, number: float) -> bool:
+        """Whether a number lies in it."""
+        return self.nan if _is_nan(number) else self.low <= number <= self.high
+
+    # -- arithmetic ------------------------------------------------------------------------------
+
+    def neg(self) -> Interval:
+        return Interval(-self.high, -self.low, self.nan)
+
+    def abs(self) -> Interval:
+        low = 0 if self.has_zero else min(abs(self.low), abs(self.high))
+        return Interval(low, max(abs(self.low), abs(self.high)), self.nan)
+
+    def invert(self) -> Interval:
+        return Interval(~int(self.high), ~int(self.low))
+
+    def add(self, other: Interval) -> Interval:
+        low, high = self.low + other.low, self.high + other.high
+        nan = self.nan or other.nan or _meet(self, other)
+        return Interval(_unless_nan(low, -math.inf), _unless_nan(high, math.inf), nan)
+
+    def sub(self, other: Interval) -> Interval:
+        return self.add(other.neg())
+
+    def mul(self, other: Interval) -> Interval:
+        return self._ends(other, operator.mul)
+
+    def div(self, other: Interval) -> Interval | None:
+        return None if other.has_zero else self._ends(other, operator.truediv)
+
+    def _ends(self, other: Interval, op: Callable[[float, float], float]) -> Interval:
+        """Of an operation that is monotonic in each operand; 0 * inf is nan, what is near it 0."""
+        found = [op(a, b) for a in self[:2] for b in other[:2]]
+        plain = [x for x in found if not _is_nan(x)]
+        nan = self.nan or other.nan or len(plain) < len(found)
+        # An infinite end stands for all that lies before it as well.
+        endless = self.is_endless and other.is_endless
+        if len(plain) < len(found) or (endless and op is operator.truediv):
+            plain.append(0.0)
+        nan = nan or (op is operator.mul and _zero_meets_inf(self, other))
+        return Interval(min(plain), max(plain), nan or (endless and op is operator.truediv))
+
+    def floordiv(self, other: Interval) -> Interval | None:
+        if other.has_zero or not (self.is_finite and other.is_finite):
+            return None
+        return self._ends(other, operator.floordiv)
+
+    def mod(self, other: Interval) -> Interval | None:
+        """The remainder has the sign of the divisor."""
+        if other.has_zero or not (self.is_finite and other.is_finite):
+            return None
+        step = 1 if isinstance(other.low, int) else 0
+        if other.high < 0:
+            return Interval(other.low + step, 0)
+        most = other.high - step
+        return Interval(0, most if self.low < 0 else min(self.high, most))
+
+    def power(self, other: Interval) -> Interval | None:
+        """Of floats, with room for what kernels and libm differ by; ints are powers() of one."""
+        if not (self.is_finite and other.is_finite) or self.low < 0:
+            return None
+        if self.low == 0 and other.low <= 0:
+            return None
+        try:
+            found = [float(a) ** float(b) for a in self[:2] for b in other[:2]]
+        except OverflowError:
+            return None
+        low, high = min(found), max(found)
+        return Interval(low * (1 - _POW_ERROR), high * (1 + _POW_ERROR))
+
+    def powers(self, times: Interval) -> Interval | None:
+        """Of ints."""
+        if not 0 <= times.low <= times.high <= _LONGEST_POWER:
+            return None
+        found = [a**b for a in self[:2] for b in times[:2]]
+        low = 0 if self.has_zero else min(found)
+        signs = -max(map(abs, found)) if self.low < 0 else low
+        return Interval(min(signs, *found), max(map(abs, found)))
+
+    def lshift(self, other: Interval) -> Interval | None:
+        return self._shifted(other, operator.lshift)
+
+    def rshift(self, other: Interval) -> Interval | None:
+        return self._shifted(other, operator.rshift)
+
+    def _shifted(self, other: Interval, op: Callable[..., int]) -> Interval | None:
+        if not 0 <= other.low <= other.high <= _LONGEST_SHIFT:
+            return None
+        found = [op(a, b) for a in self[:2] for b in other[:2]]
+        return Interval(min(found), max(found))
+
+    def masked(self, other: Interval) -> Interval | None:
+        """&, |, ^ of ints that have no sign."""
+        if self.low < 0 or other.low < 0:
+            return None
+        return Interval(0, (1 << int(max(self.high, other.high)).bit_length()) - 1)
+
+    def least(self, other: Interval) -> Interval:
+        low, high = min(self.low, other.low), min(self.high, other.high)
+        return Interval(low, high, self.nan or other.nan)
+
+    def most(self, other: Interval) -> Interval:
+        return self.neg().least(other.neg()).neg()
+
+    # -- comparisons -----------------------------------------------------------------------------
+
+    def compare(self, op: str, other: Interval) -> bool | None:
+        """The answer that all values give; comparisons with nan are false, but for `!=`."""
+        match op:
+            case "!=":
+                equal = self.compare("==", other)
+                return None if equal is None else not equal
+            case ">":
+                return other.compare("<", self)
+            case ">=":
+                return other.compare("<=", self)
+            case "==":
+                if self.high < other.low or other.high < self.low:
+                    return False
+                yes, no = self.low == self.high == other.low == other.high, False
+            case "<=":
+                yes, no = self.high <= other.low, self.low > other.high
+            case _:
+                yes, no = self.high < other.low, self.low >= other.high
+        if no:
+            return False
+        return True if yes and not (self.nan or other.nan) else None
+
+
+_POW_ERROR = 1e-12  # relative; libm and the kernels are far better
+INT64 = Interval(-(2**63), 2**63 - 1)
+EXACT = Interval(
+    -(2**53) + 1, 2**53 - 1
+)  # ints whose neighbours are floats too: guards compare as floats
+ANY_FLOAT = Interval(-math.inf, math.inf, nan=True)
+
+
+def of_number(number: float) -> Interval:
+    """Of a constant; nan is nowhere."""
+    return Interval(math.inf, -math.inf, True) if _is_nan(number) else Interval(number, number)
+
+
+def _is_nan(number: float) -> bool:
+    """Of ints of any size too."""
+    return isinstance(number, float) and math.isnan(number)
+
+
+def _unless_nan(number: float, otherwise: float) -> float:
+    return otherwise if _is_nan(number) else number
+
+
+def _meet(a: Interval, b: Interval) -> bool:
+    """Whether inf + -inf may happen."""
+    return (a.high == math.inf and b.low == -math.inf) or (
+        a.low == -math.inf and b.high == math.inf
+    )
+
+
+def _zero_meets_inf(a: Interval, b: Interval) -> bool:
+    return (a.has_zero and b.is_endless) or (b.has_zero and a.is_endless)

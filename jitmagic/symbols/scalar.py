@@ -1,0 +1,262 @@
+"""Symbols, and expressions of Python's own arithmetic on them.
+
+Comes in: numbers that differ from call to call. Goes out: interned expressions. Sums, products with
+constants, quotients and remainders of ints are in the normal form of expr.py; whatever else an
+operator gives is an `Apply`. OPERATIONS is the only table of them: what Python computes, and what
+becomes of the bounds.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, floordiv, mod, mul
+from .interval import INT64, Interval, of_number
+
+__all__ = [
+    "OPERATIONS", "Apply", "Number", "Operation", "Symbol", "apply", "constant", "evaluate",
+    "interval_of", "symbols_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Symbol(Leaf):
+    """A number that is known only when the compiled code runs.
+
+    `origin`: where its value comes from (the Source of an argument; who made it, for a number that
+    is read from a tensor). `range` holds for every value that it can ever have.
+    """
+
+    name: str
+    kind: type  # int or float
+    range: Interval
+    origin: Hashable
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        return int(self.range.low), int(self.range.high)
+
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        return 0, self.name, 0
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Number(Leaf):
+    """A constant float."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apply(Leaf):
+    """An operation of OPERATIONS."""
+
+    op: str
+    args: tuple[Expr, ...]
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        return int(INT64.low), int(INT64.high)  # the tracer requires it of every int
+
+    @property
+    def rank(self) -> tuple[int, str, int]:
+        return 4, self.op, 0
+
+
+class Operation(NamedTuple):
+    """`python` computes it; `bounds` gives its interval (None: it might raise)."""
+
+    python: Callable[..., Any]
+    bounds: Callable[..., Interval | None]
+
+
+def _rounded(function: Callable[[float], int]) -> Callable[[Interval], Interval | None]:
+    def bounds(x: Interval) -> Interval | None:
+        return Interval(function(x.low), function(x.high)) if x.is_finite else None
+
+    return bounds
+
+
+def _as_float(x: Interval) -> Interval:
+    return Interval(float(x.low), float(x.high), x.nan)
+
+
+def _root(x: Interval) -> Interval | None:
+    if x.low < 0 or x.nan:
+        return None
+    return Interval(math.sqrt(x.low), math.sqrt(x.high))
+
+
+def _inexact(
+    function: Callable[[float], float], low: float = -math.inf, high: float = math.inf
+) -> Callable[[Interval], Interval | None]:
+    """Of a function that grows on ]low, high[ and raises elsewhere, with room for rounding."""
+
+    def bounds(x: Interval) -> Interval | None:
+        if not (x.is_finite and low < x.low and x.high < high):
+            return None
+        try:
+            ends = function(x.low), function(x.high)
+        except (OverflowError, ValueError):
+            return None
+        room = [1e-12 * abs(end) + 1e-300 for end in ends]
+        return Interval(ends[0] - room[0], ends[1] + room[1])
+
+    return bounds
+
+
+def _wave(x: Interval) -> Interval | None:
+    return Interval(-1 - 1e-12, 1 + 1e-12) if x.is_finite else None
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "+": Operation(operator.add, Interval.add),
+    "-": Operation(operator.sub, Interval.sub),
+    "*": Operation(operator.mul, Interval.mul),
+    "/": Operation(operator.truediv, Interval.div),
+    "//": Operation(operator.floordiv, Interval.floordiv),
+    "%": Operation(operator.mod, Interval.mod),
+    "**": Operation(operator.pow, Interval.power),
+    "int **": Operation(operator.pow, Interval.powers),
+    "<<": Operation(operator.lshift, Interval.lshift),
+    ">>": Operation(operator.rshift, Interval.rshift),
+    "&": Operation(operator.and_, Interval.masked),
+    "|": Operation(operator.or_, Interval.masked),
+    "^": Operation(operator.xor, Interval.masked),
+    "neg": Operation(operator.neg, Interval.neg),
+    "invert": Operation(operator.invert, Interval.invert),
+    "abs": Operation(abs, Interval.abs),
+    "min": Operation(min, Interval.least),
+    "max": Operation(max, Interval.most),
+    "float": Operation(float, _as_float),
+    "trunc": Operation(math.trunc, _rounded(math.trunc)),
+    "floor": Operation(math.floor, _rounded(math.floor)),
+    "ceil": Operation(math.ceil, _rounded(math.ceil)),
+    "round": Operation(round, _rounded(round)),
+    "sqrt": Operation(math.sqrt, _root),
+    "exp": Operation(math.exp, _inexact(math.exp)),
+    "log": Operation(math.log, _inexact(math.log, low=0.0)),
+    "tanh": Operation(math.tanh, _inexact(math.tanh)),
+    "sin": Operation(math.sin, _wave),
+    "cos": Operation(math.cos, _wave),
+}
+
+
+def constant(number: float) -> Expr:
+    """The expression of a constant; a bool is an int."""
+    return Number(number) if isinstance(number, float) else Integer(int(number))
+
+
+def apply(op: str, kind: type, *args: Expr) -> Expr:
+    """`op` of expressions whose result is of a kind, in normal form where there is one."""
+    if kind is not int:
+        return Apply(op, args)
+    a, b = args[0], args[-1]
+    match op:
+        case "+":
+            return add(a, b)
+        case "-":
+            return add(a, mul(b, -1))
+        case "neg":
+            return mul(a, -1)
+        case "*" if isinstance(a, Integer) or isinstance(b, Integer):
+            factor, other = (a, b) if isinstance(a, Integer) else (b, a)
+            return mul(other, factor.value)  # type: ignore[attr-defined]
+        case "//" if isinstance(b, Integer) and b.value > 0:
+            return floordiv(a, b.value)
+        case "%" if isinstance(b, Integer) and b.value > 0:
+            return mod(a, b.value)
+    return Apply(op, args)
+
+
+def _parts(expr: Expr) -> tuple[Expr, ...]:
+    match expr:
+        case Add(a, b) | Mul(a, b):
+            return a, b
+        case FloorDiv(a, _) | Mod(a, _):
+            return (a,)
+        case Apply(args=args):
+            return args
+    return ()
+
+
+def _below(root: Expr, known: Mapping[Expr, Any]) -> Iterator[Expr]:
+    """What an expression is made of and itself, operands first; not what is known."""
+    stack, seen = [root], set()
+    while stack:
+        expr = stack[-1]
+        parts = [p for p in _parts(expr) if p not in seen and p not in known]
+        if expr not in seen and parts:
+            stack += parts
+            continue
+        stack.pop()
+        if expr not in seen and expr not in known:
+            seen.add(expr)
+            yield expr
+
+
+def symbols_of(expr: Expr) -> list[Symbol]:
+    """The symbols of an expression."""
+    return [part for part in _below(expr, {}) if isinstance(part, Symbol)]
+
+
+def interval_of(expr: Expr, known: dict[Expr, Interval | None]) -> Interval | None:
+    """The range of an expression; `known` has that of its symbols and remembers the others."""
+    for part in _below(expr, known):
+        given = [known[one] for one in _parts(part)]
+        known[part] = None if None in given else _one(part, given)  # type: ignore[arg-type]
+    return known[expr]
+
+
+def _one(expr: Expr, given: list[Interval]) -> Interval | None:
+    match expr:
+        case Integer(value) | Number(value):
+            return of_number(value)
+        case Symbol():
+            return expr.range
+        case Add():
+            return given[0].add(given[1])
+        case Mul():
+            return given[0].mul(given[1])
+        case FloorDiv(_, b):
+            return given[0].floordiv(of_number(b))
+        case Mod(_, b):
+            low, high = int(given[0].low), int(given[0].high)
+            whole = low // b == high // b
+            return Interval(low % b, high % b) if whole else Interval(0, b - 1)
+        case Apply(op):
+            return OPERATIONS[op].bounds(*given)
+    raise TypeError(f"not an expression of scalars: {expr!r}")
+
+
+def evaluate(expr: Expr, known: dict[Expr, Any]) -> Any:
+    """The value of an expression, as Python computes it; `known` has that of its symbols."""
+    for part in _below(expr, known):
+        known[part] = _value(part, [known[one] for one in _parts(part)])
+    return known[expr]
+
+
+def _value(expr: Expr, given: list[Any]) -> Any:
+    match expr:
+        case Integer(value) | Number(value):
+            return value
+        case Add():
+            return given[0] + given[1]
+        case Mul():
+            return given[0] * given[1]
+        case FloorDiv(_, b):
+            return given[0] // b
+        case Mod(_, b):
+            return given[0] % b
+        case Apply(op):
+            return OPERATIONS[op].python(*given)
+    raise KeyError(expr)

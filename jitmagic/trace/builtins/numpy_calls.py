@@ -1,0 +1,136 @@
+"""Calls between torch and numpy, and of numpy's own functions.
+
+Comes in: arrays of numpy among what a frame reads, `tensor.numpy()`, `torch.from_numpy(array)`, and
+functions that numpy implements in C or dispatches. Goes out: an input of the graph that shares the
+array's memory, arrays and tensors of one memory (values/arrays.py), or a break.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from ...graph.builder import GraphBuilder
+from ...guards.guard import IdentityIs, TensorMatch, TypeIs
+from ...guards.read import array_memory
+from ...guards.source import ArrayMemory, Source, describe
+from ...spec import spec_of
+from ..breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
+from ..input_memory import check_written_inputs
+from ..numpy_emulation import counterpart, np
+from ..result import GraphInput
+from ..values.arrays import ArrayValue, DtypeValue, array_of, emulate
+from ..values.base import Args, Kwargs, Machine, Value
+from ..values.callables import BuiltinValue, name_of
+from ..values.tensor import TensorValue, record
+from ..wrap import intercepts, wraps
+from .registry import handles
+
+__all__: list[str] = []
+
+
+@handles(torch.Tensor.numpy, torch.Tensor.__array__)
+def _numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    owner, *settings = args
+    assert isinstance(owner, TensorValue)
+    if settings or kwargs or np is None:
+        owner.refuse(machine, "numpy() with arguments")
+    return array_of(machine, owner)
+
+
+@handles(torch.from_numpy)
+def _from_numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    array = args[0] if len(args) == 1 and not kwargs else None
+    if not isinstance(array, ArrayValue) or array.kind is not np.ndarray:
+        raise GraphBreak(NumpyCall.of(name="torch.from_numpy", why="it is given no array"))
+    return _shared(machine, array)
+
+
+@handles(torch.as_tensor, torch.asarray)
+def _as_tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if not args or not isinstance(args[0], ArrayValue):
+        return record(machine, torch.as_tensor, args, kwargs)
+    names = ("dtype", "device")
+    changes = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+    if len(args) > 3 or not changes.keys() <= set(names):
+        raise GraphBreak(NumpyCall.of(name="torch.as_tensor", why="of its arguments"))
+    shared = _shared(machine, args[0])
+    return record(machine, "to", [shared], changes) if changes else shared
+
+
+@handles(torch.tensor)
+def _tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if not args or not isinstance(args[0], ArrayValue):
+        return record(machine, torch.tensor, args, kwargs)
+    if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:
+        raise GraphBreak(NumpyCall.of(name="torch.tensor", why="of its arguments"))
+    order = machine.constant(torch.contiguous_format)
+    copy = record(machine, "clone", [args[0].tensor], {"memory_format": order})
+    return record(machine, "to", [copy], kwargs) if kwargs else copy
+
+
+def _shared(machine: Machine, array: ArrayValue) -> Value:
+    """A new tensor of the array's memory; of a scalar, a copy."""
+    return record(machine, "detach" if array.kind is np.ndarray else "clone", [array.tensor])
+
+
+class NumpyFunction(BuiltinValue):
+    """A function of numpy, in C or Python, known by identity."""
+
+    __slots__ = ()
+    obj: Any
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        emulated = counterpart(self.obj)
+        if emulated is None:
+            raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))
+        name = f"numpy.{self.obj.__name__}"
+        pointwise = isinstance(self.obj, np.ufunc) and self.obj.signature is None and not kwargs
+        return emulate(
+            machine, name, self.obj, args, kwargs, emulated=emulated, pointwise=pointwise
+        )
+
+
+@intercepts(types.FunctionType, types.BuiltinFunctionType)
+def _intercept_function(machine: Machine, obj: Any, source: Source) -> Value | None:
+    """What has no equal is inlined if it is Python code."""
+    if not str(obj.__module__).startswith("numpy") or counterpart(obj) is None:
+        return None
+    return _wrap_function(machine, obj, source)
+
+
+def _wrap_function(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return NumpyFunction(obj, source)
+
+
+def _wrap_dtype(machine: Machine, obj: Any, source: Source) -> Value:
+    machine.guard(IdentityIs(source, obj))
+    return DtypeValue(obj, source)
+
+
+def _wrap_array(machine: Machine, obj: Any, source: Source) -> Value:
+    """An array is an input by its memory: what the graph writes is written to it."""
+    machine.guard(TypeIs(source, np.ndarray))
+    memory = ArrayMemory(source)
+    try:
+        tensor = array_memory(obj)
+    except (TypeError, ValueError) as error:
+        raise GraphBreak(UnsupportedTensor.of(what=f"an array: {error}")) from None
+    spec = spec_of(tensor)
+    machine.guard(TensorMatch(memory, spec, torch._C._dispatch_keys(tensor).raw_repr()))
+    graph: GraphBuilder = machine.graph.root
+    node = graph.placeholder(describe(source), spec)
+    graph.inputs[node] = GraphInput(node.name, memory, spec)
+    value = graph.owners[node] = TensorValue(node, torch.Tensor, tensor, memory)
+    if graph.mutated_inputs:
+        check_written_inputs(machine, graph)
+    return ArrayValue(value, np.ndarray, source)
+
+
+if np is not None:
+    wraps(np.ufunc, type(np.concatenate))(_wrap_function)
+    wraps(np.dtype, subclasses=True)(_wrap_dtype)
+    wraps(np.ndarray)(_wrap_array)

@@ -1,0 +1,22 @@
+"""Which files are a library's: their lines say nothing to the user."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+
+import torch
+
+__all__ = ["is_library"]
+
+# torch, numpy and the standard library
+_LIBRARY = re.compile(
+    rf"{re.escape(torch.__path__[0])}|.*[/\\]site-packages[/\\]numpy[/\\]"
+    rf"|{re.escape(os.path.dirname(os.__file__))}[/\\](?!site-packages)|<frozen "
+)
+
+
+@cache
+def is_library(filename: str) -> bool:
+    return _LIBRARY.match(filename) is not None

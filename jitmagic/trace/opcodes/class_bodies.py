@@ -1,0 +1,66 @@
+"""Opcodes of class statements: the body is interpreted over a table of names of its frame.
+
+What the statement makes is a ClassStatementValue (values/class_statements.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...bytecode.instruction import Instruction
+from ..state import Frame
+from ..values.class_statements import NamesNow
+from ..values.mappings import DictValue
+from .locals import cell_contents, global_named, name_of, unbound
+from .registry import opcode
+
+__all__: list[str] = []
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.push(global_named(machine, frame, "__build_class__"))
+
+
+@opcode("LOAD_NAME")
+def load_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    name = name_of(instruction)
+    known = frame.names.get(name)
+    frame.push(global_named(machine, frame, name) if known is None else known)
+
+
+@opcode("STORE_NAME")
+def store_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.names[name_of(instruction)] = frame.pop_lazy()
+
+
+@opcode("DELETE_NAME")
+def delete_name(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    if frame.names.pop(name_of(instruction), None) is None:
+        raise unbound(machine, name_of(instruction), NameError)
+
+
+@opcode("LOAD_CLASSDEREF", until=(3, 11))
+def load_classderef(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """A variable of the function around, unless the class has one of that name."""
+    known = frame.names.get(name_of(instruction))
+    frame.push(cell_contents(machine, frame, instruction) if known is None else known)
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    frame.names.setdefault("__annotations__", DictValue.of(machine, ()))
+
+
+@opcode("LOAD_LOCALS", since=(3, 12))
+def load_locals(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    """The names as they are now: enough for the lookup that follows, and refused by others."""
+    frame.push(NamesNow(dict(frame.names)))
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF", since=(3, 12))
+def load_from_dict_or_deref(machine: Any, frame: Frame, instruction: Instruction) -> None:
+    names = frame.pop(machine)
+    assert isinstance(names, NamesNow)
+    known = names.table.get(name_of(instruction))
+    frame.push(cell_contents(machine, frame, instruction) if known is None else known)

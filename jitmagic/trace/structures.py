@@ -1,0 +1,80 @@
+"""Structures of the traced program as torch's pytrees, and back.
+
+Comes in: values with tensors somewhere in tuples, lists and dictionaries. Goes out: the structure
+as torch.func takes it apart, with something in the place of each tensor; what is neither a tensor
+nor a constant is one leaf (`Held`). The way back makes new containers, as torch.func does.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from ..graph.transforms import Held
+from .breaks import GraphBreak, UnsupportedArguments
+from .values.base import Machine, Value
+from .values.mappings import DictValue
+from .values.namedtuples import NamedTupleValue
+from .values.sequences import ListValue, SequenceValue, TupleValue
+from .values.tensor import TensorValue
+
+__all__ = ["lower_structure", "raise_structure"]
+
+
+def lower_structure(
+    machine: Machine, value: Value, name: str, leaf: Callable[[TensorValue], Any]
+) -> Any:
+    """The structure of a value, `leaf(tensor)` for each tensor. `name`: whose argument it is."""
+    value = value.realize(machine)
+    if isinstance(value, TensorValue):
+        return leaf(value)
+    if type(value) in (TupleValue, ListValue, NamedTupleValue):
+        assert isinstance(value, SequenceValue)
+        items = [lower_structure(machine, item, name, leaf) for item in value.items]
+        if isinstance(value, NamedTupleValue):
+            return tuple.__new__(value.cls.live, items)
+        return items if isinstance(value, ListValue) else tuple(items)
+    if type(value) is DictValue and value.kind in (dict, collections.OrderedDict):
+        return value.kind(
+            (
+                key.realize(machine).as_constant(machine),
+                lower_structure(machine, item, name, leaf),
+            )
+            for key, item in value.pairs.values()
+        )
+    if value.is_constant(machine):
+        constant = value.as_constant(machine)
+        return constant if type(constant) is not torch.Size else tuple(constant)
+    if value.python_type(machine) in _pytree.SUPPORTED_NODES:
+        raise GraphBreak(UnsupportedArguments.of(name=name, what=f"a {value.describe()}"))
+    return Held(value)
+
+
+def raise_structure(machine: Machine, structure: Any, leaf: Callable[[Any], Value | None]) -> Value:
+    """The value of a structure; `leaf` gives those of leaves that are no constants."""
+    if isinstance(structure, Held):
+        held: Value = structure.value
+        return held
+    if (known := leaf(structure)) is not None:
+        return known
+    kind = type(structure)
+    if kind in (dict, collections.OrderedDict):
+        pairs = [
+            (machine.constant(key), raise_structure(machine, item, leaf))
+            for key, item in structure.items()
+        ]
+        return DictValue.of(machine, pairs, kind)
+    if kind is list or isinstance(structure, tuple):
+        items = [raise_structure(machine, item, leaf) for item in structure]
+        if kind is list:
+            return ListValue(items)
+        return TupleValue(items) if kind is tuple else _named(machine, kind, items)
+    return machine.constant(structure)
+
+
+def _named(machine: Machine, kind: type, items: list[Value]) -> Value:
+    return NamedTupleValue(machine.class_of(kind, None), items)

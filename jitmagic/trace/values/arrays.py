@@ -1,0 +1,365 @@
+"""Arrays of numpy: tensors of the graph that the program knows as arrays or scalars of numpy.
+
+Comes in: functions, methods and operators of numpy on arrays, of tensors' memory or live ones.
+Goes out: what torch's emulation of numpy does to tensors, recorded, where a probe (numpy_probe.py)
+found it to give what numpy gives. An array has no node of its own: its tensor is the memory that it
+shows, so a write to either is seen by both. At an exit a real array of that memory is made.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...graph.autocast import OFF
+from ...graph.builder import GraphBuilder
+from ...graph.node_meta import device_of
+from ...guards.guard import StateRead
+from ...guards.source import Source
+from ..breaks import GraphBreak, NumpyCall, UncertainStrides
+from ..numpy_emulation import emulation, np
+from ..numpy_probe import ArraySpec, Call, Fact, Result, Slot, emulated_constant, filled, judge
+from ..result import Recipe
+from .base import Args, Builder, Kwargs, Machine, Value
+from .callables import BuiltinValue
+from .classes import ClassValue
+from .constants import BINARY, COMPARE, UNARY
+from .library_code import Recorder
+from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
+from .special import BINARY_METHODS
+from .tensor import TensorValue
+
+__all__ = ["ArrayValue", "DtypeValue", "array_of", "emulate"]
+
+_METADATA = frozenset("shape dtype ndim size itemsize nbytes strides".split())
+_CONSTANTS = (bool, int, float, complex, str, type(None), type(Ellipsis))
+_INPLACE = {op: getattr(operator, f"i{name}") for op, name in BINARY_METHODS.items()}
+
+
+class DtypeValue(BuiltinValue):
+    """A dtype of numpy; those of numbers are single objects."""
+
+    __slots__ = ()
+    obj: Any
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in ("name", "kind", "char", "str", "itemsize", "type", "num", "byteorder"):
+            return machine.constant(getattr(self.obj, name))
+        self.refuse(machine, f"attribute {name!r}")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        if not isinstance(other, DtypeValue | ClassValue) or op not in ("==", "!="):
+            self.refuse(machine, f"comparison {op}")
+        return machine.constant((self.obj == other.identity()) is (op == "=="))
+
+
+class ArrayValue(Value):
+    """`kind`: np.ndarray, or the scalar class of which a 0-dim tensor has the value."""
+
+    __slots__ = ("kind", "tensor")
+
+    def __init__(self, tensor: TensorValue, kind: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.tensor = tensor
+        self.kind = kind
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def get_attr(self, machine: Machine, name: str) -> Value:
+        if name in _METADATA:
+            return self._described(machine, name)
+        if not hasattr(self.kind, name):
+            message = f"'{_full_name(self.kind)}' object has no attribute '{name}'"
+            raise machine.error(AttributeError, message)
+        if callable(getattr(self.kind, name)):
+            return ArrayMethodValue(self, name)
+        return emulate(machine, f"ndarray.{name}", operator.attrgetter(name), [self])
+
+    def _described(self, machine: Machine, name: str) -> Value:
+        spec = array_spec(machine, self)
+        plain = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).numpy()
+        found = getattr(plain, name)
+        return DtypeValue(found) if name == "dtype" else machine.constant(found)
+
+    def get_item(self, machine: Machine, key: Value) -> Value:
+        return emulate(machine, "ndarray.__getitem__", operator.getitem, [self, key])
+
+    def set_item(self, machine: Machine, key: Value, value: Value) -> None:
+        emulate(machine, "ndarray.__setitem__", operator.setitem, [self, key, value])
+
+    def length(self, machine: Machine) -> int:
+        if not self.tensor.meta.dim():
+            raise machine.error(TypeError, "len() of unsized object")
+        return int(self.tensor.meta.shape[0])
+
+    def iterate(self, machine: Machine) -> Value:
+        if not self.tensor.meta.dim():
+            self.refuse(machine, "iteration")
+        indices = map(machine.constant, range(self.length(machine)))
+        return ListValue([self.get_item(machine, index) for index in indices]).iterate(machine)
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        pair = [other, self] if reflected else [self, other]
+        return emulate(machine, f"ndarray {op}", BINARY[op], pair, pointwise=op != "@")
+
+    def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
+        if self.kind is not np.ndarray:
+            return None
+        name = f"ndarray {op}="
+        return emulate(machine, name, _INPLACE[op], [self, other], pointwise=op != "@")
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        return emulate(machine, f"ndarray {op}", COMPARE[op], [self, other], pointwise=True)
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        return emulate(machine, f"ndarray {op}", UNARY[op], [self], pointwise=True)
+
+    def truth(self, machine: Machine) -> bool:
+        if self.tensor.meta.numel() != 1:
+            self.refuse(machine, "bool()")
+        return self.tensor.truth(machine)
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        raise machine.error(TypeError, f"'{_full_name(self.kind)}' object is not callable")
+
+    def recipe(self, builder: Builder) -> Recipe:
+        make = torch.Tensor.numpy if self.kind is np.ndarray else _scalar
+        return builder.invoke(make, (builder(self.tensor),))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.tensor,)
+
+    def describe(self) -> str:
+        return f"{self.tensor.describe().removesuffix(' tensor')} {self.kind.__name__}"
+
+
+class ArrayMethodValue(Value):
+    """A method bound to an array."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: ArrayValue, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def python_type(self, machine: Machine) -> type:
+        return type(getattr(np.empty(0), self.name))
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        method = operator.attrgetter(self.name)
+
+        def real(array: Any, *given: Any, **named: Any) -> Any:
+            return method(array)(*given, **named)
+
+        name = f"ndarray.{self.name}"
+        return emulate(
+            machine, name, real, [self.owner, *args], kwargs, label=("method", self.name)
+        )
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.owner), builder.constant(self.name)))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.owner,)
+
+    def describe(self) -> str:
+        return f"ndarray.{self.name}"
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _scalar(tensor: torch.Tensor) -> Any:
+    """The scalar of numpy that a 0-dim tensor has the value of."""
+    return tensor.numpy()[()]
+
+
+# -- calls ---------------------------------------------------------------------------------------
+
+
+def array_of(machine: Machine, tensor: TensorValue) -> ArrayValue:
+    """`tensor.numpy()`: breaks where eager raises."""
+    if tensor.meta.requires_grad or device_of(tensor.node).type != "cpu":
+        tensor.refuse(machine, "numpy() of a tensor that requires grad or is on a device")
+    if type(tensor.meta) is not torch.Tensor or tensor.meta.dtype not in _dtypes():
+        tensor.refuse(machine, "numpy()")
+    return ArrayValue(tensor, np.ndarray)
+
+
+def emulate(
+    machine: Machine,
+    name: str,
+    real: Callable[..., Any],
+    args: Args,
+    kwargs: Mapping[str, Value] | None = None,
+    *,
+    emulated: Callable[..., Any] | None = None,
+    pointwise: bool = False,
+    label: object = None,
+) -> Value:
+    """Call a function of numpy (or what computes with arrays of either library alike)."""
+    _check_state(machine, name)
+    arrays = _Arguments(machine, name)
+    given = tuple(arrays.tree(arg) for arg in args)
+    named = {keyword: arrays.tree(value) for keyword, value in (kwargs or {}).items()}
+    slots = _placed(arrays.found, [array_spec(machine, one) for one in arrays.found])
+    call = Call(real, emulated or real, given, named, slots, pointwise, label)
+    verdict = judge(call)
+    if verdict.refusal:
+        raise _refused(name, verdict.refusal)
+    if verdict.writes:
+        _check_write(machine, name)
+    return _record(machine, name, call, arrays.found, verdict.result)
+
+
+def _record(machine: Machine, name: str, call: Call, found: Sequence[Value], result: Any) -> Value:
+    recorder = Recorder(machine)
+    given = [
+        recorder.stand_in(one)
+        if isinstance(one, TensorValue)
+        else emulation().ndarray(recorder.stand_in(_tensor(one)))
+        for one in found
+    ]
+    args = filled(call.args, given, emulated_constant)
+    kwargs = {name: filled(value, given, emulated_constant) for name, value in call.kwargs.items()}
+    try:
+        with recorder:
+            made = call.emulated(*args, **kwargs)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError) as error:
+        why = f"torch's equal needs its data ({type(error).__name__}: {error})"
+        raise _refused(name, why) from None
+    return _wrapped(machine, recorder, found, result, made)
+
+
+def _wrapped(
+    machine: Machine, recorder: Recorder, found: Sequence[Value], result: Any, made: Any
+) -> Value:
+    """The values of what comes back, which is as the probe saw it."""
+    if isinstance(result, tuple | list):
+        items = [
+            _wrapped(machine, recorder, found, *pair) for pair in zip(result, made, strict=True)
+        ]
+        return ListValue(items) if isinstance(result, list) else TupleValue(items)
+    if isinstance(result, Fact):
+        is_dtype = isinstance(result.value, np.dtype)
+        return DtypeValue(result.value) if is_dtype else machine.constant(result.value)
+    assert isinstance(result, Result)
+    if result.same is not None:
+        return found[result.same]
+    tensor = recorder.value_of(getattr(made, "tensor", made))
+    spec = array_spec(machine, tensor)
+    if (spec.shape, spec.dtype) != (result.spec.shape, result.spec.dtype):
+        raise _refused("numpy", "its result is not what was to be expected")
+    return tensor if result.spec.kind is torch.Tensor else ArrayValue(tensor, result.spec.kind)
+
+
+class _Arguments:
+    """The arguments of a call as data: each array once, as a Slot."""
+
+    def __init__(self, machine: Machine, name: str) -> None:
+        self.machine, self.name = machine, name
+        self.found: list[Value] = []
+
+    def tree(self, value: Value) -> Any:
+        machine, value = self.machine, value.realize(self.machine)
+        if isinstance(value, ArrayValue | TensorValue):
+            if value not in self.found:
+                self.found.append(value)
+            return Slot(self.found.index(value))
+        if isinstance(value, SliceValue):
+            return slice(*(self.tree(part) for part in value.items))
+        if isinstance(value, SequenceValue) and value.python_type(machine) in _SEQUENCES:
+            items = [self.tree(item) for item in value.items]
+            return items if isinstance(value, ListValue) else tuple(items)
+        if isinstance(value, DtypeValue):
+            return value.obj
+        if isinstance(value, ClassValue) and issubclass(value.live, (*_CONSTANTS, np.generic)):
+            return value.live
+        if value.is_constant(machine):
+            constant = value.as_constant(machine)
+            if type(constant) in _CONSTANTS:
+                return constant
+        raise _refused(self.name, f"an argument of type {value.describe()}")
+
+
+_SEQUENCES = (tuple, list, torch.Size)
+
+
+def array_spec(machine: Machine, value: Value) -> ArraySpec:
+    """What the probe has to know of an array."""
+    graph: GraphBuilder = machine.graph
+    tensor = _tensor(value)
+    if tensor.meta.dim() and tensor.node in graph.unknown_strides:
+        raise GraphBreak(UncertainStrides.of(what="an array"))
+    if device_of(tensor.node).type != "cpu" or tensor.meta.requires_grad:
+        tensor.refuse(machine, "use as an array")
+    meta = tensor.meta
+    kind = torch.Tensor if value is tensor else value.python_type(machine)
+    return ArraySpec(tuple(meta.shape), tuple(meta.stride()), meta.dtype, kind)
+
+
+def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArraySpec, ...]:
+    """The specs, with what lies in one memory marked as such."""
+    storages = [_tensor(one).meta.untyped_storage()._cdata for one in arrays]
+    groups = list(dict.fromkeys(storages))
+    return tuple(
+        replace(spec, storage=groups.index(one), offset=int(_tensor(array).meta.storage_offset()))
+        if storages.count(one) > 1
+        else spec
+        for array, spec, one in zip(arrays, specs, storages, strict=True)
+    )
+
+
+def _tensor(value: Value) -> TensorValue:
+    found = value.tensor if isinstance(value, ArrayValue) else value
+    assert isinstance(found, TensorValue)
+    return found
+
+
+def _check_state(machine: Machine, name: str) -> None:
+    if machine.graph.autocast != OFF:
+        raise _refused(name, "autocast is on")
+    handling = _error_handling()
+    machine.guard(StateRead(_error_handling, handling))
+    if not set(handling) <= {"warn", "ignore"}:
+        raise _refused(name, "np.errstate asks for more than a warning")
+
+
+def _error_handling() -> tuple[str, ...]:
+    """What numpy does at a division by zero, an overflow, ..."""
+    return tuple(np.geterr().values())
+
+
+def _check_write(machine: Machine, name: str) -> None:
+    """A write that numpy makes is not seen by autograd."""
+    if machine.graph.differentiates:
+        raise _refused(name, "it writes past autograd, which records here")
+
+
+def _refused(name: str, why: str) -> GraphBreak:
+    return GraphBreak(NumpyCall.of(name=name, why=why))
+
+
+def _dtypes() -> frozenset[torch.dtype]:
+    return frozenset(
+        (
+            torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+            torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+        )
+    )  # fmt: skip

@@ -1,0 +1,313 @@
+"""Python numbers whose value is data: ints and floats that differ from call to call.
+
+Comes in: an int or float at a source in `Machine.varying`, a number read from a tensor, arithmetic
+on them. Goes out: 0-dim int64 and float64 nodes of the graph, each with an expression over symbols
+(symbols/scalar.py), which tells its range. The contract:
+
+  * What the program computes is what Python computes. An operation is followed only where ranges
+    exclude that it raises, that an int leaves 64 bits or is rounded as a float: `Context.require`
+    narrows the symbols until they do. Nodes of `**` and of math functions that are no roots may
+    differ from libm in the last bit.
+  * A branch is decided by ranges, else as in this call, with a guard (`Context.decide`).
+  * Whoever wants the value itself (`as_constant`, `refuse`: text, keys, sizes, indexes) raises
+    Specialize. The trace starts again without that symbol and says where it was needed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch.fx import Node
+
+from ...graph.builder import GraphBuilder
+from ...guards.guard import InRange, TypeIs
+from ...guards.source import Source, describe
+from ...spec import TensorSpec
+from ...symbols.context import Specialize
+from ...symbols.expr import Expr, Integer
+from ...symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
+from ...symbols.scalar import Number, Symbol, apply, constant, symbols_of
+from ..result import GraphInput, InputKind, Recipe
+from ..wrap import intercepts
+from .base import Args, Builder, Kwargs, Machine, Value
+from .constants import ConstantValue
+
+__all__ = ["ScalarValue", "extreme", "scalar_of"]
+
+_DTYPES = {int: torch.int64, float: torch.float64}
+_CPU = torch.device("cpu")
+# Exponents and bases that pow() is replaced for, whose results may differ in the last bit.
+_REPLACED = ((2.0, 3.0, 0.5, -0.5, -1.0, -2.0), (2.0,))
+_UNLIKE = (type(None), str, bytes, tuple, list, dict, set, frozenset, torch.dtype, torch.device)
+_METHODS = {
+    "__float__": "float", "__int__": "trunc", "__trunc__": "trunc", "__floor__": "floor",
+    "__ceil__": "ceil", "__round__": "round", "__abs__": "abs",
+}  # fmt: skip
+_NODES: Mapping[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+    "<<": operator.lshift, ">>": operator.rshift,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "neg": operator.neg, "invert": operator.invert, "abs": torch.abs,
+    "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round,
+    "sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log, "tanh": torch.tanh,
+    "sin": torch.sin, "cos": torch.cos,
+}  # fmt: skip
+_INTS_ONLY = ("<<", ">>", "&", "|", "^")
+_TO_INT = ("floor", "ceil", "trunc", "round")
+
+
+class ScalarValue(Value):
+    """A number of a kind (int or float). `node` is its value in the graph; None: a constant."""
+
+    __slots__ = ("expr", "kind", "node")
+    varies = True
+
+    def __init__(
+        self, kind: type, expr: Expr, node: Node | None, source: Source | None = None
+    ) -> None:
+        super().__init__(source)
+        self.kind, self.expr, self.node = kind, expr, node
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
+
+    def is_constant(self, machine: Machine) -> bool:
+        """At a price."""
+        return True
+
+    def as_constant(self, machine: Machine) -> NoReturn:
+        self.refuse(machine, "its value")
+
+    def hash_key(self, machine: Machine) -> object:
+        self.refuse(machine, "hash()")
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        raise Specialize(symbols_of(self.expr), f"{what} of {self.describe()}")
+
+    def truth(self, machine: Machine) -> bool:
+        return machine.symbols.decide("!=", self.expr, Integer(0))
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        operand = scalar_of(machine, other)
+        if operand is None:
+            if not issubclass(other.python_type(machine), torch.Tensor):
+                self.refuse(machine, f"{op} with {other.describe()}")
+            return None  # the tensor is asked next
+        left, right = (operand, self) if reflected else (self, operand)
+        if op in ("/", "//", "%") and not machine.symbols.decide("!=", right.expr, Integer(0)):
+            self.refuse(machine, f"{op} by zero")
+        if float in (left.kind, right.kind) or op == "/":
+            if op in _INTS_ONLY or op not in _NODES:
+                self.refuse(machine, op)
+            if isinstance(operand.expr, Integer) and not EXACT.has(operand.expr.value):
+                self.refuse(machine, f"{op} with an int that is no float")
+            return _of_floats(machine, op, left.as_float(machine), right.as_float(machine))
+        if op == "**":
+            return _power(machine, left, right)
+        if op not in _NODES:
+            self.refuse(machine, op)
+        args = [left.argument(machine, full=op in ("//", "%")), right.argument(machine)]
+        return _made(machine, op, int, (left, right), args)
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        operand = scalar_of(machine, other)
+        if operand is not None:
+            return machine.constant(machine.symbols.decide(op, self.expr, operand.expr))
+        return None if _is_unlike_numbers(machine, other) else self.refuse(machine, op)
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        if op == "+":
+            return self
+        if op == "~" and self.kind is float:
+            self.refuse(machine, "unary ~")
+        return self.apply(machine, "neg" if op == "-" else "invert")
+
+    def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
+        """What `float(i)`, `int(i)`, `abs(i)`, `round(i)` and `math.floor(i)` ask for."""
+        op = _METHODS.get(name)
+        if op is None or args or kwargs:
+            self.refuse(machine, f".{name}()")
+        return self.as_float(machine) if op == "float" else self.apply(machine, op)
+
+    def apply(self, machine: Machine, op: str) -> ScalarValue:
+        """An operation of one operand: of OPERATIONS, by its name there."""
+        if op in _TO_INT:
+            return self if self.kind is int else self._as_int(machine, op)
+        if op not in ("neg", "invert", "abs"):
+            value = self.as_float(machine)
+            _keep_exact(machine, value, op)
+            return _made(machine, op, float, (value,), [value.argument(machine)])
+        return _made(machine, op, self.kind, (self,), [self.argument(machine)])
+
+    def _as_int(self, machine: Machine, op: str) -> ScalarValue:
+        """Ints that are floats too: all that a rounded float64 can be told from."""
+        expr = apply(op, int, self.expr)
+        machine.symbols.require(expr, EXACT, f"{op} of a float")
+        node = _call(machine, _NODES[op], self.argument(machine))
+        return ScalarValue(int, expr, _call(machine, "to", node, torch.int64))
+
+    def as_float(self, machine: Machine) -> ScalarValue:
+        """`float(self)`, which has to be exact."""
+        if self.kind is float:
+            return self
+        if isinstance(self.expr, Integer):
+            return ScalarValue(float, Number(float(self.expr.value)), None)
+        machine.symbols.require(self.expr, EXACT, "float()")
+        node = _call(machine, "to", self.argument(machine), torch.float64)
+        return ScalarValue(float, apply("float", float, self.expr), node)
+
+    # -- in the graph ----------------------------------------------------------------------------
+
+    def range(self, machine: Machine) -> Interval:
+        found = machine.symbols.range_of(self.expr)
+        assert found is not None
+        return found
+
+    def keep_within(self, machine: Machine, low: float, high: float, why: str) -> None:
+        """Narrow its symbols until it lies there."""
+        machine.symbols.require(self.expr, Interval(low, high), why)
+
+    def argument(self, machine: Machine, full: bool = False) -> Any:
+        """Of a node; full: a constant too as a tensor."""
+        if self.node is not None:
+            return self.node
+        assert isinstance(self.expr, Integer | Number)
+        if not full:
+            return self.expr.value
+        kwargs = {"dtype": _DTYPES[self.kind]}
+        return machine.graph.call(torch.full, [(), self.expr.value], kwargs, machine.lines())
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(torch.Tensor.item, (builder.output(self, self.node),))
+
+    def describe(self) -> str:
+        what = "an int" if self.kind is int else "a float"
+        return f"{what} that varies" if self.source else f"{what} computed from one that varies"
+
+
+def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
+    """A number as a scalar, constant or not; None: no number, or one of a class of its own."""
+    if isinstance(value, ScalarValue):
+        return value
+    if not isinstance(value, ConstantValue) or type(value.value) not in (bool, int, float):
+        return None
+    number = value.as_constant(machine)
+    return ScalarValue(float if type(number) is float else int, constant(number), None)
+
+
+def extreme(machine: Machine, op: str, best: ScalarValue, item: ScalarValue) -> ScalarValue:
+    """Of `min` ("<") and `max` (">"): the item if `item op best`."""
+    known = machine.symbols.known(op, item.expr, best.expr)
+    if known is None and best.kind is item.kind:
+        a, b = best.argument(machine, full=True), item.argument(machine, full=True)
+        condition = _call(machine, operator.lt if op == "<" else operator.gt, b, a)
+        node = _call(machine, torch.where, condition, b, a)
+        made = apply("min" if op == "<" else "max", best.kind, best.expr, item.expr)
+        return ScalarValue(best.kind, made, node)
+    return item if machine.symbols.decide(op, item.expr, best.expr) else best
+
+
+def _is_unlike_numbers(machine: Machine, other: Value) -> bool:
+    """Whether no number equals it, or it is a tensor, which is asked next.
+
+    Classes that derive from numbers or compare as they like may equal one.
+    """
+    kind = other.python_type(machine)
+    return kind in _UNLIKE or issubclass(kind, torch.Tensor)
+
+
+def _call(machine: Machine, target: Any, *args: Any) -> Node:
+    node: Node = machine.graph.call(target, list(args), {}, machine.lines())
+    return node
+
+
+def _made(
+    machine: Machine, op: str, kind: type, operands: tuple[ScalarValue, ...], args: list[Any]
+) -> ScalarValue:
+    """The result of an operation that is one node."""
+    expr = apply(op, kind, *(operand.expr for operand in operands))
+    machine.symbols.require(expr, INT64 if kind is int else ANY_FLOAT, op)
+    return ScalarValue(kind, expr, _call(machine, _NODES[op], *args))
+
+
+def _keep_exact(machine: Machine, value: ScalarValue, op: str) -> None:
+    """What is computed from ints is Python's to the last bit."""
+    if op != "sqrt" and any(symbol.kind is int for symbol in symbols_of(value.expr)):
+        value.refuse(machine, f"{op} with another rounding")
+
+
+def _of_floats(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> ScalarValue:
+    operands = left, right
+    if op == "**" and _is_replaced(left.expr, right.expr):
+        for operand in operands:
+            _keep_exact(machine, operand, op)
+    full = op in ("/", "//", "%")  # a number by a tensor is reciprocal() * number
+    args = [left.argument(machine, full), right.argument(machine, op == "%")]
+    made = _made(machine, op, float, operands, args)
+    if op == "%":  # Python gives a zero the sign of the divisor
+        zero = _call(machine, torch.copysign, _call(machine, torch.zeros_like, args[1]), args[1])
+        made.node = _call(
+            machine, torch.where, _call(machine, operator.eq, made.node, 0), zero, made.node
+        )
+    return made
+
+
+def _is_replaced(base: Expr, exponent: Expr) -> bool:
+    if isinstance(exponent, Number):
+        return exponent.value in _REPLACED[0]
+    return isinstance(base, Number) and base.value in _REPLACED[1]
+
+
+def _power(machine: Machine, base: ScalarValue, exponent: ScalarValue) -> Value:
+    """Of ints: repeated products."""
+    if not isinstance(exponent.expr, Integer):
+        exponent.refuse(machine, "** with an exponent that varies")
+    times = exponent.expr.value
+    if times < 0:
+        return _of_floats(machine, "**", base.as_float(machine), exponent.as_float(machine))
+    if not times:
+        return machine.constant(1)
+    machine.symbols.require(apply("int **", int, base.expr, exponent.expr), INT64, "**")
+    result = ScalarValue(int, Integer(1), None)
+    for _ in range(times):
+        args = [base.argument(machine), result.argument(machine)]
+        result = base if result.node is None else _made(machine, "*", int, (base, result), args)
+    return result
+
+
+# -- where they come from --------------------------------------------------------------------------
+
+
+@intercepts(int, float)
+def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
+    """A number that differs from call to call becomes an input of the graph."""
+    symbols = machine.symbols
+    if source not in (symbols.varying or ()) or source in symbols.constants:
+        return None
+    kind = type(obj)
+    limits = INT64 if kind is int else ANY_FLOAT
+    if not limits.has(obj):
+        return None
+    if (known := symbols.values.get(source)) is not None:
+        return known  # type: ignore[no-any-return]
+    machine.guard(TypeIs(source, kind))
+    if kind is int:
+        machine.guard(InRange(source, *limits[:2]))
+    graph: GraphBuilder = machine.graph.root
+    spec = TensorSpec((), (), _DTYPES[kind], _CPU)
+    node = graph.placeholder(describe(source), spec)
+    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
+    symbol = Symbol(describe(source), kind, limits, source)
+    symbols.add(symbol, obj)
+    made = symbols.values[source] = ScalarValue(kind, symbol, node, source)
+    return made

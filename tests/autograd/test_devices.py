@@ -1,0 +1,92 @@
+"""Joint graphs of tensors on a GPU that is not there: layouts of its kernels, writes across."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule, symbolic_trace
+
+from jitmagic.autograd.decompose import TABLE
+from jitmagic.autograd.functionalize import Functionalizer
+from jitmagic.autograd.joint import trace_joint
+from jitmagic.autograd.recorder import Recorder
+from jitmagic.spec import TensorSpec
+
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+aten = torch.ops.aten
+
+
+def spec(
+    shape: tuple[int, ...],
+    device: torch.device = CUDA,
+    dtype: torch.dtype = torch.float32,
+    last: bool = False,
+) -> TensorSpec:
+    format = torch.channels_last if last else torch.contiguous_format
+    like = torch.empty(shape, device="meta", memory_format=format)
+    return TensorSpec(shape, like.stride(), dtype, device, requires_grad=False, is_leaf=True)
+
+
+def joint(fn: Callable[..., object], *given: TensorSpec) -> GraphModule:
+    return trace_joint(symbolic_trace(fn), given).module
+
+
+def result(module: GraphModule) -> TensorSpec:
+    (node,) = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    return node.meta["spec"]
+
+
+@pytest.mark.parametrize(("device", "last"), [(CUDA, False), (CPU, True)], ids=str)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (F.conv2d(x, w),),
+        lambda x, w: (F.interpolate(F.conv2d(x, w), size=(3, 5), mode="nearest-exact"),),
+        lambda x, w: (x.roll(1, 2),),
+        lambda x, w: (F.pixel_unshuffle(x, 2),),
+    ],
+)
+def test_each_device_has_layouts_of_its_own(
+    fn: Callable[..., object], device: torch.device, last: bool
+) -> None:
+    """Without cuDNN (as here), and of float64, no kernel of a GPU keeps channels_last."""
+    given = spec((2, 4, 6, 8), device, torch.float64, last=True)
+    made = result(joint(fn, given, spec((4, 4, 2, 2), device, torch.float64)))
+    format = torch.channels_last if last else torch.contiguous_format
+    assert made.stride == torch.empty(made.shape, memory_format=format).stride()
+
+
+@pytest.mark.parametrize(("to", "source"), [(CUDA, CPU), (CPU, CUDA)], ids=str)
+@pytest.mark.parametrize("name", ["fill_", "copy_"])
+def test_what_is_written_comes_from_anywhere(
+    name: str, to: torch.device, source: torch.device
+) -> None:
+    if name == "copy_" and to == CUDA:
+        pytest.skip("torch itself asks for the GPU")
+    module = joint(lambda x, c: (getattr(x.clone(), name)(c),), spec((3, 4), to), spec((), source))
+    (copy,) = [n for n in module.graph.nodes if n.target is aten._to_copy.default]
+    assert copy.kwargs["device"] == to
+    assert result(module).device == to
+
+
+def test_numbers_that_torch_wraps_are_made_where_they_are_written() -> None:
+    """`x[0] = 5.0` hands a tensor of the CPU to the operator, whatever x lives on."""
+    wrapped = torch.tensor(5.0)
+
+    def fill(x):
+        y = x.clone()
+        y.fill_(wrapped)
+        return (y,)
+
+    recorder = Recorder(TABLE)
+    mode = Functionalizer(recorder)
+    target = mode.input(0, "x", spec((3, 4)))
+    with mode:
+        fill(target)
+    nodes = list(recorder.graph.nodes)
+    assert not [n for n in nodes if n.op == "get_attr"]
+    (number,) = [n for n in nodes if n.target is aten.full.default]
+    assert (number.args, number.meta["spec"].device) == (([], 5.0), CUDA)

@@ -1,0 +1,144 @@
+"""Shape rules of operators that torch has no meta function for, against their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import jitmagic
+from jitmagic.graph.shapes import infer
+from jitmagic.graph.without_meta import WITHOUT_META
+
+aten = torch.ops.aten
+ROWS = torch.linspace(-1, 1, 20).reshape(4, 5)
+CLASSES = torch.tensor([0, 3, 4, 1])
+MANY = torch.tensor([[0, 2, -1, 0, 0]] * 4)
+IMAGE = torch.linspace(-1, 1, 2 * 3 * 4 * 5 * 6).reshape(2, 3, 4, 5, 6)
+POINTS = torch.linspace(0, 1, 20).reshape(10, 2)
+EDGES = torch.tensor([-1.0, 0.0, 0.5, 1.0])
+
+
+def _margins(x: torch.Tensor) -> tuple[Any, ...]:
+    return aten.multi_margin_loss_backward.default, x.new_ones(()), x, CLASSES, 1, 1.0, None, 1
+
+
+def _several(x: torch.Tensor) -> tuple[Any, ...]:
+    _, is_target = aten.multilabel_margin_loss_forward(x, MANY, 1)
+    return aten.multilabel_margin_loss_backward.default, x.new_ones(()), x, MANY, 1, is_target
+
+
+def _pool(x: torch.Tensor) -> tuple[Any, ...]:
+    made, indices = aten.fractional_max_pool3d(x, [2] * 3, [2] * 3, x.new_full((2, 3, 3), 0.5))
+    op = aten.fractional_max_pool3d_backward.default
+    return op, torch.ones_like(made), x, [2] * 3, [2] * 3, indices
+
+
+def _ctc(x: torch.Tensor) -> tuple[Any, ...]:
+    lengths = [len(x)] * x.shape[1], [2] * x.shape[1]
+    targets = torch.ones(x.shape[1], 2, dtype=torch.int64)
+    loss, alpha = aten._ctc_loss(x, targets, *lengths)
+    op = aten._ctc_loss_backward.default
+    return op, torch.ones_like(loss), x, targets, *lengths, loss, alpha, 0
+
+
+def _layouts(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield x
+    yield x.transpose(0, -1).contiguous().transpose(0, -1)
+    yield x.double()
+
+
+def _cases() -> Iterator[tuple[Any, ...]]:
+    yield from map(_margins, _layouts(ROWS))
+    yield from map(_several, _layouts(ROWS))
+    yield from map(_pool, _layouts(IMAGE))
+    yield from map(_ctc, _layouts(IMAGE[0, 0].log_softmax(-1)))
+    for x in (*_layouts(ROWS), ROWS[0, 0], ROWS[:0]):
+        yield aten.histogram.bin_ct, x, 3
+        yield aten.histogram.bins_tensor, x, EDGES.to(x.dtype)
+    for x in (ROWS, ROWS.mT, ROWS.double(), ROWS + 1j, ROWS[None] * ROWS[:, :1, None]):
+        for y in (x, x[..., :0], x[..., :0, :]):
+            yield aten.geqrf.default, y
+    for x in _layouts(POINTS):
+        yield aten._histogramdd_bin_edges.default, x, [2, 3]
+        yield aten._histogramdd_from_bin_cts.default, x, [2, 3]
+        yield aten._histogramdd_from_bin_tensors.default, x, [EDGES.to(x.dtype)] * 2
+
+
+REFUSED: list[tuple[Any, ...]] = [
+    (aten.histogram.bin_ct, ROWS, 0),
+    (aten.histogram.bin_ct, CLASSES, 3),
+    (aten.histogram.bins_tensor, ROWS, EDGES.double()),
+    (aten.histogram.bins_tensor, ROWS, ROWS),
+    (aten._histogramdd_bin_edges.default, POINTS, [2]),
+    (aten._histogramdd_from_bin_cts.default, POINTS, [2, 0]),
+    (aten._histogramdd_from_bin_tensors.default, POINTS, [EDGES]),
+    (aten.geqrf.default, ROWS[0]),
+    (aten.geqrf.default, CLASSES[None]),
+]
+
+
+def _meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return [_meta(part) for part in value] if isinstance(value, list) else value
+
+
+def _facts(result: Any) -> list[tuple[Any, ...]]:
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return [(r.shape, r.stride(), r.dtype) for r in results]
+
+
+def test_as_the_kernels_make_them() -> None:
+    tried = set()
+    for op, *args in _cases():
+        tried.add(op)
+        assert _facts(infer(op, _meta(args), {})) == _facts(op(*args)), (op, args)
+    assert tried == set(WITHOUT_META)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case[0]))
+def test_none_where_the_kernel_refuses(case: tuple[Any, ...]) -> None:
+    op, *args = case
+    with pytest.raises((RuntimeError, ValueError)):
+        op(*args)
+    assert infer(op, _meta(args), {}) is None
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "margins": lambda x: torch.nn.functional.multi_margin_loss(x, CLASSES),
+    "several margins": lambda x: torch.nn.functional.multilabel_margin_loss(x, MANY),
+    "histogram": lambda x: torch.histogram(x, 4, range=(-1.0, 1.0), density=True).hist + x.sum(),
+    "histogram of its own limits": lambda x: torch.histogram(x, 4).bin_edges,
+    "points": lambda x: torch.histogramdd(x[:, :2], [2, 3])[0] * 2,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph_as_eager(name: str, backend: str) -> None:
+    program = PROGRAMS[name]
+    compiled = jitmagic.jit(program, fullgraph=True, backend=backend)
+    for start in (ROWS, ROWS * 0.5):
+        ours, eager = start.clone(), start.clone()
+        if "margins" in name:
+            ours.requires_grad_(), eager.requires_grad_()
+        made, expected = compiled(ours), program(eager)
+        torch.testing.assert_close(made, expected)
+        if made.requires_grad:
+            made.sum().backward(), expected.sum().backward()
+            torch.testing.assert_close(ours.grad, eager.grad)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_limits_that_are_no_numbers_raise_as_eager(backend: str) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.histogram(x, 4).hist
+
+    compiled = jitmagic.jit(f, backend=backend)
+    assert torch.equal(compiled(ROWS), f(ROWS))
+    for run in (f, compiled):
+        with pytest.raises(RuntimeError, match="not finite"):
+            run(ROWS.clone().fill_(float("nan")))

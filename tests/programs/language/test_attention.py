@@ -1,0 +1,111 @@
+"""Attention: masks that hide nothing, and the settings that choose its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import jitmagic
+
+Q = torch.randn(2, 4, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+def rows(q: torch.Tensor) -> torch.Tensor:
+    return torch.arange(q.shape[2])[None, None, :, None]
+
+
+HIDES_NOTHING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "broadcast rows": lambda q: (rows(q) + 0 >= 0).expand(q.shape[0], -1, -1, q.shape[2]),
+    "ones": lambda q: torch.ones(q.shape[2], q.shape[2], dtype=torch.bool),
+    "filled": lambda q: torch.full((1, 1, 1, q.shape[2]), True),
+    "both": lambda q: torch.ones(5, 5, dtype=torch.bool) & (rows(q) > -1),
+    "steps": lambda q: torch.arange(0, 50, 10)[:, None] < torch.full((1, 5), 51),
+}
+HIDES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "causal": lambda q: rows(q) >= torch.arange(q.shape[2]),
+    "data": lambda q: q[:, :1, :, :5] > -100,
+    "first row": lambda q: (rows(q) >= 1).expand(-1, -1, -1, 5) | (torch.arange(5) == 0),
+    "numbers": lambda q: torch.ones(5, 5),
+    "written": lambda q: torch.ones(5, 5).bool().index_fill_(1, torch.tensor([2]), False),
+    "backwards": lambda q: torch.arange(4, -1, -1)[:, None] >= 0,
+}
+
+
+def compiled(fn: Callable[..., Any], graphs: list[Any], **options: Any) -> Callable[..., Any]:
+    def keep(module: Any, inputs: Any) -> Any:
+        graphs.append(module)
+        return module
+
+    return jitmagic.jit(fn, backend=keep, fullgraph=True, **options)
+
+
+def masks(graphs: list[Any]) -> list[Any]:
+    nodes = [n for n in graphs[-1].graph.nodes if "dot_product_attention" in str(n.target)]
+    return [n.kwargs.get("attn_mask", n.args[3] if len(n.args) > 3 else None) for n in nodes]
+
+
+@pytest.mark.parametrize("keyword", [True, False])
+@pytest.mark.parametrize("name", [*HIDES_NOTHING, *HIDES])
+def test_masks(name: str, keyword: bool) -> None:
+    make = {**HIDES_NOTHING, **HIDES}[name]
+
+    def fn(q):
+        mask = make(q)
+        if keyword:
+            return F.scaled_dot_product_attention(q, q, q, attn_mask=mask, dropout_p=0.0)
+        return F.scaled_dot_product_attention(q, q, q, mask)
+
+    graphs: list[Any] = []
+    got, want = compiled(fn, graphs)(Q), fn(Q)
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want)
+    assert (masks(graphs) == [None]) == (name in HIDES_NOTHING)
+
+
+def test_a_mask_beside_is_causal_is_left_to_eager() -> None:
+    """Not every device takes it."""
+
+    def fn(q):
+        return F.scaled_dot_product_attention(q, q, q, rows(q) >= 0, is_causal=True)
+
+    torch.testing.assert_close(jitmagic.jit(fn, backend="eager")(Q), fn(Q))
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 1, 5, 5), (4, 5)])
+def test_masks_that_eager_refuses_are_refused(shape: tuple[int, ...]) -> None:
+    def fn(q):
+        mask = torch.ones(shape, dtype=torch.bool)
+        return F.scaled_dot_product_attention(q, q, q, mask)
+
+    texts = []
+    for call in (fn, jitmagic.jit(fn)):
+        with pytest.raises(RuntimeError) as caught:
+            call(Q)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+def attend(q):
+    return F.scaled_dot_product_attention(q, q, q) * 2
+
+
+@pytest.mark.parametrize("fn", [attend, torch.nn.MultiheadAttention(8, 2, batch_first=True)])
+def test_each_setting_has_a_graph_of_its_own(fn: Callable[..., Any]) -> None:
+    """Another kernel may round otherwise, so that the one of the first call is not kept."""
+    graphs: list[Any] = []
+    arguments = [Q] if fn is attend else [Q[0], Q[0], Q[0]]
+    tagged = compiled(fn, graphs)
+    counts = []
+    for _ in range(2):
+        tagged(*arguments)
+        with sdpa_kernel(SDPBackend.MATH):
+            tagged(*arguments)
+        with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
+            tagged(*arguments)
+        counts.append(len(graphs))
+    assert counts == [3, 3]
