@@ -322,7 +322,7 @@ class Trace:
     @property
     def spent_results(self) -> tuple[int, ...]:
         """The graph's outputs whose history a backward in the graph has freed."""
-        results: Any = next(reversed(self.graph.graph.nodes)).args[0]
+        results: Any = next(iter(reversed(self.graph.graph.nodes))).args[0]
         return tuple(i for i, node in enumerate(results) if node.meta.get("spent"))
 
     @property
