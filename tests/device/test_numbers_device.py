@@ -101,7 +101,8 @@ def test_an_update_is_compiled_and_agrees(name: str) -> None:
     make, graphs = OPTIMIZERS[name]
     _, ours = train(make, device="cuda")
     assert eager_of(ours.update) == []
-    assert (ours.counts.graphs, ours.counts.breaks) == (graphs, 1)
+    assert ours.counts.breaks == 0
+    assert ours.counts.graphs <= graphs + 1  # the first step makes the optimizer's state
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
@@ -112,4 +113,4 @@ def test_a_schedule_of_learning_rates_is_one_graph(mode: str) -> None:
         schedule = torch.optim.lr_scheduler.ExponentialLR(made.optimizer, 0.9)
         made.run(20, schedule.step)
     same(eager, ours)
-    assert ours.counts.graphs == 1
+    assert ours.counts.graphs <= 2  # the first step makes the optimizer's state

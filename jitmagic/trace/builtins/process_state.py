@@ -85,14 +85,14 @@ def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _is_settled(device: Any, ask: Callable[[], object]) -> None:
-    """What a device tells for ever once it is initialized, or where torch is built without it."""
+    """What a device tells for ever once it is initialized, or where torch is built without it; until
+    then it is asked at each call.
+    """
 
     @handles(ask)
     def _read(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if device._is_compiled() and not device.is_initialized():
-            why = "the device may be initialized between two calls"
-            raise GraphBreak(RefusedTorchCall.of(name=f"{ask.__module__}.{ask.__name__}", why=why))
-        return machine.constant(ask())
+        settled = device.is_initialized() or not device._is_compiled()
+        return machine.constant(ask()) if settled else read_state(machine, ask)
 
 
 for _device in (torch.cuda, torch.xpu):
