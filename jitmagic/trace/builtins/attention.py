@@ -55,18 +55,21 @@ def _guard_choice(machine: Machine) -> None:
         read_state(machine, read)
 
 
-@handles(F.scaled_dot_product_attention)
+_attend = F.scaled_dot_product_attention  # this one, whoever takes its name later
+
+
+@handles(_attend)
 def _attention(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     _guard_choice(machine)
     given, named = list(args), dict(kwargs)
     mask = given[_MASK] if len(given) > _MASK else named.get("attn_mask")
     if not isinstance(mask, TensorValue) or not _says_nothing(machine, mask, given, named):
-        return record(machine, F.scaled_dot_product_attention, given, named)
+        return record(machine, _attend, given, named)
     if len(given) > _MASK:
         given[_MASK] = machine.constant(None)
     else:
         named["attn_mask"] = machine.constant(None)
-    made = record(machine, F.scaled_dot_product_attention, given, named)
+    made = record(machine, _attend, given, named)
     if device_of(mask.node).type == "cpu" or _meta(mask.node).stride()[-1:] == (1,):
         return made
     return record(machine, "contiguous", [made])  # as eager's unfused kernel leaves it

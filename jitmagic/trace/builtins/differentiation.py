@@ -29,6 +29,7 @@ from .registry import handles
 __all__: list[str] = []
 
 _NAME = "torch.autograd.grad"
+_ones_like = torch.ones_like  # this one, whoever takes its name later
 _PARAMETERS = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
     "allow_unused", "is_grads_batched", "materialize_grads",
@@ -206,7 +207,7 @@ def _seed(machine: Machine, output: TensorValue, value: Value) -> TensorValue:
     if not isinstance(value, TensorValue):
         if meta.numel() != 1 or meta.is_complex():
             raise _unfollowed("no grad_outputs for an output of several elements")
-        value = record(machine, torch.ones_like, [output])
+        value = record(machine, _ones_like, [output])
         assert isinstance(value, TensorValue)
     if value.meta.shape != meta.shape or value.meta.dtype is not meta.dtype:
         raise _unfollowed("grad_outputs of another shape or dtype")

@@ -8,6 +8,7 @@ array's memory, arrays and tensors of one memory (values/arrays.py), or a break.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,27 +49,38 @@ def _from_numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return _shared(machine, array)
 
 
-@handles(torch.as_tensor, torch.asarray)
-def _as_tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if not args or not isinstance(args[0], ArrayValue):
-        return record(machine, torch.as_tensor, args, kwargs)
-    names = ("dtype", "device")
-    changes = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-    if len(args) > 3 or not changes.keys() <= set(names):
-        raise GraphBreak(NumpyCall.of(name="torch.as_tensor", why="of its arguments"))
-    shared = _shared(machine, args[0])
-    return record(machine, "to", [shared], changes) if changes else shared
+def _shares(convert: Callable[..., torch.Tensor]) -> None:
+    """A conversion that keeps the array's memory where it can."""
+
+    @handles(convert)
+    def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if not args or not isinstance(args[0], ArrayValue):
+            return record(machine, convert, args, kwargs)
+        names = ("dtype", "device")
+        changes = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+        if len(args) > 3 or not changes.keys() <= set(names):
+            raise GraphBreak(NumpyCall.of(name=name_of(convert), why="of its arguments"))
+        shared = _shared(machine, args[0])
+        return record(machine, "to", [shared], changes) if changes else shared
 
 
-@handles(torch.tensor)
-def _tensor(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    if not args or not isinstance(args[0], ArrayValue):
-        return record(machine, torch.tensor, args, kwargs)
-    if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:
-        raise GraphBreak(NumpyCall.of(name="torch.tensor", why="of its arguments"))
-    order = machine.constant(torch.contiguous_format)
-    copy = record(machine, "clone", [args[0].tensor], {"memory_format": order})
-    return record(machine, "to", [copy], kwargs) if kwargs else copy
+_shares(torch.as_tensor)
+_shares(torch.asarray)
+
+
+def _copies(convert: Callable[..., torch.Tensor]) -> None:
+    @handles(convert)
+    def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if not args or not isinstance(args[0], ArrayValue):
+            return record(machine, convert, args, kwargs)
+        if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:
+            raise GraphBreak(NumpyCall.of(name=name_of(convert), why="of its arguments"))
+        order = machine.constant(torch.contiguous_format)
+        copy = record(machine, "clone", [args[0].tensor], {"memory_format": order})
+        return record(machine, "to", [copy], kwargs) if kwargs else copy
+
+
+_copies(torch.tensor)
 
 
 def _shared(machine: Machine, array: ArrayValue) -> Value:

@@ -85,8 +85,8 @@ def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _is_settled(device: Any, ask: Callable[[], object]) -> None:
-    """What a device tells for ever once it is initialized, or where torch is built without it; until
-    then it is asked at each call.
+    """What a device tells for ever once it is initialized, or where torch is built without it;
+    until then it is asked at each call.
     """
 
     @handles(ask)

@@ -58,6 +58,7 @@ _FUNCTIONAL = {
     "linear": lambda x: F.linear(x, x),
     "pad": lambda x: F.pad(x, (1, 1)),
     "mse_loss": lambda x: F.mse_loss(x, x * 2),
+    "scaled_dot_product_attention": lambda x: F.scaled_dot_product_attention(x, x, x),
 }
 _TORCH = {
     "relu": lambda x: torch.relu(x),
@@ -70,6 +71,8 @@ _TORCH = {
     "full": lambda x: x + torch.full((3,), 2.0),
     "einsum": lambda x: torch.einsum("ij->i", x),
     "tensor": lambda x: x + torch.tensor(3.0),
+    "as_tensor": lambda x: x + torch.as_tensor([3.0, 4.0, 5.0]),
+    "asarray": lambda x: x + torch.asarray([3.0, 4.0, 5.0], copy=True),
 }
 for _owner, _table in ((F, _FUNCTIONAL), (torch, _TORCH)):
     for _index, (_name, _program) in enumerate(_table.items()):
