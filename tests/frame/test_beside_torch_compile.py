@@ -175,3 +175,35 @@ def test_modules_that_ours_makes_after_theirs_was_used(counter):
     x, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 0])
     torch.testing.assert_close(tagged(x, y), f(x, y))
     assert str(handle_of(tagged).outcome) == "compiled"
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"])
+def test_optimizers_are_torch_s_own_after_theirs(kind, counter):
+    """The first torch.compile of a process puts functions of its own around their methods."""
+    _theirs(g, counter)(torch.ones(2))
+
+    def losses(wrap):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(3, 3)
+        optimizer = getattr(torch.optim, kind)(net.parameters(), 1e-2)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = wrap(step)
+        return torch.stack([run(torch.ones(2, 3)) for _ in range(4)])
+
+    whole = lambda step: jitmagic.jit(step, backend="eager", fullgraph=True)  # noqa: E731
+    torch.testing.assert_close(losses(whole), losses(lambda step: step))
+
+
+def test_what_a_user_keeps_from_theirs_is_called_as_it_is(counter):
+    """A function under torch.compiler.disable is plain Python, also for us."""
+    _theirs(g, counter)(torch.ones(2))
+    apart = torch.compiler.disable(g)
+    tagged = _ours(lambda x: apart(x) + 1)
+    same_with_gradients(tagged, lambda x: g(x) + 1)

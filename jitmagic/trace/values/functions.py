@@ -24,6 +24,7 @@ from .constants import ConstantValue
 from .keys import identity_key
 from .mappings import DictValue
 from .namespaces import GlobalsValue
+from .originals import beneath
 from .sequences import TupleValue
 from .tagged import tagged_value
 
@@ -389,6 +390,11 @@ def _wrap_function(machine: Machine, obj: types.FunctionType, source: Source) ->
     if handler_of(obj) is not None:  # a Python function that is known as C ones are
         machine.guard(IdentityIs(source, obj))
         return BuiltinValue(obj, source)
+    if (inner := beneath(obj)) is not obj:
+        machine.guard(TypeIs(source, types.FunctionType))
+        machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
+        index = [cell.cell_contents for cell in obj.__closure__ or ()].index(inner)
+        return machine.wrap(inner, CellContents(Item(FunctionPart(source, "__closure__"), index)))
     return _plain_function(machine, obj, source)
 
 

@@ -37,12 +37,18 @@ def is_library_made(obj: object) -> bool:
     return is_library_class(obj if isinstance(obj, type) else type(obj))
 
 
+# Modules of torch.compile whose functions stand around torch's own once it has run: one notes when
+# modules are made, the other keeps optimizers out of what it compiles.
+_AROUND = ("torch._dynamo.mutation_guard", "torch._dynamo.eval_frame")
+
+
 def beneath(function: Any) -> Any:
-    """The function itself, or what torch.compile put its note of a new module around."""
-    if function.__globals__.get("__name__") != "torch._dynamo.mutation_guard":
+    """The function itself, or torch's own that torch.compile put one of its functions around."""
+    if function.__globals__.get("__name__") not in _AROUND:
         return function
     inside = [cell.cell_contents for cell in function.__closure__ or ()]
-    return next((one for one in inside if isinstance(one, types.FunctionType)), function)
+    found = next((one for one in inside if isinstance(one, types.FunctionType)), function)
+    return found if is_library_made(found) else function  # what a user disabled stays disabled
 
 
 def _made_by_torch(*kinds: type) -> dict[str, object]:
