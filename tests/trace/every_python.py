@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TORCH_SIDE = (
+    "jitmagic.trace.builtins.attention",
     "jitmagic.trace.builtins.autocast",
     "jitmagic.trace.builtins.autograd_functions",
     "jitmagic.trace.builtins.checks",
@@ -28,6 +29,8 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.foreach",
     "jitmagic.trace.builtins.functional_calls",
     "jitmagic.trace.builtins.gradients",
+    "jitmagic.trace.builtins.numpy_calls",
+    "jitmagic.trace.builtins.optimizers",
     "jitmagic.trace.builtins.process_state",
     "jitmagic.trace.builtins.recurrent",
     "jitmagic.trace.builtins.torch_calls",
@@ -40,6 +43,9 @@ TORCH_SIDE = (
     "jitmagic.trace.values.tensor_inputs",
     "jitmagic.trace.values.torch_function",
 )
+
+
+GRAPH_SIDE = tuple(f"jitmagic.graph.{name}" for name in ("builder", "verify", "overlap"))
 
 
 class _StandIn(types.ModuleType):
@@ -61,12 +67,16 @@ class _Graph:
     def __init__(self, grad_enabled: bool) -> None:
         self.grad_enabled = grad_enabled
         self.assertions = ()
+        self.mutated_inputs: dict[Any, int] = {}
 
     def finish(self, name: str) -> tuple[Any, tuple]:
         return (lambda: ()), ()
 
     def written(self) -> tuple[int, ...]:
         return ()
+
+    def differentiable_outputs(self) -> list[Any]:
+        return []
 
 
 def _stand_in_for_torch() -> None:
@@ -86,7 +96,7 @@ def _stand_in_for_torch() -> None:
         "torch.fx": torch.fx,
         "torch._C": torch._C,
     }
-    for name in (*TORCH_SIDE, "jitmagic.graph.builder", "jitmagic.graph.verify"):
+    for name in (*TORCH_SIDE, *GRAPH_SIDE):
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
     for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch

@@ -30,13 +30,6 @@ def _resized(x: Tensor) -> Tensor:
     return out.sin() + y
 
 
-def _refused_in_backward(x: Tensor) -> Tensor:
-    y = x * 2 + 1
-    target = torch.tensor([[1, 0, -1], [2, -1, 0]])
-    loss = F.multilabel_margin_loss(y, target)  # here
-    return loss * 3 + y.sum()
-
-
 def _helper(x: Tensor) -> Tensor:
     return F.rrelu(x.exp(), training=False) + 1
 
@@ -58,7 +51,7 @@ def _in_a_loop(x: Tensor) -> Tensor:
     return x
 
 
-PROGRAMS = [_leaky, _resized, _refused_in_backward, _in_a_callee, _twice, _in_a_loop]
+PROGRAMS = [_leaky, _resized, _in_a_callee, _twice, _in_a_loop]
 
 
 def _line_of(program: Callable[..., Any]) -> int:

@@ -60,7 +60,7 @@ def print_in_for(x):
     return x
 
 
-@program(lambda: (r(5).abs() + 1,), lambda: (r(5).abs() * 3 + 1,), graphs=5, breaks=4, kernels=5)
+@program(lambda: (r(5).abs() + 1,), lambda: (r(5).abs() * 3 + 1,), graphs=5, breaks=4, kernels=6)
 def while_with_item(x):
     rounds = 0
     while x.sum().item() > 1.0:
@@ -410,7 +410,7 @@ def reset_globals() -> dict[str, Any]:
     return seen
 
 
-@program(lambda: (r(4),), lambda: (r(5),), state=reset_globals, graphs=2, breaks=2, kernels=2)
+@program(lambda: (r(4),), lambda: (r(5),), state=reset_globals, graphs=2, breaks=1, kernels=2)
 def global_writes(x):
     global _total, _late
     _total += x.shape[0]

@@ -1,0 +1,110 @@
+"""A call with one of everything that guards read."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from jitmagic.bytecode import FrameSnapshot
+
+__all__ = ["FACTOR", "SPACE", "Output", "Point", "Slotted", "Thing", "World", "act", "make_world"]
+
+FACTOR = 2
+Point = collections.namedtuple("Point", "x y")
+
+
+class Thing:
+    scale = 3
+
+    def __init__(self) -> None:
+        self.size, self.name = 4, "thing"
+
+
+class Output(collections.OrderedDict):
+    def __getitem__(self, key):
+        raise AssertionError("a guard asks nobody's code")
+
+
+class Slotted:
+    __slots__ = ("tag",)
+
+
+@dataclass
+class World:
+    """One call: what may be perturbed before the guards are asked again."""
+
+    x: Any
+    cfg: Any
+    thing: Any
+    rest: Any
+    fn: Any
+    cell: Any
+    space: dict[str, Any]
+
+    def snapshot(self) -> FrameSnapshot:
+        def f(x, cfg, thing, rest, fn):
+            return None
+
+        return FrameSnapshot(
+            code=f.__code__,
+            args=(self.x, self.cfg, self.thing, self.rest, self.fn),
+            cells=(self.cell,),
+            globals=self.space,
+            builtins={"len": len},
+            name="f",
+            qualname="f",
+        )
+
+
+def act(x: Any) -> Any:
+    return x
+
+
+SPACE: dict[str, Any] = {}  # a namespace that lives as long as the process
+
+
+def make_world() -> World:
+    SPACE.clear()
+    SPACE.update(act=act, rate=0.5, __name__="space")
+    slotted = Slotted()
+    slotted.tag = "t"
+    model = torch.nn.Linear(2, 2)
+    leaf = torch.ones(3, requires_grad=True)
+    leaf.grad = torch.zeros(3)
+
+    def user(a, b=5, *, c=6):
+        return FACTOR
+
+    cfg = {
+        "n": 3,
+        "rate": 0.5,
+        "count": torch.tensor(3.0),
+        "on": True,
+        "none": None,
+        "dims": (1, 2),
+        "point": Point(1, 2),
+        "layers": [10, (20, 30)],
+        "ordered": collections.OrderedDict(a=1, b=2),
+        "slotted": slotted,
+        "model": model,
+        "leaf": leaf,
+        5: "five",
+        "output": Output(a=1, b=2),
+        "names": {"a", int},
+        "few": {4},
+        "queue": collections.deque([3, "b"], maxlen=4),
+        "partial": functools.partial(user, 1),
+        "array": np.zeros(2),
+        "weak": weakref.ref(user),
+        "dead": weakref.ref(type("Gone", (), {})()),
+    }
+    rest = (torch.zeros(4), torch.zeros(4))
+    space = {"FACTOR": 2, "torch": torch, "helper": user}
+    return World(torch.randn(2, 4), cfg, Thing(), rest, user, types.CellType(7), space)
