@@ -37,14 +37,14 @@ def is_library_made(obj: object) -> bool:
     return is_library_class(obj if isinstance(obj, type) else type(obj))
 
 
-# Modules of torch.compile whose functions stand around torch's own once it has run: one notes when
-# modules are made, the other keeps optimizers out of what it compiles.
-_AROUND = ("torch._dynamo.mutation_guard", "torch._dynamo.eval_frame")
+# Once torch.compile has run, functions of its modules stand around torch's own: one notes when
+# modules are made, others keep optimizers out of what it compiles.
+_AROUND = "torch._dynamo."
 
 
 def beneath(function: Any) -> Any:
     """The function itself, or torch's own that torch.compile put one of its functions around."""
-    if function.__globals__.get("__name__") not in _AROUND:
+    if not str(function.__globals__.get("__name__")).startswith(_AROUND):
         return function
     inside = [cell.cell_contents for cell in function.__closure__ or ()]
     found = next((one for one in inside if isinstance(one, types.FunctionType)), function)
