@@ -11,7 +11,6 @@ from ...bytecode.instruction import Instruction
 from ..builtins.set_methods import operand_of
 from ..builtins.texts import formatted
 from ..state import Frame
-from ..values.base import Value
 from ..values.dict_objects import mapping_pairs
 from ..values.mappings import DictValue
 from ..values.operators import unpack
@@ -136,7 +135,7 @@ def list_to_tuple(machine: Any, frame: Frame, instruction: Instruction) -> None:
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(machine: Any, frame: Frame, instruction: Instruction) -> None:
-    items = _items(machine, frame.pop(machine))
+    items = unpack(machine, frame.pop(machine))
     wanted = _count(instruction)
     if len(items) > wanted:
         message = f"too many values to unpack (expected {wanted})"
@@ -152,7 +151,7 @@ def unpack_sequence(machine: Any, frame: Frame, instruction: Instruction) -> Non
 def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
     """`a, *b, c = x`: counts before (low byte) and after (high byte) the star."""
     before, after = _count(instruction) & 255, _count(instruction) >> 8
-    items = _items(machine, frame.pop(machine))
+    items = unpack(machine, frame.pop(machine))
     if len(items) < before + after:
         expected = f"expected at least {before + after}, got {len(items)}"
         raise machine.error(ValueError, f"not enough values to unpack ({expected})")
@@ -160,10 +159,6 @@ def unpack_ex(machine: Any, frame: Frame, instruction: Instruction) -> None:
     parts = [*items[:before], ListValue(items[before:end]), *items[end:]]
     for part in reversed(parts):
         frame.push(part)
-
-
-def _items(machine: Any, value: Value) -> list[Value]:
-    return unpack(machine, value)
 
 
 @opcode("FORMAT_VALUE", until=(3, 12))

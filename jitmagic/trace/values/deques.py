@@ -20,7 +20,7 @@ from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import bind_builtin
 from .iterators import StepIterator
 from .list_store import ListStore
-from .operators import drain, index_of, is_none
+from .operators import index_of, is_none, unpack
 from .sequences import StoredItems
 
 __all__ = ["DequeValue"]
@@ -92,12 +92,8 @@ def _make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     maxlen = None if is_none(limit) else index_of(machine, limit)
     if maxlen is not None and maxlen < 0:
         raise machine.error(ValueError, "maxlen must be non-negative")
-    items = _items(machine, named["iterable"]) if "iterable" in named else []
+    items = unpack(machine, named["iterable"]) if "iterable" in named else []
     return DequeValue(ListStore(items, Deque, maxlen))
-
-
-def _items(machine: Machine, value: Value) -> list[Value]:
-    return list(drain(machine, value.iterate(machine).realize(machine)))
 
 
 @method(Deque, "append", lazy=True)
