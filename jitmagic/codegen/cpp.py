@@ -50,7 +50,7 @@ class CppRenderer:
         if products_in(one):
             return ()  # gemm.h chooses by itself
         costs = (extent_product(s.inner) * value_cost(s.value) for s in nest.stores)
-        threads = _thread_wishes(extent_product(nest.outer) * sum(costs), target)
+        threads = _thread_counts(extent_product(nest.outer) * sum(costs), target)
         return tuple(CppConfig(t, r) for t in threads for r in (0, 1, 2, 4))
 
     def render(
@@ -72,7 +72,7 @@ class CppRenderer:
         return KernelSource(self.language, _unit(functions, symbols).text, symbols, units=units)
 
 
-def _thread_wishes(work: int, target: Target) -> tuple[str, ...]:
+def _thread_counts(work: int, target: Target) -> tuple[str, ...]:
     """The counts of threads to try: near the threshold of the heuristic both, else its own."""
     if target.threads == 1 or not PARALLEL_WORK // 8 < work < PARALLEL_WORK * 64:
         return ("auto",)
@@ -82,14 +82,14 @@ def _thread_wishes(work: int, target: Target) -> tuple[str, ...]:
 def _function(
     one: Structure, buffers: Mapping[str, Buffer], target: Target, config: Config | None
 ) -> list[str]:
-    wishes = config if isinstance(config, CppConfig) else CppConfig()
-    if wishes.threads == "one":
+    overrides = config if isinstance(config, CppConfig) else CppConfig()
+    if overrides.threads == "one":
         target = replace(target, threads=1)
     names = argument_names(one.arguments)
     body = Body(one, names, buffers)
-    lanes = choose_lanes(one, target, wishes.registers)
+    lanes = choose_lanes(one, target, overrides.registers)
     passes = PassWriter(one, lanes, body)
-    everywhere = wishes.threads == "all"
+    everywhere = overrides.threads == "all"
     return KernelWriter(one, lanes, target, buffers, names, body, passes, everywhere).function()
 
 

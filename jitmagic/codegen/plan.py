@@ -176,19 +176,19 @@ class KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How one kernel should be written otherwise than the heuristics say: no wishes here, those of
-    the renderers are in config.py. `label` tells two configs of one class apart.
+    """How one kernel should be written otherwise than the heuristics say: no overrides here, the
+    renderers' are in config.py. `label` tells two configs of one class apart.
     """
 
     @property
     def label(self) -> str:
         """What differs from the heuristics, in words."""
-        wishes = [
+        overrides = [
             f"{field.name}={getattr(self, field.name)}"
             for field in fields(self)
             if getattr(self, field.name) != field.default
         ]
-        return " ".join(wishes) or "default"
+        return " ".join(overrides) or "default"
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class TritonRenderer:
         symbols, grids, numbers, functions = {}, {}, {}, []
         for nest in nests:
             one = structure(nest, buffers)
-            wishes = configs.get(nest.name)
-            text, grids[nest.name] = _function(one, buffers, target, wishes)
+            overrides = configs.get(nest.name)
+            text, grids[nest.name] = _function(one, buffers, target, overrides)
             functions.append(text)
             symbols[nest.name] = tuple(buffers[name].dtype for name in one.arguments)
             if places := by_value(one, buffers):
@@ -80,8 +80,8 @@ def _function(
     for name in one.arguments:
         if buffers[name].dtype not in TL_DTYPES:
             raise ToolchainError("triton", one.name, f"no Triton for {buffers[name].dtype} tensors")
-    wishes = config if isinstance(config, TritonConfig) else TritonConfig()
-    tile = choose_tile(one, target, wishes)
+    overrides = config if isinstance(config, TritonConfig) else TritonConfig()
+    tile = choose_tile(one, target, overrides)
     names = _parameters(one.arguments)
     lines = [*_comment(one.origins), *kernel_lines(one, tile, names, buffers)]
     head = f"@triton.jit\ndef {one.name}({', '.join(names.values())}):\n"

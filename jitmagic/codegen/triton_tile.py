@@ -78,18 +78,18 @@ class Tile:
         return len(self.spread) + bool(self.inner)
 
 
-_AS_IT_COMES = TritonConfig()
+_DEFAULTS = TritonConfig()
 
 
-def choose_tile(one: Structure, target: Target, wishes: TritonConfig = _AS_IT_COMES) -> Tile:
-    """Pick the shape of a program's tile, by the wishes where there are any."""
+def choose_tile(one: Structure, target: Target, overrides: TritonConfig = _DEFAULTS) -> Tile:
+    """Pick the shape of a program's tile, by the overrides where there are any."""
     inner = tuple(dict.fromkeys(part.axes for part in one.passes if part.axes))
     wide = _reaches_far(one)
     if not inner:
-        tile = _points(one, target, wide, wishes)
+        tile = _points(one, target, wide, overrides)
     else:
-        tile = _rows(one, inner, target, wide, wishes)
-    return replace(tile, warps=wishes.warps or tile.warps, stages=wishes.stages)
+        tile = _rows(one, inner, target, wide, overrides)
+    return replace(tile, warps=overrides.warps or tile.warps, stages=overrides.stages)
 
 
 def tile_candidates(one: Structure, target: Target) -> tuple[TritonConfig, ...]:
@@ -149,12 +149,12 @@ def _multiprocessors(target: Target) -> int:
 # -- pointwise ------------------------------------------------------------------------------------
 
 
-def _points(one: Structure, target: Target, wide: bool, wishes: TritonConfig) -> Tile:
+def _points(one: Structure, target: Target, wide: bool, overrides: TritonConfig) -> Tile:
     count = _extent(one.outer)
     if count >= POINTS and (pair := _transposed(one)) is not None:
-        return _square(one, *pair, wide, wishes.side or SQUARE)
+        return _square(one, *pair, wide, overrides.side or SQUARE)
     fair = _power(-(-count // (4 * _multiprocessors(target))))
-    size = min(wishes.points or min(max(fair, 128), POINTS), _power(count))
+    size = min(overrides.points or min(max(fair, 128), POINTS), _power(count))
     return Tile((Block("x", one.outer, count, size),), {}, _warps(size, 256), wide)
 
 
@@ -191,20 +191,20 @@ def _rows(
     inner: tuple[tuple[Axis, ...], ...],
     target: Target,
     wide: bool,
-    wishes: TritonConfig,
+    overrides: TritonConfig,
 ) -> Tile:
     rows = _extent(one.outer)
     longest = _power(max(_extent(axes) for axes in inner))
     across = bool(one.outer) and _lies_across(one)
-    height = min(wishes.rows, _power(rows)) or _height(rows, longest, across, target)
-    if one.outer and not (across or wishes.rows):
+    height = min(overrides.rows, _power(rows)) or _height(rows, longest, across, target)
+    if one.outer and not (across or overrides.rows):
         height = max(height, _height_across(one, rows, longest, target))
-    limit = max((wishes.step or (ROW // 2 if across else ROW)) // height, 16)
+    limit = max((overrides.step or (ROW // 2 if across else ROW)) // height, 16)
     loads = _tile_loads(one) if one.outer else []
     sizes = {}
     for axes in inner:
         whole = _power(_extent(axes))
-        step = (wishes.step or (_step_across(loads) if across else STEP)) // height
+        step = (overrides.step or (_step_across(loads) if across else STEP)) // height
         again = sum(part.axes == axes for part in one.passes) > 1
         keep = limit if again else min(limit, STEP // height)
         sizes[axes] = whole if whole <= keep else max(min(step, whole), 16)

@@ -335,10 +335,10 @@ def test_triton_candidates_compute_the_same(name):
     assert any(len(choice.configs) > 2 for choice in given)
     expected, _ = run_interpreted(render(done, H200)[1], render(done, H200)[0], inputs)
     for number in range(1, max(len(choice.configs) for choice in given)):
-        wishes = {c.kernel: c.configs[number] for c in given if number < len(c.configs)}
-        plan, source = render(done, H200, wishes)
+        overrides = {c.kernel: c.configs[number] for c in given if number < len(c.configs)}
+        plan, source = render(done, H200, overrides)
         got, _ = run_interpreted(source, plan, inputs)
-        assert all(tuning._alike(a, b) for a, b in zip(got, expected, strict=True)), wishes
+        assert all(tuning._alike(a, b) for a, b in zip(got, expected, strict=True)), overrides
 
 
 def test_triton_is_tuned_with_a_made_up_device(tmp_path):

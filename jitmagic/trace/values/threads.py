@@ -25,7 +25,7 @@ from .identity import IdentityValue
 __all__: list[str] = []
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-_ABSENT = "<no such attribute>"  # a constant, for guards; a string so long is nobody's
+_ABSENT = "<no such attribute>"  # a constant, for guards; no program has this string
 
 
 class LockValue(IdentityValue):
