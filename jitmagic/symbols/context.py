@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
 
 from .expr import Expr, Integer, add, linear, mul
 from .interval import ANY_FLOAT, EXACT, INT64, Interval
@@ -43,6 +44,7 @@ _PYTHON: dict[str, Callable[[float, float], bool]] = {
 
 
 Ranges = dict[Expr, Interval | None]
+Relate = Callable[[str, Expr, Expr], None]
 
 
 class Specialize(Exception):
@@ -57,8 +59,13 @@ class Specialize(Exception):
 class Context:
     """The symbols of one trace."""
 
-    def __init__(self, assume: Callable[[Symbol, Interval], None]) -> None:
+    def __init__(
+        self, assume: Callable[[Symbol, Interval], None], relate: Relate | None = None
+    ) -> None:
+        """`relate` is told what no range can say (`s0 == s1`) and has to guard it."""
         self._assume = assume
+        self._relate = relate
+        self._related: dict[tuple[str, Expr, Expr], bool] = {}
         self._hints: dict[Expr, float] = {}
         self._ranges: Ranges = {}  # of the symbols
         self._known: Ranges = {}
@@ -93,6 +100,8 @@ class Context:
         """`left op right`."""
         if (answer := self._compared(op, left, right, self._known)) is not None:
             return answer
+        if (answer := self._related.get((op, left, right))) is not None:
+            return answer
         symbols = list(dict.fromkeys((*symbols_of(left), *symbols_of(right))))
         if not all(symbol in self._hints for symbol in symbols):
             raise Specialize(symbols, f"comparison {op}")
@@ -103,7 +112,15 @@ class Context:
             if self._compared(op, left, right, dict(ranges)) is answer:
                 self._narrow(ranges)
                 return answer
-        raise Specialize(symbols[-1:], f"comparison {op}")
+        if self._relate is None:
+            raise Specialize(symbols[-1:], f"comparison {op}")
+        self._relate(holds, left, right)
+        self._related[op, left, right] = answer
+        return answer
+
+    def specialize(self, symbols: Iterable[Symbol], why: str) -> NoReturn:
+        """Have these symbols be constants: the trace starts again."""
+        raise Specialize(symbols, why)
 
     # -- answers ---------------------------------------------------------------------------------
 

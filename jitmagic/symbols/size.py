@@ -1,0 +1,214 @@
+"""Sizes: dimensions, strides and offsets that differ from call to call.
+
+Comes in: integer expressions over symbols and the Context that answers for them. Goes out: `Size`,
+which computes like an int. It is not an int: whatever reads it as one (`range`, an index, C code)
+asks `__index__`, which raises Specialize, so no value of one call can leak into what is compiled
+for all. A comparison is `Context.decide`: answered from the ranges, else as it is for the hints and
+guarded.
+
+Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal sizes are one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul, add, floordiv, linear, mod, mul
+from .scalar import Apply, Symbol, symbols_of
+
+if TYPE_CHECKING:
+    from .context import Context
+
+__all__ = ["Dimension", "Size", "is_same", "size_of", "written"]
+
+
+class Size:
+    """An integer expression over symbols, in one trace's Context."""
+
+    __slots__ = ("context", "expr")
+
+    def __init__(self, expr: Expr, context: Context) -> None:
+        self.expr = expr
+        self.context = context
+
+    def __repr__(self) -> str:
+        return written(self.expr)
+
+    def __hash__(self) -> int:
+        return hash(self.expr)
+
+    # -- arithmetic --------------------------------------------------------------------------------
+
+    def _with(self, other: object, combine: Callable[[Expr, Expr], Expr]) -> Any:
+        theirs = _expr(other)
+        return (
+            NotImplemented if theirs is None else size_of(combine(self.expr, theirs), self.context)
+        )
+
+    def __add__(self, other: object) -> Any:
+        return self._with(other, add)
+
+    def __sub__(self, other: object) -> Any:
+        return self._with(other, lambda a, b: add(a, mul(b, -1)))
+
+    def __rsub__(self, other: object) -> Any:
+        return self._with(other, lambda a, b: add(b, mul(a, -1)))
+
+    def __mul__(self, other: object) -> Any:
+        return self._with(other, _product)
+
+    def __neg__(self) -> Dimension:
+        return size_of(mul(self.expr, -1), self.context)
+
+    def __floordiv__(self, other: object) -> Any:
+        return self._with(other, self._quotient)
+
+    def __rfloordiv__(self, other: object) -> Any:
+        return self._with(other, lambda a, b: self._quotient(b, a))
+
+    def __mod__(self, other: object) -> Any:
+        return self._with(other, self._remainder)
+
+    def __rmod__(self, other: object) -> Any:
+        return self._with(other, lambda a, b: self._remainder(b, a))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def _quotient(self, a: Expr, b: Expr) -> Expr:
+        if isinstance(b, Integer) and b.value > 0:
+            return floordiv(a, b.value)
+        exact = _divided(a, self._divisor(b))
+        return Apply("//", (a, b)) if exact is None else exact
+
+    def _remainder(self, a: Expr, b: Expr) -> Expr:
+        if isinstance(b, Integer) and b.value > 0:
+            return mod(a, b.value)
+        return Apply("%", (a, b)) if _divided(a, self._divisor(b)) is None else Integer(0)
+
+    def _divisor(self, expr: Expr) -> Expr:
+        if self.context.decide("==", expr, Integer(0)):
+            raise ZeroDivisionError("integer division or modulo by zero")
+        return expr
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def _decide(self, op: str, other: object) -> Any:
+        theirs = _expr(other)
+        if theirs is None:
+            return NotImplemented
+        if theirs is self.expr:
+            return op in ("==", "<=", ">=")
+        return self.context.decide(op, self.expr, theirs)
+
+    def __eq__(self, other: object) -> Any:
+        return self._decide("==", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._decide("!=", other)
+
+    def __lt__(self, other: object) -> Any:
+        return self._decide("<", other)
+
+    def __le__(self, other: object) -> Any:
+        return self._decide("<=", other)
+
+    def __gt__(self, other: object) -> Any:
+        return self._decide(">", other)
+
+    def __ge__(self, other: object) -> Any:
+        return self._decide(">=", other)
+
+    def __bool__(self) -> bool:
+        return self.context.decide("!=", self.expr, Integer(0))
+
+    def __index__(self) -> int:
+        return self.context.specialize(symbols_of(self.expr), "its value is used as an int")
+
+    __int__ = __index__
+
+
+Dimension = int | Size
+
+
+def size_of(expr: Expr, context: Context) -> Dimension:
+    """The expression as a dimension: an int where it is one."""
+    return expr.value if isinstance(expr, Integer) else Size(expr, context)
+
+
+def is_same(a: Dimension, b: Dimension) -> bool:
+    """Whether two dimensions are equal in every call; asks and guards nothing."""
+    if isinstance(a, Size) and isinstance(b, Size):
+        return a.expr is b.expr
+    return type(a) is type(b) and a == b
+
+
+def written(expr: Expr) -> str:
+    """The expression as Python would have it."""
+    match expr:
+        case Integer(value):
+            return str(value)
+        case Symbol(name):
+            return name
+        case Add(a, b):
+            return f"({written(a)} + {written(b)})"
+        case Mul(a, b):
+            return f"{written(a)}*{written(b)}"
+        case FloorDiv(a, b):
+            return f"({written(a)} // {b})"
+        case Mod(a, b):
+            return f"({written(a)} % {b})"
+        case Apply(op, args):
+            return "(" + f" {op} ".join(map(written, args)) + ")"
+    raise TypeError(f"not an expression of sizes: {expr!r}")
+
+
+def _expr(value: object) -> Expr | None:
+    if isinstance(value, Size):
+        return value.expr
+    return Integer(int(value)) if isinstance(value, int) else None
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    offset_a, terms_a = linear(a)
+    offset_b, terms_b = linear(b)
+    total: Expr = Integer(offset_a * offset_b)
+    for atom, n in terms_a.items():
+        total = add(total, mul(atom, n * offset_b))
+        for other, m in terms_b.items():
+            total = add(total, mul(_monomial(_factors(atom) + _factors(other)), n * m))
+    for other, m in terms_b.items():
+        total = add(total, mul(other, m * offset_a))
+    return total
+
+
+def _factors(atom: Expr) -> tuple[Expr, ...]:
+    if isinstance(atom, Apply) and atom.op == "*":
+        return (*_factors(atom.args[0]), atom.args[1])
+    return (atom,)
+
+
+def _monomial(factors: tuple[Expr, ...]) -> Expr:
+    return reduce(lambda a, b: Apply("*", (a, b)), sorted(factors, key=written))
+
+
+def _divided(a: Expr, b: Expr) -> Expr | None:
+    """a / b, where b is one term that divides every term of a."""
+    offset, divisors = linear(b)
+    if offset or len(divisors) != 1:
+        return None
+    [(divisor, n)] = divisors.items()
+    constant, terms = linear(a)
+    total: Expr = Integer(0)
+    for atom, m in terms.items():
+        left = list(_factors(atom))
+        for factor in _factors(divisor):
+            if factor not in left:
+                return None
+            left.remove(factor)
+        if m % n:
+            return None
+        rest: Expr = _monomial(tuple(left)) if left else Integer(1)
+        total = add(total, mul(rest, m // n))
+    return None if constant else total
