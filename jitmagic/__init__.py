@@ -35,6 +35,8 @@ from .progress import install as _show_progress
 if TYPE_CHECKING:
     from .diagnostics.explain import Explanation, explain
     from .diagnostics.minify import minify
+    from .diagnostics.status import status
+    from .diagnostics.why import why
 
 __all__ = [
     "CompileFailed",
@@ -58,6 +60,8 @@ __all__ = [
     "jit",
     "minify",
     "reset",
+    "status",
+    "why",
 ]
 
 __version__ = "0.1.0"
@@ -65,7 +69,13 @@ __version__ = "0.1.0"
 _show_progress()
 
 
-_LATE = {"Explanation": "explain", "explain": "explain", "minify": "minify"}
+_LATE = {
+    "Explanation": "explain",
+    "explain": "explain",
+    "minify": "minify",
+    "status": "status",
+    "why": "why",
+}
 
 
 def __getattr__(name: str) -> Any:

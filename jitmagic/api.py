@@ -39,6 +39,7 @@ __all__ = [
     "prepare",
     "reset",
     "tagged_copy",
+    "tagged_handle",
     "untag",
 ]
 
@@ -212,6 +213,14 @@ def is_compiling() -> bool:
 
 graph_break.__jitmagic_role__ = "graph_break"  # type: ignore[attr-defined]
 is_compiling.__jitmagic_role__ = "is_compiling"  # type: ignore[attr-defined]
+
+
+def tagged_handle(target: Any) -> Handle:
+    """The handle of something tagged; raises TypeError for what is not."""
+    handle = handle_of(target)
+    if handle is None:
+        raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
+    return handle
 
 
 def handles() -> list[Handle]:

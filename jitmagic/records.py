@@ -24,10 +24,12 @@ __all__ = [
     "USERS_BACKEND",
     "CompileRecord",
     "Compiled",
+    "Difference",
     "Eager",
     "Failed",
     "Journal",
     "Measured",
+    "Occasion",
     "Outcome",
     "Recording",
     "RunningStage",
@@ -112,6 +114,31 @@ AT_LIMIT = Eager("its recompile limit is reached")
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """Why a variant did not fit a call: `what` differs, the line that relied on it, and the edit
+    that stops it ("" where none is known).
+    """
+
+    what: str  # "x.shape is (3, 4), was (2, 4)"
+    where: UserLine | None = None
+    edit: str = ""
+
+    def __str__(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """The call that a compile was for: the user's line that made it, and by number of variant what
+    kept those that there were from fitting.
+    """
+
+    called_from: UserLine | None = None
+    missed: tuple[tuple[int, Difference], ...] = ()  # the one used last comes first
+    at: float = 0.0  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
 class StageRecord:
     """One stage of one compile: its name, wall time in seconds, and what came out."""
 
@@ -130,6 +157,9 @@ class CompileRecord:
     kernels: int = 0
     cache_hits: int = 0  # kernels that came out of the disk cache
     measured: Measured | None = None  # once its first calls were timed beside eager's
+    frame: int = 0  # whose it is: Handle.serial
+    number: int = 0  # of that frame's variants, from 1 on; a backward has its forward's
+    occasion: Occasion = Occasion()
 
     @property
     def seconds(self) -> float:
@@ -165,6 +195,9 @@ class Recording:
 
     name: str
     journal: Journal
+    frame: int = 0
+    number: int = 0
+    occasion: Occasion = Occasion()
     told: set[str] = field(default_factory=set)  # what the user has been told once; the family's
     later: list[Any] = field(default_factory=list)  # weakly: what is compiled at its first use
     kernels: int = 0
@@ -193,13 +226,22 @@ class Recording:
     def end(self, outcome: Outcome) -> CompileRecord:
         """Write the record."""
         stages = tuple(self.stages)
-        record = CompileRecord(self.name, stages, outcome, self.kernels, self.cache_hits)
+        record = CompileRecord(
+            self.name,
+            stages,
+            outcome,
+            self.kernels,
+            self.cache_hits,
+            frame=self.frame,
+            number=self.number,
+            occasion=self.occasion,
+        )
         self.journal.records.append(record)
         return record
 
     def for_later(self) -> Recording:
         """An empty one: for the backward, which is compiled at its first use."""
-        return Recording(self.name, self.journal, self.told)
+        return Recording(self.name, self.journal, self.frame, self.number, told=self.told)
 
 
 Watcher = Callable[[Recording, RunningStage, bool], None]
@@ -212,10 +254,6 @@ class Journal:
     """All compiles of one family, in the order in which they ended."""
 
     records: list[CompileRecord] = field(default_factory=list)
-
-    def open(self, name: str, told: set[str]) -> Recording:
-        """Begin to record one compile."""
-        return Recording(name, self, told)
 
     def amend(self, record: CompileRecord, measured: Measured | None, outcome: Outcome) -> None:
         """Write down what was measured of a compile since it ended."""

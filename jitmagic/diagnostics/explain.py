@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..api import handle_of, tagged_copy
+from ..api import handle_of, tagged_copy, tagged_handle
 from ..frame.handle import Handle
 from ..frame.ledger import Later
 from ..guards.show import show_guard
@@ -24,6 +24,7 @@ from ..trace.result import Break, Trace
 from .findings import BreakReport, Findings, KernelReport, TrialReport
 from .html import html_report
 from .report import rich_report, text_report
+from .status import ledger_lines, variants_of
 
 __all__ = ["Explainer", "Explanation", "explain", "explanation_of"]
 
@@ -58,7 +59,9 @@ def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> E
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explainer:
-    """`explain(fn)`: called with fn's arguments, it runs fn and gives the Explanation."""
+    """`explain(fn)`: called with fn's arguments, it runs fn and gives the Explanation. Shown as it
+    is, it tells what is compiled now: nothing runs, nothing is compiled.
+    """
 
     target: Callable[..., Any]  # a tagged copy of a module does not keep the module alive
     made: Callable[..., Any]
@@ -66,10 +69,10 @@ class Explainer:
     @property
     def name(self) -> str:
         """What is explained: the function's name, or the module's class."""
-        return _shown_name(self.target, _handle(self.made))
+        return _shown_name(self.target, tagged_handle(self.made))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
-        handle = _handle(self.made)
+        handle = tagged_handle(self.made)
         handle.family.told.add("notice")  # the report says it
         self.made(*args, **kwargs)
         for later in _waiting(handle):
@@ -78,21 +81,26 @@ class Explainer:
         compared = () if known is None else _compared(known)
         return replace(_describe(handle, self.name), compared=compared)
 
+    @property
+    def now(self) -> Explanation | None:
+        """What is compiled of the tagged function now; None: nothing, or it is not tagged."""
+        known = handle_of(self.target)
+        return None if known is None or not len(known.journal) else _describe(known, self.name)
+
     def __repr__(self) -> str:
+        if (now := self.now) is not None:
+            return str(now)
         return f"<jitmagic.explain of {self.name}: call it with the arguments, explain(f)(x)>"
+
+    def _repr_html_(self) -> str | None:
+        now = self.now
+        return None if now is None else now._repr_html_()
 
 
 def explanation_of(target: Callable[..., Any]) -> Explanation:
     """The explanation of what a tagged function or module has compiled so far."""
-    handle = _handle(target)
+    handle = tagged_handle(target)
     return _describe(handle, _shown_name(target, handle))
-
-
-def _handle(target: Callable[..., Any]) -> Handle:
-    handle = handle_of(target)
-    if handle is None:
-        raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
-    return handle
 
 
 def _shown_name(target: object, handle: Handle) -> str:
@@ -137,6 +145,7 @@ def _describe(handle: Handle, name: str) -> Explanation:
             for graph, tuned in _stages(record, "tune")
             if tuned.reason
         ),
+        ledger=tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else (),
         numbers=tuple(dict.fromkeys(n for t in traces for n in _numbers(t))),
     )
 

@@ -70,6 +70,7 @@ class Findings:
     trials: tuple[TrialReport, ...] = ()  # what mode="max-autotune" tried
     untuned: tuple[str, ...] = ()  # what it did not try, and why
     compared: tuple[str, ...] = ()  # variants timed beside eager in the calls so far, in words
+    ledger: tuple[str, ...] = ()  # variant by variant: when, for which call, why not the one before
     numbers: tuple[str, ...] = ()  # Python numbers that change from call to call, in words
 
     @property

@@ -10,6 +10,7 @@ from html import escape
 from .findings import Findings
 from .report import (
     GUARDS,
+    LEDGER,
     TRIAL_COLUMNS,
     elsewhere,
     headline,
@@ -45,6 +46,7 @@ def html_report(found: Findings) -> str:
         _source(found),
         *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(found)),
         *(f"<div class='why'>{escape(note)}</div>" for note in notes(found)),
+        _details(LEDGER, found.ledger),
         _details(GUARDS, found.guards),
         _details("numbers that change from call to call", found.numbers),
         _kernels(found),

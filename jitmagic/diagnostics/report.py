@@ -14,9 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from .findings import BreakReport, Findings
+from .words import count
 
 __all__ = [
     "GUARDS",
+    "LEDGER",
     "TRIAL_COLUMNS",
     "elsewhere",
     "headline",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 GUARDS = "guards: a call that meets them all runs this code, another is compiled anew"
+LEDGER = "variants: what was compiled, for which call, and why the one before did not fit it"
 SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundreds
 TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
@@ -36,13 +39,13 @@ TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 def headline(found: Findings) -> str:
     """One sentence: graphs, breaks, operations, kernels, time."""
     parts = [
-        _count(found.graph_count, "graph"),
-        _count(found.graph_break_count, "graph break"),
-        _count(found.op_count, "operation"),
-        _count(len(found.kernels), "kernel"),
-        _count(len(found.externs), "call") + " of torch's own kernels",
+        count(found.graph_count, "graph"),
+        count(found.graph_break_count, "graph break"),
+        count(found.op_count, "operation"),
+        count(len(found.kernels), "kernel"),
+        count(len(found.externs), "call") + " of torch's own kernels",
     ]
-    hits = _count(found.cache_hits, "kernel")
+    hits = count(found.cache_hits, "kernel")
     cached = f", {hits} from the disk cache" if found.cache_hits else ""
     return f"{', '.join(parts)}; compiled in {found.seconds:.2f} s{cached}"
 
@@ -52,7 +55,7 @@ def notes(found: Findings) -> list[str]:
     told = [*found.compared, *found.untuned]
     if found.waiting:
         told.append(
-            f"{_count(found.waiting, 'backward')} not compiled yet: that happens at the first use"
+            f"{count(found.waiting, 'backward')} not compiled yet: that happens at the first use"
         )
     return told
 
@@ -74,10 +77,6 @@ def trial_rows(found: Findings) -> list[tuple[str, str, str, str, str]]:
         )
         for trial in found.trials
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def source_rows(found: Findings) -> list[tuple[int, str, list[BreakReport]]]:
@@ -109,6 +108,9 @@ def rich_report(found: Findings) -> RenderableType:
     parts.append(_source_text(found))
     parts.extend(Text(str(b), style="yellow") for b in elsewhere(found))
     parts.extend(Text(note, style="yellow") for note in notes(found))
+    if found.ledger:
+        parts.append(Text(f"\n{LEDGER}", style="bold"))
+        parts.extend(Text(f"  {line}") for line in found.ledger)
     if found.guards:
         parts.append(Text(f"\n{GUARDS} ({len(found.guards)})", style="bold"))
         parts.extend(Text(f"  {guard}") for guard in found.guards[:SHOWN_GUARDS])

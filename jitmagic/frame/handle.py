@@ -10,7 +10,9 @@ it.
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,9 +27,11 @@ from ..options import Options
 from ..records import (
     AT_LIMIT,
     USERS_BACKEND,
+    Difference,
     Eager,
     Failed,
     Journal,
+    Occasion,
     Outcome,
     Recording,
 )
@@ -81,6 +85,7 @@ class Family:
         self.members.clear()
 
 
+_serials = itertools.count(1)
 _handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
@@ -112,6 +117,7 @@ class Handle:
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
         self._lock = threading.RLock()
+        self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
         self.dispatcher.owner, self.dispatcher.family = self, family
         self.ledger = Ledger(self.dispatcher, library)
@@ -235,6 +241,11 @@ class Handle:
         found: Outcome | None = entries[0].notes.outcome if entries else None
         return found
 
+    @property
+    def given_up(self) -> Eager | Failed | None:
+        """What calls come to that no entry fits; None: they are compiled."""
+        return self._given_up
+
     def waiting(self) -> list[Later]:
         """Backwards of its variants that are compiled when they are first used."""
         return [later for entry in self.dispatcher.entries for later in entry.notes.waiting()]
@@ -281,7 +292,7 @@ class Handle:
 
     def _compile(self, values: tuple[Any, ...]) -> bool:
         snapshot = self.original.snapshot(values)
-        recording = self.journal.open(self.name, self.family.told)
+        recording = self._open_record(snapshot)
         made = self._run_compiler(snapshot, recording)
         outcome = made.notes.outcome if isinstance(made, Entry) else made
         if isinstance(outcome, Failed):
@@ -307,6 +318,13 @@ class Handle:
         if self.ledger.failures >= _MOST_FAILURES:
             self._give_up(self.ledger.last_failure)
         return isinstance(made, Entry)
+
+    def _open_record(self, snapshot: FrameSnapshot) -> Recording:
+        self.ledger.begun += 1
+        occasion = Occasion(users_line(), self.ledger.why_missed(snapshot), time.time())
+        return Recording(
+            self.name, self.journal, self.serial, self.ledger.begun, occasion, self.family.told
+        )
 
     def _run_compiler(
         self, snapshot: FrameSnapshot, recording: Recording
@@ -381,7 +399,8 @@ class Handle:
         return self.family.limit_reached and self.original.is_weak and self.library is None
 
     def _reach_limit(self, values: tuple[Any, ...]) -> None:
-        difference = next(iter(self.why_missed(values)), "a guarded object is gone")
+        found = self.why_missed(values)
+        difference = found[0][1].what if found else "a guarded object is gone"
         if self.options.fullgraph:
             raise Unsupported(
                 f"{self.label} was compiled {self.ledger.count} times, which is its recompile "
@@ -446,7 +465,7 @@ class Handle:
             return self.label
         return f"{self.label}, called in {where.function} (line {where.lineno}),"
 
-    def why_missed(self, values: tuple[Any, ...]) -> list[str]:
+    def why_missed(self, values: tuple[Any, ...]) -> tuple[tuple[int, Difference], ...]:
         """For each entry, most recently used first, what keeps it from fitting these values."""
         return self.ledger.why_missed(self.original.snapshot(values))
 
@@ -474,6 +493,7 @@ class Handle:
                 self.journal.records.clear()
             self.drop()
             self._given_up, self.ledger.wasted = self._declared, 0
+            self.ledger.begun = 0
             self._flat = None if self._root else self._flat
 
     def drop(self) -> None:

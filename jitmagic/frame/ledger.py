@@ -17,11 +17,12 @@ from typing import Any, Protocol
 import torch
 
 from ..bytecode import FrameSnapshot
+from ..guards.advice import advice
 from ..guards.check import check, is_other_number, why
 from ..guards.guard import Guard, InRange, ValueEquals
 from ..guards.read import read_source
 from ..guards.source import Argument, Source
-from ..records import COMPILED, Compiled, Eager, Failed, Outcome
+from ..records import COMPILED, Compiled, Difference, Eager, Failed, Outcome
 from .growth import Guards, counted, grown_int, grown_size
 from .library import LibraryFunction
 from .native import Dispatcher, Entry
@@ -79,6 +80,7 @@ class Variant:
     is_compared: bool = False  # with eager, on its first calls
     symbols: frozenset[Source] = frozenset()  # numbers that are data of its graph
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
+    number: int = 0  # in the order of compiling, from 1 on
 
     def waiting(self) -> list[Later]:
         """What has not been compiled yet and can still be needed."""
@@ -92,12 +94,19 @@ class Ledger:
     def __init__(self, dispatcher: Dispatcher, library: LibraryFunction | None) -> None:
         self._dispatcher, self._library = dispatcher, library
         self.wasted = 0
+        self.begun = 0  # compiles since the last reset
+        self.added = 0  # entries that they made, since it was tagged
         self._counted = 0  # calls in a row that were not compiled, as an int grows
 
     @property
     def count(self) -> int:
         """Variants compiled so far that count."""
         return len(self._dispatcher.entries) + self.wasted
+
+    @property
+    def calls(self) -> int:
+        """Calls since it was tagged; the one that an entry is made for goes around once more."""
+        return self._dispatcher.calls - self.added
 
     @property
     def is_compiled(self) -> bool:
@@ -118,6 +127,8 @@ class Ledger:
     def add(self, entry: Entry, values: tuple[Any, ...]) -> None:
         """Use an entry from now on; it was made for a call with these values."""
         entry.notes.instance = self.instance_of(values)
+        entry.notes.number = self.begun
+        self.added += 1
         self._dispatcher.add(entry)
 
     def replace(self, entry: Entry, other: Entry) -> bool:
@@ -125,6 +136,7 @@ class Ledger:
         if entry not in self._dispatcher.entries:
             return False
         other.notes.instance = entry.notes.instance
+        other.notes.number = entry.notes.number
         self._dispatcher.remove(entry)
         self._dispatcher.add(other)
         return True
@@ -221,10 +233,11 @@ class Ledger:
         instance = self.instance_of((*snapshot.args, *snapshot.cells))
         return isinstance(source, Argument) or bool(entry.notes.instance == instance)
 
-    def why_missed(self, snapshot: FrameSnapshot) -> list[str]:
-        """For each entry, most recently used first, what keeps it from fitting the frame."""
-        differences = (why_not(entry, snapshot) for entry in self._dispatcher.entries)
-        return [difference for difference in differences if difference is not None]
+    def why_missed(self, snapshot: FrameSnapshot) -> tuple[tuple[int, Difference], ...]:
+        """For each entry, most recently used first, its number and what keeps it from fitting."""
+        entries = self._dispatcher.entries
+        found = ((entry.notes.number, why_not(entry, snapshot)) for entry in entries)
+        return tuple((number, why) for number, why in found if why is not None)
 
 
 def _brief(alike: list[Entry], family: Growing) -> list[Entry]:
@@ -237,7 +250,9 @@ def _brief(alike: list[Entry], family: Growing) -> list[Entry]:
     return list(itertools.takewhile(lambda entry: entry.hits == often <= _MOST_LAYERS, alike))
 
 
-def why_not(entry: Entry, snapshot: FrameSnapshot) -> str | None:
+def why_not(entry: Entry, snapshot: FrameSnapshot) -> Difference | None:
     """The first guard of an entry that does not hold for the frame, in words."""
     failing = check(entry.notes.guards, snapshot)
-    return None if failing is None else why(failing, snapshot)
+    if failing is None:
+        return None
+    return Difference(why(failing, snapshot), failing.where, advice(failing, snapshot))

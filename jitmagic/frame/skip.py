@@ -108,14 +108,18 @@ def is_of_library(code: CodeType) -> bool:
 
 
 def users_line() -> UserLine | None:
-    """The innermost line that is being run outside of installed packages."""
+    """The innermost line that is being run outside of installed packages; stubs are no one's."""
     frame = inspect.currentframe()
     while frame is not None:
         code = frame.f_code
-        if _library(code.co_filename) is None:
+        if _library(code.co_filename) is None and not any(map(_is_dispatcher, code.co_consts)):
             return UserLine(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
+
+
+def _is_dispatcher(constant: object) -> bool:
+    return type(constant) is Dispatcher
 
 
 def _defines_layers(namespace: dict[str, Any]) -> bool:

@@ -458,7 +458,7 @@ def short(value: object) -> str:
     kind = type(value)
     if isinstance(value, type):
         text = _named(value)
-    elif kind in _PLAIN:
+    elif kind in _PLAIN or value is ANY_KEY:
         text = repr(value)
     elif kind in (list, tuple, dict):
         text = _short_container(value)

@@ -1,10 +1,26 @@
-"""What %%compile shows by itself: one line about time, as text and HTML."""
+"""What %%compile shows by itself: a line about time, a line about what was compiled.
+
+Comes in: figures of a cell, cards of what it tagged. Goes out: objects with a text and an HTML
+form, and the formatters by which IPython shows a tagged function or module as its card.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
+from types import FunctionType
+from typing import Any
 
-__all__ = ["CellReport"]
+import torch
+
+from ..api import handle_of
+from ..diagnostics.status import Card, card_of
+from ..diagnostics.words import count, duration
+from .cell import RUN_NAME
+
+__all__ = ["CellLine", "CellReport", "install_formatters", "remove_formatters"]
+
+_TAGGED = (FunctionType, torch.nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +38,60 @@ class CellReport:
         )
 
     def _repr_html_(self) -> str:
-        return f"<div style='opacity:.75;font-size:12px'>{self!r}</div>"
+        return _dim(repr(self))
+
+
+@dataclass(frozen=True, slots=True)
+class CellLine:
+    """What a cell compiled: cards of the functions, and the time when the cell began."""
+
+    cards: tuple[Card, ...]
+    began: float
+
+    def __bool__(self) -> bool:
+        return any(variant.at >= self.began for card in self.cards for variant in card.variants)
+
+    def __repr__(self) -> str:
+        return "; ".join(filter(None, map(self._of, self.cards)))
+
+    def _repr_html_(self) -> str:
+        return _dim(repr(self))
+
+    def _of(self, card: Card) -> str:
+        new = [variant for variant in card.variants if variant.at >= self.began]
+        if not new:
+            return ""
+        kernels = count(sum(variant.kernels for variant in new), "kernel")
+        variants = f"{count(len(new), 'variant')}, " if len(new) > 1 else ""
+        seconds = duration(sum(variant.seconds for variant in new))
+        name = "this cell" if card.name == RUN_NAME else card.name
+        return f"compiled {name} in {seconds}: {variants}{kernels}"
+
+
+def _dim(text: str) -> str:
+    return f"<div style='opacity:.75;font-size:12px'>{escape(text)}</div>"
+
+
+def install_formatters(shell: Any) -> None:
+    """Show tagged functions and modules as cards; what is not tagged is shown as ever."""
+    for kind in _TAGGED:
+        shell.display_formatter.formatters["text/html"].for_type(kind, _card_html)
+
+
+def remove_formatters(shell: Any) -> None:
+    """Undo install_formatters."""
+    formatter = shell.display_formatter.formatters["text/html"]
+    for kind in _TAGGED:
+        if formatter.type_printers.get(kind) is _card_html:
+            formatter.pop(kind)
+
+
+def _card_html(target: Any) -> str | None:
+    handle = handle_of(target)
+    if handle is None:
+        own = getattr(target, "_repr_html_", None)  # a module's own, which we stand before
+        return own() if callable(own) else None
+    card = card_of(handle)._repr_html_()
+    if isinstance(target, torch.nn.Module):
+        return f"<pre>{escape(repr(target))}</pre>{card}"
+    return card

@@ -11,6 +11,7 @@ import __future__
 
 import argparse
 import ast
+import difflib
 import linecache
 import shlex
 import sys
@@ -25,16 +26,17 @@ from typing import Any, NoReturn
 import torch
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, cell_magic, magics_class, output_can_be_silenced
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
 from IPython.display import display
 
 from ..api import handle_of, jit, original_of, prepare, untag
 from ..diagnostics.explain import Explanation, explanation_of
+from ..diagnostics.status import Status, card_of, status
 from ..errors import JitmagicError, TaggingError
 from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
-from .display import CellReport
+from .display import CellLine, CellReport, install_formatters, remove_formatters
 
 __all__ = ["CompileMagics", "load", "unload"]
 
@@ -50,11 +52,12 @@ class _Parser(argparse.ArgumentParser):
 
 _USAGE = (
     "%%%%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--time]"
-    "   (%%%%compile? tells more)"
+    " [--quiet]   (%%%%compile? tells more)"
 )
 
 
-def _parser() -> _Parser:
+def _parser(named: bool) -> _Parser:
+    """Of the cell magic; `named`: of the line magic, which takes names as well."""
     parser = _Parser(prog="%%compile", usage=_USAGE, add_help=False, allow_abbrev=False)
     parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--backend", default="native")
@@ -62,6 +65,9 @@ def _parser() -> _Parser:
     parser.add_argument("--dynamic", action="store_true", default=None)
     parser.add_argument("--explain", action="store_true")
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    if named:
+        parser.add_argument("names", nargs="+")
     return parser
 
 
@@ -103,6 +109,7 @@ class CompileMagics(Magics):
         """Run the cell with its functions, classes and top-level tensor code compiled.
 
             %%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--time]
+                [--quiet]
 
         --mode M       default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs
         --backend B    native, aot_eager, eager, or the name of a callable in the notebook
@@ -110,6 +117,7 @@ class CompileMagics(Magics):
         --dynamic      accepted; for now each new shape is compiled anew
         --explain      show what was captured, where graphs break and why, and the kernels
         --time         show how long the cell took, and how much of it was compiling
+        --quiet        without the line that says what was compiled
 
         Functions and classes that the cell defines stay compiled in later cells, until they are
         defined anew or `%unload_ext jitmagic`. Everything else is as without %%compile: names,
@@ -117,21 +125,21 @@ class CompileMagics(Magics):
         """
         __tracebackhide__ = True
         options = self._options(line)
-        show, clock = options.pop("explain"), options.pop("time")
+        wanted = _Wanted(options.pop("explain"), options.pop("time"), options.pop("quiet"))
         source = self.shell.transform_cell(cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)
         parts = _split(self.shell, source, filename)
         self.shell.compile.flags |= future_flags(source)  # later cells have them too
-        running = self._run(parts, _Tagger(filename, options), show=show, clock=clock)
+        running = self._run(parts, _Tagger(filename, options), wanted)
         return running if _awaits(parts) else _finish(running)  # see _Reader for the await
 
-    def _options(self, line: str) -> dict[str, Any]:
+    def _options(self, line: str, named: bool = False) -> dict[str, Any]:
         try:
             words = shlex.split(line)
         except ValueError as error:
             raise UsageError(f"%%compile: {error}") from error
-        options = vars(_parser().parse_args(words))
+        options = vars(_parser(named).parse_args(words))
         if options["backend"] not in (*BACKENDS, *ALIASES):
             named = self.shell.user_ns.get(options["backend"])
             if not callable(named):
@@ -153,13 +161,13 @@ class CompileMagics(Magics):
         number = len(history.input_hist_raw) - 1 if history is not None else 0
         return self.shell.compile.cache(source, number, source)
 
-    async def _run(self, parts: list[Part], tagger: _Tagger, *, show: bool, clock: bool) -> Any:
+    async def _run(self, parts: list[Part], tagger: _Tagger, wanted: _Wanted) -> Any:
         """The cell's value; asynchronous only where a part is."""
         __tracebackhide__ = True
         namespace = self.shell.user_ns
         value: Any = None
         ran: list[Tagged] = []
-        started = time.perf_counter()
+        started, began = time.perf_counter(), time.time()
         for part in parts:
             if isinstance(part, Run):
                 target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME))
@@ -174,14 +182,17 @@ class CompileMagics(Magics):
                 ran += self._tag(part.name, tagger)
             elif isinstance(part, Plain) and part.is_async:
                 value = await value
-        self._report(ran, time.perf_counter() - started, show=show, clock=clock)
+        self._report(ran, time.perf_counter() - started, began, wanted)
         return value
 
-    def _report(self, ran: list[Tagged], seconds: float, *, show: bool, clock: bool) -> None:
-        found = [explanation_of(target) for target in ran] if show or clock else []
-        if clock:
+    def _report(self, ran: list[Tagged], seconds: float, began: float, wanted: _Wanted) -> None:
+        line = CellLine(tuple(map(card_of, filter(None, map(handle_of, ran)))), began)
+        if line and not wanted.quiet:
+            display(line)
+        found = [explanation_of(target) for target in ran] if wanted.explain or wanted.time else []
+        if wanted.time:
             display(CellReport(seconds, sum(_compile_seconds(e) for e in found)))
-        if show:
+        if wanted.explain:
             for explanation in found:
                 if explanation.graph_count or explanation.graph_break_count:
                     display(explanation)
@@ -204,6 +215,39 @@ class CompileMagics(Magics):
         self._mark(_Mark(name, weakref.ref(tagged)))
         return [tagged]
 
+    @line_magic("compile")  # type: ignore[arg-type]  # IPython's hint says: no name
+    def compile_names(self, line: str) -> Any:
+        """Tag functions, modules or classes that exist already.
+
+        %compile [options of %%compile] NAME ...
+        """
+        options = self._options(line, named=True)
+        names: list[str] = options.pop("names")
+        if any(options.pop(shown) for shown in ("explain", "time", "quiet")):
+            raise UsageError("%compile: --explain, --time and --quiet are about a cell: %%compile")
+        for name in names:
+            tagged = self.shell.user_ns[name] = jit(self._named(name), **options)
+            self._mark(_Mark(name, weakref.ref(tagged)))
+        return status(*map(self._named, names))
+
+    @line_magic
+    def compile_off(self, line: str) -> None:
+        """Give what is tagged its plain self back: %compile_off NAME ..."""
+        for name in line.split():
+            self.shell.user_ns[name] = untag(self._named(name))
+
+    @line_magic
+    def compile_status(self, line: str) -> Status:
+        """A table of what is tagged, or of some of it: %compile_status [NAME ...]"""
+        return status(*map(self._named, line.split()))
+
+    def _named(self, name: str) -> Any:
+        if name not in self.shell.user_ns:
+            close = difflib.get_close_matches(name, self.shell.user_ns, 1)
+            hint = f": did you mean {close[0]}?" if close else ""
+            raise UsageError(f"no {name!r} in the notebook{hint}")
+        return self.shell.user_ns[name]
+
     def _mark(self, mark: _Mark) -> None:
         self.marks = [m for m in self.marks if m.target() is not None]
         self.marks.append(mark)
@@ -213,6 +257,15 @@ class CompileMagics(Magics):
         for mark in self.marks:
             mark.remove(self.shell.user_ns)
         self.marks.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a cell asked to be shown."""
+
+    explain: bool
+    time: bool
+    quiet: bool
 
 
 @dataclass(slots=True)
@@ -336,6 +389,7 @@ def _awaits(parts: list[Part]) -> bool:
 
 # --------------------------------------------------------------------------------- load and unload
 
+_LINE_MAGICS = ("compile", "compile_off", "compile_status")
 _LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 
@@ -347,6 +401,7 @@ def load(shell: InteractiveShell) -> None:
     reader = _Reader(weakref.ref(shell))
     shell.input_transformers_post.append(reader)
     shell.events.register("pre_run_cell", new_wait)
+    install_formatters(shell)
     _LOADED[id(shell)] = magics, reader
     prepare()
 
@@ -361,5 +416,8 @@ def unload(shell: InteractiveShell) -> None:
     if reader in shell.input_transformers_post:
         shell.input_transformers_post.remove(reader)
     shell.events.unregister("pre_run_cell", new_wait)
+    remove_formatters(shell)
     shell.magics_manager.magics["cell"].pop("compile", None)
+    for name in _LINE_MAGICS:
+        shell.magics_manager.magics["line"].pop(name, None)
     shell.magics_manager.registry.pop("CompileMagics", None)

@@ -76,7 +76,7 @@ def test_recompile_limit_is_a_visible_state(plain):
     assert tagged(1) == scaled(1)
     assert handle.dispatcher.entries[0].hits == 2  # what fits a variant still runs it
     assert len(plain.compiled) == 3
-    assert handle.why_missed((9, 2, 0, (), {}))[0] == "x is 9, was 1"
+    assert handle.why_missed((9, 2, 0, (), {}))[0][1].what == "x is 9, was 1"
 
 
 def test_entries_of_dead_objects_do_not_count(plain):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.records import COMPILED, Failed, Recording
+from jitmagic.records import COMPILED, Difference, Failed, Recording
 
 
 def numbers(x: Tensor, by: float, n: int) -> Tensor:
@@ -60,14 +60,14 @@ class Seen:
     warned: list[str]
     hits: list[list[int]]
     outcomes: list[Any]
-    missed: list[str]
+    missed: tuple[tuple[int, Difference], ...]
 
 
 def observe(fn: Callable[..., Any], calls: list[tuple[Any, ...]], forget: bool) -> Seen:
     tagged = jitmagic.jit(fn, options={"recompile_limit": 3})
     handle = handle_of(tagged)
     assert handle is not None
-    seen = Seen([], [], [], [], [])
+    seen = Seen([], [], [], [], ())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for call in calls:

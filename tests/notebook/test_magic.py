@@ -135,3 +135,59 @@ def test_dynamic_warns_once_and_of_the_cell(loaded):
     with pytest.warns(jitmagic.FallbackWarning) as caught:
         loaded.run_cell_magic("compile", "--dynamic", cell)
     assert len(caught) == 1 and "magics.py" not in caught[0].filename
+
+
+def shown(loaded, capsys, line, cell):
+    capsys.readouterr()
+    loaded.run_cell_magic("compile", line, cell)
+    return capsys.readouterr().out
+
+
+def test_one_line_says_what_a_cell_compiled(loaded, capsys):
+    loaded.run_cell("import torch")
+    cell = "def step(x):\n    return x * 2 + 1\ny = [step(torch.ones(n)) for n in (3, 4)]"
+    out = shown(loaded, capsys, "", cell)
+    assert out.startswith("compiled this cell in") and out.endswith(": 2 kernels\n")
+    assert out.count("\n") == 1
+    assert shown(loaded, capsys, "--quiet", cell) == ""
+    assert shown(loaded, capsys, "", "def unused(x):\n    return x") == ""
+
+
+def test_names_are_tagged_and_untagged_by_line_magics(loaded, capsys):
+    loaded.run_cell("import torch\ndef f(x):\n    return x * 2\nm = torch.nn.Linear(3, 3)")
+    plain = loaded.user_ns["f"]
+    card, other = loaded.run_line_magic("compile", "--backend eager f m").cards
+    assert (card.name, card.state, other.name) == ("f", "not called yet", "Linear.forward")
+    assert loaded.user_ns["f"] is not plain
+    loaded.run_cell("y = f(torch.ones(3))")
+    [card] = loaded.run_line_magic("compile_status", "f").cards
+    assert (card.calls, card.state) == (1, "compiled")
+    assert len(loaded.run_line_magic("compile_status", "").cards) >= 2
+    loaded.run_line_magic("compile_off", "f m")
+    assert loaded.user_ns["f"] is plain
+    assert handle_of(loaded.user_ns["m"]) is None
+
+
+def test_an_unknown_name_is_told_with_the_nearest(loaded):
+    loaded.run_cell("def forward(x):\n    return x")
+    with pytest.raises(UsageError, match="did you mean forward"):
+        loaded.run_line_magic("compile", "foward")
+
+
+def test_a_tagged_function_shows_its_card_and_others_are_as_ever(loaded, monkeypatch):
+    loaded.run_cell("import torch, jitmagic\ndef f(x):\n    return x * 2\ng = jitmagic.jit(f)")
+    loaded.run_cell("m = jitmagic.jit(torch.nn.Linear(2, 2))")
+    loaded.run_cell("class Own(torch.nn.Module):\n    def _repr_html_(self):\n        return '<b>'")
+
+    formatter = loaded.display_formatter.formatters["text/html"]
+    monkeypatch.setattr(formatter, "enabled", True)  # a terminal's is not
+
+    def html(expression):
+        return formatter(eval(expression, loaded.user_ns))
+
+    assert html("f") is None and html("torch.nn.Linear(2, 2)") is None
+    assert html("Own()") == "<b>"
+    assert "g: not called yet" not in html("g") and "f: not called yet" in html("g")
+    assert "Linear(in_features=2" in html("m") and "Linear.forward: not called yet" in html("m")
+    loaded.run_line_magic("unload_ext", "jitmagic")
+    assert html("g") is None and html("m") is None

@@ -58,7 +58,7 @@ def shown(cell, *, compiled: bool) -> list:
 
 def test_values_errors_and_their_lines_are_the_plain_cells():
     plain = run_cells([SETUP, ASYNC, *CELLS])
-    compiled = run_cells([SETUP, ASYNC, *(f"%%compile\n{text}" for text in CELLS)])
+    compiled = run_cells([SETUP, ASYNC, *(f"%%compile --quiet\n{text}" for text in CELLS)])
     for before, after in zip(plain[2:], compiled[2:], strict=True):
         # A chain shows the first error before any hidden frame; the last one is compared.
         expected = shown(before, compiled=False)
@@ -95,7 +95,7 @@ def test_a_helper_edited_many_times_is_never_stale_and_never_reaches_the_limit()
 
 
 def test_a_training_loop_at_top_level_that_keeps_its_losses_stays_compiled():
-    cell = """%%compile
+    cell = """%%compile --quiet
 w = torch.ones(4, requires_grad=True)
 losses = []
 for step in range(30):

@@ -1,0 +1,187 @@
+"""status: a table of everything that is tagged, and the recompile ledger of one function.
+
+Comes in: handles, their entries in use, and their journals. Goes out: frozen rows, readable as text
+and as HTML. Every figure has a unit: seconds are wall time of compiles, a call's time is what the
+comparison with eager measured over the first calls of a variant (frame/comparison.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from ..api import handles, tagged_handle
+from ..errors import UserLine
+from ..frame.handle import Handle
+from ..records import Compiled, CompileRecord, Difference, Measured, Outcome
+from .words import count, duration, here
+
+__all__ = ["Card", "Status", "VariantReport", "card_of", "ledger_lines", "status", "variants_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReport:
+    """One compile of a function for one kind of call.
+
+    hits: calls that ran it; None once it is not in use any more
+    seconds: wall time of compiling it, its backward included; kernels: how many that made
+    missed: by number of variant why those before it did not fit the call it was made for
+    """
+
+    number: int
+    outcome: Outcome
+    hits: int | None
+    seconds: float
+    kernels: int
+    at: float
+    called_from: UserLine | None
+    missed: tuple[tuple[int, Difference], ...]
+    measured: Measured | None
+
+    @property
+    def saved(self) -> float | None:
+        """Seconds that one call takes less than eager's; None: not measured."""
+        known = self.measured
+        return None if known is None else known.eager - known.compiled
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Card:
+    """What a tagged function shows of itself."""
+
+    name: str
+    state: str
+    calls: int
+    variants: tuple[VariantReport, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all compiles so far."""
+        return sum(variant.seconds for variant in self.variants)
+
+    def __str__(self) -> str:
+        parts = [count(len(self.variants), "variant"), count(self.calls, "call"), *self._worth()]
+        return f"{self.name}: {self.state}: {', '.join(parts)}"
+
+    __repr__ = __str__
+
+    def _worth(self) -> list[str]:
+        """What it saves, where that was measured, and when the compiles have been paid for."""
+        if not self.variants:
+            return []
+        told = [f"{duration(self.seconds)} compiled"]
+        saved = [(v.saved, v.hits or 0) for v in self.variants if v.saved is not None]
+        if not saved:
+            return told
+        weight = sum(hits for _, hits in saved) or len(saved)
+        mean = sum(s * (hits or (weight == len(saved))) for s, hits in saved) / weight
+        if mean <= 0:
+            return [*told, "no faster than eager"]
+        return [
+            f"{duration(mean)} saved per call",
+            *told,
+            f"paid back after {count(int(self.seconds / mean) + 1, 'call')}",
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<div>{escape(line)}</div>" for line in ledger_lines(self.variants))
+        return (
+            f"<div style='font-size:13px'><code>{escape(str(self))}</code>"
+            f"<details><summary>variants</summary>{rows}</details></div>"
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Status:
+    """All tagged functions and modules that are alive."""
+
+    cards: tuple[Card, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.cards)) or "nothing is tagged"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        if not self.cards:
+            return "<div>nothing is tagged</div>"
+        return "".join(card._repr_html_() for card in self.cards)
+
+
+def status(*targets: Any) -> Status:
+    """How often what is tagged was called and compiled, and what that saves: of everything that is
+    alive, or of these functions and modules. Raises TypeError for one that is not tagged.
+    """
+    if not targets:
+        return Status(tuple(map(card_of, sorted(handles(), key=lambda handle: handle.label))))
+    return Status(tuple(card_of(tagged_handle(target)) for target in targets))
+
+
+def card_of(handle: Handle) -> Card:
+    """The card of one tagged function, by its handle."""
+    return Card(handle.label, _state(handle), handle.ledger.calls, variants_of(handle))
+
+
+def _state(handle: Handle) -> str:
+    if handle.given_up is not None and not handle.ledger.is_compiled:
+        return f"plain Python, because {handle.given_up.why}"
+    if not handle.dispatcher.entries:
+        return "not called yet"
+    if not handle.ledger.is_compiled:
+        outcome = handle.dispatcher.entries[0].notes.outcome
+        return f"plain Python, because {outcome.why}"
+    return "compiled"
+
+
+def variants_of(handle: Handle) -> tuple[VariantReport, ...]:
+    """The variants of the function itself, in the order in which they were compiled."""
+    hits = {entry.notes.number: entry.hits for entry in handle.dispatcher.entries}
+    by_number: dict[int, list[CompileRecord]] = {}
+    for record in handle.journal:
+        if record.frame == handle.serial:
+            by_number.setdefault(record.number, []).append(record)
+    return tuple(_variant(n, records, hits.get(n)) for n, records in sorted(by_number.items()))
+
+
+def _variant(number: int, records: list[CompileRecord], hits: int | None) -> VariantReport:
+    first = next((r for r in records if r.occasion.at), records[0])
+    return VariantReport(
+        number=number,
+        outcome=first.outcome,
+        hits=hits,
+        seconds=sum(record.seconds for record in records),
+        kernels=sum(record.kernels for record in records),
+        at=first.occasion.at,
+        called_from=first.occasion.called_from,
+        missed=first.occasion.missed,
+        measured=first.measured,
+    )
+
+
+def ledger_lines(variants: Iterable[VariantReport]) -> list[str]:
+    """The recompile ledger: when, for whose call, why, at what cost, and the edit that stops it."""
+    lines: list[str] = []
+    for variant in variants:
+        lines.append(_headline(variant))
+        for number, difference in variant.missed[:1]:  # the one used last: what the user changed
+            lines.append(f"    not variant {number}: {difference.what}")
+            if difference.where is not None:
+                lines.append(f"      needed by {here(difference.where)}")
+            if difference.edit:
+                lines.append(f"      to stop it: {difference.edit}")
+    return lines
+
+
+def _headline(variant: VariantReport) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(variant.at))
+    caller = f", for the call at {here(variant.called_from)}" if variant.called_from else ""
+    used = "not in use any more" if variant.hits is None else count(variant.hits, "call")
+    state = "" if isinstance(variant.outcome, Compiled) else f" ({variant.outcome})"
+    timed = f", {variant.measured}" if variant.measured else ""
+    return (
+        f"variant {variant.number}{state}: compiled in {duration(variant.seconds)} at {at}"
+        f"{caller}; {used}{timed}"
+    )

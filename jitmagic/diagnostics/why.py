@@ -1,0 +1,100 @@
+"""why: what a call would run, without running anything.
+
+Comes in: something tagged, and arguments. Goes out: an `Answer`, plain data and text: the variant
+whose guards all hold, or for each variant the first that does not, on the user's line, with the
+edit that would make it fit; and what would happen then. Guards are read, no user code runs, and no
+counter changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..api import tagged_handle
+from ..frame.binding import bind
+from ..frame.handle import Handle
+from ..records import Compiled, Difference, Eager, Failed
+from .words import count, here
+
+__all__ = ["Answer", "Asking", "why"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer:
+    """What one call of `name` would run.
+
+    variant: the number of the variant that fits, as `explain` counts them; None where none does
+    then: what would happen, in words
+    missed: by number of variant what keeps it from fitting, the one used last first
+    """
+
+    name: str
+    variant: int | None
+    then: str
+    missed: tuple[tuple[int, Difference], ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.name} {self.then}"]
+        for number, difference in self.missed:
+            lines.append(f"  variant {number}: {difference.what}")
+            if difference.where is not None:
+                lines.append(f"    needed by {here(difference.where)}")
+            if difference.edit:
+                lines.append(f"    to stop it: {difference.edit}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Asking:
+    """`why(fn)`: called with fn's arguments, it answers."""
+
+    target: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Answer:
+        handle, values = bind(self.target, args, kwargs)
+        return _answer(handle, values)
+
+    def __repr__(self) -> str:
+        return f"<jitmagic.why of {self.target!r}: call it with the arguments, why(f)(x)>"
+
+
+def why(target: Callable[..., Any], /, *arguments: Any) -> Asking:
+    """`why(fn)(*args)`: which variant `fn(*args)` would run, or what keeps each from fitting.
+
+    Nothing runs, is compiled or counted. Raises TypeError for what is not tagged.
+    """
+    if arguments:
+        raise TypeError("why(f, x) is written why(f)(x): what it returns is called")
+    tagged_handle(target)
+    return Asking(target)
+
+
+def _answer(handle: Handle, values: tuple[Any, ...]) -> Answer:
+    entries = handle.dispatcher.entries
+    for entry in entries:
+        if entry.check(values):
+            number = entry.notes.number
+            of = f"variant {number} of {len(entries)}"
+            return Answer(handle.label, number, f"would run {of}: {_state(entry.notes.outcome)}")
+    return Answer(handle.label, None, _without_entry(handle, values), handle.why_missed(values))
+
+
+def _state(outcome: Compiled | Eager | Failed) -> str:
+    if isinstance(outcome, Compiled):
+        return "compiled code"
+    return f"plain Python, because {outcome.why}"
+
+
+def _without_entry(handle: Handle, values: tuple[Any, ...]) -> str:
+    known = len(handle.dispatcher.entries)
+    fits = f"fits none of its {count(known, 'variant')}" if known else "has no variant yet"
+    if (given_up := handle.given_up) is not None:
+        return f"{fits} and would run as plain Python, because {given_up.why}"
+    limit = handle.options.recompile_limit
+    if handle.ledger.is_full(values, limit):
+        return f"{fits} and would run as plain Python: recompile_limit={limit} is reached"
+    return f"{fits} and would be compiled first"

@@ -1,0 +1,29 @@
+"""Words that reports share: counts, times, places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import UserLine
+
+__all__ = ["count", "duration", "here"]
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def count(number: int, noun: str) -> str:
+    """`1 graph`, `2,000 graphs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds with the unit that leaves one to three digits before the point."""
+    size = abs(seconds)
+    scale, unit = next((u for u in _UNITS if size >= u[0]), _UNITS[-1])
+    return f"{seconds / scale:.3g} {unit}"
+
+
+def here(where: UserLine) -> str:
+    """A line of the user's in one line."""
+    text = f": {where.text}" if where.text else ""
+    return f"{Path(where.filename).name}, line {where.lineno}{text}"

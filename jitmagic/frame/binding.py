@@ -1,0 +1,54 @@
+"""binding: the values that a call of something tagged hands to its dispatcher.
+
+Comes in: a tagged function, method, partial or module, and arguments. Goes out: its handle and the
+values, without calling anything: parameters in slot order, then closure cells, as the stub of
+bytecode/stub.py would load them. Arguments that the signature refuses raise the TypeError that the
+call would raise.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from .handle import Handle
+from .tag import handle_of
+
+__all__ = ["bind"]
+
+
+def bind(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Handle, tuple[Any, ...]]:
+    """The handle behind a tagged target and the values of `target(*args, **kwargs)`.
+
+    Raises TypeError for what is not tagged, and where the arguments do not fit the signature.
+    """
+    handle = handle_of(target)
+    if handle is None:
+        raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
+    match target:
+        case MethodType():
+            return bind(target.__func__, (target.__self__, *args), kwargs)
+        case functools.partial():
+            return bind(target.func, (*target.args, *args), {**target.keywords, **kwargs})
+        case torch.nn.Module():
+            return handle, _values(type(target).forward, (target, *args), kwargs)
+        case FunctionType():
+            return handle, _values(target, args, kwargs)
+    raise TypeError(f"{target!r} is not called itself: name the function or the module instance")
+
+
+def _values(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    signature = inspect.signature(function, follow_wrapped=False)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    code = function.__code__
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+    return (*(bound.arguments[name] for name in names), *(function.__closure__ or ()))

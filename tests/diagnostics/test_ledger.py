@@ -1,0 +1,268 @@
+"""The recompile ledger: each class of recompiles, its reason, and its edit, applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import jitmagic
+from jitmagic.diagnostics.status import VariantReport, ledger_lines, variants_of
+
+Tagger = Callable[[Callable[..., Any]], Any]
+
+
+@dataclass(frozen=True)
+class Recompiles:
+    """A program that compiles more than once, and the same with the edit that its ledger tells.
+
+    Both take the tagger and give the tagged function after its calls.
+    """
+
+    program: Callable[[Tagger], Any]
+    differs: str
+    edit: str
+    edited: Callable[[Tagger], Any]
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def called(tag: Tagger, fn: Callable[..., Any], *calls: tuple[Any, ...]) -> Any:
+    tagged = tag(fn)
+    for call in calls:
+        tagged(*call)
+    return tagged
+
+
+def sized(*sizes: int, padded: bool = False) -> Callable[[Tagger], Any]:
+    def run(tag: Tagger) -> Any:
+        xs = [torch.ones(size) for size in sizes]
+        if padded:
+            xs = [torch.nn.functional.pad(x, (0, max(sizes) - len(x))) for x in xs]
+        return called(tag, double, *((x,) for x in xs))
+
+    return run
+
+
+def counted(*numbers: Any) -> Callable[[Tagger], Any]:
+    def repeat(x: torch.Tensor, n: Any) -> torch.Tensor:
+        return torch.cat([x + i for i in range(n)])
+
+    def scaled(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return x * n
+
+    fn = scaled if isinstance(numbers[0], torch.Tensor) else repeat
+    return lambda tag: called(tag, fn, *((torch.ones(3), n) for n in numbers))
+
+
+def chosen(*values: Any) -> Callable[[Tagger], Any]:
+    def act(x: torch.Tensor, how: Any) -> torch.Tensor:
+        return x.relu() if how else x.exp()
+
+    return lambda tag: called(tag, act, *((torch.ones(3), value) for value in values))
+
+
+def typed(*dtypes: torch.dtype, to: torch.dtype | None = None) -> Callable[[Tagger], Any]:
+    def run(tag: Tagger) -> Any:
+        xs = [torch.ones(3, dtype=dtype) for dtype in dtypes]
+        return called(tag, double, *((x if to is None else x.to(to),) for x in xs))
+
+    return run
+
+
+def recording(*modes: bool) -> Callable[[Tagger], Any]:
+    def run(tag: Tagger) -> Any:
+        tagged = tag(double)
+        for mode in modes:
+            with torch.set_grad_enabled(mode):
+                tagged(torch.ones(3))
+        return tagged
+
+    return run
+
+
+def autocasting(*modes: bool) -> Callable[[Tagger], Any]:
+    def run(tag: Tagger) -> Any:
+        tagged = tag(double)
+        for mode in modes:
+            with torch.autocast("cpu", torch.bfloat16, enabled=mode):
+                tagged(torch.ones(3))
+        return tagged
+
+    return run
+
+
+def new_objects(fresh: bool) -> Callable[[Tagger], Any]:
+    class Key:
+        pass
+
+    rates: dict[Any, float] = {}
+
+    def step(x: torch.Tensor, key: object) -> torch.Tensor:
+        return x * rates[key]
+
+    def run(tag: Tagger) -> Any:
+        kept = [Key(), Key()]
+        rates.update(dict.fromkeys(kept, 0.5))
+        return called(tag, step, *((torch.ones(3), kept[i * fresh]) for i in range(2)))
+
+    return run
+
+
+def closures(fresh: bool) -> Callable[[Tagger], Any]:
+    def apply(x: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        return fn(x)
+
+    sources = ["lambda x: x + 1", "lambda x: x + 2"] if fresh else ["lambda x: x + 1"]
+
+    def run(tag: Tagger) -> Any:
+        functions = [eval(source) for source in sources]
+        tagged = tag(apply)
+        for i in range(2):
+            tagged(torch.ones(3), functions[i % len(functions)])
+        return tagged
+
+    return run
+
+
+def listed(*lengths: int, stacked: bool = False) -> Callable[[Tagger], Any]:
+    def add(xs: Any) -> torch.Tensor:
+        return sum(xs) if isinstance(xs, list) else xs.sum(0)  # type: ignore[return-value]
+
+    def run(tag: Tagger) -> Any:
+        lists = [
+            [torch.ones(3)] * max(lengths) if stacked else [torch.ones(3)] * n for n in lengths
+        ]
+        return called(tag, add, *((torch.stack(xs) if stacked else xs,) for xs in lists))
+
+    return run
+
+
+def keyed(*orders: tuple[str, ...]) -> Callable[[Tagger], Any]:
+    def joined(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.cat(list(batch.values()))
+
+    return lambda tag: called(
+        tag, joined, *(({key: torch.ones(2) for key in order},) for order in orders)
+    )
+
+
+def trained(*modes: bool) -> Callable[[Tagger], Any]:
+    def run(tag: Tagger) -> Any:
+        layer = tag(torch.nn.Dropout(0.5))
+        for mode in modes:
+            layer.train(mode)(torch.ones(3))
+        return layer
+
+    return run
+
+
+def rebound(*factors: float, passed: bool = False) -> Callable[[Tagger], Any]:
+    def run(tag: Tagger) -> Any:
+        space: dict[str, Any] = {"act": torch.relu}
+        body = "fn(x)" if passed else "act(x)"
+        exec(f"def f(x, fn=None):\n    return {body}", space)
+        tagged = tag(space["f"])
+        for act in (torch.relu, torch.relu if passed else torch.exp):
+            space["act"] = act
+            tagged(torch.ones(3), act if passed else None)
+        return tagged
+
+    return run
+
+
+RECOMPILES = {
+    "size": Recompiles(sized(3, 4), "x.shape is (4,), was (3,)", "pad", sized(3, 4, padded=True)),
+    "int": Recompiles(
+        counted(2, 3), "n is 3, was 2", "torch.tensor", counted(torch.tensor(2), torch.tensor(3))
+    ),
+    "flag": Recompiles(
+        chosen(True, False), "how is False, was True", "one how", chosen(True, True)
+    ),
+    "string": Recompiles(chosen("a", ""), "how is '', was 'a'", "one how", chosen("a", "a")),
+    "dtype": Recompiles(
+        typed(torch.float32, torch.float64),
+        "x.dtype is torch.float64",
+        "x.to(torch.float32)",
+        typed(torch.float32, torch.float64, to=torch.float32),
+    ),
+    "grad mode": Recompiles(
+        recording(True, False), "grad enabled is False", "no_grad", recording(False, False)
+    ),
+    "autocast": Recompiles(
+        autocasting(False, True), "autocast cpu is", "torch.autocast", autocasting(True, True)
+    ),
+    "new object": Recompiles(
+        new_objects(True), "key", "one and the same object", new_objects(False)
+    ),
+    "closure": Recompiles(closures(True), "fn.__code__", "define fn once", closures(False)),
+    "list": Recompiles(listed(2, 3), "len(xs) is 3", "torch.stack", listed(2, 3, stacked=True)),
+    "keys": Recompiles(
+        keyed(("a", "b"), ("b", "a")),
+        "list(batch) is ['b', 'a']",
+        "same order",
+        keyed(("a", "b"), ("a", "b")),
+    ),
+    "training": Recompiles(
+        trained(True, False), "self.training is False", "self.eval()", trained(True, True)
+    ),
+    "global": Recompiles(rebound(), "act", "global act", rebound(passed=True)),
+}
+
+
+def ledger(run: Callable[[Tagger], Any]) -> tuple[VariantReport, ...]:
+    tagged = run(jitmagic.jit(backend="eager"))
+    handle = jitmagic.api.tagged_handle(tagged)
+    return variants_of(handle)
+
+
+@pytest.mark.parametrize("name", RECOMPILES)
+def test_the_edit_of_the_ledger_stops_the_recompile(name: str) -> None:
+    case = RECOMPILES[name]
+    first, *others = ledger(case.program)
+    assert not first.missed
+    assert others, "the program was to compile twice"
+    [(number, difference)] = others[0].missed
+    assert number == 1
+    assert case.differs in difference.what
+    assert case.edit in difference.edit
+    assert difference.edit in "\n".join(ledger_lines(others))
+    assert len(ledger(case.edited)) == 1
+
+
+def test_a_variant_is_told_with_its_call_cost_and_place() -> None:
+    tagged = jitmagic.jit(double, backend="eager")
+    tagged(torch.ones(3))
+    tagged(torch.ones(3))
+    tagged(torch.ones(4))
+    first, second = variants_of(jitmagic.api.tagged_handle(tagged))
+    assert (first.number, first.hits, second.number, second.hits) == (1, 2, 2, 1)
+    assert first.called_from is not None and first.called_from.text == "tagged(torch.ones(3))"
+    assert second.seconds > 0
+    where = second.missed[0][1].where
+    assert where is not None and where.text == "return x * 2"
+
+
+def test_the_backward_is_counted_with_its_variant() -> None:
+    tagged = jitmagic.jit(double)
+    x = torch.ones(3, requires_grad=True)
+    result = tagged(x)
+    [before] = variants_of(jitmagic.api.tagged_handle(tagged))
+    result.sum().backward()
+    [after] = variants_of(jitmagic.api.tagged_handle(tagged))
+    assert after.kernels > before.kernels and after.seconds > before.seconds
+
+
+def test_reset_begins_a_new_ledger() -> None:
+    tagged = jitmagic.jit(double, backend="eager")
+    tagged(torch.ones(3))
+    jitmagic.reset()
+    assert variants_of(jitmagic.api.tagged_handle(tagged)) == ()
+    tagged(torch.ones(4))
+    [only] = variants_of(jitmagic.api.tagged_handle(tagged))
+    assert only.number == 1 and not only.missed
