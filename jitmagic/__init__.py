@@ -35,6 +35,7 @@ from .progress import install as _show_progress
 if TYPE_CHECKING:
     from .diagnostics.explain import Explanation, explain
     from .diagnostics.minify import minify
+    from .diagnostics.passport import passport
     from .diagnostics.status import status
     from .diagnostics.why import why
 
@@ -59,6 +60,7 @@ __all__ = [
     "is_compiling",
     "jit",
     "minify",
+    "passport",
     "reset",
     "status",
     "why",
@@ -73,6 +75,7 @@ _LATE = {
     "Explanation": "explain",
     "explain": "explain",
     "minify": "minify",
+    "passport": "passport",
     "status": "status",
     "why": "why",
 }

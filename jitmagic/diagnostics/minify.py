@@ -14,26 +14,33 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Interpreter, Node
 
-from ..api import handle_of, jit, tagged_copy
+from ..api import handle_of, jit
 from ..errors import FallbackWarning
-from ..options import Options
+from .cases import (
+    Answers,
+    Case,
+    Values,
+    answers,
+    cases_of,
+    changed_options,
+    copy_graph,
+    copy_of,
+    made,
+    with_outputs,
+    without_waste,
+)
 
 __all__ = ["agree", "made", "minify"]
 
 RTOL, RTOL_HALF = 1e-3, 3e-2  # of the largest element
-_KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
 _FELL = ("could not be compiled", "code generator failed", "runs as eager")  # a stage failed
-_OF_THE_PLACE = ("cache_dir", "cxx", "verify")  # options that a script does not take along
 _HEAD = '''\
 """{what}
 
@@ -59,12 +66,11 @@ def minify(
     folder/repro.py. None: every graph compiles and agrees with eager. Options are those of `jit`.
     """
     known = handle_of(fn)
-    chosen = options or (_changed(known.options) if known is not None else {})
+    chosen = options or (changed_options(known.options) if known is not None else {})
 
     def run(*args: Any, **kwargs: Any) -> Path | None:
-        for graph, inputs in _graphs(fn, args, kwargs):
-            case = _Case(_lifted(graph, inputs), tuple(inputs) + _attributes(graph))
-            failure = case.failure(chosen)
+        for case in cases_of(fn, args, kwargs):
+            failure = _failure_of(case, chosen)
             if failure is None:
                 continue
             smallest = _shrink(case, partial(_fails_alike, failure, chosen))
@@ -74,84 +80,26 @@ def minify(
     return run
 
 
-def _changed(options: Options) -> dict[str, Any]:
-    """What is not at its default, as keywords of `jit`."""
-    found = {f.name: getattr(options, f.name) for f in fields(Options)
-             if getattr(options, f.name) != f.default and f.name not in _OF_THE_PLACE}  # fmt: skip
-    own = {name: found.pop(name) for name in tuple(found) if name not in _KEYWORDS}
-    return {**found, "options": own} if own else found
-
-
-def _graphs(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[tuple[GraphModule, list[Tensor]]]:
-    """Every graph of one call, with the tensors it is called with, as they were before it."""
-    found: list[tuple[GraphModule, list[Tensor]]] = []
-
-    def collect(gm: GraphModule, example: Sequence[Tensor]) -> Callable[..., Any]:
-        found.append((gm, [_same(tensor) for tensor in example]))
-        return gm.forward
-
-    tagged_copy(fn, {"backend": collect})(*args, **kwargs)
-    return found
-
-
-def _same(tensor: Tensor) -> Tensor:
-    """A leaf of the same values and layout."""
-    shape, stride, dtype = tensor.shape, tensor.stride(), tensor.dtype
-    fresh = torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device)
-    with torch.no_grad():
-        if not any(s == 0 and n > 1 for n, s in zip(shape, stride, strict=True)):
-            fresh.copy_(tensor)
-        else:
-            fresh = tensor.detach().clone()
-    return fresh.requires_grad_(tensor.requires_grad)
-
-
 # -- one candidate --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A graph of tensors only (no attributes) and tensors to call it on."""
-
-    graph: Graph
-    inputs: tuple[Tensor, ...]
-
-    @property
-    def size(self) -> tuple[int, int]:
-        elements = sum(tensor.numel() for tensor in self.inputs)
-        return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes), elements
-
-    def source(self) -> str:
-        """The graph as a plain function `repro`."""
-        text = self.graph.python_code("self").src.strip()
-        body = text[text.index("def forward(self") :]
-        return body.replace("def forward(self, ", "def repro(", 1).replace("(self)", "()", 1)
-
-    def function(self) -> Callable[..., Any]:
-        names = dict(self.graph.python_code("self").globals)
-        exec(compile(self.source(), "<jitmagic repro>", "exec"), names)
-        made: Callable[..., Any] = names["repro"]
-        return made
-
-    def failure(self, options: Mapping[str, Any]) -> str | None:
-        """ "wrong", "crash: KIND", or None; None too where eager itself refuses."""
-        try:
-            return _failure(self.function(), self.inputs, options)
-        except Exception:  # a candidate that eager cannot run is none, whatever it raises
-            return None
+def _failure_of(case: Case, options: Mapping[str, Any]) -> str | None:
+    """ "wrong", "crash: KIND", or None; None too where eager itself refuses."""
+    try:
+        return _failure(case.function(), case.inputs, options)
+    except Exception:  # a candidate that eager cannot run is none, whatever it raises
+        return None
 
 
 def _failure(
     fn: Callable[..., Any], inputs: Sequence[Tensor], options: Mapping[str, Any]
 ) -> str | None:
-    expected = _answers(fn, inputs)
+    expected = answers(fn, inputs)
     compiled = jit(fn, **options)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            got = _answers(compiled, inputs)
+            got = answers(compiled, inputs)
         except Exception as error:  # eager did not raise: whatever this is, it is the failure
             return f"crash: {type(error).__name__}"
     for warning in told:
@@ -167,31 +115,10 @@ def _kind(message: str) -> str:
     return names[0] if names else message.partition("\n")[0][:40]
 
 
-def _answers(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Any]:
-    """Results, the inputs as they were left, and gradients where something requires them."""
-    own = [_same(tensor) for tensor in inputs]
-    torch.manual_seed(0)
-    results = [r for r in _flat(fn(*own)) if isinstance(r, Tensor)]
-    wanted = [r for r in results if r.requires_grad]
-    leaves = [x for x in own if x.requires_grad]
-    kept = [r.detach().clone() for r in (*results, *own)]
-    if not wanted or not leaves:
-        return kept
-    # Of ones the gradient of a softmax or a norm is zero, whatever its backward does with them.
-    uneven = [made(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
-    return [*kept, *torch.autograd.grad(wanted, leaves, uneven, allow_unused=True)]
-
-
-def _flat(result: Any) -> list[Any]:
-    if isinstance(result, (tuple, list)):
-        return [leaf for part in result for leaf in _flat(part)]
-    return [result]
-
-
-def _close(got: Sequence[Any], expected: Sequence[Any]) -> bool:
-    return len(got) == len(expected) and all(
+def _close(got: Answers, expected: Answers) -> bool:
+    return got.keys() == expected.keys() and all(
         a is b if a is None or b is None else _alike(a, b)
-        for a, b in zip(got, expected, strict=True)
+        for a, b in ((a, expected[name]) for name, a in got.items())
     )
 
 
@@ -209,79 +136,9 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 # -- graphs ---------------------------------------------------------------------------------------
 
 
-def _attributes(gm: GraphModule) -> tuple[Tensor, ...]:
-    """The tensors that the graph reads as attributes, in the order of `_lifted`."""
-    targets = dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr")
-    return tuple(_same(_attribute(gm, str(target))) for target in targets)
-
-
-def _attribute(gm: GraphModule, target: str) -> Any:
-    found: Any = gm
-    for name in target.split("."):
-        found = getattr(found, name)
-    return found
-
-
-def _lifted(gm: GraphModule, inputs: Sequence[Tensor]) -> Graph:
-    """The graph with its attributes as further inputs."""
-    graph = _copy(gm.graph)
-    holders = [node for node in graph.nodes if node.op == "placeholder"]
-    assert len(holders) == len(inputs)
-    made: dict[Any, Node] = {}
-    last = holders[-1] if holders else None
-    for node in [n for n in graph.nodes if n.op == "get_attr"]:
-        if node.target not in made:
-            with graph.inserting_after(last) if last else graph.inserting_before():
-                last = made[node.target] = graph.placeholder(f"c{len(made)}")
-        node.replace_all_uses_with(made[node.target])
-        graph.erase_node(node)
-    return graph
-
-
-def _copy(graph: Graph) -> Graph:
-    fresh = Graph()
-    fresh.output(fresh.graph_copy(graph, {}))
-    return fresh
-
-
-def _with_outputs(case: _Case, names: Sequence[str]) -> _Case:
-    """Only these values as results; what they do not need goes, inputs included."""
-    graph = _copy(case.graph)
-    nodes = {node.name: node for node in graph.nodes}
-    output = next(node for node in graph.nodes if node.op == "output")
-    output.args = (tuple(nodes[name] for name in names),)
-    return _without_waste(graph, case.inputs)
-
-
-def _without_waste(graph: Graph, inputs: Sequence[Tensor]) -> _Case:
-    """In-place operations stay with what they write to; nothing else without a reader does."""
-    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
-    kept = []
-    holders = [node for node in graph.nodes if node.op == "placeholder"]
-    for node, tensor in zip(holders, inputs, strict=True):
-        if node.users:
-            kept.append(tensor)
-        else:
-            graph.erase_node(node)
-    return _Case(graph, tuple(kept))
-
-
-class _Values(Interpreter):
-    """Runs the graph by itself and keeps every value."""
-
-    def __init__(self, case: _Case) -> None:
-        super().__init__(GraphModule({}, copy(case.graph)))
-        self.values: dict[str, Any] = {}
-        self.run(*(_same(tensor) for tensor in case.inputs))
-
-    def run_node(self, node: Node) -> Any:
-        self.values[node.name] = made = super().run_node(node)
-        return made
-
-
-def _with_inputs(case: _Case, names: Sequence[str], values: Mapping[str, Any]) -> _Case:
+def _with_inputs(case: Case, names: Sequence[str], values: Mapping[str, Any]) -> Case:
     """These values become inputs."""
-    graph, inputs = _copy(case.graph), list(case.inputs)
+    graph, inputs = copy_graph(case.graph), list(case.inputs)
     for name in names:
         node = next(node for node in graph.nodes if node.name == name)
         first = next(n for n in graph.nodes if n.op != "placeholder")
@@ -289,20 +146,20 @@ def _with_inputs(case: _Case, names: Sequence[str], values: Mapping[str, Any]) -
             holder = graph.placeholder(f"v_{name}")
         node.replace_all_uses_with(holder)
         graph.erase_node(node)
-        inputs.append(_same(values[name]))
-    return _without_waste(graph, inputs)
+        inputs.append(copy_of(values[name]))
+    return without_waste(graph, inputs)
 
 
 # -- shrinking ------------------------------------------------------------------------------------
 
-Fails = Callable[[_Case], bool]
+Fails = Callable[[Case], bool]
 
 
-def _fails_alike(failure: str, options: Mapping[str, Any], case: _Case) -> bool:
-    return case.failure(options) == failure
+def _fails_alike(failure: str, options: Mapping[str, Any], case: Case) -> bool:
+    return _failure_of(case, options) == failure
 
 
-def _shrink(case: _Case, fails: Fails) -> _Case:
+def _shrink(case: Case, fails: Fails) -> Case:
     """Take the first smaller candidate that fails, until there is none."""
     while True:
         smaller = next(
@@ -313,27 +170,27 @@ def _shrink(case: _Case, fails: Fails) -> _Case:
         case = smaller
 
 
-def _candidates(case: _Case) -> Iterator[_Case]:
+def _candidates(case: Case) -> Iterator[Case]:
     """Smaller cases, the much smaller ones first."""
-    values = _Values(case).values
+    values = Values(case).values
     nodes = [
         node
         for node in case.graph.nodes
         if node.op not in ("placeholder", "output") and isinstance(values[node.name], Tensor)
     ]
     for node in nodes:  # one operation alone, on the values it is given
-        alone = _with_outputs(case, [node.name])
+        alone = with_outputs(case, [node.name])
         before = [n.name for n in node.all_input_nodes if n.op != "placeholder"]
         if all(isinstance(values[name], Tensor) for name in before):
             yield _with_inputs(alone, before, values)
     for node in nodes:  # the end goes
-        yield _with_outputs(case, [node.name])
+        yield with_outputs(case, [node.name])
     for node in nodes:  # the beginning goes
         yield _with_inputs(case, [node.name], values)
     yield from _smaller_sizes(case)
 
 
-def _smaller_sizes(case: _Case) -> Iterator[_Case]:
+def _smaller_sizes(case: Case) -> Iterator[Case]:
     """Every dimension of one size gets a smaller one; where that cannot be, eager refuses."""
     sizes = sorted({n for tensor in case.inputs for n in tensor.shape if n > 2}, reverse=True)
     for size in sizes:
@@ -345,18 +202,18 @@ def _smaller_sizes(case: _Case) -> Iterator[_Case]:
                 .requires_grad_(tensor.requires_grad)
                 for tensor in case.inputs
             )
-            yield _Case(case.graph, inputs)
+            yield Case(case.graph, inputs)
 
 
 # -- the script -----------------------------------------------------------------------------------
 
 
-def _write(case: _Case, options: Mapping[str, Any], folder: Path) -> Path:
+def _write(case: Case, options: Mapping[str, Any], folder: Path) -> Path:
     """repro.py; with the very tensors beside it where random ones do not show the failure."""
     folder.mkdir(parents=True, exist_ok=True)
-    failure = case.failure(options)
-    random = _Case(case.graph, tuple(_remade(tensor) for tensor in case.inputs))
-    if random.failure(options) == failure:
+    failure = _failure_of(case, options)
+    random = Case(case.graph, tuple(_remade(tensor) for tensor in case.inputs))
+    if _failure_of(random, options) == failure:
         inputs = f"[\n{''.join(f'    {_made_text(t)},{chr(10)}' for t in case.inputs)}]"
     else:
         torch.save(list(case.inputs), folder / "inputs.pt")
@@ -384,27 +241,6 @@ def _made_text(tensor: Tensor) -> str:
 
 def _remade(tensor: Tensor) -> Tensor:
     return made(*_facts(tensor))
-
-
-def made(
-    shape: Sequence[int],
-    stride: Sequence[int],
-    dtype: torch.dtype,
-    where: str = "cpu",
-    requires_grad: bool = False,
-    low: int = 0,
-    high: int = 0,
-) -> Tensor:
-    """A random tensor of a spec: normal numbers, or integers from low to high; always the same."""
-    generator = torch.Generator().manual_seed(0)
-    if dtype == torch.bool:
-        values = torch.randint(0, 2, tuple(shape), generator=generator)
-    elif dtype.is_floating_point or dtype.is_complex:
-        values = torch.randn(tuple(shape), generator=generator)
-    else:
-        values = torch.randint(low, high + 1, tuple(shape), generator=generator)
-    fresh = torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=where)
-    return fresh.copy_(values).requires_grad_(requires_grad)
 
 
 def agree(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> None:

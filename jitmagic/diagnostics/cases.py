@@ -1,0 +1,217 @@
+"""Cases: the graphs of one call, each a plain function with tensors to call it on.
+
+Comes in: a function and a call of it. Goes out: `Case`s, which minify shrinks and passport judges,
+and what a function answers on a case's tensors: results, inputs as they are left, gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Interpreter, Node
+
+from ..api import tagged_copy
+from ..options import Options
+
+__all__ = [
+    "Answers", "Case", "Values", "answers", "cases_of", "changed_options", "copy_graph", "copy_of",
+    "made", "with_outputs", "without_waste",
+]  # fmt: skip
+
+_KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
+_OF_THE_PLACE = ("cache_dir", "cxx", "verify")  # options that a script does not take along
+
+
+def changed_options(options: Options) -> dict[str, Any]:
+    """What is not at its default, as keywords of `jit`."""
+    found = {f.name: getattr(options, f.name) for f in fields(Options)
+             if getattr(options, f.name) != f.default and f.name not in _OF_THE_PLACE}  # fmt: skip
+    own = {name: found.pop(name) for name in tuple(found) if name not in _KEYWORDS}
+    return {**found, "options": own} if own else found
+
+
+def cases_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Case]:
+    """Every graph of one call, which is made, with the tensors as they were before it."""
+    return [
+        Case(_lifted(graph, inputs), tuple(inputs) + _attributes(graph))
+        for graph, inputs in _graphs(fn, args, kwargs)
+    ]
+
+
+def _graphs(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[GraphModule, list[Tensor]]]:
+    """Every graph of one call, with the tensors it is called with, as they were before it."""
+    found: list[tuple[GraphModule, list[Tensor]]] = []
+
+    def collect(gm: GraphModule, example: Sequence[Tensor]) -> Callable[..., Any]:
+        found.append((gm, [copy_of(tensor) for tensor in example]))
+        return gm.forward
+
+    tagged_copy(fn, {"backend": collect})(*args, **kwargs)
+    return found
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A leaf of the same values and layout."""
+    shape, stride, dtype = tensor.shape, tensor.stride(), tensor.dtype
+    fresh = torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device)
+    with torch.no_grad():
+        if not any(s == 0 and n > 1 for n, s in zip(shape, stride, strict=True)):
+            fresh.copy_(tensor)
+        else:
+            fresh = tensor.detach().clone()
+    return fresh.requires_grad_(tensor.requires_grad)
+
+
+Answers = dict[str, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph of tensors only (no attributes) and tensors to call it on."""
+
+    graph: Graph
+    inputs: tuple[Tensor, ...]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        elements = sum(tensor.numel() for tensor in self.inputs)
+        return sum(node.op not in ("placeholder", "output") for node in self.graph.nodes), elements
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs."""
+        return [node.name for node in self.graph.nodes if node.op == "placeholder"]
+
+    def source(self) -> str:
+        """The graph as a plain function `repro`."""
+        text = self.graph.python_code("self").src.strip()
+        body = text[text.index("def forward(self") :]
+        return body.replace("def forward(self, ", "def repro(", 1).replace("(self)", "()", 1)
+
+    def function(self) -> Callable[..., Any]:
+        names = dict(self.graph.python_code("self").globals)
+        exec(compile(self.source(), "<jitmagic repro>", "exec"), names)
+        made: Callable[..., Any] = names["repro"]
+        return made
+
+
+def answers(fn: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[str] = ()) -> Answers:
+    """Results, the inputs as they were left, and gradients where something requires them."""
+    names = names or [f"input {i}" for i in range(len(inputs))]
+    own = [copy_of(tensor) for tensor in inputs]
+    torch.manual_seed(0)
+    results = [r for r in _flat(fn(*own)) if isinstance(r, Tensor)]
+    wanted = [r for r in results if r.requires_grad]
+    found: Answers = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
+    found |= {f"{n}, afterwards": x.detach().clone() for n, x in zip(names, own, strict=True)}
+    leaves = {n: x for n, x in zip(names, own, strict=True) if x.requires_grad}
+    if not wanted or not leaves:
+        return found
+    # Of ones the gradient of a softmax or a norm is zero, whatever its backward does with them.
+    uneven = [made(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
+    gradients = torch.autograd.grad(wanted, list(leaves.values()), uneven, allow_unused=True)
+    return found | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
+
+
+def _flat(result: Any) -> list[Any]:
+    if isinstance(result, (tuple, list)):
+        return [leaf for part in result for leaf in _flat(part)]
+    return [result]
+
+
+def _attributes(gm: GraphModule) -> tuple[Tensor, ...]:
+    """The tensors that the graph reads as attributes, in the order of `_lifted`."""
+    targets = dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr")
+    return tuple(copy_of(_attribute(gm, str(target))) for target in targets)
+
+
+def _attribute(gm: GraphModule, target: str) -> Any:
+    found: Any = gm
+    for name in target.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _lifted(gm: GraphModule, inputs: Sequence[Tensor]) -> Graph:
+    """The graph with its attributes as further inputs."""
+    graph = copy_graph(gm.graph)
+    holders = [node for node in graph.nodes if node.op == "placeholder"]
+    assert len(holders) == len(inputs)
+    made: dict[Any, Node] = {}
+    last = holders[-1] if holders else None
+    for node in [n for n in graph.nodes if n.op == "get_attr"]:
+        if node.target not in made:
+            with graph.inserting_after(last) if last else graph.inserting_before():
+                last = made[node.target] = graph.placeholder(f"c{len(made)}")
+        node.replace_all_uses_with(made[node.target])
+        graph.erase_node(node)
+    return graph
+
+
+def copy_graph(graph: Graph) -> Graph:
+    fresh = Graph()
+    fresh.output(fresh.graph_copy(graph, {}))
+    return fresh
+
+
+def with_outputs(case: Case, names: Sequence[str]) -> Case:
+    """Only these values as results; what they do not need goes, inputs included."""
+    graph = copy_graph(case.graph)
+    nodes = {node.name: node for node in graph.nodes}
+    output = next(node for node in graph.nodes if node.op == "output")
+    output.args = (tuple(nodes[name] for name in names),)
+    return without_waste(graph, case.inputs)
+
+
+def without_waste(graph: Graph, inputs: Sequence[Tensor]) -> Case:
+    """In-place operations stay with what they write to; nothing else without a reader does."""
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    kept = []
+    holders = [node for node in graph.nodes if node.op == "placeholder"]
+    for node, tensor in zip(holders, inputs, strict=True):
+        if node.users:
+            kept.append(tensor)
+        else:
+            graph.erase_node(node)
+    return Case(graph, tuple(kept))
+
+
+class Values(Interpreter):
+    """Runs the graph by itself and keeps every value."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(GraphModule({}, copy(case.graph)))
+        self.values: dict[str, Any] = {}
+        self.run(*(copy_of(tensor) for tensor in case.inputs))
+
+    def run_node(self, node: Node) -> Any:
+        self.values[node.name] = made = super().run_node(node)
+        return made
+
+
+def made(
+    shape: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
+    where: str = "cpu",
+    requires_grad: bool = False,
+    low: int = 0,
+    high: int = 0,
+) -> Tensor:
+    """A random tensor of a spec: normal numbers, or integers from low to high; always the same."""
+    generator = torch.Generator().manual_seed(0)
+    if dtype == torch.bool:
+        values = torch.randint(0, 2, tuple(shape), generator=generator)
+    elif dtype.is_floating_point or dtype.is_complex:
+        values = torch.randn(tuple(shape), generator=generator, dtype=torch.float32)
+    else:
+        values = torch.randint(low, high + 1, tuple(shape), generator=generator)
+    fresh = torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=where)
+    return fresh.copy_(values).requires_grad_(requires_grad)

@@ -1,0 +1,172 @@
+"""passport: every planted error is flagged with its operation, no right program is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import GraphModule
+
+import jitmagic
+from jitmagic.diagnostics.passport import Passport
+
+PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
+    "add": lambda x: (x + 0.25).relu(),
+    "sub": lambda x: x - x.mean(),
+    "mul": lambda x: (x * 1.7).tanh(),
+    "truediv": lambda x: x / (x.abs() + 1),
+    "matmul": lambda x: torch.matmul(x, x.t()).relu(),
+    "exp": lambda x: torch.exp(x) + 1,
+    "log1p": lambda x: torch.log1p(x.abs()),
+    "tanh": lambda x: torch.tanh(x) * x,
+    "sin": lambda x: torch.sin(x).sum(0),
+    "sigmoid": lambda x: torch.sigmoid(x) - 0.5,
+    "sqrt": lambda x: torch.sqrt(x.abs() + 0.1),
+    "gelu": lambda x: F.gelu(x) + x,
+    "softmax": lambda x: torch.softmax(x, -1) @ x.t(),
+    "log_softmax": lambda x: torch.log_softmax(x, 0),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "sum": lambda x: torch.sum(x, -1),
+    "mean": lambda x: torch.mean(x, 0, True),
+    "var": lambda x: torch.var(x, -1),
+    "cumsum": lambda x: torch.cumsum(x, -1),
+    "amax": lambda x: torch.amax(x, 0),
+    "argmax": lambda x: torch.argmax(x, -1),
+    "ge": lambda x: torch.ge(x, 0.0),
+}
+
+
+def given(dtype: torch.dtype = torch.float32, *, transposed: bool = False) -> Tensor:
+    torch.manual_seed(3)
+    x = torch.randn(12, 12).to(dtype)
+    return x.t() if transposed else x
+
+
+def planted(name: str) -> Callable[..., Any]:
+    """A backend whose operation of that name is slightly wrong."""
+
+    def wrong(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            if result.is_floating_point():
+                return result * (1 + 1e-4) + 1e-5
+            return ~result if result.dtype == torch.bool else result + 1
+
+        return run
+
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        for node in gm.graph.nodes:
+            called = (
+                node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+            )
+            if node.op in ("call_function", "call_method") and called == name:
+                function = node.target
+                if node.op == "call_method":
+                    function = getattr(torch.Tensor, node.target)
+                node.op, node.target = "call_function", wrong(function)
+                break
+        gm.recompile()
+        return gm.forward
+
+    return backend
+
+
+def of(name: str, **options: Any) -> Callable[..., Passport]:
+    return jitmagic.passport(PROGRAMS[name], **options)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_slightly_wrong_operation_is_flagged(name: str) -> None:
+    found = of(name, backend=planted(name))(given())
+    assert not found.agrees
+    assert "beyond rounding" in found.verdict
+    [first] = found.first
+    assert name in first and "test_passport.py, line" in first
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_right_program_is_not(name: str, dtype: torch.dtype) -> None:
+    found = of(name)(given(dtype).requires_grad_(name not in ("argmax", "ge")))
+    assert found.agrees, found
+    assert not found.first
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_gradients_are_judged_by_themselves(wrong: bool) -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * 2.001
+
+    def backend(gm: GraphModule, _: Any) -> Callable[..., Any]:
+        return lambda x: (Scaled.apply(x),) if wrong else gm(x)
+
+    found = jitmagic.passport(lambda x: x * 2, backend=backend)(given().requires_grad_())
+    assert found.agrees is not wrong
+    assert [line.name for line in found.lines if not line.agrees] == ["gradient of x"] * wrong
+    assert all("gradient: all operations of the forward agree" in one for one in found.first)
+
+
+def write(x: Tensor) -> Tensor:
+    x.mul_(3)
+    return x.sum()
+
+
+def test_inputs_are_judged_as_they_are_left() -> None:
+    x = given()
+    found = jitmagic.passport(write)(x)
+    assert [line.name for line in found.lines] == ["result 0", "x, afterwards"]
+    assert found.agrees
+    assert torch.equal(x, given() * 3), "the one call has its effects, once"
+
+
+def test_random_numbers_are_eagers_and_the_note_says_what_is_compared() -> None:
+    found = jitmagic.passport(lambda x: F.dropout(x, 0.5) * 2)(given())
+    assert found.agrees
+    assert "random numbers" in found.notes[0]
+
+
+def test_edges_agree() -> None:
+    x = torch.tensor([0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1e-45, 3e38])
+    for fn in (lambda x: x * 2, lambda x: x.abs() + 1, lambda x: torch.maximum(x, -x)):
+        assert jitmagic.passport(fn)(x).agrees
+    flipped = jitmagic.passport(lambda x: x * 1, backend=lambda gm, _: lambda x: (-x,))(x)
+    assert not flipped.agrees
+
+
+def test_a_negative_zero_is_no_bitwise_equal_but_agrees() -> None:
+    zero = torch.zeros(3)
+    found = jitmagic.passport(lambda x: x + 0.0, backend=lambda gm, _: lambda x: (-x,))(zero)
+    [line] = [line for line in found.lines if line.name == "result 0"]
+    assert (line.bitwise, line.agrees, line.ulp) == (False, True, 0)
+
+
+def test_it_is_saved_as_json(tmp_path: Path) -> None:
+    found = of("argmax", backend=planted("argmax"))(given())
+    plain = json.loads(found.save(tmp_path / "passport.json").read_text())
+    assert plain["agrees"] is False and plain["verdict"] == found.verdict
+    assert plain["lines"][0]["rel"] == "inf"
+    assert str(found).startswith("<lambda>: 1 of 2 tensors differ")
+
+
+def test_a_tagged_function_keeps_its_options_and_its_state() -> None:
+    tagged = jitmagic.jit(PROGRAMS["mul"], backend="aot_eager")
+    found = jitmagic.passport(tagged)(given())
+    assert found.agrees and "2 tensors" in found.verdict
+    handle = jitmagic.api.tagged_handle(tagged)
+    assert not handle.dispatcher.entries
+
+
+def test_what_compiles_nothing_says_so() -> None:
+    assert "nothing was compiled" in jitmagic.passport(lambda x: x)(given()).verdict
