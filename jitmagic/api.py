@@ -25,14 +25,16 @@ from .errors import TaggingError, warn
 from .frame.handle import Compiler, Handle, all_handles
 from .frame.hook import Suspended
 from .frame.native import Entry
-from .frame.tag import handle_of, original_of, tag, tagged_call, untag
+from .frame.tag import handle_of, original_of, tag, tagged_call, untag, without_tag
 from .options import Options, disabled_by_environment, make_options
 from .records import Eager, Failed, Recording
 
 __all__ = [
+    "Suspended",
     "disable",
     "graph_break",
     "handle_of",
+    "handles",
     "is_compiling",
     "jit",
     "original_of",
@@ -41,6 +43,7 @@ __all__ = [
     "tagged_copy",
     "tagged_handle",
     "untag",
+    "without_tag",
 ]
 
 T = TypeVar("T")

@@ -14,6 +14,8 @@ import inspect
 import sys
 import types
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ from .library import is_of_torch_compile
 from .native import ModuleCall, call_plainly
 from .skip import unsuitable
 
-__all__ = ["handle_of", "original_of", "tag", "tagged_call", "untag"]
+__all__ = ["handle_of", "original_of", "tag", "tagged_call", "untag", "without_tag"]
 
 _SLOT = "_compiled_call_impl"  # nn.Module calls what is there, and drops it when pickled or copied
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -114,6 +116,17 @@ def untag(target: Any) -> Any:
     elif isinstance(target, type):
         _untag_class(target)
     return original_of(target)
+
+
+@contextmanager
+def without_tag(module: torch.nn.Module) -> Iterator[None]:
+    """The module as it is without its tag; its variants are kept. One that has none is itself."""
+    call = module.__dict__.pop(_SLOT, None)
+    try:
+        yield
+    finally:
+        if call is not None:
+            module.__dict__[_SLOT] = call
 
 
 # ---------------------------------------------------------------------------------------- functions

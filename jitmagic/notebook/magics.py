@@ -32,11 +32,13 @@ from IPython.display import display
 from ..api import handle_of, jit, original_of, prepare, untag
 from ..diagnostics.explain import Explanation, explanation_of
 from ..diagnostics.status import Status, card_of, status
+from ..diagnostics.timing import Timing
 from ..errors import JitmagicError, TaggingError
 from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .display import CellLine, CellReport, install_formatters, remove_formatters
+from .timeit import time_expression
 
 __all__ = ["CompileMagics", "load", "unload"]
 
@@ -241,6 +243,17 @@ class CompileMagics(Magics):
         """A table of what is tagged, or of some of it: %compile_status [NAME ...]"""
         return status(*map(self._named, line.split()))
 
+    @line_magic
+    def jit_timeit(self, line: str) -> Timing:
+        """Time an expression as compiled code and as plain Python, in turns.
+
+            %jit_timeit [--seconds S] [--vs 'EXPRESSION'] EXPRESSION
+
+        It is run many times, with all its effects; compiling is done before and told apart. --vs
+        names a third contestant, an expression of yours: --vs 'torch_compiled(x)'.
+        """
+        return time_expression(line, self.shell.user_ns)
+
     def _named(self, name: str) -> Any:
         if name not in self.shell.user_ns:
             close = difflib.get_close_matches(name, self.shell.user_ns, 1)
@@ -389,7 +402,7 @@ def _awaits(parts: list[Part]) -> bool:
 
 # --------------------------------------------------------------------------------- load and unload
 
-_LINE_MAGICS = ("compile", "compile_off", "compile_status")
+_LINE_MAGICS = ("compile", "compile_off", "compile_status", "jit_timeit")
 _LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 

@@ -191,3 +191,33 @@ def test_a_tagged_function_shows_its_card_and_others_are_as_ever(loaded, monkeyp
     assert "Linear(in_features=2" in html("m") and "Linear.forward: not called yet" in html("m")
     loaded.run_line_magic("unload_ext", "jitmagic")
     assert html("g") is None and html("m") is None
+
+
+def test_timeit_runs_both_sides_and_leaves_everything_as_it_was(loaded):
+    loaded.run_cell(
+        "import torch, jitmagic\n"
+        "def f(x):\n    seen.append(torch.compiler.is_compiling())\n    return x * 2\n"
+        "seen = []\ng = jitmagic.jit(f, backend='eager')\n"
+        "m = jitmagic.jit(torch.nn.Linear(3, 3), backend='eager')\nx = torch.ones(2, 3)"
+    )
+    g, m = loaded.user_ns["g"], loaded.user_ns["m"]
+    found = loaded.run_line_magic("jit_timeit", "--seconds 0.01 --vs 'torch.ones(3)' m(g(x))")
+    assert [side.name for side in found.sides] == ["compiled", "eager", "torch.ones(3)"]
+    assert len(found.verdicts) == 2 and found.compiling > 0
+    assert loaded.user_ns["g"] is g and handle_of(m) is not None
+    hits = handle_of(m).dispatcher.entries[0].hits
+    assert 0 < hits < len(loaded.user_ns["seen"]), "eager's calls are not the dispatcher's"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "EXPRESSION"),
+        ("--second 1 f(x)", "did you mean --seconds"),
+        ("--seconds soon f(x)", "takes a number"),
+        ("f(x", "is no expression"),
+    ],
+)
+def test_timeit_refuses_what_it_cannot_read(loaded, line, message):
+    with pytest.raises(UsageError, match=message):
+        loaded.run_line_magic("jit_timeit", line)
