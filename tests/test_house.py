@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
     | {"codegen", "runtime"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode"},
-    "diagnostics": BASE | {"records", "api", "guards", "trace", "loops", "frame"},
+    "diagnostics": BASE | {"records", "api", "guards", "graph", "trace", "loops", "frame"},
     "notebook": BASE | {"api", "diagnostics", "progress"},
     "__init__": BASE | {"dependencies", "api", "progress", "diagnostics", "notebook"},
 }
