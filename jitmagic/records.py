@@ -29,6 +29,7 @@ __all__ = [
     "Failed",
     "Journal",
     "Measured",
+    "Missed",
     "Occasion",
     "Outcome",
     "Recording",
@@ -127,6 +128,9 @@ class Difference:
         return self.what
 
 
+Missed = tuple[tuple[int, Difference], ...]  # by number of variant why it does not fit
+
+
 @dataclass(frozen=True, slots=True)
 class Occasion:
     """The call that a compile was for: the user's line that made it, and by number of variant what
@@ -134,7 +138,7 @@ class Occasion:
     """
 
     called_from: UserLine | None = None
-    missed: tuple[tuple[int, Difference], ...] = ()  # the one used last comes first
+    missed: Missed = ()  # the one used last comes first
     at: float = 0.0  # seconds since the epoch
 
 

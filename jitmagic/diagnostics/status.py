@@ -16,7 +16,7 @@ from typing import Any
 from ..api import handles, tagged_handle
 from ..errors import UserLine
 from ..frame.handle import Handle
-from ..records import Compiled, CompileRecord, Difference, Measured, Outcome
+from ..records import Compiled, CompileRecord, Measured, Missed, Outcome
 from .words import count, duration, here
 
 __all__ = ["Card", "Status", "VariantReport", "card_of", "ledger_lines", "status", "variants_of"]
@@ -38,7 +38,7 @@ class VariantReport:
     kernels: int
     at: float
     called_from: UserLine | None
-    missed: tuple[tuple[int, Difference], ...]
+    missed: Missed
     measured: Measured | None
 
     @property

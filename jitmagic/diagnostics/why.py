@@ -15,7 +15,7 @@ from typing import Any
 from ..api import tagged_handle
 from ..frame.binding import bind
 from ..frame.handle import Handle
-from ..records import Compiled, Difference, Eager, Failed
+from ..records import Compiled, Eager, Failed, Missed
 from .words import count, here
 
 __all__ = ["Answer", "Asking", "why"]
@@ -33,7 +33,7 @@ class Answer:
     name: str
     variant: int | None
     then: str
-    missed: tuple[tuple[int, Difference], ...] = ()
+    missed: Missed = ()
 
     def __str__(self) -> str:
         lines = [f"{self.name} {self.then}"]

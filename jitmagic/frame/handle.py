@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,17 +23,7 @@ from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, RecompileWarning, Unsupported, UserLine, warn
 from ..notice import tell
 from ..options import Options
-from ..records import (
-    AT_LIMIT,
-    USERS_BACKEND,
-    Difference,
-    Eager,
-    Failed,
-    Journal,
-    Occasion,
-    Outcome,
-    Recording,
-)
+from ..records import AT_LIMIT, USERS_BACKEND, Eager, Failed, Journal, Missed, Outcome, Recording
 from .comparison import Comparison
 from .eager import entry_like, under_mode
 from .ledger import Growing, Later, Ledger, why_not
@@ -292,7 +281,9 @@ class Handle:
 
     def _compile(self, values: tuple[Any, ...]) -> bool:
         snapshot = self.original.snapshot(values)
-        recording = self._open_record(snapshot)
+        number, occasion = self.ledger.begin(snapshot)
+        told = self.family.told
+        recording = Recording(self.name, self.journal, self.serial, number, occasion, told)
         made = self._run_compiler(snapshot, recording)
         outcome = made.notes.outcome if isinstance(made, Entry) else made
         if isinstance(outcome, Failed):
@@ -318,13 +309,6 @@ class Handle:
         if self.ledger.failures >= _MOST_FAILURES:
             self._give_up(self.ledger.last_failure)
         return isinstance(made, Entry)
-
-    def _open_record(self, snapshot: FrameSnapshot) -> Recording:
-        self.ledger.begun += 1
-        occasion = Occasion(users_line(), self.ledger.why_missed(snapshot), time.time())
-        return Recording(
-            self.name, self.journal, self.serial, self.ledger.begun, occasion, self.family.told
-        )
 
     def _run_compiler(
         self, snapshot: FrameSnapshot, recording: Recording
@@ -465,7 +449,7 @@ class Handle:
             return self.label
         return f"{self.label}, called in {where.function} (line {where.lineno}),"
 
-    def why_missed(self, values: tuple[Any, ...]) -> tuple[tuple[int, Difference], ...]:
+    def why_missed(self, values: tuple[Any, ...]) -> Missed:
         """For each entry, most recently used first, what keeps it from fitting these values."""
         return self.ledger.why_missed(self.original.snapshot(values))
 

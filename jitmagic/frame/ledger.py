@@ -9,6 +9,7 @@ journal is not asked.
 from __future__ import annotations
 
 import itertools
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from ..guards.check import check, is_other_number, why
 from ..guards.guard import Guard, InRange, ValueEquals
 from ..guards.read import read_source
 from ..guards.source import Argument, Source
-from ..records import COMPILED, Compiled, Difference, Eager, Failed, Outcome
+from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from .growth import Guards, counted, grown_int, grown_size
 from .library import LibraryFunction
 from .native import Dispatcher, Entry
+from .skip import users_line
 
 __all__ = ["Growing", "Later", "Ledger", "Variant", "why_not"]
 
@@ -233,7 +235,12 @@ class Ledger:
         instance = self.instance_of((*snapshot.args, *snapshot.cells))
         return isinstance(source, Argument) or bool(entry.notes.instance == instance)
 
-    def why_missed(self, snapshot: FrameSnapshot) -> tuple[tuple[int, Difference], ...]:
+    def begin(self, snapshot: FrameSnapshot) -> tuple[int, Occasion]:
+        """A compile begins: the number of the variant, and the call that it is for."""
+        self.begun += 1
+        return self.begun, Occasion(users_line(), self.why_missed(snapshot), time.time())
+
+    def why_missed(self, snapshot: FrameSnapshot) -> Missed:
         """For each entry, most recently used first, its number and what keeps it from fitting."""
         entries = self._dispatcher.entries
         found = ((entry.notes.number, why_not(entry, snapshot)) for entry in entries)

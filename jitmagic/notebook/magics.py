@@ -38,7 +38,7 @@ from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .display import CellLine, CellReport, install_formatters, remove_formatters
-from .timeit import time_expression
+from .timeit import BadLine, time_expression
 
 __all__ = ["CompileMagics", "load", "unload"]
 
@@ -252,7 +252,10 @@ class CompileMagics(Magics):
         It is run many times, with all its effects; compiling is done before and told apart. --vs
         names a third contestant, an expression of yours: --vs 'torch_compiled(x)'.
         """
-        return time_expression(line, self.shell.user_ns)
+        try:
+            return time_expression(line, self.shell.user_ns)
+        except BadLine as error:
+            raise UsageError(str(error)) from error
 
     def _named(self, name: str) -> Any:
         if name not in self.shell.user_ns:

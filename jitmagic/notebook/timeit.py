@@ -16,33 +16,36 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from IPython.core.error import UsageError
 
 from ..api import Suspended, handle_of, handles, original_of, without_tag
 from ..diagnostics.timing import Timing, Way, measure
 
-__all__ = ["time_expression"]
+__all__ = ["BadLine", "time_expression"]
 
 _USAGE = "%jit_timeit [--seconds S] [--vs 'EXPRESSION'] EXPRESSION"
 _OPTION = re.compile(r"""\s*--(\w+)(?:=|\s+)("[^"]*"|'[^']*'|\S+)""")
 
 
+class BadLine(ValueError):
+    """What stands behind %jit_timeit cannot be measured."""
+
+
 def time_expression(line: str, namespace: dict[str, Any]) -> Timing:
-    """Measure what the line of %jit_timeit says; UsageError where it says nothing usable."""
+    """Measure what the line of %jit_timeit says; BadLine where it says nothing usable."""
     options = {"seconds": "1", "vs": ""}
     while (found := _OPTION.match(line)) is not None:
         name, value = found.groups()
         if name not in options:
             close = difflib.get_close_matches(name, options, 1)
             hint = f": did you mean --{close[0]}?" if close else f"; {_USAGE}"
-            raise UsageError(f"%jit_timeit: no option --{name}{hint}")
+            raise BadLine(f"%jit_timeit: no option --{name}{hint}")
         options[name], line = value.strip("'\""), line[found.end() :]
     if not line.strip():
-        raise UsageError(_USAGE)
+        raise BadLine(_USAGE)
     try:
         seconds = float(options["seconds"])
     except ValueError as error:
-        raise UsageError(f"%jit_timeit: --seconds takes a number: {error}") from error
+        raise BadLine(f"%jit_timeit: --seconds takes a number: {error}") from error
     return _timed(line.strip(), options["vs"], seconds, namespace)
 
 
@@ -62,7 +65,7 @@ def _evaluated(text: str, namespace: dict[str, Any]) -> Callable[[], object]:
     try:
         code = compile(text, "<%jit_timeit>", "eval")
     except SyntaxError as error:
-        raise UsageError(f"%jit_timeit: {text!r} is no expression: {error.msg}") from error
+        raise BadLine(f"%jit_timeit: {text!r} is no expression: {error.msg}") from error
     return lambda: eval(code, namespace)
 
 

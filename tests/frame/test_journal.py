@@ -13,7 +13,7 @@ from torch import Tensor
 
 import jitmagic
 from jitmagic.api import handle_of
-from jitmagic.records import COMPILED, Difference, Failed, Recording
+from jitmagic.records import COMPILED, Failed, Missed, Recording
 
 
 def numbers(x: Tensor, by: float, n: int) -> Tensor:
@@ -60,7 +60,7 @@ class Seen:
     warned: list[str]
     hits: list[list[int]]
     outcomes: list[Any]
-    missed: tuple[tuple[int, Difference], ...]
+    missed: Missed
 
 
 def observe(fn: Callable[..., Any], calls: list[tuple[Any, ...]], forget: bool) -> Seen:
