@@ -30,10 +30,12 @@ from .errors import (
     Unsupported,
 )
 from .options import Options
+from .options import logs_asked_for as _logs_asked_for
 from .progress import install as _show_progress
 
 if TYPE_CHECKING:
     from .diagnostics.explain import Explanation, explain
+    from .diagnostics.logs import logs
     from .diagnostics.minify import minify
     from .diagnostics.passport import passport
     from .diagnostics.status import status
@@ -59,6 +61,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "jit",
+    "logs",
     "minify",
     "passport",
     "reset",
@@ -74,6 +77,7 @@ _show_progress()
 _LATE = {
     "Explanation": "explain",
     "explain": "explain",
+    "logs": "logs",
     "minify": "minify",
     "passport": "passport",
     "status": "status",
@@ -86,6 +90,10 @@ def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".diagnostics.{_LATE[name]}", __name__), name)
+
+
+if _logs_asked_for():
+    import_module(".diagnostics.logs", __name__).logs_of_environment(_logs_asked_for())
 
 
 def __dir__() -> list[str]:

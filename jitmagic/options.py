@@ -9,6 +9,7 @@ set it at any time.
     JITMAGIC_CACHE_DIR  folder of the kernel cache (default: the platform's user cache folder)
     JITMAGIC_VERIFY     1: verify traced graphs, lowered and scheduled programs (tests set it)
     JITMAGIC_DISABLE    1: jit() returns what it was given
+    JITMAGIC_LOGS       what compiles tell through logging, as jitmagic.logs
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ __all__ = [
     "PRECISIONS",
     "Options",
     "disabled_by_environment",
+    "logs_asked_for",
     "make_options",
 ]
 
@@ -98,6 +100,11 @@ def _from_environment() -> dict[str, Any]:
     if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
         found["verify"] = True
     return found
+
+
+def logs_asked_for() -> str:
+    """What JITMAGIC_LOGS says."""
+    return os.environ.get("JITMAGIC_LOGS", "")
 
 
 def disabled_by_environment() -> bool:

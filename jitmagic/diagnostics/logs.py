@@ -1,0 +1,150 @@
+"""logs: what compiles do, live, through `logging`.
+
+Comes in: names of what to tell (ours, and what TORCH_LOGS calls the same). Goes out: records
+of the loggers `jitmagic.<name>`, level INFO, whose file and line are the user's: a formatter with
+`%(pathname)s:%(lineno)d` points at their source. A handler on standard error is added only where
+logging has none. Nothing is watched while no name is on, and no call is ever slower by it: a
+compile tells when its stages end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from ..errors import OptionError, UserLine
+from ..guards.show import show_guard
+from ..loops.ir import Extern
+from ..records import Recording, RunningStage, watchers
+from ..trace.result import Break, Trace
+
+__all__ = ["NAMES", "logs", "logs_of_environment"]
+
+Told = Iterator[tuple[str, UserLine | None]]
+_ROOT = logging.getLogger("jitmagic")
+_SAME = {"output_code": "kernels", "aot": "aot_graphs", "fusion": "fusions"}
+_on: set[str] = set()
+
+
+def logs(names: str | None = "") -> frozenset[str]:
+    """Tell of these from now on: "graph_breaks, recompiles", or "all"; None or "": of nothing.
+
+    Answers what is on. Raises OptionError for an unknown name, with the nearest one.
+    """
+    wanted = [name.strip() for name in (names or "").split(",") if name.strip()]
+    if wanted == ["all"]:
+        wanted = list(NAMES)
+    unknown = [name for name in wanted if _SAME.get(name, name) not in NAMES]
+    if unknown:
+        raise OptionError("log", unknown[0], tuple(NAMES), tuple(unknown[1:]))
+    _on.clear()
+    _on.update(_SAME.get(name, name) for name in wanted)
+    if _on and _watch not in watchers:
+        watchers.append(_watch)
+    elif not _on and _watch in watchers:
+        watchers.remove(_watch)
+    if _on:
+        _make_heard()
+    return frozenset(_on)
+
+
+def logs_of_environment(value: str) -> None:
+    """What JITMAGIC_LOGS asks for; an unknown name is told and the others count."""
+    known = [n for n in value.split(",") if _SAME.get(n.strip(), n.strip()) in (*NAMES, "all")]
+    logs(",".join(known))
+    for name in set(value.split(",")) - set(known):
+        _ROOT.warning("JITMAGIC_LOGS: no log %r; there are %s", name.strip(), ", ".join(NAMES))
+
+
+def _make_heard() -> None:
+    _ROOT.setLevel(min(_ROOT.level or logging.INFO, logging.INFO))
+    if not _ROOT.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("[%(name)s] %(filename)s:%(lineno)d: %(message)s"))
+        _ROOT.addHandler(handler)
+
+
+def _watch(recording: Recording, stage: RunningStage, begins: bool) -> None:
+    kind = stage.stage.rpartition(": ")[2]
+    for name, (at, tell) in NAMES.items():
+        if name not in _on or (kind, begins) != at:
+            continue
+        for text, where in tell(recording, stage):
+            _say(name, text, where or recording.occasion.called_from)
+
+
+def _say(name: str, text: str, where: UserLine | None) -> None:
+    logger = _ROOT.getChild(name)
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    place = where or UserLine("(unknown)", 0)
+    logger.handle(
+        logger.makeRecord(
+            logger.name, logging.INFO, place.filename, place.lineno, text, (), None, place.function
+        )
+    )
+
+
+# -- what there is to tell ------------------------------------------------------------------------
+
+
+def _graph_breaks(recording: Recording, stage: RunningStage) -> Told:
+    if isinstance(stage.result, Trace) and isinstance(end := stage.result.exit, Break):
+        yield f"{recording.name}: {end.reason.message} (hint: {end.reason.hint})", end.where
+
+
+def _recompiles(recording: Recording, stage: RunningStage) -> Told:
+    for number, difference in recording.occasion.missed[:1]:
+        edit = f" (to stop it: {difference.edit})" if difference.edit else ""
+        text = f"{recording.name}: variant {recording.number}, not {number}: {difference}{edit}"
+        yield text, difference.where
+
+
+def _guards(recording: Recording, stage: RunningStage) -> Told:
+    if isinstance(stage.result, Trace):
+        for guard in stage.result.guards:
+            yield f"{recording.name}: {show_guard(guard)}", guard.where
+
+
+def _graph_code(recording: Recording, stage: RunningStage) -> Told:
+    if isinstance(stage.result, Trace):
+        yield f"{recording.name}:\n{stage.result.graph.code.strip()}", None
+
+
+def _aot_graphs(recording: Recording, stage: RunningStage) -> Told:
+    for part in ("forward", "backward"):
+        if (graph := getattr(stage.result, part, None)) is not None:
+            yield f"{recording.name}, {part}:\n{graph.code.strip()}", None
+
+
+def _fusions(recording: Recording, stage: RunningStage) -> Told:
+    for made in getattr(stage.result, "decisions", ()):
+        verdict = "fused" if made.fused else "kept apart"
+        text = f"{verdict}: {made.producer} -> {made.consumer}: {made.reason}"
+        yield f"{recording.name}: {text}", None
+
+
+def _hints(recording: Recording, stage: RunningStage) -> Told:
+    program = getattr(stage.result, "program", None)
+    for step in program.steps if program is not None else ():
+        if isinstance(step, Extern):
+            yield f"{recording.name}: {step.op} stays torch's own kernel: {step.reason}", None
+
+
+def _kernels(recording: Recording, stage: RunningStage) -> Told:
+    source = stage.result[1] if isinstance(stage.result, tuple) else None
+    if source is not None:
+        yield f"{recording.name}: {', '.join(source.symbols)}:\n{source.text}", None
+
+
+NAMES: dict[str, tuple[tuple[str, bool], Callable[[Recording, RunningStage], Told]]] = {
+    "graph_breaks": (("trace", False), _graph_breaks),
+    "recompiles": (("trace", True), _recompiles),
+    "guards": (("trace", False), _guards),
+    "graph_code": (("trace", False), _graph_code),
+    "aot_graphs": (("partition", False), _aot_graphs),
+    "fusions": (("schedule", False), _fusions),
+    "perf_hints": (("schedule", False), _hints),
+    "kernels": (("render", False), _kernels),
+}
+"""By name: when it is told (at a stage's begin or end), and how."""
