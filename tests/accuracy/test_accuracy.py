@@ -6,6 +6,7 @@ its turn, but not each with each.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -13,7 +14,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import jitmagic
 from jitmagic.codegen import triton_tile
@@ -81,6 +83,58 @@ def test_triton(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = measure([program], 2, interpreted)
     hold(rows)
     assert max(row.ours for row in rows) < 2e-7
+
+
+# -- the last bit, where a corner follows ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", ["cpp", "numba", "aten"])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_rounds_where_eager_rounds(tier: str, affine: bool) -> None:
+    if tier == "numba":
+        pytest.importorskip("numba")
+    shapes = [(5, 6, 40), (4, 9, 2, 2), (3, 7, 11, 5), (2, 3, 4, 5, 6)]
+
+    def fn(groups: Sequence[Sequence[Tensor]], training: bool) -> list[Tensor]:
+        extra = [g[3:] if affine else (None, None) for g in groups]
+        return [
+            F.batch_norm(x, mean, var, *wb, training)
+            for (x, mean, var, *_), wb in zip(groups, extra, strict=True)
+        ]
+
+    compiled = jitmagic.jit(fn, options={"cpu_tier": tier})
+    for training in (True, False):
+        groups = [
+            (torch.randn(s) * 3 + 1, torch.randn(s[1]), torch.rand(s[1]) + 0.5)
+            + (torch.randn(s[1]), torch.randn(s[1]))
+            for s in shapes
+        ]
+        kept = [[x.clone() for x in group] for group in groups]
+        for got, wanted in zip(compiled(groups, training), fn(kept, training), strict=True):
+            assert torch.equal(got, wanted)
+        for ours, eagers in zip(groups, kept, strict=True):
+            torch.testing.assert_close(ours, tuple(eagers), rtol=1e-6, atol=1e-7)
+
+
+def test_gradients_jump_where_eagers_jump() -> None:
+    """At the corners of relu6 a rounding error decides whether a gradient passes, and what follows
+    multiplies it: whoever rounds elsewhere is off by 1e-3 in some runs of ten.
+    """
+    torch.manual_seed(0)
+    layers = [(nn.Conv2d(12, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU6()) for _ in range(9)]
+    net = nn.Sequential(*(part for layer in layers for part in layer))
+    compiled = jitmagic.jit(copy.deepcopy(net))
+    for _ in range(10):
+        x = torch.randn(3, 12, 24, 24)
+        outs = [one(x) for one in (net, compiled)]
+        assert torch.equal(*outs)
+        weight = torch.randn_like(outs[0])
+        eager, ours = (
+            torch.autograd.grad(out, list(one.parameters()), weight)
+            for out, one in zip(outs, (net, compiled), strict=True)
+        )
+        far = math.hypot(*(float((o - e).norm()) for o, e in zip(ours, eager, strict=True)))
+        assert far < 2e-5 * math.hypot(*(float(e.norm()) for e in eager))
 
 
 # -- doubles, whose exact sum is Python's ---------------------------------------------------------

@@ -61,14 +61,17 @@ if importlib.util.find_spec("torchvision") is None:
 import timm  # noqa: E402
 
 
-def _classify(tag: Tag, name: str, **sizes: Any) -> Any:
-    """Two batch sizes in inference, then three steps of training."""
-    model = tag(timm.create_model(name, pretrained=False, num_classes=5, **sizes))
+def _classify(tag: Tag, name: str, dtype: torch.dtype = torch.float32, **sizes: Any) -> Any:
+    """Two batch sizes in inference, then two steps of training."""
+    model = tag(timm.create_model(name, pretrained=False, num_classes=5, **sizes).to(dtype))
     size = sizes.get("img_size", 64)
+
+    def images(count: int) -> torch.Tensor:
+        return torch.randn(count, 3, size, size, dtype=dtype)
+
     with torch.no_grad():
-        answers = [model.eval()(torch.randn(count, 3, size, size)) for count in (2, 3)]
-    trained = train(model.train(), [torch.randn(4, 3, size, size) for _ in range(2)])
-    return answers, trained
+        answers = [model.eval()(images(count)) for count in (2, 3)]
+    return answers, train(model.train(), [images(4) for _ in range(2)])
 
 
 @case("timm", "resnet", rtol=2e-3)
@@ -83,6 +86,9 @@ def vision_transformer(tag: Tag) -> Any:
     )
 
 
-@case("timm", "efficientnet", rtol=2e-3)
+@case("timm", "efficientnet", rtol=1e-6)
 def efficientnet(tag: Tag) -> Any:
-    return _classify(tag, "efficientnet_lite0", drop_path_rate=0.0)
+    """In doubles: at the corners of its relu6, rounding decides about gradients of single precision
+    (eager's own second loss is off by 1e-2 with the images' channels last).
+    """
+    return _classify(tag, "efficientnet_lite0", torch.float64, drop_path_rate=0.0)

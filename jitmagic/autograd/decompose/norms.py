@@ -22,13 +22,11 @@ aten = torch.ops.aten
 Mask = list[bool]
 
 
-def _moments(x: Sym, dims: list[int], dtype: torch.dtype | None = None) -> tuple[Sym, Sym]:
-    """Mean and biased variance over dims, dims kept as 1; `dtype`: what is accumulated in, which
-    the variance keeps.
-    """
-    mean = x.mean(dims, True, dtype).to(x.dtype)
+def _moments(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
+    """Mean and biased variance over dims, dims kept as 1."""
+    mean = x.mean(dims, True)
     centred = x - mean
-    return mean, (centred * centred).mean(dims, True, dtype)
+    return mean, (centred * centred).mean(dims, True)
 
 
 def _affine(value: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
@@ -188,28 +186,52 @@ def _batch_norm(
     wide = up(x)
     new_mean = new_var = None
     if training:
-        mean, variance = _moments(wide, [0, *range(2, rank)], moments_dtype(wide))
-        invstd = (variance + eps).rsqrt().to(wide.dtype)
-        saved = [mean.view(c), invstd.view(c)]
         count = math.prod(x.shape) // max(c, 1)
+        mean, squares = _spread(wide, [0, *range(2, rank)])
+        invstd = _inverse_deviation(squares / count, eps, moments_dtype(wide))
+        saved = [mean, invstd]
         if running_mean is not None:
-            new_mean = _blend(running_mean, saved[0], momentum)
+            new_mean = _blend(running_mean, mean, momentum)
         if running_var is not None:
-            unbiased = variance.view(c) * (count / max(count - 1, 1))
-            new_var = _blend(running_var, unbiased, momentum)
+            new_var = _blend(running_var, squares / max(count - 1, 1), momentum)
     else:
         assert running_mean is not None
         assert running_var is not None
-        mean = _per_channel(up(running_mean), rank)
-        invstd = _per_channel((up(running_var) + eps).rsqrt(), rank)
         nothing = r.full((0,), 0.0, wide.dtype, x.device)
         saved = [nothing, nothing]
-    out = _affine(
-        (wide - mean) * invstd,
-        None if weight is None else _per_channel(weight, rank),
-        None if bias is None else _per_channel(bias, rank),
-    )
+        mean, invstd = up(running_mean), _inverse_deviation(up(running_var), eps)
+    out = _normalized(wide, mean, invstd, weight, bias)
     return [out.to(x.dtype), *saved, new_mean, new_var]
+
+
+def _spread(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
+    """The mean of each channel and the sum of the squared distances from it."""
+    dtype = moments_dtype(x)
+    mean = x.mean(dims, True, dtype).to(x.dtype)
+    centred = x - mean
+    squares = (centred * centred).sum(dims, dtype=dtype).to(x.dtype)
+    return mean.view(x.shape[1]), squares
+
+
+def _inverse_deviation(variance: Sym, eps: float, dtype: torch.dtype | None = None) -> Sym:
+    return (variance.to(dtype or variance.dtype) + eps).rsqrt().to(variance.dtype)
+
+
+def _normalized(x: Sym, mean: Sym, invstd: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
+    """On the CPU rounded where eager rounds, a fused multiply-add of numbers of the channel: what
+    follows may have corners (relu6), at which the last bit decides about whole gradients.
+    """
+    rank = len(x.shape)
+    if x.device.type != "cpu":
+        normal = (x - _per_channel(mean, rank)) * _per_channel(invstd, rank)
+        affine = [None if one is None else _per_channel(one, rank) for one in (weight, bias)]
+        return _affine(normal, *affine)
+    slope = invstd if weight is None else invstd * up(weight)
+    if bias is None:
+        offset = -(mean * slope)
+    else:
+        offset = up(bias).one(aten.addcmul.default, mean, slope, value=-1)
+    return _per_channel(offset, rank).one(aten.addcmul.default, x, _per_channel(slope, rank))
 
 
 def _blend(old: Sym, new: Sym, momentum: float) -> Sym:
