@@ -48,6 +48,7 @@ class Progress:
         self._shown = 0
         self._display = _Display()
         self._ticker: threading.Thread | None = None
+        self._idle = False  # nothing is open, and the ticker waits to be told of something
 
     def __call__(self, record: Recording, stage: RunningStage, begins: bool) -> None:
         with self._lock:
@@ -73,8 +74,11 @@ class Progress:
         if self._ticker is None or not self._ticker.is_alive():  # a fork leaves threads behind
             self._ticker = threading.Thread(target=self._tick, name="jitmagic-progress")
             self._ticker.daemon = True
+            self._idle = False
             self._ticker.start()
-        self._changed.notify()
+        elif self._idle:  # else it looks by itself: a switch of threads per stage would cost more
+            self._idle = False
+            self._changed.notify()
 
     def _end(self, stage: RunningStage) -> None:
         self._open = [entry for entry in self._open if entry[1] is not stage]
@@ -86,12 +90,17 @@ class Progress:
 
     def _tick(self) -> None:
         with self._lock:
-            while self._open or self._changed.wait(IDLE):
+            while self._open or self._wait_for_stage():
                 left = self._since + AFTER - self._clock()
                 if self._open and left <= 0:
                     self._speak()
                 self._changed.wait(left if left > 0 else EVERY)
             self._ticker = None
+
+    def _wait_for_stage(self) -> bool:
+        """Whether one began before the ticker's patience ended."""
+        self._idle = True
+        return self._changed.wait(IDLE)
 
     def _speak(self) -> None:
         record, stage = self._open[-1]

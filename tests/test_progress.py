@@ -129,6 +129,17 @@ def test_short_stages_in_a_row_are_one_wait(terminal: _Terminal) -> None:
     assert screen(text) == [""]
 
 
+def test_a_stage_of_a_wait_switches_no_thread(terminal: _Terminal, monkeypatch) -> None:
+    line, record, told = Progress(_Clock(), lambda: terminal), Recording("f", Journal()), []
+    notify = line._changed.notify
+    monkeypatch.setattr(line._changed, "notify", lambda: (told.append(1), notify()))
+    for _ in range(300):
+        stage = RunningStage("stage")
+        line(record, stage, True)
+        line(record, stage, False)
+    assert len(told) < 10  # the ticker may find nothing open, and is told of the next stage
+
+
 def test_after_a_pause_the_wait_begins_anew(terminal: _Terminal) -> None:
     clock = _Clock()
     line, record = Progress(clock, lambda: terminal), Recording("f", Journal())
