@@ -78,14 +78,14 @@ def prints_in_order(x):
 def writes(x):
     total, count = torch.zeros_like(x), torch.zeros((), dtype=torch.int64)
     ops.add_into(total, x, count)
-    ops.add_into(total[0], x[1], None)
+    ops.add_into(total[0], x[1], count)
     ops.add_into(total, x, count=count)
     return total * 2, count
 
 
 def writes_input(x):
     y = x + 1
-    ops.add_into(x, y, None)
+    ops.add_into(x, y, torch.zeros((), dtype=torch.int64))
     return x * y
 
 
