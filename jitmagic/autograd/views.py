@@ -58,6 +58,10 @@ def _t(base: Sym, value: Sym) -> Sym:
 
 
 def _redtyped(base: Sym, value: Sym, dtype: torch.dtype) -> Sym:
+    # A bool is any byte but 0 in memory, and 0 or 1 once it is a value: the other bytes, which
+    # eager keeps, would be lost in the parts of the base that the write leaves alone too.
+    if dtype is not base.dtype and torch.bool in (dtype, base.dtype):
+        raise CompileFailed(f"an in-place write to {base.dtype} as {dtype} is not understood")
     return value.one(aten.view.dtype, base.dtype)
 
 

@@ -4,7 +4,9 @@ Comes in: a call on meta tensors and the device that they stand for. Goes out: n
 `EagerRaises` with the kernel's own error. Meta functions accept what kernels refuse (subtraction of
 bools, `int_tensor *= 0.5`, 1e30 as a factor of float16), and a functional graph would compute
 something there. An elementwise operation is asked on one element; any other on small tensors of the
-call's own shapes, and only where a dtype or a number is one that kernels are known to refuse. Each
+call's own shapes, and only where a dtype or a number is one that kernels are known to refuse. Large
+tensors are cut down: shapes that fit no more are refused for another reason, so that only the lack
+of a kernel (NotImplementedError) is believed then. Each
 combination is tried once in a process: elementwise operations and products on the call's device,
 any other, and where that device is not here, on the CPU; what is no matter of the CPU's kernels
 (NotImplementedError) holds for other devices too.
@@ -61,7 +63,11 @@ _UNASKED = (
         "qr",
     ),
 )
-_MOST = 1 << 14  # elements that a stand-in may have
+_MOST = 1 << 14  # elements that the stand-ins of a call may have
+_CUT = 8  # the extents of larger ones: windows and kernels of a few elements fit in
+_UNCUT = 1 << 62
+# Functions written in Python: what runs in there is as unknown to the meta run as an operator.
+_IN_PYTHON = ("torch.functional", "torch.nn.functional", "torch._jit_internal")
 _OPERATORS = (
     "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift iadd isub imul itruediv "
     "ifloordiv imod ipow iand ior ixor ilshift irshift neg pos invert inv abs"
@@ -95,9 +101,11 @@ def check_dtypes(
     """Raise EagerRaises where the kernel refuses the dtypes or the numbers of the call, or may."""
     elementwise = name in _NAMES
     answered = elementwise or _is_suspect(target, name, args, kwargs)
-    if answered:
-        answered = _ask(target, name, args, kwargs, device, elementwise)
     tensors = list(tensors_in((args, kwargs)))
+    if answered:
+        large = not elementwise and sum(t.numel() for t in tensors) > _MOST
+        extent = _CUT if large else _UNCUT
+        answered = _ask(target, name, args, kwargs, device, elementwise, extent)
     if tensors and not answered:
         refused = why_dtypes_are_refused(name, args, kwargs, tensors)
         if refused is not None:
@@ -111,6 +119,7 @@ def _ask(
     kwargs: dict[str, Any],
     device: torch.device,
     elementwise: bool,
+    extent: int,
 ) -> bool:
     """Whether a kernel of that device has accepted the call. Raises what it raised."""
     if name in _FILLS:
@@ -119,14 +128,24 @@ def _ask(
             _shape_asked(args[at]) if len(args) > at and isinstance(args[at], tuple | list) else ()
         )
         args = (*args[:at], size, *args[at + 1 :]) if len(args) > at else args
-    described = tuple(_described(arg, elementwise) for arg in args)
-    named = tuple((key, _described(value, elementwise)) for key, value in kwargs.items())
+    described = tuple(_described(arg, elementwise, extent) for arg in args)
+    named = tuple((key, _described(value, elementwise, extent)) for key, value in kwargs.items())
     if None in described or any(part is None for _, part in named):
         return False
     error = _refusal_on(name, device, target, described, named, elementwise)
+    if extent == _CUT and not _is_certain(error, name, device):
+        return False
     if error is not None:
         raise EagerRaises(error)
     return device.type == "cpu"
+
+
+def _is_certain(error: Exception | None, name: str, device: torch.device) -> bool:
+    """Whether what stand-ins of other shapes met says something of the call. Products of what is no
+    floating-point number hardly exist on a GPU: there a break is the better guess.
+    """
+    no_kernel = isinstance(error, NotImplementedError)
+    return no_kernel or (device.type != "cpu" and name.removesuffix("_") in _PRODUCTS)
 
 
 def _refusal_on(
@@ -158,14 +177,11 @@ def _is_suspect(
     their dtypes does not hold; and whether stand-ins can answer.
     """
     plain = name.removesuffix("_")
-    if (
-        plain.startswith(_UNASKED)
-        or draws(target, tuple(args), kwargs)
-        or not _number_places(plain)[0]
-    ):
+    known = _number_places(plain)[0] or getattr(target, "__module__", None) in _IN_PYTHON
+    if not known or plain.startswith(_UNASKED) or draws(target, tuple(args), kwargs):
         return False
     tensors = list(tensors_in((args, kwargs)))
-    if not tensors or sum(t.numel() for t in tensors) > _MOST:
+    if not tensors:
         return False
     if not all(t.is_floating_point() for t in tensors):
         return True
@@ -211,13 +227,14 @@ def _holds(dtype: torch.dtype, number: Any) -> bool:
 Described = tuple[Any, ...]
 
 
-def _described(value: Any, elementwise: bool) -> Described | None:
+def _described(value: Any, elementwise: bool, extent: int) -> Described | None:
     """What a kernel's choice hangs on: dtype and shape (elementwise: if 0-dim), or the value."""
     if isinstance(value, torch.Tensor):
-        shape = _shape_asked(value.shape) if elementwise else tuple(value.shape)
+        cut = tuple(min(n, extent) for n in value.shape)
+        shape = _shape_asked(value.shape) if elementwise else cut
         return "tensor", value.dtype, shape, elementwise
     if isinstance(value, (list, tuple)):
-        parts = tuple(_described(part, elementwise) for part in value)
+        parts = tuple(_described(part, elementwise, extent) for part in value)
         return None if None in parts else ("list", type(value), parts)
     plain = (*_NUMBERS, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
     if value is None or isinstance(value, plain):

@@ -62,7 +62,8 @@ def saved_tensor_hooks(seen: list[Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def profiler(seen: list[Any]) -> Iterator[None]:
     """A later call shows as many operations: compiled code has others than eager's."""
-    with torch.profiler.profile() as profile:
+    # acc_events: without it torch 2.11 warns, in the first profile of a process only
+    with torch.profiler.profile(acc_events=True) as profile:
         yield
     seen += sorted(event.name for event in profile.events())
 

@@ -1,0 +1,53 @@
+"""A dtype that eager's kernel refuses is refused, whatever the sizes, and read or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import jitmagic
+
+OPERATIONS: dict[str, Callable[[Tensor], object]] = {
+    "cdist": lambda x: torch.cdist(x, x),
+    "conv2d": lambda x: F.conv2d(x[None, None], x[:2, :2][None, None]),
+    "matmul": lambda x: x @ x.mT,
+    "logcumsumexp": lambda x: x.logcumsumexp(0),
+    "renorm": lambda x: x.renorm(2, 0, 1.0),
+    "unfold": lambda x: F.unfold(x[None, None], 2),
+    "max_pool2d": lambda x: F.max_pool2d(x[None, None], 2),
+    "nearest": lambda x: F.interpolate(x[None, None], scale_factor=2),
+    "bilinear": lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
+    "reflect": lambda x: F.pad(x[None, None], (1, 1, 1, 1), mode="reflect"),
+    "grid_sample": lambda x: F.grid_sample(x[None, None], x[None, :, :2][:, :, None]),
+    "polygamma": lambda x: torch.polygamma(1, x),
+    "with logits": lambda x: F.binary_cross_entropy_with_logits(x, x),
+    "ranking": lambda x: F.margin_ranking_loss(x, x, x),
+    "multilabel": lambda x: F.multilabel_soft_margin_loss(x, x),
+    "cosine": lambda x: F.cosine_similarity(x, x),
+    "quantile": lambda x: x.quantile(0.5),
+    "trapezoid": lambda x: torch.trapezoid(x),
+}
+
+
+@pytest.mark.parametrize("size", [4, 132])  # 132: more elements than a stand-in has
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_dead_result_raises_as_eager(operation: str, dtype: torch.dtype, size: int) -> None:
+    def run(x: Tensor) -> Tensor:
+        OPERATIONS[operation](x)
+        return x * 2
+
+    x = torch.ones(size, size, dtype=dtype)
+    assert raised(jitmagic.jit(run, backend="eager"), x) == raised(run, x)
+
+
+def raised(run: Callable[[Tensor], Tensor], x: Tensor) -> type[Exception] | None:
+    try:
+        run(x)
+    except Exception as error:  # which one is compared
+        return type(error)
+    return None
