@@ -52,8 +52,8 @@ def schedule(
         join_chains(fusion)
     exact = options.precision != "fast"
     fused = split_reductions(ordered_program(fusion, exact), target)
-    memory = plan_memory(fused)
-    return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, tuple(fusion.decisions))
+    memory, decisions = plan_memory(fused), tuple(fusion.decisions)
+    return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, memory.over, decisions)
 
 
 def product_choices(
