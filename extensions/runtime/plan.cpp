@@ -141,6 +141,18 @@ void run_view(const Step& step, Frame& frame) {
       tensor_over(base.storage(), step.layout, base.scalar_type(), base.storage_offset() + step.offset));
 }
 
+// Over memory that nothing reads any more. An ATen operation may have returned an input, or one memory
+// twice: what others hold is left alone.
+void run_over(const Step& step, Frame& frame) {
+  const at::Tensor& base = *frame.slots[step.base].seen;
+  const c10::Storage& storage = base.storage();
+  if (base.use_count() != 1 || storage.use_count() != 1) {
+    frame.slots[step.slot].hold(make_tensor(step.layout));
+    return;
+  }
+  frame.slots[step.slot].hold(tensor_over(storage, step.layout, step.layout.dtype, base.storage_offset()));
+}
+
 void run_pool(const Step& step, Frame& frame) {
   Slot& slot = frame.slots[step.slot];
   slot.pointer = static_cast<char*>(frame.pool.mutable_data()) + step.offset;
@@ -160,6 +172,9 @@ void run_steps(const Program& program, Frame& frame) {
     switch (step.kind) {
       case Kind::Alloc:
         frame.slots[step.slot].hold(make_tensor(step.layout));
+        break;
+      case Kind::Over:
+        run_over(step, frame);
         break;
       case Kind::Pool:
         run_pool(step, frame);

@@ -133,6 +133,11 @@ Step read_step(PyObject* tuple, int limit) {
     step.kind = Kind::Alloc;
     step.slot = slot_number(item(tuple, 1), limit);
     step.layout = read_layout(item(tuple, 2));
+  } else if (tag == "over") {
+    step.kind = Kind::Over;
+    step.slot = slot_number(item(tuple, 1), limit);
+    step.base = slot_number(item(tuple, 2), limit);
+    step.layout = read_layout(item(tuple, 3));
   } else if (tag == "pool") {
     step.kind = Kind::Pool;
     step.slot = slot_number(item(tuple, 1), limit);

@@ -16,7 +16,7 @@ from ..loops.ops.extern import is_foreign
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
-from .plan import Alloc, Call, Free, Launch, Layout, Plan, PlanStep, Pool, Slot, View
+from .plan import Alloc, Call, Free, Launch, Layout, Over, Plan, PlanStep, Pool, Slot, View
 from .structure import nest_arguments
 
 __all__ = ["build_plan"]
@@ -47,7 +47,10 @@ class _Builder:
             return
         buffer, slot = self.schedule.program.buffers[name], self.slot(name)
         facts = (buffer.shape, buffer.stride, buffer.dtype, buffer.device)
-        offset = self.schedule.pool.get(name)
+        offset, taken_over = self.schedule.pool.get(name), self.schedule.over.get(name)
+        if taken_over is not None:
+            self.steps.append(Over(slot, self.slots[taken_over], *facts))
+            return
         self.steps.append(Alloc(slot, *facts) if offset is None else Pool(slot, offset, *facts))
 
     def arguments(self, part: Any) -> Any:

@@ -7,6 +7,8 @@ in elements, pool offsets in bytes.
 
     Plan  = name, inputs, constants, steps, outputs, pool_bytes
     Step  = Alloc(slot, shape, stride, dtype, device)     a fresh tensor that may leave the call
+          | Over(slot, base, shape, stride, dtype, device)  base's memory, which nothing reads any
+                                                          more; a fresh tensor where others hold it
           | Pool(slot, offset, shape, stride, dtype, device)  a temporary in this call's workspace
           | Launch(kernel, args)                          a generated kernel on the slots' pointers
           | Call(op, args, kwargs, results, out, layouts) one ATen call on Slot refs and constants;
@@ -36,6 +38,7 @@ __all__ = [
     "Launch",
     "LaunchGrid",
     "Layout",
+    "Over",
     "Plan",
     "PlanStep",
     "Pool",
@@ -61,6 +64,16 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Alloc(PlanStep):
     slot: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Over(PlanStep):
+    slot: int
+    base: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype

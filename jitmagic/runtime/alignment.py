@@ -9,7 +9,7 @@ call.
 
 from __future__ import annotations
 
-from ..codegen.plan import Alloc, Call, Launch, Plan, Pool, View
+from ..codegen.plan import Alloc, Call, Launch, Over, Plan, Pool, View
 
 __all__ = ["BOUNDARY", "aligned_arguments", "inputs_of_kernels"]
 
@@ -36,6 +36,8 @@ def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
         match step:
             case Alloc(slot=slot):
                 slots[slot] = True
+            case Over(slot=slot, base=base):
+                slots[slot] = slots[base]
             case Pool(slot=slot, offset=offset):
                 slots[slot] = offset % BOUNDARY == 0
             case View(slot=slot, base=base, offset=offset, dtype=dtype):

@@ -6,10 +6,11 @@ the second is recorded, later ones are replayed.
 
 A recording is tied to addresses: of inputs that were found again where they had been (parameters,
 results of another recording), which are checked at every call; other inputs are copied to memory of
-the recording. Results live in the recording's memory and belong to the user: a recording whose
-results are still held somewhere is not replayed; another one is made, up to MOST, and then calls
-run plainly. So nothing that a user can see is ever overwritten. What cannot be recorded says why in
-`refused` and runs plainly.
+the recording. A backward's first inputs come from a forward that ran plainly, the next ones from
+its recording, where they will be again: they are not taken for inputs that move. Results live in
+the recording's memory and belong to the user: a recording whose results are still held somewhere is
+not replayed; another one is made, up to MOST, and then calls run plainly. So nothing that a user
+can see is ever overwritten. What cannot be recorded says why in `refused` and runs plainly.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from threading import RLock
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -147,6 +149,7 @@ class _Recording:
         self.addresses = [
             None if n in moving else tensor.data_ptr() for n, tensor in enumerate(inputs)
         ]
+        _alive.add(self)
         given = list(inputs)
         for n in self.moving:
             given[n] = _empty_like(inputs[n], device)
@@ -177,6 +180,14 @@ class _Recording:
             torch._foreach_copy_(self.buffers, [_memory(inputs[n]) for n in self.moving])
         self.graph.replay()
         return tuple(None if out is None else out.data for out in self.outputs)
+
+
+_alive: WeakSet[_Recording] = WeakSet()
+
+
+def _recorded_memory() -> set[int]:
+    """Where the results of all recordings are: each replay puts them there again."""
+    return {storage.data_ptr() for recording in list(_alive) for storage in recording.storages}
 
 
 def _moved_bytes(inputs: Sequence[torch.Tensor], moving: frozenset[int]) -> int:
@@ -381,7 +392,13 @@ class Replayer:
             return None
         if not self.recordings and self.made == 0:
             assert self._last is not None
-            moved = {n for n, t in enumerate(inputs) if t.data_ptr() != self._last[n]}
+            lasting = _recorded_memory()
+            moved = {
+                n
+                for n, tensor in enumerate(inputs)
+                if tensor.data_ptr() != self._last[n]
+                and tensor.untyped_storage().data_ptr() not in lasting
+            }
             self._moving |= frozenset(moved - self._mutated)
         if _moved_bytes(inputs, self._moving) > LAUNCH_BYTES * len(self.plan.steps):
             self._give_up("copying its inputs to where they were would take longer than it saves")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..codegen.plan import Alloc, Call, Free, Launch, Layout, Plan, PlanStep, Pool, Slot, View
+from ..codegen.plan import Alloc, Call, Free, Launch, Layout, Over, Plan, PlanStep, Pool, Slot, View
 from .native import slot_count
 
 __all__ = ["PlanRunner"]
@@ -45,6 +45,8 @@ class PlanRunner:
                 slots[step.slot] = torch.empty_strided(
                     step.shape, step.stride, dtype=step.dtype, device=step.device
                 )
+            case Over():
+                slots[step.slot] = _in_place_of(step, slots)
             case Pool():
                 slots[step.slot] = _over_pool(step, pool)
             case Launch():
@@ -58,6 +60,16 @@ class PlanRunner:
                 slots[step.slot] = None
             case Call():
                 _call(step, slots)
+
+
+def _in_place_of(step: Over, slots: list[Any]) -> torch.Tensor:
+    """Over base's memory where only its slot holds that: an ATen op may have returned its input."""
+    base = slots[step.base]
+    others = (t for n, t in enumerate(slots) if n != step.base and isinstance(t, torch.Tensor))
+    memory = base.untyped_storage().data_ptr()
+    if any(other.untyped_storage().data_ptr() == memory for other in others):
+        return torch.empty_strided(step.shape, step.stride, dtype=step.dtype, device=step.device)
+    return base.as_strided(step.shape, step.stride, base.storage_offset())
 
 
 def _over_pool(step: Pool, pool: torch.Tensor) -> torch.Tensor:

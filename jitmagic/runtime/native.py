@@ -20,6 +20,7 @@ from ..codegen.plan import (
     Launch,
     LaunchGrid,
     Layout,
+    Over,
     Plan,
     PlanStep,
     Pool,
@@ -186,7 +187,7 @@ def slots_in(value: Any) -> list[Slot]:
     return []
 
 
-def _layout(step: Alloc | Pool) -> tuple[Any, ...]:
+def _layout(step: Alloc | Over | Pool) -> tuple[Any, ...]:
     return (step.shape, step.stride, step.dtype, step.device)
 
 
@@ -199,6 +200,8 @@ def _lower_step(
     match step:
         case Alloc():
             return ("alloc", step.slot, _layout(step))
+        case Over():
+            return ("over", step.slot, step.base, _layout(step))
         case Pool():
             return ("pool", step.slot, _layout(step), step.offset, step.slot in as_tensor)
         case Launch():

@@ -19,6 +19,7 @@ from .deps import analyse
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
+from .layouts import with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, ordered_program
 from .products import open_products, with_small_products
@@ -51,8 +52,8 @@ def schedule(
         join_chains(fusion)
     exact = options.precision != "fast"
     fused = split_reductions(ordered_program(fusion, exact), target)
-    memory = plan_memory(fused)
-    return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, tuple(fusion.decisions))
+    memory, decisions = plan_memory(fused), tuple(fusion.decisions)
+    return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, memory.over, decisions)
 
 
 def product_choices(
@@ -67,6 +68,6 @@ def _makes_products(target: Target, options: Options) -> bool:
 
 
 def _prepared(program: LoopProgram) -> LoopProgram:
-    program = without_unread_values(program)
+    program = with_images_channels_last(without_unread_values(program))
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
     return replace(program, steps=tuple(steps))

@@ -5,6 +5,11 @@ writes, the size of the pool, and for every buffer the step after which it is de
 nest may write its result over an operand that dies there, when both are walked through at the same
 offsets. Invariant: two temporaries whose lifetimes overlap never overlap in memory; what leaves
 the call, and what an ATen op allocates itself, is never in the pool.
+
+A pool is held for the whole call, beside the most that ATen's own results take at any time, and
+the two are seldom at their largest together. On a GPU, whose allocator hands out freed memory in
+less time than a launch takes, large temporaries are therefore allocated where they begin and freed
+where they end, and may be written over an ATen result too.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from .externs import out_overload
 __all__ = ["MemoryPlan", "last_uses", "plan_memory", "storage_bytes"]
 
 ALIGNMENT = 64
+_QUICK = frozenset({"cuda"})  # devices whose allocator keeps what is freed, at hand for the next
+_LARGE = 1 << 20  # from here on such an allocator keeps pieces apart from small ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,7 @@ class MemoryPlan:
     pool: Mapping[str, int]
     pool_bytes: int
     last_use: Mapping[str, int]
+    over: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -85,25 +93,42 @@ def plan_memory(program: LoopProgram) -> MemoryPlan:
     """Walk the steps once, handing out and taking back memory."""
     last, owner = last_uses(program), storages(program)
     poolable = _poolable(program, owner)
+    apart = _apart(program, poolable, owner)
     free = _FreeList()
     pool: dict[str, int] = {}
-    size: dict[str, int] = {}
+    over: dict[str, str] = {}
+    size = {name: storage_bytes(program.buffers[name]) for name in poolable | apart}
+    placed: set[str] = set()
     for number, step in enumerate(program.steps):
-        fresh = [name for name in writes_of(step) if name in poolable and name not in pool]
+        fresh = [name for name in writes_of(step) if name in poolable and name not in placed]
         dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
         for name in fresh:
-            size[name] = storage_bytes(program.buffers[name])
-            heir = _operand_to_overwrite(program, step, name, dying, owner, pool, size)
+            placed.add(name)
+            heir = _operand_to_overwrite(program, step, name, dying, owner, size)
             if heir is not None:
                 dying.remove(heir)
-                pool[name] = pool[heir]
+            if name in apart:
+                over.update({} if heir is None else {name: heir})
             else:
-                pool[name] = free.take(size[name])
+                pool[name] = free.take(size[name]) if heir is None else pool[heir]
         dead = [name for name in fresh if last[name] == number]
         for name in dict.fromkeys((*dying, *dead)):
             if name in pool:
                 free.give(pool[name], size[name])
-    return MemoryPlan(pool, free.end, last)
+    return MemoryPlan(pool, free.end, last, over)
+
+
+def _apart(program: LoopProgram, poolable: set[str], owner: Mapping[str, str]) -> set[str]:
+    """On a GPU: temporaries that are large, the results of ATen ops among them."""
+    if program.device.type not in _QUICK:
+        return set()
+    kept = {owner[n] for n in (*program.outputs, *program.inputs, *program.constants) if n}
+    made = set(poolable)
+    for step in program.steps:
+        if isinstance(step, Extern):
+            made.update(name for name in step.results if name is not None)
+    here = {name for name in made - kept if program.buffers[name].device == program.device}
+    return {name for name in here if storage_bytes(program.buffers[name]) >= _LARGE}
 
 
 def _poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
@@ -127,7 +152,6 @@ def _operand_to_overwrite(
     name: str,
     dying: Sequence[str],
     owner: Mapping[str, str],
-    pool: Mapping[str, int],
     size: Mapping[str, int],
 ) -> str | None:
     """A dying operand of a pointwise nest that is only read where `name` is written."""
@@ -139,7 +163,7 @@ def _operand_to_overwrite(
         return None
     mine = program.buffers[name]
     for candidate in dying:
-        if candidate not in pool or size[candidate] != size[name]:
+        if size.get(candidate) != size[name]:
             continue
         other = program.buffers[candidate]
         same = (other.shape, other.stride, other.dtype) == (mine.shape, mine.stride, mine.dtype)

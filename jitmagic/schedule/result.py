@@ -27,11 +27,12 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """`pool` maps temporaries to byte offsets in one workspace of `pool_bytes`; a temp that is not
-    in it is allocated by itself. `last_use` maps every buffer to the index of the step after which
-    it is dead."""
+    in it is allocated by itself, or written over the one that `over` names, which dies there.
+    `last_use` maps every buffer to the index of the step after which it is dead."""
 
     program: LoopProgram
     pool: Mapping[str, int]
     pool_bytes: int
     last_use: Mapping[str, int]
+    over: Mapping[str, str]
     decisions: tuple[Decision, ...] = field(default=())

@@ -33,7 +33,15 @@ class FakeGraph:
 
 def fake_record(run, inputs):
     outputs = run(*inputs)
-    return FakeGraph(run, [x.detach() for x in inputs], outputs), outputs
+    return FakeGraph(run, [at_address(x) for x in inputs], outputs), outputs
+
+
+def at_address(x):
+    """The same memory, which this tensor does not keep: a graph knows addresses alone."""
+    memory = x.untyped_storage()
+    where = memory.data_ptr(), x.device, memory.nbytes()
+    same = torch._C._construct_storage_from_data_pointer(*where)
+    return torch.empty(0, dtype=x.dtype).set_(same, x.storage_offset(), x.shape, x.stride())
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +126,22 @@ def test_a_weight_that_moves_is_recorded_again_then_copied():
     assert replayer.made == MOST + 1
     assert replayer.recordings[-1].moving == (1,)
     assert not replayer.refused
+
+
+def test_a_backward_reads_what_its_forward_recorded():
+    """Its first inputs came from a forward that ran plainly; only the gradient is copied."""
+    forward = Replayer(Counted(lambda x, w: (x * w, x + w)), plan_of(outputs=(2, 3)))
+    backward = Replayer(Counted(lambda saved, g: (saved * g,)), plan_of())
+    w, kept = torch.randn(4), []
+    for _ in range(6):
+        x, g = torch.randn(4), torch.randn(4)
+        kept += [x, g]  # so that the next ones are elsewhere
+        y, saved = forward(x, w)
+        (result,) = backward(saved, g)
+        assert torch.equal(result, (x + w) * g)
+        del y, saved, result
+    assert (forward.made, backward.made) == (1, 1)
+    assert backward.recordings[0].moving == (1,)
 
 
 def test_a_written_input_stays_where_it_is():

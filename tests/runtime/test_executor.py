@@ -9,7 +9,18 @@ import threading
 import pytest
 import torch
 
-from jitmagic.codegen.plan import Alloc, Call, Free, Launch, Layout, Plan, Pool, Slot, View
+from jitmagic.codegen.plan import (
+    Alloc,
+    Call,
+    Free,
+    Launch,
+    Layout,
+    Over,
+    Plan,
+    Pool,
+    Slot,
+    View,
+)
 from jitmagic.extension import runtime_module
 from jitmagic.options import make_options
 from jitmagic.runtime.execute import PlanRunner
@@ -100,6 +111,36 @@ def test_temporaries_live_in_the_pool(both):
     x = torch.randn(2, 3)
     (out,) = both(Plan("p", 1, (), steps, (2,), pool_bytes=128), x)
     assert torch.equal(out, x * 4)
+
+
+def test_a_temporary_takes_over_memory_that_nothing_reads(both):
+    over = Over(3, 2, (2, 3), (3, 1), F32, CPU)
+    first = Call(aten.mul.Tensor, (Slot(0), Slot(1)), {}, (2,))
+    free = (Free(2), Launch("twice", (3, 3)))
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    (out,) = both(Plan("p", 2, (), (first, over, Launch("twice", (2, 3)), *free), (3,)), x, y)
+    assert torch.equal(out, 4 * x * y)
+    view = View(4, 2, (3, 2), (1, 3), 0, F32)  # somebody else holds the memory
+    steps = (first, view, over, Launch("twice", (2, 3)))
+    turned, out = both(Plan("p", 2, (), steps, (4, 3)), x, y)
+    assert torch.equal(turned, (x * y).t())
+    assert torch.equal(out, 2 * x * y)
+
+
+@pytest.mark.parametrize("op", [aten.lift_fresh.default, aten.detach.default])
+def test_what_an_operation_returned_of_its_input_is_not_written_over(both, op):
+    steps = (
+        Call(op, (Slot(0),), {}, (1,)),
+        Over(2, 1, (2, 3), (3, 1), F32, CPU),
+        Launch("twice", (1, 2)),
+        Free(1),
+        alloc(3, (2, 3)),
+        Launch("twice", (0, 3)),
+    )
+    x = torch.randn(2, 3)
+    doubled, again = both(Plan("p", 1, (), steps, (2, 3)), x)
+    assert torch.equal(doubled, x * 2)
+    assert torch.equal(again, x * 2)
 
 
 def test_aten_calls_see_pool_and_views(both):

@@ -7,6 +7,7 @@ import torch
 
 import jitmagic
 from jitmagic.loops.ir import Nest
+from jitmagic.schedule import memory
 from jitmagic.schedule.deps import reads_of, writes_of
 from jitmagic.schedule.memory import storage_bytes
 from jitmagic.schedule.result import Schedule
@@ -38,6 +39,39 @@ def layers(x, *weights):
 def test_live_temporaries_never_share_memory(name, fuse):
     program = PROGRAMS[name]
     check_pool(scheduled(program.fn, *made_inputs(program), fuse=fuse))
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Every temporary is by itself, as large ones are where the allocator keeps what is freed."""
+    monkeypatch.setattr(memory, "_QUICK", {"cpu"})
+    monkeypatch.setattr(memory, "_LARGE", 1)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_temporary_by_itself_is_written_over_what_dies_there(name, as_on_a_gpu):
+    program = PROGRAMS[name]
+    result = scheduled(program.fn, *made_inputs(program))
+    assert not result.pool
+    for target, source in result.over.items():
+        (writer,) = (n for n, s in enumerate(result.program.steps) if target in writes_of(s))
+        assert source not in (*result.program.inputs, *result.program.outputs)
+        assert result.last_use[source] == writer
+
+
+def convolved(x, *weights):
+    for w in weights:
+        x = torch.conv2d(x, w, padding=1).relu() + 1
+    return x.sum(0)
+
+
+@pytest.mark.parametrize("fn", [convolved, lambda x, *w: layers(x[:, 0], *(v[:, 0] for v in w))])
+def test_results_of_aten_are_written_over(fn, as_on_a_gpu):
+    inputs = [torch.randn(3, 3, 3, 3) for _ in range(5)]
+    result = scheduled(fn, *inputs)
+    assert result.over
+    want = fn(*inputs)
+    torch.testing.assert_close(jitmagic.jit(fn)(*inputs), want, rtol=1e-4, atol=1e-4)
 
 
 def check_pool(result: Schedule) -> None:
