@@ -20,6 +20,7 @@ from ..errors import CompileFailed, UserLine
 from ..graph.device_layouts import laid_out_on
 from ..graph.foreign import acts, is_foreign, without_data
 from ..graph.shapes import infer
+from ..graph.small_runs import told_by_kernel
 from ..spec import TensorSpec
 from .nodes import alias_root, is_view_op
 from .strides import memory_order
@@ -306,6 +307,8 @@ class Recorder:
         if "device" in kwargs or _is_factory(op):
             meta_kwargs["device"] = META
         outcome = infer(op, metas, meta_kwargs)
+        if outcome is None and device.type == "cpu":
+            outcome = told_by_kernel(op, metas, meta_kwargs)
         if outcome is not None:
             return laid_out_on(device, op, metas, outcome)
         made = laid_out_on(device, op, metas, op(*metas, **meta_kwargs))

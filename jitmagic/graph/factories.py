@@ -8,12 +8,13 @@ a deviation below zero, memory of a special layout): torch's own function is ask
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["FACTORY_RULES"]
+__all__ = ["FACTORY_RULES", "counted"]
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -209,6 +210,28 @@ def _is_chance(p: float) -> bool:
     return 0 < p < 1
 
 
+def counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None:
+    """arange: ceil((end - start) / step) numbers, of floats where one of the three is a float."""
+    given = start, end, step
+    if not all(type(v) in (int, float) for v in given) or step == 0:
+        return None
+    if all(type(v) is int for v in given):
+        count, default = -((start - end) // step), torch.int64
+    elif all(abs(v) < _EXACT for v in given):  # no nan either
+        count, default = math.ceil((end - start) / step), torch.get_default_dtype()
+    else:
+        return None
+    dtype = kwargs.get("dtype") or default
+    whole = default is torch.int64
+    if (end - start) * step < 0 or not (whole or dtype.is_floating_point):
+        return None
+    return torch.empty((count,), dtype=dtype, device=META)
+
+
+def _single(value: Any, **kwargs: Any) -> Tensor | None:
+    return _made((), lambda dtype: True, None, kwargs)
+
+
 _WINDOWS = ("hann", "hamming", "blackman", "bartlett", "kaiser")
 _DISTRIBUTIONS: Sequence[tuple[Callable[..., bool], Any, Any]] = (
     (_has_deviation, aten.normal_.default, aten.normal_functional.default),
@@ -236,6 +259,7 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
         getattr(aten.normal, n) for n in ("Tensor_float", "float_Tensor", "Tensor_Tensor")
     ),
     _categories: (aten.multinomial.default,),
+    _single: (aten.scalar_tensor.default,),
     _repeated: (aten.repeat.default,),
     _diagonal: (aten.diag_embed.default,),
     _unviewed: tuple(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .convolution import convolution, convolution_backward
-from .factories import FACTORY_RULES
+from .factories import FACTORY_RULES, counted
 from .fresh_meta import META, fresh_meta
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
@@ -406,17 +406,8 @@ def _layer_norm(
     return fresh_meta(x.shape, x.dtype), fresh_meta(rows, x.dtype), fresh_meta(rows, x.dtype)
 
 
-def _arange(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> torch.Tensor | None:
-    """Counting with integers: ceil((end - start) / step) of them."""
-    if not all(type(v) is int for v in (start, end, step)) or step == 0:
-        return None
-    if (end - start) * step < 0:
-        return None
-    return fresh_meta((-((start - end) // step),), kwargs.get("dtype") or torch.int64)
-
-
 def _count(end: Any, **kwargs: Any) -> torch.Tensor | None:
-    return _arange(0, end, **kwargs)
+    return counted(0, end, **kwargs)
 
 
 _GRADIENTS = (
@@ -438,8 +429,8 @@ _RULES: Mapping[Any, Rule] = {
     aten.triu.default: _triangle,
     aten.native_layer_norm.default: _layer_norm,
     aten.arange.default: _count,
-    aten.arange.start: _arange,
-    aten.arange.start_step: _arange,
+    aten.arange.start: counted,
+    aten.arange.start_step: counted,
     **{op: _pointwise(promoted, n) for op, n in overloads(PROMOTING)},
     **{op: _pointwise(_floating, n) for op, n in overloads(FLOATING)},
     **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
@@ -465,6 +456,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.clone.default: _like,
     aten._to_copy.default: _like,
     aten.empty_like.default: _like,
+    aten._conj_physical.default: _like,
     aten.zeros_like.default: _like,
     aten.full.default: _full,
     aten.select_scatter.default: _scattered,

@@ -17,6 +17,7 @@ import torch
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
+from .shapes import dense
 
 __all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 
@@ -76,7 +77,8 @@ def check_as_kernels_do(
         _reject("its gradient looks at the numbers: a loss that depends on the phase is refused")
     if name == "prod" and tensors[0].is_complex() and tensors[0].requires_grad:
         _reject("its gradient looks for zeros among the numbers and has two formulas")
-    if name in _STRIDES_KEPT and tensors[0].stride() != torch.empty_like(tensors[0]).stride():
+    kept = tensors[0].is_contiguous() or dense(tensors[0].shape, tensors[0].stride())
+    if name in _STRIDES_KEPT and not kept:
         _reject("the layout of its result follows the gaps and overlaps of its input")
     if name in _FULL_REDUCTIONS and tensors[0].numel() == 0:
         _reject("a reduction of no elements")

@@ -30,6 +30,8 @@ FACTORIES = [
     *((aten.normal.float_float, (0.0, std, [2, 3])) for std in (1.0, 0.0, -1.0)),
     *((aten.randint.default, (high, [2, 3])) for high in (5, 1, 0, -2, 1 << 40)),
     *((aten.randint.low, (low, high, [4])) for low, high in ((-3, 5), (2, 2), (3, 1))),
+    *((aten.scalar_tensor.default, (value,)) for value in (0.5, 2, True)),
+    *((aten.arange.default, (n,)) for n in (3.0, 0.5, -1.0, float("nan"))),
     *((aten.randperm.default, (n,)) for n in (0, 1, 7, -1)),
     *((aten.eye.default, (n,)) for n in (0, 3, -1)),
     *((aten.eye.m, (n, 4)) for n in (0, 3, -1)),
