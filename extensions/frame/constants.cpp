@@ -70,6 +70,27 @@ bool is_device(PyTypeObject* type) {
   return !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && std::strcmp(type->tp_name, "torch.device") == 0;
 }
 
+// numpy's numbers are immutable (its arrays and records are not); known by name, as torch.device is.
+bool is_array_scalar(PyTypeObject* type) {
+  for (; type; type = type->tp_base) {
+    if (type->tp_flags & Py_TPFLAGS_HEAPTYPE) return false;
+    for (const char* name : {"numpy.number", "numpy.bool", "numpy.bool_"}) {
+      if (std::strcmp(type->tp_name, name) == 0) return true;
+    }
+  }
+  return false;
+}
+
+bool same_bytes(PyObject* left, PyObject* right) {
+  Py_buffer a, b;
+  if (PyObject_GetBuffer(left, &a, PyBUF_SIMPLE) < 0) return PyErr_Clear(), false;
+  const bool read = PyObject_GetBuffer(right, &b, PyBUF_SIMPLE) >= 0;
+  const bool same = read && a.len == b.len && std::memcmp(a.buf, b.buf, a.len) == 0;
+  PyBuffer_Release(&a);
+  read ? PyBuffer_Release(&b) : PyErr_Clear();
+  return same;
+}
+
 }  // namespace
 
 bool same_constant(PyObject* left, PyObject* right) {
@@ -85,7 +106,8 @@ bool same_constant(PyObject* left, PyObject* right) {
   if (PyTuple_Check(left)) return same_tuple(left, right);
   if (type == &PySlice_Type) return same_slice(left, right);
   if (type == &PyFrozenSet_Type) return same_frozenset(left, right);
-  return is_device(type) && equal_natively(left, right);
+  if (is_device(type)) return equal_natively(left, right);
+  return is_array_scalar(type) && same_bytes(left, right);
 }
 
 static bool is_number(PyTypeObject* type) {

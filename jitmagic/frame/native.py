@@ -44,6 +44,7 @@ from ..guards.guard import (
     ValueEquals,
     can_be_weak,
 )
+from ..guards.read import is_array_scalar
 from ..guards.source import (
     Argument,
     ArrayMemory,
@@ -334,7 +335,7 @@ _SCALARS = (str, int, bool, float, complex, bytes, range, type(None), type(...),
 def is_constant(value: object) -> bool:
     """Whether native and Python checks compare the value by content rather than by identity."""
     kind = type(value)
-    if kind in _SCALARS or value is NotImplemented:
+    if kind in _SCALARS or value is NotImplemented or is_array_scalar(kind):
         return True
     if isinstance(value, tuple) or kind is frozenset:
         return all(is_constant(item) for item in value)  # type: ignore[attr-defined]

@@ -20,9 +20,10 @@ import torch
 
 from ..errors import UserLine
 from .dispatch_mode import DispatchMode, dataless
+from .linked_history import linked
 from .node_meta import tensors_in
 from .probe import check_dtypes
-from .propagate import EagerRaises, Target, call_on_meta, fresh_result, is_view_in_place
+from .propagate import EagerRaises, Target, call_on_meta, is_view_in_place
 from .strictness import check_as_kernels_do
 
 __all__ = [
@@ -249,8 +250,11 @@ def cast_result(
         return None
     if on.written:
         raise EagerRaises(RuntimeError("it writes in place under autocast"))
-    taken = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
-    return _fresh(on.result, taken)
+    given = list(tensors_in((args, kwargs)))
+    results = list(tensors_in(on.result))
+    _check_fresh(results, given)
+    made = iter(linked(results, given))
+    return _filled(on.result, made)
 
 
 def _watch(
@@ -290,18 +294,24 @@ def _watch(
     return seen
 
 
-def _fresh(result: Any, taken: set[int]) -> Any:
-    if isinstance(result, _Shown):
+def _check_fresh(results: list[torch.Tensor], given: list[torch.Tensor]) -> None:
+    taken = {tensor.untyped_storage()._cdata for tensor in given}
+    for result in results:
+        if not isinstance(result, _Shown):
+            raise EagerRaises(RuntimeError("it makes a tensor of data under autocast"))
         storage = result.held.untyped_storage()._cdata
         if storage in taken or result.storage_offset():
             raise EagerRaises(RuntimeError("its results share memory under autocast"))
         taken.add(storage)
-        return fresh_result(result)
+
+
+def _filled(result: Any, made: Iterator[torch.Tensor]) -> Any:
+    """The nested result with what was made in place of its tensors."""
+    if isinstance(result, torch.Tensor):
+        return next(made)
     if isinstance(result, list | tuple):
-        items = [_fresh(item, taken) for item in result]
+        items = [_filled(item, made) for item in result]
         if type(result) in (list, tuple):
             return type(result)(items)
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
-    if isinstance(result, torch.Tensor):
-        raise EagerRaises(RuntimeError("it makes a tensor of data under autocast"))
     return result

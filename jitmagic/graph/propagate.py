@@ -35,7 +35,6 @@ __all__ = [
     "Target",
     "call_name",
     "call_on_meta",
-    "fresh_result",
     "input_meta",
     "is_view_in_place",
     "run_on_meta",
@@ -316,13 +315,6 @@ def input_meta(spec: TensorSpec) -> torch.Tensor:
         if spec.is_leaf:
             return made.requires_grad_()
         return _as_non_leaf(made)
-
-
-def fresh_result(like: torch.Tensor) -> torch.Tensor:
-    """A new meta tensor laid out as `like`; where that requires grad, so does it, as no leaf."""
-    with torch.inference_mode(False), torch.enable_grad():
-        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
-        return _as_non_leaf(made) if like.requires_grad else made
 
 
 def _as_non_leaf(made: torch.Tensor) -> torch.Tensor:

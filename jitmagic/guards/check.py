@@ -48,7 +48,7 @@ from .guard import (
     Unhooked,
     ValueEquals,
 )
-from .read import entries_of, read_source
+from .read import entries_of, is_array_scalar, read_source
 from .source import Builtin, InstanceDict, Source, describe
 from .state import read_autocast_rest, read_state
 
@@ -428,6 +428,8 @@ def same_constant(left: Any, right: Any) -> bool:
         return False
     if kind in _ELEMENTWISE:
         return bool(left == right)
+    if is_array_scalar(kind):
+        return bool(left.tobytes() == right.tobytes())
     if kind is float:
         return struct.pack("d", left) == struct.pack("d", right)
     if kind is complex:

@@ -42,7 +42,7 @@ from .source import (
     TypeOf,
 )
 
-__all__ = ["array_memory", "entries_of", "entry_of", "read_source"]
+__all__ = ["array_memory", "entries_of", "entry_of", "is_array_scalar", "read_source"]
 
 _NOTHING = object()
 
@@ -108,6 +108,12 @@ def _step(source: Source, base: Any) -> Any:
         case ArrayMemory():
             return array_memory(base)
     raise TypeError(f"not a source: {source!r}")
+
+
+def is_array_scalar(kind: type) -> bool:
+    """Whether its objects are numbers of numpy, which are told by their bytes."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and issubclass(kind, numpy.number | numpy.bool_)
 
 
 def array_memory(array: Any) -> torch.Tensor:

@@ -76,6 +76,10 @@ class Context:
         if hint is not None:
             self._hints[symbol] = hint
 
+    def count_of(self, kind: type) -> int:
+        """How many symbols have an origin of a class."""
+        return sum(isinstance(one.origin, kind) for one in self._ranges)  # type: ignore[attr-defined]
+
     def range_of(self, expr: Expr) -> Interval | None:
         """Where the expression lies in every call; None: computing it might raise."""
         return interval_of(expr, self._known)

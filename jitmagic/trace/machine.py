@@ -93,7 +93,7 @@ def trace(
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
     floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
-    not None, numbers read from tensors may be symbols too.
+    not None, what counts in a tensor is known to be a natural number.
     """
     programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop

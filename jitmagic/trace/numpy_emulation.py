@@ -23,9 +23,16 @@ try:
 except ImportError:  # torch works without it, and so do traces that meet none of its objects
     numpy = None  # type: ignore[assignment]
 
-__all__ = ["counterpart", "emulated_dtype", "emulation", "np", "torch_dtype"]
+__all__ = [
+    "ARRAY_SCALARS", "counterpart", "emulated_dtype", "emulation", "np", "torch_dtype",
+]  # fmt: skip
 
 np: Any = numpy
+ARRAY_SCALARS: tuple[type, ...] = (
+    () if numpy is None
+    else (numpy.bool_, *(numpy.dtype(c).type for c in "bhilBHIL"), numpy.float32, numpy.float64)
+)  # fmt: skip
+"""Scalars that are immutable values; torch takes all but the first for Python's numbers."""
 _NAME = f"{__package__}.torch_numpy"
 _PARTS = ("", "linalg", "fft")  # of numpy's namespace; random numbers are numpy's own
 

@@ -26,7 +26,7 @@ Constants = dict[Hashable, Specialized]
 
 
 class Symbols(Context):
-    """`varying`: numbers that may be symbols; None: none may, nor what is read from a tensor."""
+    """`varying`: numbers that may be symbols; None: none may, nor user's counters in tensors."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class Sub(torch.Tensor):
 
 def item(x):
     y = x + 1
-    return y.sum().item()  # here
+    return y if y.sum().item() > 0 else x  # here
 
 
 def tolist(x):
@@ -63,7 +63,7 @@ def as_int(x):
 
 def as_float(x):
     y = x.sum()
-    return float(y)  # here
+    return str(float(y))  # here
 
 
 def show(x):

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.autocast import OFF
 from ...graph.gradients import first_gradient
 from ...graph.propagate import EagerRaises
 from ...guards.state import anomaly_mode
@@ -116,8 +115,6 @@ def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -
     graph = machine.graph
     if graph.modes_vary or graph.root is not graph:
         raise _refused("it is called in a backward", _BACKWARD)
-    if graph.has_cast or graph.autocast != OFF:
-        raise _refused("the graph has operations under autocast", _BACKWARD)
     found = graph.leaves_behind([output.node for output in outputs])
     if not found:
         raise _refused("no tensor requires grad", _BACKWARD)
@@ -179,8 +176,6 @@ def _refuse_foreign_history(machine: Machine, inputs: list[TensorValue]) -> None
     graph = machine.graph
     if graph.modes_vary:
         raise _refused("it is called in a backward")
-    if graph.has_cast or graph.autocast != OFF:
-        raise _refused("the graph has operations under autocast")
     specs = [node.meta["spec"] for node in graph.inputs]
     if any(value.node in graph.inputs for value in inputs) and any(
         spec.requires_grad and not spec.is_leaf for spec in specs

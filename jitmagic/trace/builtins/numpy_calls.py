@@ -20,13 +20,14 @@ from ...guards.source import ArrayMemory, Source, describe
 from ...spec import spec_of
 from ..breaks import GraphBreak, NumpyCall, UnknownCFunction, UnsupportedTensor
 from ..input_memory import check_written_inputs
-from ..numpy_emulation import counterpart, np
+from ..numpy_emulation import ARRAY_SCALARS, counterpart, np, torch_dtype
 from ..result import GraphInput
 from ..values.arrays import ArrayValue, DtypeValue, array_of, emulate
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.tensor import TensorValue, record
 from ..wrap import intercepts, wraps
+from .numbers import fold_call
 from .registry import handles
 
 __all__: list[str] = []
@@ -39,6 +40,18 @@ def _numpy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if settings or kwargs or np is None:
         owner.refuse(machine, "numpy() with arguments")
     return array_of(machine, owner)
+
+
+def _makes(kind: type) -> None:
+    """`np.float32(x)` and its kin."""
+
+    @handles(kind)
+    def make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return fold_call(machine, kind, args, kwargs, name_of(kind))
+
+
+for _kind in ARRAY_SCALARS:
+    _makes(_kind)
 
 
 @handles(torch.from_numpy)
@@ -71,6 +84,10 @@ _shares(torch.asarray)
 def _copies(convert: Callable[..., torch.Tensor]) -> None:
     @handles(convert)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if args and args[0].python_type(machine) in ARRAY_SCALARS and "dtype" not in kwargs:
+            dtype = torch_dtype(np.dtype(args[0].python_type(machine)))
+            kwargs = {**kwargs, "dtype": machine.constant(dtype)}
+            args = [machine.constant(args[0].as_constant(machine).item()), *args[1:]]
         if not args or not isinstance(args[0], ArrayValue):
             return record(machine, convert, args, kwargs)
         if len(args) > 1 or not kwargs.keys() <= {"dtype", "device"}:
@@ -96,6 +113,9 @@ class NumpyFunction(BuiltinValue):
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         emulated = counterpart(self.obj)
+        is_known = emulated is not None or isinstance(self.obj, np.ufunc)
+        if is_known and (number := _number(machine, self.obj, args, kwargs)) is not None:
+            return number
         if emulated is None:
             raise GraphBreak(UnknownCFunction.of(name=name_of(self.obj)))
         name = f"numpy.{self.obj.__name__}"
@@ -103,6 +123,25 @@ class NumpyFunction(BuiltinValue):
         return emulate(
             machine, name, self.obj, args, kwargs, emulated=emulated, pointwise=pointwise
         )
+
+
+def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Value | None:
+    """What a pure function gives for constants, if that is a number."""
+    given = (*args, *kwargs.values())
+    if not all(one.is_constant(machine) and not one.varies for one in given):
+        return None
+    names = tuple(kwargs)
+
+    def call(*constants: Any) -> Any:
+        named = dict(zip(names, constants[len(args) :], strict=True))
+        with np.errstate(all="raise"):
+            return function(*constants[: len(args)], **named)
+
+    try:
+        result = call(*(one.as_constant(machine) for one in given))
+    except (FloatingPointError, TypeError, ValueError):
+        return None
+    return machine.constant(result) if type(result) in ARRAY_SCALARS else None
 
 
 @intercepts(types.FunctionType, types.BuiltinFunctionType)

@@ -28,6 +28,7 @@ from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
 from .classes import ClassValue
 from .constants import BINARY, COMPARE, UNARY
+from .items import NUMBERS, number_of
 from .library_code import Recorder
 from .sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from .special import BINARY_METHODS
@@ -161,6 +162,10 @@ class ArrayMethodValue(Value):
         return True
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        if self.name in NUMBERS and not args and not kwargs:
+            number = number_of(machine, self.owner.tensor.node, self.name)
+            if number is not None:
+                return number
         method = operator.attrgetter(self.name)
 
         def real(array: Any, *given: Any, **named: Any) -> Any:

@@ -6,7 +6,7 @@ a package is installed), else what the function beneath returns, guarded by what
 nobody can tell it from what the cache holds: constants, and objects and containers that the program
 only looks at. What one cache returned may so be an argument of another call.
 One whose only work is to log or warn is an effect: Python calls the wrapper, which knows whether it
-has been called before.
+has been called before; so is one that does nothing now with an object that may change.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ class CachedFunctionValue(IdentityValue):
             return result
         noted = machine.graph.noted
         if not all(_is_fixed(machine, arg, noted) for arg in (*args, *kwargs.values())):
+            if _is_none(machine, result):  # a logger that is silent now, and may not be later
+                machine.effects.perform(self, args, kwargs)
+                return result
             self._leave("an argument is an object, which may have changed since")
         self._share(machine, result, born)
         self._results[key] = result

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from ...guards.guard import ClassFact, ClassFacts, StateRead
+from ...guards.guard import ClassFact, ClassFacts, IdentityIs, StateRead
+from ...guards.source import ImportedModule, ModuleAttr, Source
 from ..breaks import GraphBreak, UnsupportedOperation
 from .base import Machine, Value
 
@@ -41,6 +42,7 @@ __all__ = [
     "is_standard",
     "is_subclass",
     "may_change",
+    "path_of_class",
 ]
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -220,3 +222,15 @@ def has_flag(machine: Machine, kind: type, flag: int) -> bool:
 def guard_unregistered(machine: Machine) -> None:
     """Rely on no class being registered with an ABC."""
     machine.guard(StateRead(abc.get_cache_token, abc.get_cache_token(), True))
+
+
+def path_of_class(machine: Machine, kind: type) -> Source | None:
+    """Where a class is found again that no path of the frame led to: under its name in its module.
+    None where it is not there.
+    """
+    module = sys.modules.get(kind.__module__)
+    if type(module) is not types.ModuleType or vars(module).get(kind.__name__) is not kind:
+        return None
+    path = ModuleAttr(ImportedModule(kind.__module__), kind.__name__)
+    machine.guard(IdentityIs(path, kind))
+    return path

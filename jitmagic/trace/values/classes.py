@@ -32,6 +32,7 @@ from .class_facts import (
     is_data_descriptor,
     is_library_class,
     may_change,
+    path_of_class,
 )
 from .constants import ATOMS, ConstantValue, fold
 from .functions import BoundMethodValue
@@ -190,6 +191,8 @@ class ClassValue(Value):
             if TENSOR.get(name) is raw and attribute_of_class(self.live, name) is raw:
                 guard_attribute(machine, self.live, name, raw)
                 return builtin_value(raw)
+            self.source = path_of_class(machine, self.live)
+        if self.source is None:
             raise GraphBreak(UnsupportedAttribute.of(name=name, type=f"class {self.live.__name__}"))
         base = self.source
         if not whole:

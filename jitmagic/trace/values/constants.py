@@ -1,8 +1,8 @@
 """Constants: immutable atoms, guarded by value only once the value is used.
 
-Comes in: an atom of the program (int, str, None, dtype, range, ...), with a source or made by the
-trace. Goes out: folded results. A constant with a source that is only passed through has no value
-guard; `as_constant` is the one door to its value and installs it.
+Comes in: an atom of the program (int, str, None, dtype, range, a number of numpy), with a source or
+made by the trace. Goes out: folded results. A constant with a source that is only passed through
+has no value guard; `as_constant` is the one door to its value and installs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 
 from ...guards.guard import TypeIs, ValueEquals
 from ...guards.source import Source
-from ..breaks import GraphBreak, UnsupportedArguments
+from ..breaks import GraphBreak, NumpyCall, UnsupportedArguments
+from ..numpy_emulation import ARRAY_SCALARS, np
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -206,11 +207,28 @@ def _taken_in(machine: Machine, value: Value) -> Value:
 def fold(machine: Machine, function: Callable[..., Any], *values: Value) -> Value:
     """`function` of constants, computed now; what it raises, the traced program raises."""
     constants = [value.as_constant(machine) for value in values]
+    if any(type(one) in ARRAY_SCALARS for one in constants):
+        function = _without_warnings(function)
     try:
         result = function(*constants)
+    except GraphBreak:
+        raise
     except Exception as error:  # whatever a pure function of constants raises is the program's own
         raise machine.error(type(error), *error.args, exact=True) from None
     return machine.constant(result)
+
+
+def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Numpy warns of an overflow at each call; it is the program that has to."""
+
+    def run(*constants: Any) -> Any:
+        try:
+            with np.errstate(all="raise"):
+                return function(*constants)
+        except FloatingPointError as error:
+            raise GraphBreak(NumpyCall.of(name="a number of numpy", why=str(error))) from None
+
+    return run
 
 
 def _check_size(op: str, left: object, right: object) -> None:
@@ -228,7 +246,7 @@ def _check_size(op: str, left: object, right: object) -> None:
         raise GraphBreak(UnsupportedArguments.of(name=op, what="a very large result"))
 
 
-@wraps(*ATOMS)
+@wraps(*ATOMS, *ARRAY_SCALARS)
 def _wrap_atom(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(TypeIs(source, type(obj)))
     return ConstantValue(obj, source)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..breaks import GraphBreak, UnknownObject
+from ..numpy_emulation import ARRAY_SCALARS
 from .base import Machine, Value
 from .callables import BuiltinValue, TypeFormValue
 from .constants import ATOMS, ConstantValue
@@ -49,7 +50,7 @@ _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
 def fresh_value(machine: Machine, obj: object) -> Value:
     """The Value of `obj`; breaks for objects that are no constants."""
     kind = type(obj)
-    if kind in ATOMS:
+    if kind in ATOMS or kind in ARRAY_SCALARS:
         return ConstantValue(obj)
     if (maker := _MAKERS.get(kind)) is not None:
         return maker(machine, obj)

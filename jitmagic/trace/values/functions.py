@@ -24,6 +24,7 @@ from .constants import ConstantValue
 from .keys import identity_key
 from .mappings import DictValue
 from .namespaces import GlobalsValue
+from .operators import is_none
 from .originals import beneath
 from .sequences import TupleValue
 from .tagged import tagged_value
@@ -161,6 +162,8 @@ class FunctionValue(Value):
             )
         if name in self.attributes:
             return self.attributes[name]
+        if name == "__get__":
+            return BinderValue(self)
         if self.live is None and not hasattr(types.FunctionType, name):
             message = f"'function' object has no attribute '{name}'"
             raise machine.error(AttributeError, message)
@@ -216,6 +219,35 @@ class _MethodKey:
 
     function: object
     owner: object
+
+
+class BinderValue(Value):
+    """`function.__get__`, which binds it to an object as an attribute of its class does."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: FunctionValue) -> None:
+        super().__init__()
+        self.function = function
+
+    def python_type(self, machine: Machine) -> type:
+        return types.MethodWrapperType
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        is_bound = len(args) in (1, 2) and not kwargs
+        owner = args[0].realize(machine) if is_bound else None
+        if owner is None or is_none(owner):
+            self.refuse(machine, "a call with these arguments")
+        return BoundMethodValue(self.function, owner)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(getattr, (builder(self.function), builder.constant("__get__")))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.function,)
+
+    def describe(self) -> str:
+        return f"{self.function.describe()}.__get__"
 
 
 class BoundMethodValue(Value):

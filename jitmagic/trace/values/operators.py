@@ -8,9 +8,11 @@ here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ...guards.guard import DifferentObjects
 from ..breaks import GraphBreak, TooManyInstructions
+from ..numpy_emulation import np
 from .base import Machine, Value
 from .class_facts import guard_bases
 from .constants import ConstantValue
@@ -29,6 +31,7 @@ __all__ = [
 
 _SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _SMALL_INTS = range(-5, 257)
+_WHOLE: Any = () if np is None else np.integer
 
 
 def binary(machine: Machine, op: str, left: Value, right: Value) -> Value:
@@ -153,6 +156,6 @@ def index_of(machine: Machine, value: Value) -> int:
     """`operator.index(value)` of a constant; breaks on anything else."""
     value = value.realize(machine)
     constant = value.as_constant(machine) if value.is_constant(machine) else None
-    if not isinstance(constant, int):
+    if not isinstance(constant, int | _WHOLE):
         value.refuse(machine, "use as an index")
-    return int.__index__(constant)  # of an IntEnum too
+    return int(constant)  # of an IntEnum too

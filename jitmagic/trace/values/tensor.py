@@ -38,11 +38,13 @@ from ..breaks import (
 from ..builtins.registry import handler_of
 from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHODS
 from ..input_memory import check_written_inputs
+from ..numpy_emulation import ARRAY_SCALARS
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .counters import read_counter
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
+from .items import NUMBERS, known_number, number_of, plain_number
 from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
@@ -338,6 +340,10 @@ class TensorMethodValue(Value):
             number = read_counter(machine, owner.node, owner.live, owner.source)
             if number is not None:
                 return number
+        if name in NUMBERS and not args and not kwargs:
+            number = number_of(machine, owner.node, name)
+            if number is not None:
+                return number
         _refuse_method(machine, owner, name)
         if name in ("size", "stride", "get_device", "type", "is_contiguous"):
             known = _described(machine, owner, name, args)
@@ -360,8 +366,9 @@ class TensorMethodValue(Value):
 def _is_operand(machine: Machine, other: Value) -> bool:
     if isinstance(other, TensorValue | ScalarValue):
         return True
+    kind = other.python_type(machine)
     return other.is_constant(machine) and issubclass(
-        other.python_type(machine), bool | int | float | complex
+        kind, (bool, int, float, complex, *ARRAY_SCALARS)
     )
 
 
@@ -446,20 +453,27 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     if isinstance(value, TensorValue):
         return value.node
     if isinstance(value, SliceValue):
-        return slice(*(lower(machine, part, name) for part in value.items))
+        return slice(*(_bound(machine, part, name) for part in value.items))
     if isinstance(value, SequenceValue):
         items = [lower(machine, item, name) for item in value.items]
         return items if isinstance(value, ListValue) else tuple(items)
     if isinstance(value, DictValue):
         return {key: lower(machine, item, name) for key, item in value.as_names(machine).items()}
     if value.is_constant(machine):
-        constant = without_enum(value.as_constant(machine))
+        constant = plain_number(without_enum(value.as_constant(machine)), name)
         if type(constant) in _PLAIN_ARGUMENTS:
             return constant
         if isinstance(constant, type) and constant in _PYTHON_DTYPES:
             return _PYTHON_DTYPES[constant]
     what = f"an argument of type {value.describe()}"
     raise GraphBreak(UnsupportedArguments.of(name=name, what=what))
+
+
+def _bound(machine: Machine, part: Value, name: str) -> Any:
+    """Of a slice."""
+    made = lower(machine, part, name)
+    number = known_number(machine.graph, made) if isinstance(made, Node) else None
+    return made if number is None else number
 
 
 def lift(machine: Machine, result: Any) -> Value:

@@ -80,12 +80,19 @@ def test_any_layer_in_inference_is_one_graph(kind: type[nn.RNNBase], options: An
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize(("kind", "options"), KINDS[1:4])
-def test_training_without_a_kernel_breaks_there(kind: type[nn.RNNBase], options: Any) -> None:
-    calls = ((r(3, 6, 4, grad=True),),)
-    check(Program("cells", lambda: Model(kind, **options), lambda: calls, None, train=True))
+@pytest.mark.parametrize(("kind", "options"), KINDS[1:])
+def test_training_without_a_kernel_has_a_formula_for_each_step(kind: Any, options: Any) -> None:
+    calls = ((r(3, 6, 4, grad=True),), (r(3, 6, 4),))
+    check(Program("cells", lambda: Model(kind, **options), lambda: calls, 1, 0, train=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True, "num_layers": 2}])
+def test_many_steps_without_a_kernel_are_a_break(options: dict[str, Any]) -> None:
+    x = r(2, 60, 4, grad=True) if options else r(100, 2, 4, grad=True)
+    model = Model(nn.GRU, **options)
+    torch.testing.assert_close(jitmagic.jit(Model.forward)(model, x), model(x))
     with pytest.raises(jitmagic.Unsupported, match="no kernel has the backward"):
-        jitmagic.jit(Model(kind, **options).forward, fullgraph=True)(*calls[0])
+        jitmagic.jit(model.forward, fullgraph=True)(x)
 
 
 def test_weights_that_are_put_in_place_of_others_are_used() -> None:

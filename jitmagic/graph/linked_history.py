@@ -1,0 +1,82 @@
+"""Meta results with a history that leads to given tensors, for calls that did not run on these.
+
+Comes in: what such a call gave (autocast.py runs it on tensors that show another device), and the
+meta tensors of the trace that it was called with. Goes out: fresh meta tensors which autograd's
+engine can go through, once or twice as often as through eager's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["linked"]
+
+
+class _Like(NamedTuple):
+    """What a fresh tensor is to be."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Like:
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+
+    def make(self) -> torch.Tensor:
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+
+
+class _Link(torch.autograd.Function):
+    """An operation of which only the outcome is known; its backward is another one."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, likes: Sequence[_Like], saves: bool, *sources: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.saves, ctx.sources = saves, list(map(_Like.of, sources))
+        ctx.save_for_backward(*(sources if saves else ()))
+        made = tuple(like.make() for like in likes)
+        pairs = zip(made, likes, strict=True)
+        ctx.mark_non_differentiable(*(one for one, like in pairs if not like.requires_grad))
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: torch.Tensor | None) -> tuple[Any, ...]:
+        given = [one for one in incoming if one is not None]
+        needed = [like for like in ctx.sources if like.requires_grad]
+        made = iter(_Link.apply(needed, ctx.saves, *given, *ctx.saved_tensors))
+        return None, None, *(next(made) if like.requires_grad else None for like in ctx.sources)
+
+
+def linked(
+    results: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Fresh meta tensors laid out as `results`; those that require grad lead to the sources."""
+    likes = list(map(_Like.of, results))
+    with torch.inference_mode(False), torch.enable_grad():
+        if not any(like.requires_grad for like in likes):
+            return tuple(like.make() for like in likes)
+        made: tuple[torch.Tensor, ...] = _Link.apply(likes, _saves_tensors(results), *sources)
+        return made
+
+
+def _saves_tensors(results: Sequence[torch.Tensor]) -> bool:
+    """Whether a second backward raises: some node of the history kept tensors for the first."""
+    return any(name.startswith("_raw_saved") for node in _nodes(results) for name in dir(node))
+
+
+def _nodes(results: Sequence[torch.Tensor]) -> Iterator[Any]:
+    waiting = [one.grad_fn for one in results if one.grad_fn is not None]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [behind for behind, _ in node.next_functions if behind is not None]

@@ -1,0 +1,109 @@
+"""Python numbers read from tensors: data of the graph, where nothing is decided by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+import jitmagic
+
+from ..counts import counts_of
+
+
+def returned(x: Tensor) -> tuple[Tensor, float, float, int]:
+    return x * 2, x.mean().item(), float(x.max()), int((x > 0).sum())
+
+
+def in_arithmetic(x: Tensor) -> tuple[Tensor, float]:
+    total = x.sum().item()
+    return x * total - total / 4, total * 0.5 + 1
+
+
+def gathered(x: Tensor) -> tuple[list[float], float]:
+    seen, running = [], 0.0
+    for row in x:
+        seen.append(row[:1].abs().sum().item())
+        running += seen[-1] / len(x)
+    return seen, running
+
+
+def read_before_a_write(x: Tensor) -> tuple[float, float, Tensor]:
+    kept = x.clone()
+    first = kept[0, 0].item()
+    kept.mul_(3)
+    return first, kept[0, 0].item(), kept
+
+
+def of_a_loss(x: Tensor) -> tuple[Tensor, float]:
+    loss = (x.tanh() ** 2).mean()
+    return loss, loss.item()
+
+
+def sliced_by_constants(x: Tensor) -> Tensor:
+    span = torch.tensor(min(x.size(0), 2))
+    return x[2 - span : 2 + span].sum(0)
+
+
+WHOLE = [
+    returned, in_arithmetic, gathered, read_before_a_write, of_a_loss, sliced_by_constants,
+]  # fmt: skip
+
+
+def calls(dtype: torch.dtype) -> tuple[Any, ...]:
+    values = torch.randn(4, 3, dtype=torch.float64).to(dtype)
+    special = torch.tensor([[-0.0, math.inf, 1.0], [math.nan, 2.0, -3.0]] * 2).to(dtype)
+    return ((values,), (special,), (values.t().contiguous().t(),), (values[:1].repeat(4, 1),))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("function", WHOLE)
+def test_what_only_carries_them_is_one_graph(function: Callable[..., Any], backend: str) -> None:
+    compiled = jitmagic.jit(function, backend=backend, fullgraph=True)
+    for dtype in (torch.float32, torch.bfloat16):
+        for (x,) in calls(dtype):
+            agree(compiled(x), function(x))
+
+
+def agree(got: Any, wanted: Any) -> None:
+    for ours, theirs in zip(tree_leaves(got), tree_leaves(wanted), strict=True):
+        assert type(ours) is type(theirs)
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2, equal_nan=True)
+
+
+def branched(x: Tensor) -> Tensor:
+    return x + 1 if x.sum().item() > 0 else x - 1
+
+
+def formatted(x: Tensor) -> tuple[str, Tensor]:
+    return f"{x.sum().item():.3f}", x * 2
+
+
+def sized(x: Tensor) -> Tensor:
+    return x.new_zeros(int((x > 0).sum())) + 1
+
+
+def of_a_bool(x: Tensor) -> tuple[object, Tensor]:
+    return (x > 0).any().item(), x * 2
+
+
+@pytest.mark.parametrize("function", [branched, formatted, sized, of_a_bool])
+def test_what_asks_for_the_number_breaks_at_the_read(function: Callable[..., Any]) -> None:
+    compiled = jitmagic.jit(function)
+    for x in (torch.ones(4, 3), -torch.ones(4, 3), torch.randn(4, 3)):
+        for ours, theirs in zip(tree_leaves(compiled(x)), tree_leaves(function(x)), strict=True):
+            assert str(ours) == str(theirs)
+    with pytest.raises(jitmagic.Unsupported, match="turns tensor data"):
+        jitmagic.jit(function, fullgraph=True)(torch.ones(4, 3))
+
+
+def test_several_elements_raise_as_in_eager() -> None:
+    compiled = jitmagic.jit(lambda x: (x * 2).item())
+    with pytest.raises(RuntimeError, match="cannot be converted to Scalar"):
+        compiled(torch.ones(2))
+    assert counts_of(compiled).breaks
