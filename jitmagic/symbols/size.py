@@ -11,7 +11,8 @@ Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal siz
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,15 @@ from .scalar import Apply, Symbol, symbols_of
 if TYPE_CHECKING:
     from .context import Context
 
-__all__ = ["Dimension", "Size", "is_same", "size_of", "written"]
+__all__ = ["Dimension", "Size", "SizeOf", "is_same", "size_of", "written"]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf:
+    """The origin of a size's symbol: dimension `dim` of the tensor at `source`."""
+
+    source: Hashable
+    dim: int
 
 
 class Size:
@@ -98,9 +107,8 @@ class Size:
         theirs = _expr(other)
         if theirs is None:
             return NotImplemented
-        if theirs is self.expr:
-            return op in ("==", "<=", ">=")
-        return self.context.decide(op, self.expr, theirs)
+        known = self._known(op, theirs)
+        return self.context.decide(op, self.expr, theirs) if known is None else known
 
     def __eq__(self, other: object) -> Any:
         return self._decide("==", other)
@@ -120,10 +128,40 @@ class Size:
     def __ge__(self, other: object) -> Any:
         return self._decide(">=", other)
 
+    def known(self, op: str, other: Dimension) -> bool | None:
+        """`self op other`, if that holds or fails in every call."""
+        theirs = _expr(other)
+        assert theirs is not None
+        return self._known(op, theirs)
+
+    def _known(self, op: str, theirs: Expr) -> bool | None:
+        """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
+        difference = self._reduced(add(self.expr, mul(theirs, -1)))
+        known = self.context.known(op, difference, Integer(0))
+        return self.context.known(op, self.expr, theirs) if known is None else known
+
+    def _reduced(self, difference: Expr) -> Expr:
+        """With the same sign: without the positive factors that all of its terms have."""
+        constant, terms = linear(difference)
+        if constant or not terms:
+            return difference
+        first, *rest = [_factors(atom) for atom in terms]
+        for factor in dict.fromkeys(first):
+            positive = self.context.known(">", factor, Integer(0))
+            if positive and all(factor in factors for factors in rest):
+                divided = _divided(difference, factor)
+                assert divided is not None
+                return self._reduced(divided)
+        return difference
+
     def __bool__(self) -> bool:
         return self.context.decide("!=", self.expr, Integer(0))
 
     def __index__(self) -> int:
+        """Where a guard has left one value, that; else Specialize."""
+        known = self.context.range_of(self.expr)
+        if known is not None and known.low == known.high:
+            return int(known.low)
         return self.context.specialize(symbols_of(self.expr), "its value is used as an int")
 
     __int__ = __index__
