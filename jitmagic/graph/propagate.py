@@ -187,6 +187,8 @@ class _Shapes(DispatchMode):
                 return made
         if (view := view_of_sizes(func, args, named)) is not None:
             return view
+        if func is aten._to_copy.default and next(sizes_in(args), None) is not None:
+            return infer(func, args, named)  # between all dtypes; torch's own wants ints
         made = func(*args, **named)
         return without_data(made) if is_foreign(func) or not tensors else made
 

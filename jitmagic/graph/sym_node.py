@@ -20,9 +20,9 @@ import torch
 
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
-from ..symbols.size import Dimension, Size, is_same
+from ..symbols.size import Dimension, Size, hint_of, is_same
 
-__all__ = ["as_dimension", "as_dimensions", "as_torch", "sizes_in"]
+__all__ = ["as_dimension", "as_dimensions", "as_torch", "sizes_in", "with_hints"]
 
 Comparison = Callable[[Any, Any], Any]
 _NAMES: dict[Comparison, str] = {
@@ -60,6 +60,25 @@ def sizes_in(value: Any) -> Iterator[Size]:
         yield from sizes_in(tuple(value.values()))
     elif isinstance(value, slice):
         yield from sizes_in((value.start, value.stop, value.step))
+
+
+def with_hints(value: Any) -> Any:
+    """The nested arguments as they are in this call: of ints, tensors of those sizes."""
+    if isinstance(value, torch.SymInt):
+        return hint_of(as_dimension(value))
+    if isinstance(value, torch.Tensor):
+        if next(sizes_in(value), None) is None:
+            return value
+        shape = tuple(map(hint_of, as_dimensions(value.shape)))
+        stride = tuple(map(hint_of, as_dimensions(value.stride())))
+        return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+    if isinstance(value, dict):
+        return {key: with_hints(item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(with_hints, value))
+    if isinstance(value, slice):
+        return slice(*map(with_hints, (value.start, value.stop, value.step)))
+    return value
 
 
 class _Node:

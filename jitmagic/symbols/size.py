@@ -22,12 +22,30 @@ from .scalar import Apply, Symbol, symbols_of
 if TYPE_CHECKING:
     from .context import Context
 
-__all__ = ["Dimension", "Size", "SizeOf", "is_same", "size_of", "written"]
+__all__ = [
+    "Dimension",
+    "Size",
+    "SizeOf",
+    "StrideOf",
+    "hint_of",
+    "is_same",
+    "operation",
+    "size_of",
+    "written",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class SizeOf:
     """The origin of a size's symbol: dimension `dim` of the tensor at `source`."""
+
+    source: Hashable
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrideOf:
+    """The origin of a symbol that stands in guards alone: a stride, in elements."""
 
     source: Hashable
     dim: int
@@ -170,6 +188,13 @@ class Size:
 Dimension = int | Size
 
 
+def hint_of(dimension: Dimension) -> int:
+    """What it is in the call that was traced."""
+    if isinstance(dimension, Size):
+        return int(dimension.context.hint_of(dimension.expr))
+    return dimension
+
+
 def size_of(expr: Expr, context: Context) -> Dimension:
     """The expression as a dimension: an int where it is one."""
     return expr.value if isinstance(expr, Integer) else Size(expr, context)
@@ -182,24 +207,32 @@ def is_same(a: Dimension, b: Dimension) -> bool:
     return type(a) is type(b) and a == b
 
 
-def written(expr: Expr) -> str:
+def operation(expr: Expr) -> tuple[str, Expr, Expr]:
+    """What an expression that is no leaf is made of: an operation of OPERATIONS and operands."""
+    match expr:
+        case Add(a, b):
+            return "+", a, b
+        case Mul(a, b):
+            return "*", a, b
+        case FloorDiv(a, b):
+            return "//", a, Integer(b)
+        case Mod(a, b):
+            return "%", a, Integer(b)
+        case Apply(op, (a, b)):
+            return op, a, b
+    raise TypeError(f"not an operation on sizes: {expr!r}")
+
+
+def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:
     """The expression as Python would have it."""
     match expr:
         case Integer(value):
             return str(value)
-        case Symbol(name):
-            return name
-        case Add(a, b):
-            return f"({written(a)} + {written(b)})"
-        case Mul(a, b):
-            return f"{written(a)}*{written(b)}"
-        case FloorDiv(a, b):
-            return f"({written(a)} // {b})"
-        case Mod(a, b):
-            return f"({written(a)} % {b})"
-        case Apply(op, args):
-            return "(" + f" {op} ".join(map(written, args)) + ")"
-    raise TypeError(f"not an expression of sizes: {expr!r}")
+        case Symbol():
+            return name(expr)
+    op, left, right = operation(expr)
+    a, b = written(left, name), written(right, name)
+    return f"{a}*{b}" if op == "*" else f"({a} {op} {b})"
 
 
 def _expr(value: object) -> Expr | None:

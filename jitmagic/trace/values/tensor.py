@@ -41,6 +41,7 @@ from ..input_memory import check_written_inputs
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .counters import read_counter
+from .dimensions import DimensionValue
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
 from .leaf_names import rely_on_names
@@ -241,7 +242,7 @@ class TensorValue(Value):
             return int(users.as_constant(machine))
         if self.meta.dim() == 0:
             raise machine.error(TypeError, "len() of a 0-d tensor")
-        return int(self.meta.shape[0])
+        return self.meta.shape[0]  # a SymInt: int() of it, or a use as one, specialises
 
     def iterate(self, machine: Machine) -> Value:
         if (users := call_replaced(machine, self, "iter", [])) is not None:
@@ -358,7 +359,7 @@ class TensorMethodValue(Value):
 
 
 def _is_operand(machine: Machine, other: Value) -> bool:
-    if isinstance(other, TensorValue | ScalarValue):
+    if isinstance(other, TensorValue | ScalarValue | DimensionValue):
         return True
     return other.is_constant(machine) and issubclass(
         other.python_type(machine), bool | int | float | complex
@@ -445,6 +446,8 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     value = value.realize(machine)
     if isinstance(value, TensorValue):
         return value.node
+    if isinstance(value, DimensionValue):
+        return value.size
     if isinstance(value, SliceValue):
         return slice(*(lower(machine, part, name) for part in value.items))
     if isinstance(value, SequenceValue):
