@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import dependencies  # noqa: F401  # first of all: says what is not installed
-from .api import disable, graph_break, is_compiling, jit, reset
+from .api import disable, graph_break, is_compiling, jit, mark_dynamic, mark_static, reset
 from .errors import (
     CompileFailed,
     DoubleBackward,
@@ -62,6 +62,8 @@ __all__ = [
     "is_compiling",
     "jit",
     "logs",
+    "mark_dynamic",
+    "mark_static",
     "minify",
     "passport",
     "reset",

@@ -21,7 +21,8 @@ from typing import Any, TypeVar, overload
 import torch
 
 from .bytecode import FrameSnapshot
-from .errors import TaggingError, warn
+from .errors import TaggingError
+from .frame.dynamic import mark_dynamic, mark_static
 from .frame.handle import Compiler, Handle, all_handles
 from .frame.hook import Suspended
 from .frame.native import Entry
@@ -37,6 +38,8 @@ __all__ = [
     "handles",
     "is_compiling",
     "jit",
+    "mark_dynamic",
+    "mark_static",
     "original_of",
     "prepare",
     "reset",
@@ -100,7 +103,7 @@ def jit(
     backend: str | Callable[..., Any] = ...,
     mode: str = ...,
     fullgraph: bool = ...,
-    dynamic: bool | None = ...,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = ...,
     options: Mapping[str, Any] | Options | None = ...,
 ) -> T: ...
 @overload
@@ -111,7 +114,7 @@ def jit(
     backend: str | Callable[..., Any] = ...,
     mode: str = ...,
     fullgraph: bool = ...,
-    dynamic: bool | None = ...,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = ...,
     options: Mapping[str, Any] | Options | None = ...,
 ) -> Callable[[T], T]: ...
 
@@ -123,7 +126,7 @@ def jit(
     backend: str | Callable[..., Any] = "native",
     mode: str = "default",
     fullgraph: bool = False,
-    dynamic: bool | None = None,
+    dynamic: bool | Mapping[str, Mapping[int, Any]] | None = None,
     options: Mapping[str, Any] | Options | None = None,
 ) -> Any:
     """Tag a function, method, lambda, nn.Module instance (in place) or nn.Module class.
@@ -136,7 +139,9 @@ def jit(
         is kept, also on disk for later processes. It implies CUDA graphs, as in torch;
         "max-autotune-no-cudagraphs" does not. `explain` shows what was tried.
     fullgraph: raise `Unsupported` instead of breaking the graph.
-    dynamic: True is accepted with a warning: each new shape is compiled anew for now.
+    dynamic: which sizes are data, so that one variant serves them all (0 and 1 never are). None:
+        those that change; True: of every argument from the first call on; False: none;
+        {"x": {0: (2, 4096), 1: None}}: these, within bounds, and those that change.
     options: further names of `jitmagic.Options`, as a mapping or an Options object.
 
     A function comes back as a real Python function of the same signature; modules are changed in
@@ -145,11 +150,6 @@ def jit(
     options.
     """
     chosen = make_options(options, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic)
-    if chosen.dynamic:
-        warn(
-            "dynamic=True: symbolic shapes are not built yet; each new shape is compiled anew, "
-            f"up to recompile_limit={chosen.recompile_limit} variants",
-        )
     if fn is None:
         return functools.partial(_tag, options=chosen)
     return _tag(fn, chosen)

@@ -43,6 +43,11 @@ KEEP = ("faster", "compiled")
 CPU_TIERS = ("auto", "cpp", "numba", "aten")
 
 
+Dimensions = tuple[tuple[str, tuple[tuple[int, tuple[int, int]], ...]], ...]
+"""Of an argument's name: its dimensions that vary, and within which bounds."""
+_ANY_SIZE = (2, 2**31)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a user may choose for one tagged function. Hashable: part of every cache key."""
@@ -50,7 +55,7 @@ class Options:
     backend: str | Callable[..., Any] = "native"
     mode: str = "default"
     fullgraph: bool = False
-    dynamic: bool | None = None
+    dynamic: bool | Dimensions | None = None  # see frame/dynamic.py
     precision: str = "eager"  # "eager": keep eager's intermediate roundings; "fast": do not
     recompile_limit: int = 8  # compiled variants per handle before further ones run as eager
     inline_depth: int = 64  # calls inlined below the tagged function
@@ -118,6 +123,8 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
     A mapping has the last word; of an Options object, keywords that are not at their default change
     a copy. Raises OptionError on unknown names and values.
     """
+    if "dynamic" in given:
+        given["dynamic"] = _dimensions(given["dynamic"])
     if isinstance(extra, Options):
         given |= _of_torch_compile(given)
         defaults = {f.name: f.default for f in fields(Options)}
@@ -127,6 +134,7 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
         raise OptionError("value for options", extra, ("a mapping", "jitmagic.Options"))
     known = tuple(f.name for f in fields(Options))
     merged = {**_from_environment(), **given, **(extra or {})}
+    merged["dynamic"] = _dimensions(merged.get("dynamic"))
     unknown = [name for name in merged if name not in known and name not in _TORCH_NAMES]
     if unknown:
         raise OptionError("option", unknown[0], known, tuple(unknown[1:]))
@@ -167,8 +175,8 @@ def _check(options: Options) -> None:
     _one_of("cpu_tier", options.cpu_tier, CPU_TIERS)
     for name in ("fullgraph", "cuda_graphs", "fuse", "verify"):
         _of_type(name, getattr(options, name), bool, ("True", "False"))
-    if options.dynamic is not None:
-        _of_type("dynamic", options.dynamic, bool, ("None", "True", "False"))
+    if options.dynamic is not None and not isinstance(options.dynamic, tuple):
+        _of_type("dynamic", options.dynamic, bool, (*_DYNAMIC, "None", "True", "False"))
     for name in ("cxx", "cache_dir"):
         if getattr(options, name) is not None:
             _of_type(name, getattr(options, name), str, ("None", "a path as a string"))
@@ -180,6 +188,33 @@ def _check(options: Options) -> None:
     seconds = options.compile_seconds
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise OptionError("value for compile_seconds", seconds, ("a positive number",))
+
+
+_DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}}',)
+
+
+def _dimensions(given: Any) -> Any:
+    """dynamic={...} in a hashable form; everything else as it is."""
+    if not isinstance(given, Mapping):
+        return given
+    return tuple(
+        (name, tuple(map(_bounds, dims.items()))) for name, dims in map(_named, given.items())
+    )
+
+
+def _named(item: tuple[Any, Any]) -> tuple[str, Mapping[int, Any]]:
+    name, dims = item
+    if not isinstance(name, str) or not isinstance(dims, Mapping):
+        raise OptionError("value for dynamic", {name: dims}, _DYNAMIC)
+    return name, dims
+
+
+def _bounds(item: tuple[Any, Any]) -> tuple[int, tuple[int, int]]:
+    dim, bounds = item
+    low, high = _ANY_SIZE if bounds is None else bounds
+    if not all(type(n) is int for n in (dim, low, high)) or low > high or dim < 0:
+        raise OptionError("value for dynamic", {dim: bounds}, _DYNAMIC)
+    return dim, (low, high)
 
 
 def _of_type(name: str, given: object, wanted: type, known: tuple[str, ...]) -> None:

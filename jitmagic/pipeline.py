@@ -30,13 +30,14 @@ from .codegen import choices, render
 from .codegen.plan import Config, Plan
 from .errors import CompileFailed, OperationFailed, Unsupported, warn
 from .frame.beside import hide
+from .frame.dynamic import dynamic_dims
 from .frame.eager import before_trace, eager_entry
 from .frame.handle import Handle
 from .frame.ledger import Variant
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
-from .graph.autocast import autocast_kept
-from .graph.node_meta import changes_mode, devices_in, lines_of
+from .graph.autocast import modes_kept
+from .graph.node_meta import devices_in, lines_of
 from .graph.seams import Stages, cut
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
@@ -51,9 +52,11 @@ from .runtime.load import load
 from .runtime.native import spent, staged, undoing, with_numbers
 from .runtime.tune import example, tune, tune_products
 from .schedule import Schedule, product_choices, schedule
+from .sizes import Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
 from .trace.breaks import FailedOperation
+from .trace.concrete import places_of
 from .trace.emit import CannotRestore, Home, emit
 from .trace.machine import Stop, trace
 from .trace.result import Break, GraphInput, Trace
@@ -66,8 +69,8 @@ __all__ = ["compile_frame", "flatten"]
 Graph = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
-for _called_in_backward in (Once.__call__, Replay.__call__):
-    hide(_called_in_backward.__code__)
+for _called_in_graph in (Once.__call__, Replay.__call__, Sized.__call__):
+    hide(_called_in_graph.__code__)
 _PARAMETERS = 4  # how many times longer the loops of optimizers may be than the user's
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 
@@ -140,6 +143,7 @@ def _can_be_compared(handle: Handle, traced: Trace) -> bool:
     """
     options = handle.options
     wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
+    wanted = wanted and not places_of(traced)  # a call of other sizes may be a compile
     if not wanted or handle.goes_on is not None or torch.are_deterministic_algorithms_enabled():
         return False
     rest_is_unknown = isinstance(traced.exit, Break) and torch.accelerator.is_available()
@@ -214,7 +218,8 @@ def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
-    return trace(snapshot, options, stop, varying)
+    dynamic = dynamic_dims(options, handle.ledger.differing_sizes(snapshot))
+    return trace(snapshot, options, stop, varying, dynamic)
 
 
 def compile_graph(
@@ -242,14 +247,21 @@ def _compile_by(
     def given() -> list[torch.Tensor]:
         return [_example(entry, snapshot) for entry in traced.inputs]
 
+    if places_of(traced) and options.backend != "eager":
+        static = partial(_compile_static, options=options)
+        return sized(traced, given(), static, options.recompile_limit, record)
+    return _compile_static(traced, given, record, options)
+
+
+def _compile_static(traced: Trace, given: Examples, record: Recording, options: Options) -> Graph:
     if options.backend == "eager":
-        return _modes_kept(traced.graph, traced.graph.forward)
+        return modes_kept(traced.graph, traced.graph.forward)
     if callable(options.backend):
         with record.stage(USERS_BACKEND):
             made = options.backend(traced.graph, given())
             if not callable(made):
                 raise CompileFailed(f"the backend returned {made!r}, which is not callable")
-        return _modes_kept(traced.graph, _as_tuple(made))
+        return modes_kept(traced.graph, _as_tuple(made))
 
     specs = tuple(entry.spec for entry in traced.inputs)
     try:
@@ -290,18 +302,6 @@ def _compile_stages(
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
     value = read_source(entry.source, snapshot)
     return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_scalar else value
-
-
-def _modes_kept(gm: torch.fx.GraphModule, run: Graph) -> Graph:
-    """A torch-level graph run as it is sets modes; they are the caller's again when it raises."""
-    if not any(map(changes_mode, gm.graph.nodes)):
-        return run
-
-    def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        with torch.set_grad_enabled(torch.is_grad_enabled()), autocast_kept():
-            return run(*inputs)
-
-    return call
 
 
 def _as_tuple(run: Callable[..., Any]) -> Graph:

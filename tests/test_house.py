@@ -42,9 +42,10 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
     "runtime": BASE | {"codegen"},
+    "sizes": BASE | {"records", "frame", "graph", "trace"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
-    | {"codegen", "runtime"},
+    | {"codegen", "runtime", "sizes"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode"},
     "diagnostics": BASE | {"records", "api", "guards", "graph", "trace", "loops", "frame"},
     "notebook": BASE | {"api", "diagnostics", "progress"},

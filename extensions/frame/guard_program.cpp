@@ -62,6 +62,7 @@ constexpr OpName kOps[] = {
     {"SAME", Op::Same, 3},                      // source, source
     {"DIFFERENT", Op::Different, 3},            // sources, others
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
+    {"SIZES", Op::Sizes, 3},                    // sources, program
     {"STATE", Op::State, 9},                    // the fields of StateFacts
     {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
 };
@@ -221,6 +222,10 @@ class StepReader {
         if (!many(next, *step.registers)) return false;
         step.number = static_cast<Py_ssize_t>(step.registers->size());
         return many(next + 1, *step.registers);
+      case Op::Sizes:
+        step.registers = std::make_unique<std::vector<int>>();
+        return many(next, *step.registers) &&
+               (step.sizes = make_sizes_check(at(next + 1), step.registers->size())) != nullptr;
       case Op::Class:
         return (step.facts = ClassFacts::make(at(next), at(next + 1), at(next + 2))) != nullptr;
       case Op::Namespace: return (step.names = NamespaceFacts::make(at(next), at(next + 1))) != nullptr;
@@ -400,6 +405,7 @@ std::unique_ptr<TorchCheck> make_tensor_check(PyObject*) { return torch_is_missi
 std::unique_ptr<TorchCheck> make_state_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject*) { return torch_is_missing(); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject*) { return torch_is_missing(); }
+std::unique_ptr<SizesCheck> make_sizes_check(PyObject*, size_t) { return torch_is_missing(); }
 bool tensors_overlap(PyObject* const*, size_t) { return true; }
 bool is_unhooked(PyObject*) { return false; }
 bool register_tensor_guards(PyObject*) { return true; }

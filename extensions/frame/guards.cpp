@@ -288,6 +288,16 @@ bool may_pass(const Step& step) {
   }
 }
 
+bool sizes_relate(const Step& step, Registers& registers) {
+  constexpr size_t kFew = 8;
+  PyObject* few[kFew];
+  const size_t count = step.registers->size();
+  std::vector<PyObject*> many(count > kFew ? count : 0);
+  PyObject** tensors = count > kFew ? many.data() : few;
+  for (size_t i = 0; i < count; i++) tensors[i] = registers[(*step.registers)[i]];
+  return step.sizes->passes(tensors, count);
+}
+
 bool passes(const Step& step, Registers& registers) {
   PyObject* value = step.source >= 0 ? registers[step.source] : nullptr;
   switch (step.op) {
@@ -311,6 +321,7 @@ bool passes(const Step& step, Registers& registers) {
     case Op::Same: return value == registers[step.other];
     case Op::Different: return all_different(step, registers);
     case Op::NoOverlap: return no_overlap(step, registers);
+    case Op::Sizes: return sizes_relate(step, registers);
     case Op::State: case Op::Autocast: return step.torch->passes(nullptr);
     default: return false;
   }

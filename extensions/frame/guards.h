@@ -27,6 +27,12 @@ std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step);
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step);
 // Whether two of them have memory in common; true as well when it cannot be known.
 bool tensors_overlap(PyObject* const* objects, size_t count);
+// A comparison of sizes and strides of several tensors: a program for a stack of 64-bit ints.
+struct SizesCheck {
+  virtual ~SizesCheck() = default;
+  virtual bool passes(PyObject* const* tensors, size_t count) const = 0;
+};
+std::unique_ptr<SizesCheck> make_sizes_check(PyObject* code, size_t count);  // raises: nullptr
 // Whether it is a tensor for which nothing but autograd runs when its gradient is accumulated.
 bool is_unhooked(PyObject* object);
 bool register_tensor_guards(PyObject* module);
@@ -38,7 +44,7 @@ enum class Op : unsigned char {
   // checks: (name, ...)
   TypeIs, Is, IsWeak, Equals, Length, DictKeys, SetHas, KeyAbsent, EntriesEmpty, InstanceAbsent,
   NamespaceAbsent, Class, Namespace, StateRead,
-  CellEmpty, Tensor, Unhooked, InRange, Same, Different, NoOverlap, State, Autocast,
+  CellEmpty, Tensor, Unhooked, InRange, Same, Different, NoOverlap, Sizes, State, Autocast,
 };
 
 // What Op::FunctionPart reads, in Step::number.
@@ -57,7 +63,8 @@ struct Step {
   std::unique_ptr<EmptyTables> tables;          // EntriesEmpty
   std::unique_ptr<ClassFacts> facts;            // Class
   std::unique_ptr<NamespaceFacts> names;        // Namespace
-  std::unique_ptr<std::vector<int>> registers;  // NoOverlap, Different
+  std::unique_ptr<SizesCheck> sizes;            // Sizes
+  std::unique_ptr<std::vector<int>> registers;  // NoOverlap, Different, Sizes
 };
 
 struct Program {

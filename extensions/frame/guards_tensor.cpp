@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 namespace jitmagic {
 namespace {
@@ -67,7 +68,7 @@ struct TensorCheck final : TorchCheck {
   static bool same(at::IntArrayRef found, const c10::SmallVector<int64_t, 4>& wanted) {
     if (found.size() != wanted.size()) return false;
     for (size_t i = 0; i < wanted.size(); i++) {
-      if (found[i] != wanted[i]) return false;
+      if (found[i] != wanted[i] && wanted[i] != -1) return false;  // -1: of any size
     }
     return true;
   }
@@ -293,6 +294,88 @@ bool is_tensor(PyObject* object) {
   return PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject*>(base));
 }
 
+// ("SIZES", sources, ((operation, operand, operand), ...)). Python's // and %; what leaves 64 bits fails.
+struct Relation final : SizesCheck {
+  enum Kind { kConstant, kSize, kStride, kAdd, kMul, kDiv, kMod, kEq, kNe, kLt, kLe, kGt, kGe };
+  struct Operation {
+    Kind kind;
+    int64_t a, b;
+  };
+  static constexpr std::string_view kNames[] = {"constant", "size", "stride", "+", "*", "//", "%",
+                                                "==", "!=", "<", "<=", ">", ">="};
+  static constexpr size_t kDeepest = 64;
+  std::vector<Operation> code;
+
+  // Where the number is in a tensor; false where there is none.
+  static bool read(const Operation& op, PyObject* const* tensors, int64_t& number) {
+    PyObject* object = tensors[op.a];
+    if (!is_tensor(object)) return false;
+    const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
+    if (impl->key_set().has(c10::DispatchKey::Python) || impl->layout() != at::kStrided) return false;
+    const at::IntArrayRef numbers = op.kind == kSize ? impl->sizes() : impl->strides();
+    if (op.b >= static_cast<int64_t>(numbers.size())) return false;
+    number = numbers[op.b];
+    return true;
+  }
+
+  static bool combine(Kind kind, int64_t a, int64_t b, int64_t& made) {
+    switch (kind) {
+      case kAdd: return !__builtin_add_overflow(a, b, &made);
+      case kMul: return !__builtin_mul_overflow(a, b, &made);
+      case kDiv: case kMod: {
+        if (b == 0 || b == -1) return false;
+        const int64_t rest = a % b, down = rest != 0 && (rest < 0) != (b < 0);
+        made = kind == kDiv ? a / b - down : rest + (down ? b : 0);
+        return true;
+      }
+      case kEq: made = a == b; return true;
+      case kNe: made = a != b; return true;
+      case kLt: made = a < b; return true;
+      case kLe: made = a <= b; return true;
+      case kGt: made = a > b; return true;
+      case kGe: made = a >= b; return true;
+      default: return false;
+    }
+  }
+
+  bool passes(PyObject* const* tensors, size_t) const override {
+    int64_t stack[kDeepest];
+    size_t top = 0;
+    for (const Operation& op : code) {
+      if (op.kind == kConstant) {
+        stack[top++] = op.a;
+      } else if (op.kind <= kStride) {
+        if (!read(op, tensors, stack[top++])) return false;
+      } else {
+        top--;
+        if (!combine(op.kind, stack[top - 1], stack[top], stack[top - 1])) return false;
+      }
+    }
+    return stack[0] == 1;
+  }
+};
+
+bool fill(Relation& relation, PyObject* code, size_t count) {
+  size_t height = 0;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code); i++) {
+    const char* text;
+    long long a, b;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(code, i), "sLL", &text, &a, &b)) return false;
+    const auto known = std::ranges::find(Relation::kNames, std::string_view(text));
+    if (known == std::end(Relation::kNames)) return refuse("guard step: no such operation on sizes");
+    const auto kind = static_cast<Relation::Kind>(known - std::begin(Relation::kNames));
+    const bool is_leaf = kind <= Relation::kStride;
+    if (is_leaf && kind != Relation::kConstant && (a < 0 || a >= (long long)count || b < 0)) {
+      return refuse("guard step: a size of no tensor");
+    }
+    if (!is_leaf && height < 2) return refuse("guard step: an operation without operands");
+    height = is_leaf ? height + 1 : height - 1;
+    if (height > Relation::kDeepest) return refuse("guard step: a program of sizes is too deep");
+    relation.code.push_back({kind, a, b});
+  }
+  return height == 1 || refuse("guard step: a program of sizes gives one number");
+}
+
 struct Range {
   uintptr_t begin, end;
 };
@@ -343,6 +426,13 @@ std::unique_ptr<TorchCheck> make_tensor_check(PyObject* step) {
 std::unique_ptr<TorchCheck> make_state_check(PyObject* step) { return make<StateCheck>(step); }
 std::unique_ptr<TorchCheck> make_autocast_check(PyObject* step) { return make<AutocastCheck>(step); }
 std::unique_ptr<TorchCheck> make_range_check(PyObject* step) { return make<RangeCheck>(step); }
+
+std::unique_ptr<SizesCheck> make_sizes_check(PyObject* code, size_t count) {
+  auto relation = std::make_unique<Relation>();
+  if (!PyTuple_Check(code)) return refuse("guard step: a tuple of operations is expected"), nullptr;
+  if (!fill(*relation, code, count)) return nullptr;
+  return relation;
+}
 
 bool tensors_overlap(PyObject* const* objects, size_t count) {
   c10::SmallVector<Range, 64> ranges;

@@ -421,7 +421,8 @@ class Handle:
         if self.options.fullgraph:
             return False  # the limit will raise
         snapshot = self.original.snapshot(values)
-        asked = Growing(self._root, self.family.sizes_grow)
+        symbols = self.options.dynamic is not False
+        asked = Growing(self._root, self.family.sizes_grow, symbols)
         growth = self.ledger.growth(snapshot, values, asked)
         if growth is not None and not growth.may_end:
             self._stop_growing(growth.why)

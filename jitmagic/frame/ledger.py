@@ -19,8 +19,8 @@ import torch
 
 from ..bytecode import FrameSnapshot
 from ..guards.advice import advice
-from ..guards.check import check, is_other_number, why
-from ..guards.guard import Guard, InRange, ValueEquals
+from ..guards.check import UNREADABLE, check, is_other_number, why
+from ..guards.guard import Guard, InRange, TensorMatch, ValueEquals
 from ..guards.read import read_source
 from ..guards.source import Argument, Source
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
@@ -58,6 +58,7 @@ class Growing:
 
     is_root: bool
     noticed: bool
+    may_be_symbols: bool = False  # sizes that vary, at the next variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ class Ledger:
         """
         alike = self._alike(values)
         newest = _brief(alike, family)
-        needed = 1 if family.noticed else 2
+        needed = 1 if family.noticed and not family.may_be_symbols else 2
         variants = [entry.notes.guards for entry in newest[:needed]]
         if len(variants) < needed:
             return None
@@ -217,6 +218,17 @@ class Ledger:
         declared = (Argument(i, name) for i, name in enumerate(names))
         return changed | {source for source in declared if source.name in self._library.varying}
 
+    def differing_sizes(self, snapshot: FrameSnapshot) -> dict[Source, set[int]]:
+        """Dimensions of tensors in which the frame differs from an entry, or that were symbols of
+        one. Other instances of a module have tensors of other sizes, which do not vary.
+        """
+        found: dict[Source, set[int]] = {}
+        for entry in self._alike((*snapshot.args, *snapshot.cells)):
+            for guard in entry.notes.guards:
+                if isinstance(guard, TensorMatch) and (dims := _differing(guard, snapshot)):
+                    found.setdefault(guard.source, set()).update(dims)
+        return found
+
     def _symbols(self, snapshot: FrameSnapshot) -> frozenset[Source]:
         """A number that was data of a variant varies, though it may be back where it was."""
         return frozenset(
@@ -245,6 +257,17 @@ class Ledger:
         entries = self._dispatcher.entries
         found = ((entry.notes.number, why_not(entry, snapshot)) for entry in entries)
         return tuple((number, why) for number, why in found if why is not None)
+
+
+def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
+    try:
+        value = read_source(guard.source, snapshot)
+    except UNREADABLE:
+        return set()
+    sizes = guard.spec.shape
+    if not isinstance(value, torch.Tensor) or value.dim() != len(sizes):
+        return set()
+    return {d for d, n in enumerate(value.shape) if n != sizes[d]} | set(guard.free_sizes)
 
 
 def _brief(alike: list[Entry], family: Growing) -> list[Entry]:

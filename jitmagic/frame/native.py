@@ -10,7 +10,7 @@ namespaces and nothing that can be held weakly.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ from ..guards.guard import (
     NoOverlap,
     SameObject,
     SetHas,
+    SizesRelate,
     StateRead,
     TensorKind,
     TensorMatch,
@@ -68,6 +69,9 @@ from ..guards.source import (
     TypeAttr,
     TypeOf,
 )
+from ..symbols.expr import Expr, Integer
+from ..symbols.scalar import Symbol
+from ..symbols.size import SizeOf, StrideOf, operation
 
 try:
     from .._frame import (
@@ -120,6 +124,7 @@ _RANK: dict[type[Guard], int] = {
     ClassFacts: 2,
     NamespaceFacts: 2,
     StateRead: 3,
+    SizesRelate: 3,
     GlobalState: 3,
     SetHas: 3,
     KeyAbsent: 4,
@@ -154,7 +159,7 @@ def _sources(guard: Guard) -> tuple[Source, ...]:
     match guard:
         case GlobalState() | ClassFacts() | NamespaceFacts() | StateRead():
             return ()
-        case NoOverlap(sources=sources):
+        case NoOverlap(sources=sources) | SizesRelate(sources=sources):
             return sources
         case DifferentObjects(sources=sources, others=others):
             return (*sources, *others)
@@ -259,6 +264,10 @@ class _Lowering:
                 self.steps.append(("STATE_READ", reader, value, int(final)))
             case NoOverlap(sources=sources):
                 self.steps.append(("NO_OVERLAP", self.registers(sources)))
+            case SizesRelate(op=op, left=left, right=right, sources=sources):
+                places = {source: place for place, source in enumerate(sources)}
+                code = (*_postfix(left, places), *_postfix(right, places), (op, 0, 0))
+                self.steps.append(("SIZES", self.registers(sources), code))
             case SameObject(source=left, other=right):
                 self.steps.append(("SAME", self.register(left), self.register(right)))
             case DifferentObjects(sources=sources, others=others):
@@ -271,7 +280,9 @@ class _Lowering:
 def _check(guard: Guard, register: int) -> Step:
     match guard:
         case TensorMatch(spec=spec, keys=keys):
-            facts = (spec.cls, spec.dtype, spec.device, tuple(spec.shape), tuple(spec.stride))
+            shape = _fixed(spec.shape, guard.free_sizes)
+            stride = _fixed(spec.stride, guard.free_strides)
+            facts = (spec.cls, spec.dtype, spec.device, shape, stride)
             return ("TENSOR", register, *facts, spec.requires_grad, spec.is_leaf, keys)
         case TensorKind(cls=cls, keys=keys, dual=dual):
             return ("TENSOR_KIND", register, cls, keys, dual)
@@ -298,6 +309,24 @@ def _check(guard: Guard, register: int) -> Step:
         case Unhooked():
             return ("UNHOOKED", register)
     raise TypeError(f"not a guard: {guard!r}")
+
+
+def _fixed(numbers: tuple[int, ...], free: tuple[int, ...]) -> tuple[int, ...]:
+    """-1 stands for what is not compared."""
+    return tuple(-1 if place in free else n for place, n in enumerate(numbers)) if free else numbers
+
+
+def _postfix(expr: Expr, places: Mapping[Source, int]) -> tuple[tuple[str, int, int], ...]:
+    """A program for a stack of 64-bit ints: (operation, operand, operand)."""
+    match expr:
+        case Integer(value):
+            return (("constant", value, 0),)
+        case Symbol(origin=SizeOf(source=source, dim=dim)):
+            return (("size", places[source], dim),)  # type: ignore[index]
+        case Symbol(origin=StrideOf(source=source, dim=dim)):
+            return (("stride", places[source], dim),)  # type: ignore[index]
+    op, a, b = operation(expr)
+    return (*_postfix(a, places), *_postfix(b, places), (op, 0, 0))
 
 
 def _fact(fact: ClassFact) -> Step:

@@ -21,7 +21,7 @@ import torch
 from ..errors import UserLine
 from .dispatch_mode import DispatchMode, dataless
 from .linked_history import linked
-from .node_meta import tensors_in
+from .node_meta import changes_mode, tensors_in
 from .probe import check_dtypes
 from .propagate import EagerRaises, Target, call_on_meta, is_view_in_place
 from .strictness import check_as_kernels_do
@@ -33,6 +33,7 @@ __all__ = [
     "autocast_as",
     "autocast_kept",
     "cast_result",
+    "modes_kept",
     "read_autocast",
 ]
 
@@ -86,6 +87,18 @@ def autocast_kept() -> Iterator[None]:
         for device, on, dtype in zip(DEVICES, enabled, dtypes, strict=True):
             torch.set_autocast_enabled(device, on)
             torch.set_autocast_dtype(device, dtype)
+
+
+def modes_kept(gm: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A torch-level graph run as it is sets modes; they are the caller's again when it raises."""
+    if not any(map(changes_mode, gm.graph.nodes)):
+        return run
+
+    def call(*inputs: torch.Tensor) -> Any:
+        with torch.set_grad_enabled(torch.is_grad_enabled()), autocast_kept():
+            return run(*inputs)
+
+    return call
 
 
 @contextmanager

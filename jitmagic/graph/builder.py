@@ -29,6 +29,7 @@ from .devices import place
 from .foreign import is_foreign
 from .gradients import gradients, is_spent, leaves_behind
 from .names import call_by_identity
+from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, spec_on, tensors_in
 from .passes import drop_dead_code
 from .probe import check_dtypes
@@ -41,7 +42,9 @@ from .propagate import (
     target_name,
 )
 from .regions import FunctionCall
+from .size_nodes import SizeNodes, refuse_sizes
 from .strictness import check_as_kernels_do, check_for_meta, check_out
+from .sym_node import as_torch, with_hints
 from .target_traits import draws, statistics_written
 
 __all__ = ["GraphBuilder", "map_nodes"]
@@ -71,6 +74,7 @@ class GraphBuilder:
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
         self.modes_vary = False  # whether it runs in modes that nobody knows yet
+        self.sizes = SizeNodes(self.graph)
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
@@ -108,6 +112,7 @@ class GraphBuilder:
         memory = meta.untyped_storage()._cdata
         self._inputs_over.setdefault(memory, []).append((len(self.inputs), node))
         self.inputs[node] = None
+        self.sizes.add_input(node, spec.shape)
         return node
 
     def shares_input(self, node: Node) -> bool:
@@ -152,8 +157,12 @@ class GraphBuilder:
 
         `target` is a function, or a method's name. Raises DataDependent, EagerRaises, MixedDevices.
         """
-        args, kwargs = tuple(args), dict(kwargs or {})
-        given = _nodes_in((args, kwargs))
+        args, kwargs = (*args,), dict(kwargs or {})
+        if self.sizes.inputs:
+            self._emit_modes((self.grad_enabled, self.autocast), lines)
+            given_args, kwargs = self.sizes.in_arguments((args, kwargs), lines, self.step())
+            args = tuple(given_args)
+        given = tensor_nodes_in((args, kwargs))
         if any(node.graph is not self.graph for node in given):
             raise DataDependent("a number of a graph that is closed")
         devices = {id(node.meta["val"]): device_of(node) for node in given}
@@ -187,7 +196,9 @@ class GraphBuilder:
             alone = run_on_meta(run, placement.args, others, self.grad_enabled)
             check_out(name, targets, alone, changed)
         if cast is None:  # the probe runs without autocast, on the dtypes before the casts
-            check_dtypes(run, name, placement.args, placement.kwargs, placement.device)
+            hinted = with_hints if self.sizes.inputs else lambda value: value
+            asked = hinted(placement.args), hinted(placement.kwargs)
+            check_dtypes(run, name, *asked, placement.device)
         written += statistics_written(target, args, kwargs, written)
         random = draws(target, args, kwargs)
         value = self._settle(target, value, given)
@@ -216,6 +227,7 @@ class GraphBuilder:
         that captures. What was made has a new node from here on.
         """
         values = map_nodes(args, _value)
+        refuse_sizes(*values)
         held: list[torch.Tensor] = []
         outcome = run_on_meta(call, (*values, held), {}, self.grad_enabled)
         captured = follow()
@@ -239,6 +251,7 @@ class GraphBuilder:
     ) -> tuple[Node | None, ...]:
         """Record a call of `gradients`; a node for each gradient, None for those that are None."""
         values = map_nodes(args, _value)
+        refuse_sizes(*values)
         outcome = run_on_meta(gradients, values, {}, self.grad_enabled)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(gradients, args)
@@ -259,7 +272,9 @@ class GraphBuilder:
         """Record a call of what runs graphs of its own and gives a flat tuple (transforms.py); a
         node for each thing in it. It writes to none of its arguments.
         """
-        outcome = run_on_meta(target, map_nodes(args, _value), {}, self.grad_enabled)
+        values = map_nodes(args, _value)
+        refuse_sizes(*values)
+        outcome = run_on_meta(target, values, {}, self.grad_enabled)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(target, args)
         self._describe(node, outcome, tuple(spec_on(one, device) for one in outcome), lines)
@@ -321,6 +336,7 @@ class GraphBuilder:
         `_linalg_check_errors` raises where its integers are not zero, on every device and before
         anything else happens; `_assert_async` would end the process's use of a GPU.
         """
+        refuse_sizes(_value(wrong), *map(_value, self.inputs))
         info = self.call("to", (wrong, torch.int32), {}, lines)
         check = aten._linalg_check_errors.default
         node = self.graph.call_function(check, (info, ASSERTION), {"is_matrix": True})
@@ -383,7 +399,7 @@ class GraphBuilder:
             taken = self.graph.call_function(operator.getitem, (node, index))
             self._describe(taken, item, spec_on(item, device), lines)
             items.append(self._unpack(taken, item, device, lines))
-        return _rebuild(value, items)
+        return rebuilt(value, items)
 
     def _settle(self, target: Target, value: Any, given: list[Node]) -> Any:
         """Results whose strides are the kernels' choice: a no-op on meta may copy in reality."""
@@ -438,7 +454,7 @@ def _storage_of(node: Node) -> int | None:
 
 
 def _value(node: Node) -> Any:
-    return node.meta["val"]
+    return as_torch(node.meta["val"])
 
 
 def _identifier(name: str) -> str:
@@ -446,47 +462,3 @@ def _identifier(name: str) -> str:
     while "__" in clean:
         clean = clean.replace("__", "_")
     return clean if clean and not clean[0].isdigit() else f"_{clean}"
-
-
-def _nodes_in(value: Any) -> list[Node]:
-    found: dict[Node, None] = {}
-
-    def note(node: Node) -> Node:
-        found[node] = None
-        return node
-
-    map_nodes(value, note)
-    return list(found)
-
-
-def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
-    """The nested arguments with `change(node)` in place of each node."""
-    if isinstance(value, Node):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: map_nodes(item, change) for key, item in value.items()}
-    if isinstance(value, list):
-        return [map_nodes(item, change) for item in value]
-    if type(value) is tuple:
-        return tuple(map_nodes(item, change) for item in value)
-    if isinstance(value, slice):
-        return slice(*(map_nodes(item, change) for item in (value.start, value.stop, value.step)))
-    return value
-
-
-def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The nested result with `change(tensor)` in place of each tensor."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, tuple | list) and next(tensors_in(value), None) is not None:
-        return _rebuild(value, [map_tensors(item, change) for item in value])
-    return value
-
-
-def _rebuild(like: Any, items: list[Any]) -> Any:
-    """A sequence of `items` of the same class: torch.return_types and named tuples stay what they
-    are.
-    """
-    if type(like) in (tuple, list):
-        return type(like)(items)
-    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from .guard import (
     NoOverlap,
     SameObject,
     SetHas,
+    SizesRelate,
     StateFacts,
     StateRead,
     TensorKind,
@@ -48,7 +49,8 @@ from .guard import (
     Unhooked,
     ValueEquals,
 )
-from .read import entries_of, is_array_scalar, read_source
+from .read import UNREADABLE, entries_of, is_array_scalar, read_source
+from .sizes import sizes_differ
 from .source import Builtin, InstanceDict, Source, describe
 from .state import read_autocast_rest, read_state
 
@@ -64,8 +66,6 @@ __all__ = [
     "why",
 ]
 
-UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
-"""What reading a source raises where the frame has nothing there."""
 _PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
 _NAMED = (
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.WrapperDescriptorType,
@@ -124,6 +124,8 @@ def _difference(guard: Guard, frame: FrameSnapshot) -> str | None:
             return _is_was(
                 f"{getattr(reader, 'func', reader).__name__}()", short(now), short(wanted), same
             )
+        case SizesRelate():
+            return sizes_differ(guard, frame)
         case SameObject(source=left, other=right):
             return _two_objects(left, right, frame)
         case DifferentObjects(sources=sources, others=others):
@@ -351,8 +353,8 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
     facts: tuple[tuple[str, object, object], ...] = (
         ("dtype", value.dtype, spec.dtype),
         ("device", value.device, spec.device),
-        ("shape", tuple(value.shape), tuple(spec.shape)),
-        ("stride()", tuple(value.stride()), tuple(spec.stride)),
+        ("shape", *_compared(value.shape, spec.shape, guard.free_sizes)),
+        ("stride()", *_compared(value.stride(), spec.stride, guard.free_strides)),
         ("requires_grad", value.requires_grad, spec.requires_grad),
     )
     for what, now, before in facts:
@@ -365,6 +367,13 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
     if has_forward_gradient(value):
         return f"{name} carries a gradient of forward-mode differentiation"
     return None
+
+
+def _compared(now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]) -> tuple[Any, Any]:
+    """The two as they are compared: what is free is what it is now."""
+    if len(now) != len(wanted):
+        return tuple(now), tuple(wanted)
+    return tuple(now), tuple(now[i] if i in free else n for i, n in enumerate(wanted))
 
 
 def has_forward_gradient(tensor: torch.Tensor) -> bool:

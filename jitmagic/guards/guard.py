@@ -14,6 +14,8 @@ wants.
           | IdentityIs(source, value)            that very object: a function, class, module, ...
           | InRange(source, low, high)           a float, an int, or the value of a 0-dim CPU
                                                  tensor
+          | SizesRelate(op, left, right)         sizes and strides that TensorMatch leaves free:
+                                                 `x.shape[0] >= 2`, `x.shape[0] == y.shape[1]`
           | LengthIs(source, length)             len() of an exact list, tuple or dict
           | DictKeysAre(source, keys)            same keys in the same order; ANY_KEY: whichever key
           | SetHas(source, item, there)          set or frozenset that has the item, or has not
@@ -46,6 +48,8 @@ from typing import Any, Literal, NamedTuple
 
 from ..errors import UserLine
 from ..spec import TensorSpec
+from ..symbols.expr import Expr
+from ..symbols.scalar import Symbol, symbols_of
 from .source import Source
 
 __all__ = [
@@ -70,6 +74,7 @@ __all__ = [
     "NoOverlap",
     "SameObject",
     "SetHas",
+    "SizesRelate",
     "StateFacts",
     "StateRead",
     "TensorKind",
@@ -152,8 +157,10 @@ class Guard:
 @dataclass(frozen=True, slots=True)
 class TensorMatch(Guard):
     source: Source
-    spec: TensorSpec
+    spec: TensorSpec  # of ints: what the tensor was like
     keys: int  # torch._C._dispatch_keys(t).raw_repr(): python, conj, neg, functorch, ... bits
+    free_sizes: tuple[int, ...] = ()  # dimensions of any size, but for what SizesRelate says
+    free_strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +214,26 @@ class InRange(Guard):
     source: Source
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True)
+class SizesRelate(Guard):
+    """`left op right` of sizes and strides: integer expressions over symbols whose origins are
+    SizeOf and StrideOf.
+    """
+
+    op: str
+    left: Expr
+    right: Expr
+
+    @property
+    def symbols(self) -> list[Symbol]:
+        return list(dict.fromkeys((*symbols_of(self.left), *symbols_of(self.right))))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The tensors whose sizes they are."""
+        return tuple(dict.fromkeys(symbol.origin.source for symbol in self.symbols))  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,17 @@ from .source import (
     TypeOf,
 )
 
-__all__ = ["array_memory", "entries_of", "entry_of", "is_array_scalar", "read_source"]
+__all__ = [
+    "UNREADABLE",
+    "array_memory",
+    "entries_of",
+    "entry_of",
+    "is_array_scalar",
+    "read_source",
+]
+
+UNREADABLE = (KeyError, IndexError, AttributeError, ValueError, TypeError)
+"""What reading a source raises where the frame has nothing there."""
 
 _NOTHING = object()
 

@@ -27,6 +27,7 @@ from .guard import (
     NoOverlap,
     SameObject,
     SetHas,
+    SizesRelate,
     StateRead,
     TensorKind,
     TensorMatch,
@@ -34,6 +35,7 @@ from .guard import (
     Unhooked,
     ValueEquals,
 )
+from .sizes import relation
 from .source import Builtin, Source, describe
 
 __all__ = ["show_guard"]
@@ -60,6 +62,8 @@ def show_guard(guard: Guard) -> str:
             return f"{describe(source)} has 64 bits"
         case InRange(source=source, low=low, high=high):
             return f"{range_end(low)} <= {describe(source)} <= {range_end(high)}"
+        case SizesRelate():
+            return relation(guard)
         case LengthIs(source=source, length=length):
             return f"len({describe(source)}) == {length}"
         case SameObject(source=left, other=right):

@@ -20,7 +20,7 @@ from .expr import Expr, Integer, add, linear, mul
 from .interval import ANY_FLOAT, EXACT, INT64, Interval
 from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 
-__all__ = ["Context", "Specialize"]
+__all__ = ["COMPARISONS", "Context", "Specialize"]
 
 _TINY = math.ulp(0.0)
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
@@ -37,7 +37,7 @@ _FLOAT_LADDER = (
 )  # fmt: skip
 _SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _OPPOSITE = {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}
-_PYTHON: dict[str, Callable[[float, float], bool]] = {
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
 }  # fmt: skip
@@ -80,6 +80,10 @@ class Context:
         """How many symbols have an origin of a class."""
         return sum(isinstance(one.origin, kind) for one in self._ranges)  # type: ignore[attr-defined]
 
+    def hint_of(self, expr: Expr) -> float:
+        """Its value in this call."""
+        return evaluate(expr, dict(self._hints))  # type: ignore[no-any-return]
+
     def range_of(self, expr: Expr) -> Interval | None:
         """Where the expression lies in every call; None: computing it might raise."""
         return interval_of(expr, self._known)
@@ -110,17 +114,27 @@ class Context:
         if not all(symbol in self._hints for symbol in symbols):
             raise Specialize(symbols, f"comparison {op}")
         values = dict(self._hints)
-        answer = _PYTHON[op](evaluate(left, values), evaluate(right, values))
+        answer = COMPARISONS[op](evaluate(left, values), evaluate(right, values))
         holds = op if answer else _OPPOSITE[op]
+        if holds == "!=" and self._can_relate(symbols):  # a range would leave out a whole side
+            return self._related_as(holds, op, left, right)
         for ranges in (*self._sides(holds, left, right), *self._rungs(symbols)):
             if self._compared(op, left, right, dict(ranges)) is answer:
                 self._narrow(ranges)
                 return answer
-        if self._relate is None:
+        if not self._can_relate(symbols):
             raise Specialize(symbols[-1:], f"comparison {op}")
+        return self._related_as(holds, op, left, right)
+
+    def _can_relate(self, symbols: list[Symbol]) -> bool:
+        """Whether a relation between these can be guarded."""
+        return self._relate is not None
+
+    def _related_as(self, holds: str, op: str, left: Expr, right: Expr) -> bool:
+        assert self._relate is not None
         self._relate(holds, left, right)
-        self._related[op, left, right] = answer
-        return answer
+        self._related[op, left, right] = holds == op
+        return holds == op
 
     def specialize(self, symbols: Iterable[Symbol], why: str) -> NoReturn:
         """Have these symbols be constants: the trace starts again."""

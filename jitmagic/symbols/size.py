@@ -11,7 +11,8 @@ Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal siz
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,33 @@ from .scalar import Apply, Symbol, symbols_of
 if TYPE_CHECKING:
     from .context import Context
 
-__all__ = ["Dimension", "Size", "is_same", "size_of", "written"]
+__all__ = [
+    "Dimension",
+    "Size",
+    "SizeOf",
+    "StrideOf",
+    "hint_of",
+    "is_same",
+    "operation",
+    "size_of",
+    "written",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf:
+    """The origin of a size's symbol: dimension `dim` of the tensor at `source`."""
+
+    source: Hashable
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrideOf:
+    """The origin of a symbol that stands in guards alone: a stride, in elements."""
+
+    source: Hashable
+    dim: int
 
 
 class Size:
@@ -98,9 +125,8 @@ class Size:
         theirs = _expr(other)
         if theirs is None:
             return NotImplemented
-        if theirs is self.expr:
-            return op in ("==", "<=", ">=")
-        return self.context.decide(op, self.expr, theirs)
+        known = self._known(op, theirs)
+        return self.context.decide(op, self.expr, theirs) if known is None else known
 
     def __eq__(self, other: object) -> Any:
         return self._decide("==", other)
@@ -120,16 +146,53 @@ class Size:
     def __ge__(self, other: object) -> Any:
         return self._decide(">=", other)
 
+    def known(self, op: str, other: Dimension) -> bool | None:
+        """`self op other`, if that holds or fails in every call."""
+        theirs = _expr(other)
+        assert theirs is not None
+        return self._known(op, theirs)
+
+    def _known(self, op: str, theirs: Expr) -> bool | None:
+        """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
+        difference = self._reduced(add(self.expr, mul(theirs, -1)))
+        known = self.context.known(op, difference, Integer(0))
+        return self.context.known(op, self.expr, theirs) if known is None else known
+
+    def _reduced(self, difference: Expr) -> Expr:
+        """With the same sign: without the positive factors that all of its terms have."""
+        constant, terms = linear(difference)
+        if constant or not terms:
+            return difference
+        first, *rest = [_factors(atom) for atom in terms]
+        for factor in dict.fromkeys(first):
+            positive = self.context.known(">", factor, Integer(0))
+            if positive and all(factor in factors for factors in rest):
+                divided = _divided(difference, factor)
+                assert divided is not None
+                return self._reduced(divided)
+        return difference
+
     def __bool__(self) -> bool:
         return self.context.decide("!=", self.expr, Integer(0))
 
     def __index__(self) -> int:
+        """Where a guard has left one value, that; else Specialize."""
+        known = self.context.range_of(self.expr)
+        if known is not None and known.low == known.high:
+            return int(known.low)
         return self.context.specialize(symbols_of(self.expr), "its value is used as an int")
 
     __int__ = __index__
 
 
 Dimension = int | Size
+
+
+def hint_of(dimension: Dimension) -> int:
+    """What it is in the call that was traced."""
+    if isinstance(dimension, Size):
+        return int(dimension.context.hint_of(dimension.expr))
+    return dimension
 
 
 def size_of(expr: Expr, context: Context) -> Dimension:
@@ -144,24 +207,32 @@ def is_same(a: Dimension, b: Dimension) -> bool:
     return type(a) is type(b) and a == b
 
 
-def written(expr: Expr) -> str:
+def operation(expr: Expr) -> tuple[str, Expr, Expr]:
+    """What an expression that is no leaf is made of: an operation of OPERATIONS and operands."""
+    match expr:
+        case Add(a, b):
+            return "+", a, b
+        case Mul(a, b):
+            return "*", a, b
+        case FloorDiv(a, b):
+            return "//", a, Integer(b)
+        case Mod(a, b):
+            return "%", a, Integer(b)
+        case Apply(op, (a, b)):
+            return op, a, b
+    raise TypeError(f"not an operation on sizes: {expr!r}")
+
+
+def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:
     """The expression as Python would have it."""
     match expr:
         case Integer(value):
             return str(value)
-        case Symbol(name):
-            return name
-        case Add(a, b):
-            return f"({written(a)} + {written(b)})"
-        case Mul(a, b):
-            return f"{written(a)}*{written(b)}"
-        case FloorDiv(a, b):
-            return f"({written(a)} // {b})"
-        case Mod(a, b):
-            return f"({written(a)} % {b})"
-        case Apply(op, args):
-            return "(" + f" {op} ".join(map(written, args)) + ")"
-    raise TypeError(f"not an expression of sizes: {expr!r}")
+        case Symbol():
+            return name(expr)
+    op, left, right = operation(expr)
+    a, b = written(left, name), written(right, name)
+    return f"{a}*{b}" if op == "*" else f"({a} {op} {b})"
 
 
 def _expr(value: object) -> Expr | None:

@@ -17,6 +17,7 @@ from torch.fx import Node
 
 from ..graph.builder import GraphBuilder
 from ..graph.overlap import meets_itself
+from ..graph.sym_node import as_dimensions
 from ..guards.guard import NoOverlap
 from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
@@ -66,7 +67,8 @@ def _is_leaf(spec: TensorSpec) -> bool:
 
 def _check_change(graph: GraphBuilder, node: Node) -> None:
     meta, spec = node.meta["val"], node.meta["spec"]
-    if (tuple(meta.shape), tuple(meta.stride())) != (spec.shape, spec.stride):
+    layout = as_dimensions(meta.shape), as_dimensions(meta.stride())
+    if layout != (spec.shape, spec.stride):
         raise GraphBreak(MutatedInput.of(why="its shape changes in place"))
     if meets_itself(meta):  # a part was written: writing back the whole would undo it
         raise GraphBreak(MutatedInput.of(why="its elements share memory"))

@@ -41,7 +41,7 @@ from .library_files import is_library
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
-from .symbolic import Constants, Symbols, with_constants
+from .symbolic import Constants, DynamicDims, Symbols, all_sizes, with_constants
 from .tables import Tables
 from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -88,17 +88,19 @@ def trace(
     options: Options,
     stop: Stop | None = None,
     varying: frozenset[Source] | None = None,
+    dynamic: DynamicDims | None = None,
 ) -> Trace:
     """Interpret a frame symbolically. Pure: reads live objects, changes none, compiles nothing.
 
     `stop` is where the trace has to end at the latest (tests break everywhere with it). `varying`:
     floats and ints that are symbols, until an attempt finds that one has to be a constant; if it is
-    not None, what counts in a tensor is known to be a natural number.
+    not None, what counts in a tensor is known to be a natural number. `dynamic`: so may these
+    dimensions be symbols.
     """
     programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop
     while True:
-        machine = Machine(snapshot, options, stop, programs, varying, constants)
+        machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic)
         try:
             return machine.run()
         except Specialize as special:
@@ -108,6 +110,9 @@ def trace(
         except _Restart as restart:
             stop = _earlier(restart.stop, stop)
             _let_go(restart)
+        except Exception as error:  # code that takes ints for granted, ours or torch's
+            constants, stop = all_sizes(constants, machine.symbols, error), first
+            _let_go(error)
         finally:
             machine.forget()
 
@@ -139,9 +144,10 @@ class Machine:
         programs: dict[CodeType, Program],
         varying: frozenset[Source] | None = None,
         constants: Constants | None = None,
+        dynamic: DynamicDims | None = None,
     ) -> None:
         self.options = options
-        self.symbols = Symbols(varying, constants or {}, self.guard)
+        self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
         self.tables = Tables()
@@ -190,6 +196,7 @@ class Machine:
         """Let go of everything: what the user's call was given does not wait for the collector."""
         for generator in self._generators:
             del generator.resume, generator.must_close  # closures over the generator itself
+        self.symbols.forget()
         vars(self).clear()
 
     def _restart(

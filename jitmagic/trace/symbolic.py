@@ -8,18 +8,26 @@ as many as there are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NoReturn
+
+import torch
 
 from ..errors import UserLine
-from ..guards.guard import Guard, InRange
+from ..guards.guard import Guard, InRange, SizesRelate
 from ..guards.source import Source
 from ..symbols.context import Context, Specialize
+from ..symbols.expr import Expr
 from ..symbols.interval import Interval
 from ..symbols.scalar import Symbol
+from ..symbols.size import SizeOf
 from .result import Specialized
+from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
 
-__all__ = ["Constants", "Symbols", "with_constants"]
+__all__ = ["Constants", "DynamicDims", "Symbols", "all_sizes", "with_constants"]
+
+DynamicDims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
+"""Which dimensions of a tensor may vary, and within which range."""
 
 Constants = dict[Hashable, Specialized]
 """By the origins of their symbols."""
@@ -33,16 +41,56 @@ class Symbols(Context):
         varying: frozenset[Source] | None,
         constants: Constants,
         guard: Callable[[Guard], None],
+        dynamic: DynamicDims | None = None,
     ) -> None:
-        super().__init__(self._guard_range)
+        super().__init__(self._guard_range, lambda op, a, b: guard(SizesRelate(op, a, b)))
+        self.dynamic = dynamic
+        self.owners: dict[Expr, tuple[Any, int]] = {}  # of a size: a TensorValue, its dimension
+        self.sizes: dict[tuple[int, Interval], Symbol] = {}  # by hint and range
         self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
         self.where: UserLine | None = None  # of the Specialize that ends the attempt
         self._guard = guard
 
     def _guard_range(self, symbol: Symbol, range: Interval) -> None:
+        if isinstance(symbol.origin, SizeOf):
+            for guard in guards_of_range(symbol, range):
+                self._guard(guard)
+            return
         assert isinstance(symbol.origin, Source), "a symbol without a hint is never narrowed"
         self._guard(InRange(symbol.origin, range.low, range.high))
+
+    def forget(self) -> None:
+        """No more questions: sizes outlive the trace, what the call was given does not."""
+        self.owners, self.values, self.dynamic = {}, {}, None
+        self._guard, self._relate = _too_late, None
+
+    def _can_relate(self, symbols: list[Symbol]) -> bool:
+        return all(isinstance(symbol.origin, SizeOf) for symbol in symbols)
+
+    def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
+        """The dimensions of an input that become symbols."""
+        if self.dynamic is None:
+            return {}
+        found = {}
+        for dim, range in self.dynamic(source, tensor).items():
+            limits = range.narrowed(Interval(SMALLEST, LARGEST))
+            if limits.has(tensor.shape[dim]) and SizeOf(source, dim) not in self.constants:
+                found[dim] = limits
+        return found
+
+
+def _too_late(*guards: Guard) -> NoReturn:
+    raise AssertionError(f"guards behind the end of the trace: {guards}")
+
+
+def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:
+    """The next attempt has no sizes that are symbols. Raises the error where this one had none."""
+    if not symbols.sizes:
+        raise error
+    why = f"{type(error).__name__}: {error}".partition("\n")[0]
+    fresh = {s.origin: Specialized(s.name, why, symbols.where) for s in symbols.sizes.values()}
+    return {**known, **fresh}
 
 
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from ..graph.raising import may_raise_on_data
+from ..symbols.size import hint_of
 from .result import Trace
 
 __all__ = ["can_start_over"]
@@ -28,4 +29,4 @@ def can_start_over(trace: Trace) -> bool:
     specs = [trace.inputs[n].spec for n in trace.mutated]
     if any(spec.device.type != "cpu" for spec in specs):
         return False  # there an index out of range ends the process's use of the device
-    return sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in specs) <= _MOST
+    return sum(spec.dtype.itemsize * math.prod(map(hint_of, spec.shape)) for spec in specs) <= _MOST

@@ -22,6 +22,10 @@ from jitmagic.guards.read import read_source
 from jitmagic.guards.show import show_guard
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
+from jitmagic.symbols.expr import Integer, mul
+from jitmagic.symbols.interval import INT64, Interval
+from jitmagic.symbols.scalar import Symbol
+from jitmagic.symbols.size import SizeOf, StrideOf
 
 from .leaf_hooks import HOOKS
 from .world import SPACE, Point, Slotted, Thing, World, act, make_world
@@ -85,6 +89,9 @@ def guards_about(source: s.Source, value: Any) -> list[g.Guard]:
     return made
 
 
+ROWS = Symbol("rows", int, Interval(2, 64), SizeOf(X, 0))
+
+
 def all_guards(world: World) -> list[g.Guard]:
     frame = world.snapshot()
     made = [guard for src in SOURCES for guard in guards_about(src, read_source(src, frame))]
@@ -112,6 +119,9 @@ def all_guards(world: World) -> list[g.Guard]:
         g.DifferentObjects((X,), (s.Item(REST, 0), s.Item(REST, 1))),
         g.DifferentObjects((s.Item(REST, 0),), (X, X)),
         g.NoOverlap((X, s.Item(REST, 0), s.Item(REST, 1))),
+        g.SizesRelate(">=", ROWS, Integer(2)),
+        g.SizesRelate("<", mul(ROWS, 7), Integer(12)),
+        g.SizesRelate("==", Symbol("stride", int, INT64, StrideOf(X, 0)), Integer(1)),
         g.Unhooked(entry("leaf")),
         g.Unhooked(X),
         g.CellEmpty(CELL),

@@ -17,6 +17,7 @@ from ..values.class_facts import NOTHING, attribute_of_class
 from ..values.classes import ClassValue
 from ..values.constants import ConstantValue
 from ..values.deques import DequeValue
+from ..values.dimensions import DimensionValue
 from ..values.enums import EnumValue
 from ..values.functions import FunctionValue
 from ..values.instances import InstanceValue
@@ -33,7 +34,7 @@ __all__: list[str] = []
 
 Part = Callable[[Value], Value]
 
-_THEMSELVES = (ConstantValue, ClassValue, FunctionValue, ScalarValue)
+_THEMSELVES = (ConstantValue, ClassValue, DimensionValue, FunctionValue, ScalarValue)
 _HOOKS = (
     "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
     "__getnewargs__", "__getnewargs_ex__", "__new__", "__slots__", "__replace__",

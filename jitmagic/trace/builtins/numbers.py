@@ -10,6 +10,7 @@ from typing import Any
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import ConstantValue, fold
+from ..values.dimensions import DimensionValue
 from ..values.operators import binary, compare, drain, is_none, unpack
 from ..values.scalars import ScalarValue, extreme, scalar_of
 from ..values.sets import SetValue
@@ -19,7 +20,7 @@ __all__ = ["fold_call", "members"]
 
 _MATH = [
     one for module in (math, cmath) for one in vars(module).values()
-    if callable(one) and not isinstance(one, type)
+    if callable(one) and not isinstance(one, type) and one is not math.prod
 ]  # fmt: skip
 _PURE = [*_MATH, divmod, bin, oct, hex, complex]
 _OF_SCALARS = {
@@ -63,7 +64,7 @@ def _register_protocol(function: Callable[..., Any], method: str) -> None:
 
     @handles(function)
     def asking(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        is_scalar = len(args) > 0 and isinstance(args[0], ScalarValue)
+        is_scalar = len(args) > 0 and isinstance(args[0], ScalarValue | DimensionValue)
         if not args or (args[0].is_constant(machine) and not is_scalar):
             return fold_call(machine, function, args, kwargs)
         return args[0].call_method(machine, method, args[1:], kwargs)
@@ -85,6 +86,17 @@ def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 2 and not kwargs:
         return binary(machine, "**", *args)
     return fold_call(machine, pow, args, kwargs)
+
+
+@handles(math.prod)
+def _prod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    items = [item.realize(machine) for item in members(machine, args[0])] if args else []
+    if kwargs or len(args) != 1 or not any(isinstance(one, DimensionValue) for one in items):
+        return fold_call(machine, math.prod, args, kwargs)
+    total: Value = machine.constant(1)
+    for item in items:
+        total = binary(machine, "*", total, item).realize(machine)
+    return total
 
 
 @handles(sum)

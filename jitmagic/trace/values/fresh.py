@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from ...graph.sym_node import as_dimension
 from ..breaks import GraphBreak, UnknownObject
 from ..numpy_emulation import ARRAY_SCALARS
 from .base import Machine, Value
 from .callables import BuiltinValue, TypeFormValue
 from .constants import ATOMS, ConstantValue
+from .dimensions import dimension_value
 from .enums import EnumValue
 from .mappings import DictValue
 from .sequences import ListValue, SizeValue, SliceValue, TupleValue
@@ -39,6 +41,8 @@ def _items(machine: Machine, obj: Any) -> list[Value]:
 _MAKERS: dict[type, Callable[[Machine, Any], Value]] = {
     tuple: lambda machine, obj: TupleValue(_items(machine, obj)),
     list: lambda machine, obj: ListValue(_items(machine, obj)),
+    torch.SymInt: lambda machine, obj: dimension_value(machine, as_dimension(obj)),
+    torch.SymBool: lambda machine, obj: ConstantValue(bool(obj)),
     torch.Size: lambda machine, obj: SizeValue(_items(machine, obj)),
     set: lambda machine, obj: SetValue(SetStore.of_constant(machine, obj)),
     frozenset: lambda machine, obj: SetValue(SetStore.of_constant(machine, obj)),

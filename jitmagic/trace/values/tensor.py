@@ -42,6 +42,7 @@ from ..numpy_emulation import ARRAY_SCALARS
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .counters import read_counter
+from .dimensions import DimensionValue
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
 from .items import NUMBERS, known_number, number_of, plain_number
@@ -243,7 +244,7 @@ class TensorValue(Value):
             return int(users.as_constant(machine))
         if self.meta.dim() == 0:
             raise machine.error(TypeError, "len() of a 0-d tensor")
-        return int(self.meta.shape[0])
+        return self.meta.shape[0]  # a SymInt: int() of it, or a use as one, specialises
 
     def iterate(self, machine: Machine) -> Value:
         if (users := call_replaced(machine, self, "iter", [])) is not None:
@@ -364,7 +365,7 @@ class TensorMethodValue(Value):
 
 
 def _is_operand(machine: Machine, other: Value) -> bool:
-    if isinstance(other, TensorValue | ScalarValue):
+    if isinstance(other, TensorValue | ScalarValue | DimensionValue):
         return True
     kind = other.python_type(machine)
     return other.is_constant(machine) and issubclass(
@@ -452,6 +453,8 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     value = value.realize(machine)
     if isinstance(value, TensorValue):
         return value.node
+    if isinstance(value, DimensionValue):
+        return value.size
     if isinstance(value, SliceValue):
         return slice(*(_bound(machine, part, name) for part in value.items))
     if isinstance(value, SequenceValue):

@@ -23,6 +23,7 @@ from ..breaks import (
 )
 from ..input_memory import check_written_inputs
 from ..result import BreakReason, GraphInput
+from ..symbolic_sizes import symbolic_shape
 from ..wrap import wraps
 from .base import Machine, Value
 from .tensor import TensorValue
@@ -101,11 +102,22 @@ def _wrap_tensor(machine: Machine, obj: torch.Tensor, source: Source) -> Value:
         _guard_kind(machine, obj, source)
         raise GraphBreak(_refusal(machine, obj, refused))
     spec = spec_of(obj)
-    machine.guard(TensorMatch(source, spec, torch._C._dispatch_keys(obj).raw_repr()))
+    keys = torch._C._dispatch_keys(obj).raw_repr()
+    if varying := machine.symbols.varying_dims(source, obj):
+        symbols = machine.symbols
+        shape = symbolic_shape(symbols, symbols.sizes, source, spec, varying)
+        machine.guard(TensorMatch(source, spec, keys, shape.free_sizes, shape.free_strides))
+        machine.guard(*shape.guards)
+        spec = shape.spec
+    else:
+        machine.guard(TensorMatch(source, spec, keys))
     graph: GraphBuilder = machine.graph.root
     node = graph.placeholder(describe(source), spec)
     graph.inputs[node] = GraphInput(node.name, source, spec)
     made = graph.owners[node] = TensorValue(node, type(obj), obj, source)
+    for symbol, (at, dim) in graph.sizes.inputs.items() if varying else ():
+        if at is node:
+            machine.symbols.owners[symbol] = made, dim
     if graph.mutated_inputs:
         check_written_inputs(machine, graph)
     return made

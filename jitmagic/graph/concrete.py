@@ -1,0 +1,120 @@
+"""A graph of symbolic sizes for one vector of sizes.
+
+Comes in: a torch-level graph whose metas hold Sizes, and the values of its symbols. Goes out: the
+graph that the tracer would have made of tensors of those sizes: each call is recorded again by a
+GraphBuilder, so that metas, views, writes and strides are found anew; sizes are constants.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ..errors import CompileFailed
+from ..spec import TensorSpec
+from ..symbols.expr import Expr
+from ..symbols.scalar import evaluate
+from ..symbols.size import Size
+from .builder import GraphBuilder, map_nodes
+
+__all__ = ["concrete_graph", "concrete_spec"]
+
+Values = Mapping[Expr, Any]
+
+
+def concrete_spec(spec: TensorSpec, values: Values) -> TensorSpec:
+    """The spec with its sizes as ints."""
+
+    def number(size: Any) -> int:
+        return int(evaluate(size.expr, dict(values))) if isinstance(size, Size) else size
+
+    return replace(
+        spec,
+        shape=tuple(map(number, spec.shape)),
+        stride=tuple(map(number, spec.stride)),
+        storage_offset=number(spec.storage_offset),
+    )
+
+
+def concrete_graph(
+    gm: GraphModule, values: Values, grad: bool, name: str
+) -> tuple[GraphModule, tuple[int, ...]]:
+    """The graph, and which of the inputs it still has. `grad`: the mode that it is entered in.
+
+    Raises CompileFailed where it does not compute what the symbolic one does.
+    """
+    replay = _Replay(values, grad)
+    for node in gm.graph.nodes:
+        replay.follow(node)
+    made, kept = replay.builder.finish(name)
+    if _count(made) != _count(gm):
+        raise CompileFailed("results of the graph are one tensor at these sizes")
+    return made, kept
+
+
+def _count(gm: GraphModule) -> int:
+    return len(next(iter(reversed(gm.graph.nodes))).args[0])  # type: ignore[arg-type]
+
+
+class _Replay:
+    """The new graph so far, and what each node of the old one is there."""
+
+    def __init__(self, values: Values, grad: bool) -> None:
+        self.values = values
+        self.builder = GraphBuilder(grad)
+        self.made: dict[Node, Any] = {}
+        self.step = 0
+        self.builder.step = lambda: self.step
+
+    def follow(self, node: Node) -> None:
+        self.step = node.meta.get("step", self.step)
+        if node.op == "placeholder":
+            spec = concrete_spec(node.meta["spec"], self.values)
+            self.made[node] = made = self.builder.placeholder(node.name, spec)
+            self.builder.inputs[made] = len(self.builder.inputs) - 1
+        elif node.op == "output":
+            self._leave(node)
+        elif isinstance(size := node.meta["val"], Size):
+            self.made[node] = int(evaluate(size.expr, dict(self.values)))
+        elif node.target is torch._C._set_grad_enabled:
+            self.builder.set_grad_enabled(node.args[0])  # type: ignore[arg-type]
+        elif node.target in (torch.set_autocast_dtype, torch.set_autocast_enabled):
+            self._cast(node)
+        else:
+            self.made[node] = self._call(node)
+
+    def _cast(self, node: Node) -> None:
+        """A dtype that is set is on, or is about to be."""
+        device, value = node.args
+        if value is not True:
+            dtype = value if isinstance(value, torch.dtype) else None
+            self.builder.set_autocast(replace(self.builder.autocast, **{str(device): dtype}))
+
+    def _call(self, node: Node) -> Any:
+        args = map_nodes(node.args, self.made.__getitem__)
+        kwargs = map_nodes(node.kwargs, self.made.__getitem__)
+        lines = tuple(node.meta["lines"])
+        if node.target is operator.getitem and isinstance(args[0], tuple | list):
+            return args[0][args[1]]
+        if node.target == "requires_grad_":
+            return self.builder.require_grad(args[0], lines)
+        made = self.builder.call(node.target, args, kwargs, lines)
+        if isinstance(node.meta["spec"], TensorSpec):
+            self._check(node, made)
+        return made
+
+    def _check(self, node: Node, made: Any) -> None:
+        """What the trace said of all sizes has to be so for these."""
+        wanted = concrete_spec(node.meta["spec"], self.values)
+        found = made.meta["spec"] if isinstance(made, Node) else None
+        if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise CompileFailed(f"{node.name} is {found} at these sizes, not {wanted}")
+
+    def _leave(self, node: Node) -> None:
+        for result in node.args[0]:  # type: ignore[union-attr]
+            self.builder.output(self.made[result])  # type: ignore[index]

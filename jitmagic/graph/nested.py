@@ -1,0 +1,67 @@
+"""Nested arguments and results of a call: the nodes and tensors in them.
+
+Comes in: tuples, lists, dicts and slices. Goes out: what is in them, or the same structure with
+something else in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..symbols.size import Size
+from .node_meta import tensors_in
+
+__all__ = ["map_nodes", "map_tensors", "rebuilt", "tensor_nodes_in"]
+
+
+def nodes_in(value: Any) -> list[Node]:
+    found: dict[Node, None] = {}
+
+    def note(node: Node) -> Node:
+        found[node] = None
+        return node
+
+    map_nodes(value, note)
+    return list(found)
+
+
+def tensor_nodes_in(value: Any) -> list[Node]:
+    """The nodes that are not sizes."""
+    return [node for node in nodes_in(value) if not isinstance(node.meta["val"], Size)]
+
+
+def map_nodes(value: Any, change: Callable[[Node], Any]) -> Any:
+    """The nested arguments with `change(node)` in place of each node."""
+    if isinstance(value, Node):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_nodes(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [map_nodes(item, change) for item in value]
+    if type(value) is tuple:
+        return tuple(map_nodes(item, change) for item in value)
+    if isinstance(value, slice):
+        return slice(*(map_nodes(item, change) for item in (value.start, value.stop, value.step)))
+    return value
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The nested result with `change(tensor)` in place of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple | list) and next(tensors_in(value), None) is not None:
+        return rebuilt(value, [map_tensors(item, change) for item in value])
+    return value
+
+
+def rebuilt(like: Any, items: list[Any]) -> Any:
+    """A sequence of `items` of the same class: torch.return_types and named tuples stay what they
+    are.
+    """
+    if type(like) in (tuple, list):
+        return type(like)(items)
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)

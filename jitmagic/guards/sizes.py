@@ -1,0 +1,48 @@
+"""SizesRelate in words, and its readable twin of the native check.
+
+Comes in: a guard and a frame's snapshot. Goes out: what differs, in a sentence, or None. Agrees
+with `Relation` of extensions/frame/guards_tensor.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..bytecode import FrameSnapshot
+from ..symbols.context import COMPARISONS
+from ..symbols.expr import Expr
+from ..symbols.scalar import Symbol, evaluate
+from ..symbols.size import SizeOf, written
+from .guard import SizesRelate
+from .read import UNREADABLE, read_source
+from .source import describe
+
+__all__ = ["relation", "sizes_differ"]
+
+
+def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
+    known: dict[Expr, Any] = {}
+    for symbol in guard.symbols:
+        origin: Any = symbol.origin
+        try:
+            tensor = read_source(origin.source, frame)
+            numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
+            known[symbol] = numbers[origin.dim]
+        except UNREADABLE:
+            return f"{_size_name(symbol)} is not there any more"
+    values = [evaluate(side, dict(known)) for side in (guard.left, guard.right)]
+    if COMPARISONS[guard.op](*values):
+        return None
+    now = ", ".join(f"{_size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
+    return f"{now}, was such that {relation(guard)}"
+
+
+def relation(guard: SizesRelate) -> str:
+    """The guard as Python has it: `x.shape[0] >= 2`."""
+    return f"{written(guard.left, _size_name)} {guard.op} {written(guard.right, _size_name)}"
+
+
+def _size_name(symbol: Symbol) -> str:
+    origin: Any = symbol.origin
+    what = "shape" if isinstance(origin, SizeOf) else "stride()"
+    return f"{describe(origin.source)}.{what}[{origin.dim}]"

@@ -1,0 +1,101 @@
+"""Dimensions of tensor inputs that are symbols.
+
+Comes in: a tensor, where it was found, and which of its dimensions may vary. Goes out: its spec
+with Sizes, and the guards: what TensorMatch leaves free, that sizes keep to their ranges, that
+strides are products of them. Dimensions of equal size share one symbol, guarded by equality: where
+that fails the next variant has hints that differ, hence symbols of their own.
+
+Sizes 0 and 1 are never symbols: broadcasting, contiguity and empty results depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..guards.guard import Guard, SizesRelate
+from ..guards.source import Source
+from ..spec import TensorSpec
+from ..symbols.context import Context
+from ..symbols.expr import Integer
+from ..symbols.interval import INT64, Interval
+from ..symbols.scalar import Symbol
+from ..symbols.size import Dimension, Size, SizeOf, StrideOf, hint_of, size_of
+
+__all__ = ["LARGEST", "SMALLEST", "SymbolicShape", "guards_of_range", "symbolic_shape"]
+
+SMALLEST, LARGEST = 2, 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicShape:
+    """What is known of a tensor in every call."""
+
+    spec: TensorSpec
+    free_sizes: tuple[int, ...]
+    free_strides: tuple[int, ...]
+    guards: tuple[Guard, ...]
+
+
+def symbolic_shape(
+    context: Context,
+    shared: dict[tuple[int, Interval], Symbol],
+    source: Source,
+    spec: TensorSpec,
+    varying: Mapping[int, Interval],
+) -> SymbolicShape:
+    """The spec with the `varying` dimensions as symbols. `shared`: those there are, by hint."""
+    shape: list[Any] = list(spec.shape)
+    guards: list[Guard] = []
+    for dim, range in varying.items():
+        hint = spec.shape[dim]
+        own = Symbol(f"s{len(shared)}", int, range, SizeOf(source, dim))
+        symbol = shared.setdefault((hint, range), own)
+        if symbol is own:
+            context.add(symbol, hint)
+            guards.append(SizesRelate(">=", symbol, Integer(int(range.low))))
+            guards.append(SizesRelate("<=", symbol, Integer(int(range.high))))
+        else:
+            guards.append(SizesRelate("==", own, symbol))
+        shape[dim] = size_of(symbol, context)
+    strides, free = _strides(spec, shape)
+    guards += [_is_stride(source, dim, strides[dim]) for dim in free]
+    made = replace(spec, shape=tuple(shape), stride=strides)
+    return SymbolicShape(made, tuple(varying), free, tuple(guards))
+
+
+def _is_stride(source: Source, dim: int, stride: Dimension) -> Guard:
+    assert isinstance(stride, Size)
+    symbol = Symbol(f"stride {dim}", int, INT64, StrideOf(source, dim))
+    return SizesRelate("==", symbol, stride.expr)
+
+
+def _strides(
+    spec: TensorSpec, shape: Sequence[Dimension]
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Strides as products of sizes, where the tensor is dense in some order of its dimensions; and
+    which of them are no constants.
+    """
+    rank = len(shape)
+    rows = list(range(rank - 1, -1, -1))
+    for order in (rows, sorted(rows, key=lambda dim: (spec.stride[dim], -dim))):
+        made: list[Dimension] = [0] * rank
+        step: Dimension = 1
+        for dim in order:
+            made[dim] = step
+            step = shape[dim] * step
+        if tuple(map(hint_of, made)) == spec.stride:
+            return tuple(made), tuple(d for d in range(rank) if isinstance(made[d], Size))
+    return spec.stride, ()
+
+
+def guards_of_range(symbol: Symbol, range: Interval) -> tuple[Guard, ...]:
+    """That a size keeps to a narrower range."""
+    ends: tuple[tuple[str, float], ...] = ((">=", range.low), ("<=", range.high))
+    old = symbol.range
+    return tuple(
+        SizesRelate(op, symbol, Integer(int(end)))
+        for op, end in ends
+        if end not in (old.low, old.high)
+    )

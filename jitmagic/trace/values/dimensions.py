@@ -1,0 +1,128 @@
+"""Sizes of tensors as ints of the traced program: `x.shape[0]`, `len(x)`, `x.numel() // 2`.
+
+Comes in: a Size that differs from call to call. Goes out: arithmetic on it as another Size, what
+comparisons answer (`Context.decide`, guarded on the user's line), and nodes of the graph where a
+torch call takes it (`GraphBuilder.call`). Whoever wants an int (a range, an index, text, a float)
+raises Specialize: the trace starts again with a constant in its place.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from ...symbols.context import Specialize
+from ...symbols.expr import Expr, Integer
+from ...symbols.scalar import Symbol, symbols_of
+from ...symbols.size import Dimension, Size, operation
+from ..result import Recipe
+from .base import Args, Builder, Kwargs, Machine, Value
+from .constants import COMPARE, ConstantValue
+
+__all__ = ["DimensionValue", "dimension_value"]
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "//": operator.floordiv, "%": operator.mod,
+}  # fmt: skip
+_INTS = ("__int__", "__index__", "__trunc__", "__floor__", "__ceil__", "__round__")
+
+
+class DimensionValue(Value):
+    """An int that is a Size."""
+
+    __slots__ = ("size",)
+    varies = True
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.size = size
+
+    def python_type(self, machine: Machine) -> type:
+        return int
+
+    def is_constant(self, machine: Machine) -> bool:
+        """At a price."""
+        return True
+
+    def as_constant(self, machine: Machine) -> NoReturn:
+        self.refuse(machine, "its value")
+
+    def hash_key(self, machine: Machine) -> object:
+        self.refuse(machine, "hash()")
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        raise Specialize(symbols_of(self.size.expr), f"{what} of a size, {self.size!r}")
+
+    def truth(self, machine: Machine) -> bool:
+        return bool(self.size)
+
+    def binary(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        number = _number(machine, other)
+        if number is None:
+            if issubclass(other.python_type(machine), torch.Tensor):
+                return None  # the tensor is asked next
+            self.refuse(machine, f"{op} with {other.describe()}")
+        if op not in _BINARY:
+            self.refuse(machine, op)
+        left, right = (number, self.size) if reflected else (self.size, number)
+        try:
+            return dimension_value(machine, _BINARY[op](left, right))
+        except ZeroDivisionError as error:
+            raise machine.error(ZeroDivisionError, *error.args) from None
+
+    def compare(
+        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
+    ) -> Value | None:
+        number = _number(machine, other)
+        if number is not None:
+            return machine.constant(bool(COMPARE[op](self.size, number)))
+        if issubclass(other.python_type(machine), torch.Tensor):
+            return None
+        self.refuse(machine, op)
+
+    def unary(self, machine: Machine, op: str) -> Value:
+        if op == "~":
+            self.refuse(machine, "unary ~")
+        return self if op == "+" else dimension_value(machine, -self.size)
+
+    def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if args or kwargs or name not in (*_INTS, "__abs__"):
+            self.refuse(machine, f".{name}()")
+        return self.unary(machine, "-") if name == "__abs__" and self.size < 0 else self
+
+    def recipe(self, builder: Builder) -> Recipe:
+        """Computed from the tensors that the caller has."""
+        return _recipe(builder, self.size.context, self.size.expr)
+
+    def describe(self) -> str:
+        return "a size that varies"
+
+
+def dimension_value(machine: Machine, size: Dimension) -> Value:
+    """The value of an int or a Size."""
+    return DimensionValue(size) if isinstance(size, Size) else machine.constant(size)
+
+
+def _number(machine: Machine, value: Value) -> Dimension | None:
+    if isinstance(value, DimensionValue):
+        return value.size
+    if isinstance(value, ConstantValue) and type(value.value) in (int, bool):
+        return int(value.as_constant(machine))
+    return None
+
+
+def _recipe(builder: Builder, context: Any, expr: Expr) -> Recipe:
+    if isinstance(expr, Integer):
+        return builder.constant(expr.value)
+    if isinstance(expr, Symbol):
+        tensor, dim = context.owners[expr]
+        return builder.invoke(torch.Tensor.size, (builder(tensor), builder.constant(dim)))
+    op, left, right = operation(expr)
+    parts = _recipe(builder, context, left), _recipe(builder, context, right)
+    return builder.invoke(_BINARY[op], parts)
