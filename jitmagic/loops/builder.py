@@ -17,6 +17,7 @@ import torch
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec
+from ..symbols.size import Dimension, Size, estimate, is_same
 from .expr import Axis, AxisVar, Expr, Integer, ValueIndex, leaves
 from .ir import (
     Alias,
@@ -65,7 +66,7 @@ class Out:
         return None if spec is None else Out(f"{self.name}_{number}", (spec,))
 
 
-def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
+def contiguous_stride(shape: Sequence[Dimension]) -> tuple[Dimension, ...]:
     """Row-major strides, as torch computes them (sizes of 0 count as 1)."""
     return tuple(prod(max(size, 1) for size in shape[d + 1 :]) for d in range(len(shape)))
 
@@ -86,21 +87,21 @@ class Builder:
         self.outputs: list[str | None] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.bases: dict[str, str] = {}  # alias buffer -> the buffer whose memory it is
-        self.offsets: dict[str, int] = {}  # where a buffer starts in its storage, if not at 0
+        self.offsets: dict[str, Dimension] = {}  # where a buffer starts in its storage, if not at 0
         self._axes = 0
         self.node = ""  # the graph node being lowered: the origin of the steps it makes
         self.device: torch.device | None = None  # where that node's results are
         self._names: set[str] = set()
-        self._memory: dict[tuple[TensorView, tuple[int, ...] | None], str] = {}
+        self._memory: dict[tuple[TensorView, tuple[Dimension, ...] | None], str] = {}
 
     # -- axes, buffers ---------------------------------------------------------------------------
 
-    def axis(self, extent: int) -> Axis:
+    def axis(self, extent: Dimension) -> Axis:
         """A new axis."""
         self._axes += 1
         return Axis(f"i{self._axes - 1}", extent)
 
-    def grid(self, shape: Iterable[int]) -> tuple[tuple[Axis, ...], Point]:
+    def grid(self, shape: Iterable[Dimension]) -> tuple[tuple[Axis, ...], Point]:
         """New axes over a shape (none for sizes of 1) and the point they make."""
         axes: list[Axis] = []
         point: list[Expr] = []
@@ -145,15 +146,17 @@ class Builder:
             buffer = self.bases[buffer]
         return buffer
 
-    def offset(self, buffer: str) -> int:
+    def offset(self, buffer: str) -> Dimension:
         """Where the buffer starts in its storage, in elements."""
         return self.offsets.get(buffer, 0)
 
-    def stride(self, view: TensorView) -> tuple[int, ...]:
+    def stride(self, view: TensorView) -> tuple[Dimension, ...]:
         """The strides of a tensor made `like` this view in eager: its own where it is dense."""
         placed = strided(view, self.buffers[view.buffer].stride)
         if placed is None:
             return contiguous_stride(view.shape)
+        if any(isinstance(size, Size) for size in (*view.shape, *placed[1])):
+            return _dense_stride(view.shape, placed[1])
         like = torch.empty_strided(view.shape, placed[1], device="meta")
         return tuple(torch.empty_like(like).stride())
 
@@ -171,7 +174,7 @@ class Builder:
         return Load(view.buffer, index, view.dtype)
 
     def reduce(
-        self, op: str, sizes: Sequence[int], value: ValueAt, identity: Value | None = None
+        self, op: str, sizes: Sequence[Dimension], value: ValueAt, identity: Value | None = None
     ) -> Value:
         """Combine value(point) over new axes of the given sizes."""
         if 0 in sizes:
@@ -187,12 +190,12 @@ class Builder:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def pointwise(self, out: Out, value: ValueAt, inner: Sequence[int] = ()) -> TensorView:
+    def pointwise(self, out: Out, value: ValueAt, inner: Sequence[Dimension] = ()) -> TensorView:
         """One nest that stores value(point) for every point of the result."""
         return self.nest(out.name, [(out, value, inner)])[0]
 
     def nest(
-        self, name: str, parts: Sequence[tuple[Out, ValueAt, Sequence[int]]]
+        self, name: str, parts: Sequence[tuple[Out, ValueAt, Sequence[Dimension]]]
     ) -> list[TensorView]:
         """One nest with a store per part (out, value, dimensions that are inner).
 
@@ -218,7 +221,7 @@ class Builder:
         return views
 
     def _split_grid(
-        self, shape: Sequence[int], inner: Sequence[int], outer: tuple[Axis, ...] | None
+        self, shape: Sequence[Dimension], inner: Sequence[Dimension], outer: tuple[Axis, ...] | None
     ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Point]:
         given = None if outer is None else iter(outer)
         outside: list[Axis] = []
@@ -283,7 +286,7 @@ class Builder:
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:
+    def memory(self, view: TensorView, stride: tuple[Dimension, ...] | None = None) -> str:
         """The name of a buffer that is exactly this view: itself, a strided alias, or a copy."""
         buffer = self.buffers[view.buffer]
         whole = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
@@ -293,7 +296,7 @@ class Builder:
             self._memory[view, stride] = self._alias(view, stride) or self._copy(view, stride)
         return self._memory[view, stride]
 
-    def _alias(self, view: TensorView, stride: tuple[int, ...] | None) -> str | None:
+    def _alias(self, view: TensorView, stride: tuple[Dimension, ...] | None) -> str | None:
         placed = strided(view, self.buffers[view.buffer].stride)
         if placed is None:
             return None
@@ -304,7 +307,13 @@ class Builder:
             stride = _with_neat_ones(view.shape, found)
         return self.alias(view.buffer, view.shape, stride, offset)
 
-    def alias(self, base: str, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> str:
+    def alias(
+        self,
+        base: str,
+        shape: tuple[Dimension, ...],
+        stride: tuple[Dimension, ...],
+        offset: Dimension,
+    ) -> str:
         """A strided view of a buffer's memory, as a buffer."""
         owner = self.buffers[base]
         name = self._unique(f"{base}_view")
@@ -314,7 +323,7 @@ class Builder:
         self.steps.append(Alias(name, base, offset))
         return name
 
-    def _copy(self, view: TensorView, stride: tuple[int, ...] | None) -> str:
+    def _copy(self, view: TensorView, stride: tuple[Dimension, ...] | None) -> str:
         self.device = view.device
         steps = contiguous_stride(view.shape) if stride is None else stride
         spec = TensorSpec(view.shape, steps, view.dtype, view.device)
@@ -364,16 +373,31 @@ class Builder:
         )
 
 
-def _same_strides(view: TensorView, wanted: Sequence[int], have: Sequence[int]) -> bool:
+def _dense_stride(shape: Sequence[Dimension], stride: Sequence[Dimension]) -> tuple[Dimension, ...]:
+    """What empty_like makes of strides with sizes in them: the same order of dimensions, dense."""
+    order = sorted(range(len(shape)), key=lambda d: -estimate(stride[d]))
+    made: list[Dimension] = [1] * len(shape)
+    following: Dimension = 1
+    for d in reversed(order):
+        made[d] = following
+        following = following * shape[d]
+    if all(map(is_same, made, stride)):
+        return tuple(made)
+    raise Decline("an operand with gaps, whose sizes differ from call to call")
+
+
+def _same_strides(view: TensorView, wanted: Sequence[Dimension], have: Sequence[Dimension]) -> bool:
     """Whether both lay the view out alike: strides of extents of 1 say nothing."""
     rows = zip(view.shape, wanted, have, strict=True)
-    return not view.numel or all(size == 1 or one == two for size, one, two in rows)
+    return not view.numel or all(is_same(a, b) or n == 1 or a == b for n, a, b in rows)
 
 
-def _with_neat_ones(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+def _with_neat_ones(
+    shape: Sequence[Dimension], stride: Sequence[Dimension]
+) -> tuple[Dimension, ...]:
     """Strides of size-1 dimensions never matter to results; ATen's kernels like them as below."""
-    neat: list[int] = []
-    following = 1
+    neat: list[Dimension] = []
+    following: Dimension = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         neat.append(following if size == 1 else step)
         following = neat[-1] * max(size, 1)

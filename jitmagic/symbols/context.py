@@ -20,7 +20,7 @@ from .expr import Expr, Integer, add, linear, mul
 from .interval import ANY_FLOAT, EXACT, INT64, Interval
 from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 
-__all__ = ["Context", "Specialize"]
+__all__ = ["PYTHON", "Context", "Specialize"]
 
 _TINY = math.ulp(0.0)
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
@@ -37,7 +37,7 @@ _FLOAT_LADDER = (
 )  # fmt: skip
 _SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _OPPOSITE = {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}
-_PYTHON: dict[str, Callable[[float, float], bool]] = {
+PYTHON: dict[str, Callable[[float, float], bool]] = {
     "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
 }  # fmt: skip
@@ -80,6 +80,10 @@ class Context:
         """Where the expression lies in every call; None: computing it might raise."""
         return interval_of(expr, self._known)
 
+    def hint_of(self, expr: Expr) -> int:
+        """The value that an expression of ints has in this call."""
+        return int(evaluate(expr, dict(self._hints)))
+
     def known(self, op: str, left: Expr, right: Expr) -> bool | None:
         """`left op right`, if the ranges decide it."""
         return self._compared(op, left, right, self._known)
@@ -106,7 +110,7 @@ class Context:
         if not all(symbol in self._hints for symbol in symbols):
             raise Specialize(symbols, f"comparison {op}")
         values = dict(self._hints)
-        answer = _PYTHON[op](evaluate(left, values), evaluate(right, values))
+        answer = PYTHON[op](evaluate(left, values), evaluate(right, values))
         holds = op if answer else _OPPOSITE[op]
         for ranges in (*self._sides(holds, left, right), *self._rungs(symbols)):
             if self._compared(op, left, right, dict(ranges)) is answer:

@@ -12,16 +12,30 @@ Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal siz
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul, add, floordiv, linear, mod, mul
-from .scalar import Apply, Symbol, symbols_of
+from .expr import Expr, Integer, add, floordiv, linear, mod, mul
+from .interval import INT64
+from .polynomial import divided as _divided
+from .polynomial import factors as _factors
+from .polynomial import product as _product
+from .polynomial import written
+from .scalar import Apply, evaluate, symbols_of
 
 if TYPE_CHECKING:
     from .context import Context
 
-__all__ = ["Dimension", "Size", "is_same", "size_of", "written"]
+__all__ = [
+    "Dimension",
+    "Size",
+    "at_most",
+    "estimate",
+    "expr_of",
+    "is_same",
+    "size_of",
+    "value_of",
+    "written",
+]
 
 
 class Size:
@@ -98,9 +112,8 @@ class Size:
         theirs = _expr(other)
         if theirs is None:
             return NotImplemented
-        if theirs is self.expr:
-            return op in ("==", "<=", ">=")
-        return self.context.decide(op, self.expr, theirs)
+        known = self._known(op, theirs)
+        return self.context.decide(op, self.expr, theirs) if known is None else known
 
     def __eq__(self, other: object) -> Any:
         return self._decide("==", other)
@@ -120,8 +133,34 @@ class Size:
     def __ge__(self, other: object) -> Any:
         return self._decide(">=", other)
 
+    def known(self, op: str, other: Dimension) -> bool | None:
+        """`self op other`, if that holds or fails in every call."""
+        theirs = _expr(other)
+        assert theirs is not None
+        return self._known(op, theirs)
+
+    def _known(self, op: str, theirs: Expr) -> bool | None:
+        """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
+        difference = self._reduced(add(self.expr, mul(theirs, -1)))
+        known = self.context.known(op, difference, Integer(0))
+        return self.context.known(op, self.expr, theirs) if known is None else known
+
+    def _reduced(self, difference: Expr) -> Expr:
+        """With the same sign: without the positive factors that all of its terms have."""
+        constant, terms = linear(difference)
+        if constant or not terms:
+            return difference
+        first, *rest = [_factors(atom) for atom in terms]
+        for factor in dict.fromkeys(first):
+            positive = self.context.known(">", factor, Integer(0))
+            if positive and all(factor in factors for factors in rest):
+                divided = _divided(difference, factor)
+                assert divided is not None
+                return self._reduced(divided)
+        return difference
+
     def __bool__(self) -> bool:
-        return self.context.decide("!=", self.expr, Integer(0))
+        return bool(self._decide("!=", 0))
 
     def __index__(self) -> int:
         return self.context.specialize(symbols_of(self.expr), "its value is used as an int")
@@ -144,71 +183,32 @@ def is_same(a: Dimension, b: Dimension) -> bool:
     return type(a) is type(b) and a == b
 
 
-def written(expr: Expr) -> str:
-    """The expression as Python would have it."""
-    match expr:
-        case Integer(value):
-            return str(value)
-        case Symbol(name):
-            return name
-        case Add(a, b):
-            return f"({written(a)} + {written(b)})"
-        case Mul(a, b):
-            return f"{written(a)}*{written(b)}"
-        case FloorDiv(a, b):
-            return f"({written(a)} // {b})"
-        case Mod(a, b):
-            return f"({written(a)} % {b})"
-        case Apply(op, args):
-            return "(" + f" {op} ".join(map(written, args)) + ")"
-    raise TypeError(f"not an expression of sizes: {expr!r}")
+def expr_of(dimension: Dimension) -> Expr:
+    """The expression of a dimension."""
+    return dimension.expr if isinstance(dimension, Size) else Integer(dimension)
+
+
+def estimate(dimension: Dimension) -> int:
+    """What it is in this call: for choices that any value leaves right. Guards nothing."""
+    if isinstance(dimension, Size):
+        return dimension.context.hint_of(dimension.expr)
+    return dimension
+
+
+def at_most(dimension: Dimension) -> int:
+    """The most that it can be in any call."""
+    if not isinstance(dimension, Size):
+        return dimension
+    known = dimension.context.range_of(dimension.expr)
+    return int(INT64.high) if known is None else int(min(known.high, INT64.high))
+
+
+def value_of(dimension: Any, known: dict[Expr, int]) -> Any:
+    """The dimension where its symbols have the known values; whatever else stays as it is."""
+    return evaluate(dimension.expr, known) if isinstance(dimension, Size) else dimension
 
 
 def _expr(value: object) -> Expr | None:
     if isinstance(value, Size):
         return value.expr
     return Integer(int(value)) if isinstance(value, int) else None
-
-
-def _product(a: Expr, b: Expr) -> Expr:
-    offset_a, terms_a = linear(a)
-    offset_b, terms_b = linear(b)
-    total: Expr = Integer(offset_a * offset_b)
-    for atom, n in terms_a.items():
-        total = add(total, mul(atom, n * offset_b))
-        for other, m in terms_b.items():
-            total = add(total, mul(_monomial(_factors(atom) + _factors(other)), n * m))
-    for other, m in terms_b.items():
-        total = add(total, mul(other, m * offset_a))
-    return total
-
-
-def _factors(atom: Expr) -> tuple[Expr, ...]:
-    if isinstance(atom, Apply) and atom.op == "*":
-        return (*_factors(atom.args[0]), atom.args[1])
-    return (atom,)
-
-
-def _monomial(factors: tuple[Expr, ...]) -> Expr:
-    return reduce(lambda a, b: Apply("*", (a, b)), sorted(factors, key=written))
-
-
-def _divided(a: Expr, b: Expr) -> Expr | None:
-    """a / b, where b is one term that divides every term of a."""
-    offset, divisors = linear(b)
-    if offset or len(divisors) != 1:
-        return None
-    [(divisor, n)] = divisors.items()
-    constant, terms = linear(a)
-    total: Expr = Integer(0)
-    for atom, m in terms.items():
-        left = list(_factors(atom))
-        for factor in _factors(divisor):
-            if factor not in left:
-                return None
-            left.remove(factor)
-        if m % n:
-            return None
-        rest: Expr = _monomial(tuple(left)) if left else Integer(1)
-        total = add(total, mul(rest, m // n))
-    return None if constant else total

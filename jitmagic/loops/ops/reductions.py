@@ -13,12 +13,13 @@ from math import prod
 
 import torch
 
+from ...symbols.size import Dimension
 from ..builder import Builder, Decline, Out
 from ..expr import Expr
 from ..ir import Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView
-from ..values import cast, compute, constant, opmath
+from ..values import cast, compute, constant, number, opmath
 from .views import wrap_dim
 
 __all__ = ["Reduced"]
@@ -47,11 +48,11 @@ class Reduced:
         )
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[Dimension, ...]:
         return tuple(self.x.shape[d] for d in self.dims)
 
     @property
-    def count(self) -> int:
+    def count(self) -> Dimension:
         return prod(self.sizes)
 
     def join(self, point: Point, inside: Point) -> Point:
@@ -137,7 +138,7 @@ def mean(
 
     def value(point: Point) -> Value:
         total = _sum(reduced, point, _through(reduced, out, wide), wide)
-        return compute("truediv", total, float(reduced.count))
+        return compute("truediv", total, number(reduced.count, wide))
 
     return builder.pointwise(out, value)
 
