@@ -122,10 +122,10 @@ def _moved(gm: GraphModule, known: dict[Expr, Dimension]) -> GraphModule:
         return part
 
     copies: dict[Node, Node] = {}
-    made = GraphModule(gm, Graph())
+    graph = Graph()
     for node in gm.graph.nodes:
-        copy = copies[node] = made.graph.node_copy(node, lambda n: copies[n])
+        copy = copies[node] = graph.node_copy(node, lambda n: copies[n])
         copy.meta["spec"] = moved(node.meta.get("spec"))
         if node.op == "call_function":
             copy.args, copy.kwargs = moved(tuple(copy.args)), moved(dict(copy.kwargs))
-    return made
+    return GraphModule(gm, graph)
