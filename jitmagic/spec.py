@@ -1,8 +1,8 @@
 """TensorSpec: all that is known about a tensor without its data.
 
 The vocabulary shared by guards (what to check), trace and autograd (shape propagation on meta
-tensors) and loops (what a buffer looks like). Frozen and hashable; sizes are Python integers,
-strides are in elements.
+tensors) and loops (what a buffer looks like). Frozen and hashable; sizes are Python integers, or a
+Size where they differ from call to call; strides are in elements.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["TensorSpec", "meta_tensor", "spec_of"]
+__all__ = ["TensorSpec", "spec_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Shape, stride (elements), dtype, device and autograd facts of one tensor."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # here and below: or Size, which computes like an int
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
@@ -45,9 +45,3 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
         type(tensor),
         int(tensor.storage_offset()),
     )
-
-
-def meta_tensor(spec: TensorSpec) -> torch.Tensor:
-    """A meta tensor of that shape, stride, dtype and requires_grad (it carries no device)."""
-    made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
-    return made.requires_grad_(spec.requires_grad) if spec.requires_grad else made

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .fresh_meta import same_shape
+
 __all__ = ["FACTORY_RULES"]
 
 aten = torch.ops.aten
@@ -113,7 +115,7 @@ def _like_first(x: Tensor, *args: Any, generator: Any = None) -> Tensor | None:
 def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *args: Any,
            generator: Any = None) -> Tensor | None:  # fmt: skip
     """rrelu_with_noise."""
-    return _alike(x) if low <= high and noise.shape == x.shape else None
+    return _alike(x) if low <= high and same_shape(noise.shape, x.shape) else None
 
 
 def _integers_like(x: Tensor, *bounds: int, **options: Any) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""A new tensor as a shape rule gives it: on the meta device, row-major unless strides are given."""
+"""What shape rules make: tensors on the meta device, row-major unless strides are given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["META", "fresh_meta"]
+__all__ = ["META", "fresh_meta", "same_shape"]
 
 META = torch.device("meta")
 
@@ -17,3 +17,8 @@ def fresh_meta(
     if strides is None:
         return torch.empty(shape, dtype=dtype, device=META)
     return torch.empty_strided(shape, strides, dtype=dtype, device=META)
+
+
+def same_shape(a: Sequence[int], b: Sequence[int]) -> bool:
+    """The number of dimensions first: comparing symbolic sizes makes guards."""
+    return len(a) == len(b) and tuple(a) == tuple(b)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import fresh_meta
+from .fresh_meta import fresh_meta, same_shape
 
 __all__ = ["NETWORK_RULES"]
 
@@ -57,7 +57,7 @@ def _batch_norm(
         return None
     channels = x.shape[1]
     given = [t for t in (weight, bias, mean, variance) if t is not None]
-    if any(tuple(t.shape) != (channels,) or t.dtype is not x.dtype for t in given):
+    if any(not same_shape(t.shape, (channels,)) or t.dtype is not x.dtype for t in given):
         return None
     saved = (channels if training else 0,)
     return _like(x), fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
@@ -75,7 +75,7 @@ def _group_norm(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     if not _usual(x, weight, bias) or channels % groups or x.numel() != batch * channels * extent:
         return None
-    if any(t is not None and tuple(t.shape) != (channels,) for t in (weight, bias)):
+    if any(t is not None and not same_shape(t.shape, (channels,)) for t in (weight, bias)):
         return None
     saved = (batch, groups)
     return fresh_meta(x.shape, x.dtype), fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
@@ -131,7 +131,7 @@ def _adaptive_maximum(x: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor] |
 
 
 def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor | None:
-    fits = indices.dtype is torch.int64 and grad.shape == indices.shape
+    fits = indices.dtype is torch.int64 and same_shape(grad.shape, indices.shape)
     return fresh_meta(x.shape, x.dtype) if fits and _usual(x, grad) else None
 
 
@@ -157,7 +157,7 @@ def _nearest(x: Tensor, size: Sequence[int], *scales: Any) -> Tensor | None:
 def _nearest_gradient(
     grad: Tensor, size: Sequence[int], given: Sequence[int], *scales: Any
 ) -> Tensor | None:
-    fits = tuple(grad.shape) == (*given[:2], *size)
+    fits = same_shape(grad.shape, (*given[:2], *size))
     return fresh_meta(given, grad.dtype) if fits and _usual(grad) else None
 
 
@@ -181,7 +181,7 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     kind = first.dtype
     if not kind.is_floating_point or any(t.dtype is not kind for t in tensors):
         return None
-    if any(t.shape != first.shape for t in tensors):
+    if any(not same_shape(t.shape, first.shape) for t in tensors):
         return None
     if not -rank <= dim < rank:
         return None
@@ -204,7 +204,11 @@ def _gated(x: Tensor, dim: int = -1) -> Tensor | None:
 
 def _loss(x: Tensor, target: Tensor, reduction: int = 1, *args: Any) -> Tensor | None:
     """mse_loss and its kin: of tensors alike."""
-    if not _usual(x, target) or x.shape != target.shape or reduction not in _REDUCTIONS:
+    if (
+        not _usual(x, target)
+        or not same_shape(x.shape, target.shape)
+        or reduction not in _REDUCTIONS
+    ):
         return None
     return fresh_meta(x.shape if reduction == _NONE else (), x.dtype)
 
@@ -237,9 +241,9 @@ def _likelihood(
     """nll_loss_forward and nll_loss2d_forward: the classes are the second dimension."""
     if not _usual(x, weight) or target.dtype is not torch.int64 or x.dim() < 2 or not x.numel():
         return None
-    if tuple(target.shape) != (x.shape[0], *x.shape[2:]) or reduction not in _REDUCTIONS:
+    if not same_shape(target.shape, (x.shape[0], *x.shape[2:])) or reduction not in _REDUCTIONS:
         return None
-    if weight is not None and tuple(weight.shape) != (x.shape[1],):
+    if weight is not None and not same_shape(weight.shape, (x.shape[1],)):
         return None
     shape = target.shape if reduction == _NONE else ()
     return fresh_meta(shape, x.dtype), fresh_meta((), x.dtype)

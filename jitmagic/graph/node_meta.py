@@ -27,6 +27,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from .foreign import is_foreign
 from .regions import back_to_entry_mode
+from .sym_node import as_dimension, as_dimensions
 
 __all__ = [
     "changes_mode",
@@ -92,13 +93,13 @@ def spec_on(value: Any, device: torch.device) -> Any:
     """The spec of a meta tensor that really lives on `device`; structures are mapped."""
     if isinstance(value, torch.Tensor):
         return TensorSpec(
-            tuple(value.shape),
-            value.stride(),
+            as_dimensions(value.shape),
+            as_dimensions(value.stride()),
             value.dtype,
             device,
             value.requires_grad,
             _is_leaf(value),
-            storage_offset=int(value.storage_offset()),
+            storage_offset=as_dimension(value.storage_offset()),
         )
     if isinstance(value, tuple | list):
         return tuple(spec_on(item, device) for item in value)

@@ -20,12 +20,16 @@ import torch
 
 from ..errors import UserLine
 from ..spec import TensorSpec
+from ..symbols.context import Specialize
+from ..symbols.scalar import symbols_of
 from .attribution import call_from
 from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
 from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
+from .sym_node import as_torch, sizes_in
+from .symbolic_views import view_of_sizes
 from .transforms import is_transform
 
 __all__ = [
@@ -129,15 +133,23 @@ def call_on_meta(
                 return call_from(line, getattr(args[0], target), args[1:], kwargs)
             made = call_from(line, by_one_step(target), args, kwargs)
             return _with_kernel_strides(target, args, made)
-        except (DataDependent, EagerRaises):
+        except (DataDependent, EagerRaises, Specialize):
             raise
         except NotImplementedError as error:
             raise DataDependent(_first_line(error)) from None
         except Exception as error:  # whatever a torch function may raise is the program's to see
+            _retry_with_ints(target, (args, kwargs))
             text = str(error)
             if any(sign in text for sign in _NO_DATA):
                 raise DataDependent(_first_line(error)) from None
             raise EagerRaises(error) from None
+
+
+def _retry_with_ints(target: Target, args: Any) -> None:
+    """A meta function may want ints where eager is content. Of ints the same call tells."""
+    symbols = dict.fromkeys(symbol for size in sizes_in(args) for symbol in symbols_of(size.expr))
+    if symbols:
+        raise Specialize(symbols, f"{call_name(target)} on symbolic sizes") from None
 
 
 class _Shapes(DispatchMode):
@@ -173,6 +185,8 @@ class _Shapes(DispatchMode):
                 made = infer_in_place(func, args, named)
             if made is not None:
                 return made
+        if (view := view_of_sizes(func, args, named)) is not None:
+            return view
         made = func(*args, **named)
         return without_data(made) if is_foreign(func) or not tensors else made
 
@@ -305,9 +319,10 @@ def _first_line(error: Exception) -> str:
 
 
 def input_meta(spec: TensorSpec) -> torch.Tensor:
-    """The meta tensor of a graph input: as `spec.meta_tensor`; no leaf where the input is none."""
+    """The meta tensor of a graph input: as its spec says; no leaf where the input is none."""
     with torch.inference_mode(False), torch.enable_grad():
-        made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+        shape, stride = map(as_torch, spec.shape), map(as_torch, spec.stride)
+        made = torch.empty_strided(tuple(shape), tuple(stride), dtype=spec.dtype, device="meta")
         if not spec.requires_grad:
             return made
         if spec.is_leaf:

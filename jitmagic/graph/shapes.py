@@ -18,7 +18,7 @@ import torch
 
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES
-from .fresh_meta import META, fresh_meta
+from .fresh_meta import META, fresh_meta, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .recurrent import RECURRENT_RULES
@@ -43,7 +43,7 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     """The first argument, where op is the in-place form of a pointwise rule and the result fits."""
     functional = _IN_PLACE.get(op)
     made = None if functional is None else infer(functional, args, kwargs)
-    if made is None or made.shape != args[0].shape:
+    if made is None or not same_shape(made.shape, args[0].shape):
         return None
     if made.dtype is not args[0].dtype:
         return None
@@ -68,7 +68,7 @@ def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
 def _elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
     first = tensors[0]
     shape: Sequence[int] = first.shape
-    if all(t.shape == shape and t.is_contiguous() for t in tensors):
+    if all(same_shape(t.shape, shape) and t.is_contiguous() for t in tensors):
         return fresh_meta(shape, dtype)
     shape = _broadcast([t.shape for t in tensors])
     return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
@@ -77,7 +77,7 @@ def _elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
 def iterator_strides(shape: Sequence[int], tensors: Tensors) -> tuple[int, ...]:
     """Strides of a fresh elementwise result (ATen/TensorIterator.cpp, reorder_dimensions)."""
     first = tensors[0].stride()
-    if all(tuple(t.shape) == tuple(shape) for t in tensors):
+    if all(same_shape(t.shape, shape) for t in tensors):
         if all(t.is_contiguous() for t in tensors):
             return _strides_along(shape, range(len(shape) - 1, -1, -1))
         if len(shape) == 4 and all(
@@ -359,7 +359,7 @@ def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.
 
 
 def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
-    kept = [t for t in tensors if tuple(t.shape) != (0,)]
+    kept = [t for t in tensors if not same_shape(t.shape, (0,))]
     if not kept or not _real(kept) or not all(t.is_contiguous() for t in kept):
         return None
     shape = list(kept[0].shape)
@@ -397,10 +397,10 @@ def _layer_norm(
     eps: float,
 ) -> tuple[torch.Tensor, ...] | None:
     kept = x.dim() - len(shape)
-    if not shape or list(x.shape[kept:]) != list(shape) or kept < 0:
+    if not shape or kept < 0 or not same_shape(x.shape[kept:], shape):
         return None
     given = [t for t in (weight, bias) if t is not None]
-    if any(list(t.shape) != list(shape) or t.dtype is not x.dtype for t in given):
+    if any(not same_shape(t.shape, shape) or t.dtype is not x.dtype for t in given):
         return None
     rows = [*x.shape[:kept], *[1] * len(shape)]
     return fresh_meta(x.shape, x.dtype), fresh_meta(rows, x.dtype), fresh_meta(rows, x.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import fresh_meta
+from .fresh_meta import fresh_meta, same_shape
 
 __all__ = ["WHOLE_RULES", "refuse_repeated"]
 
@@ -41,7 +41,7 @@ def _same(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor | None:
     """The tensor and the mask are broadcast to each other."""
-    return _same(x) if mask.shape == x.shape else None
+    return _same(x) if same_shape(mask.shape, x.shape) else None
 
 
 def _rolled(x: Tensor, shifts: Any, dims: Any = ()) -> Tensor | None:
@@ -229,7 +229,7 @@ def _mv(matrix: Tensor, vector: Tensor) -> Tensor | None:
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor | None:
-    return fresh_meta((), a.dtype) if a.dtype is b.dtype and a.shape == b.shape else None
+    return fresh_meta((), a.dtype) if a.dtype is b.dtype and same_shape(a.shape, b.shape) else None
 
 
 def _drawn_like(x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
@@ -245,7 +245,7 @@ def _dropped(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor] |
 def _entropy(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor | None:
-    if not _usual(x) or x.shape != target.shape:
+    if not _usual(x) or not same_shape(x.shape, target.shape):
         return None
     return fresh_meta(() if reduction else x.shape, x.dtype)
 

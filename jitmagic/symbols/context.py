@@ -112,6 +112,10 @@ class Context:
         values = dict(self._hints)
         answer = PYTHON[op](evaluate(left, values), evaluate(right, values))
         holds = op if answer else _OPPOSITE[op]
+        if holds == "!=" and self._relate is not None:  # a range would leave out a whole side
+            self._relate(holds, left, right)
+            self._related[op, left, right] = answer
+            return answer
         for ranges in (*self._sides(holds, left, right), *self._rungs(symbols)):
             if self._compared(op, left, right, dict(ranges)) is answer:
                 self._narrow(ranges)

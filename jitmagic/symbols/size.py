@@ -11,7 +11,8 @@ Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal siz
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .expr import Expr, Integer, add, floordiv, linear, mod, mul
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Dimension",
     "Size",
+    "SizeOf",
     "at_most",
     "estimate",
     "expr_of",
@@ -36,6 +38,14 @@ __all__ = [
     "value_of",
     "written",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOf:
+    """The origin of a size's symbol: dimension `dim` of the tensor at `source`."""
+
+    source: Hashable
+    dim: int
 
 
 class Size:
@@ -163,6 +173,10 @@ class Size:
         return bool(self._decide("!=", 0))
 
     def __index__(self) -> int:
+        """Where a guard has left one value, that; else Specialize."""
+        known = self.context.range_of(self.expr)
+        if known is not None and known.low == known.high:
+            return int(known.low)
         return self.context.specialize(symbols_of(self.expr), "its value is used as an int")
 
     __int__ = __index__

@@ -1,0 +1,366 @@
+"""torch.SymInt over our own sizes: meta tensors whose dimensions differ from call to call.
+
+Comes in: dimensions (`int | Size`) and what torch's C++ asks of a symbolic number. Goes out:
+SymInts that compute as `Size` does, and `Size`s again. What torch decides on (`bool(n == m)`) is
+`Context.decide`; a value it reads as an int is `Size.__index__`, which raises Specialize: no value
+of one call gets into a graph for all of them.
+
+torch's own ShapeEnv is not used: it needs sympy (0.5 s to import, 100 µs per comparison), asks its
+own guards in its own words, and two systems that narrow ranges would have to agree. The protocol
+below is all that C++ needs of it; the methods have the names that torch calls.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from ..symbols.context import Specialize
+from ..symbols.scalar import symbols_of
+from ..symbols.size import Dimension, Size, is_same
+
+__all__ = ["as_dimension", "as_dimensions", "as_torch", "sizes_in"]
+
+Comparison = Callable[[Any, Any], Any]
+_NAMES: dict[Comparison, str] = {
+    operator.eq: "==", operator.ne: "!=", operator.lt: "<",
+    operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+}  # fmt: skip
+
+
+def as_torch(value: Any) -> Any:
+    """A size as a SymInt; ints and everything else as they are."""
+    return torch.SymInt(SizeNode(value)) if isinstance(value, Size) else value
+
+
+def as_dimension(value: Any) -> Any:
+    """What torch gives as a size: an int, or our Size."""
+    return value if type(value) is int else value.node.value
+
+
+def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(map(as_dimension, values))
+
+
+def sizes_in(value: Any) -> Iterator[Size]:
+    """The sizes in a nested structure of tensors, SymInts, tuples, lists, dicts and slices."""
+    if isinstance(value, torch.SymInt):
+        value = value.node.value
+    if isinstance(value, Size):
+        yield value
+    elif isinstance(value, torch.Tensor):
+        yield from sizes_in((*value.shape, *value.stride(), value.storage_offset()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from sizes_in(item)
+    elif isinstance(value, dict):
+        yield from sizes_in(tuple(value.values()))
+    elif isinstance(value, slice):
+        yield from sizes_in((value.start, value.stop, value.step))
+
+
+class _Node:
+    """What torch asks of both kinds."""
+
+    value: Any
+
+    def is_int(self) -> bool:
+        return False
+
+    def is_float(self) -> bool:
+        return False
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def nested_int(self) -> None:
+        return None
+
+    def singleton_int(self) -> None:
+        return None
+
+    def has_hint(self) -> bool:
+        return True
+
+    def constant_int(self) -> None:
+        return None
+
+    def constant_bool(self) -> None:
+        return None
+
+    def clone(self) -> _Node:
+        return self
+
+    def str(self) -> str:
+        return str(self.value)
+
+    _graph_repr = __str__ = str
+
+    def wrap_int(self, value: int) -> SizeNode:
+        return SizeNode(value)
+
+    def wrap_bool(self, value: bool) -> ConditionNode:
+        return ConditionNode(lambda: value, lambda: value)
+
+    def wrap_float(self, value: float) -> NoReturn:
+        raise _refusal(self.value, "arithmetic with floats")
+
+
+class SizeNode(_Node):
+    """An integer: `value` is an int or a Size."""
+
+    def __init__(self, value: Dimension) -> None:
+        self.value = value
+
+    def is_int(self) -> bool:
+        return True
+
+    def is_symbolic(self) -> bool:
+        return isinstance(self.value, Size)
+
+    def is_constant(self) -> bool:
+        return not isinstance(self.value, Size)
+
+    def maybe_as_int(self) -> int | None:
+        return None if isinstance(self.value, Size) else self.value
+
+    def guard_int(self, file: str, line: int) -> int:
+        return operator.index(self.value)
+
+    def int_(self) -> int:
+        return operator.index(self.value)
+
+    def expect_size(self, file: str, line: int) -> bool:
+        return bool(self.value >= 0)
+
+    def neg(self) -> SizeNode:
+        return SizeNode(-self.value)
+
+    def pos(self) -> SizeNode:
+        return self
+
+    floor = ceil = trunc = sym_int = pos
+
+    def add(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value + other.value)
+
+    def sub(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value - other.value)
+
+    def mul(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value * other.value)
+
+    def int_floordiv(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value // other.value)
+
+    floordiv = int_floordiv
+
+    def mod(self, other: SizeNode) -> SizeNode:
+        return SizeNode(self.value % other.value)
+
+    def pow_by_natural(self, other: SizeNode) -> SizeNode:
+        made: Dimension = 1
+        for _ in range(operator.index(other.value)):
+            made = self.value * made
+        return SizeNode(made)
+
+    pow = pow_by_natural
+
+    def sym_min(self, other: SizeNode) -> SizeNode:
+        return self if self.value <= other.value else other
+
+    def sym_max(self, other: SizeNode) -> SizeNode:
+        return self if self.value >= other.value else other
+
+    def sym_sum(self, args: Sequence[SizeNode]) -> SizeNode:
+        return SizeNode(sum((arg.value for arg in args), 0))
+
+    def _refused(self, *args: Any) -> NoReturn:
+        raise _refusal(self.value, "its value as a float")
+
+    sym_float = int_truediv = truediv = float_truediv = float_pow = _refused
+    guard_float = _refused
+
+    def eq(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.eq, self.value, other.value)
+
+    def ne(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.ne, self.value, other.value)
+
+    def lt(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.lt, self.value, other.value)
+
+    def le(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.le, self.value, other.value)
+
+    def gt(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.gt, self.value, other.value)
+
+    def ge(self, other: SizeNode) -> ConditionNode:
+        return _compared(operator.ge, self.value, other.value)
+
+    # -- layouts, which torch asks with all sizes and strides -----------------------------------
+
+    def is_contiguous(self, sizes: list[SizeNode], strides: list[SizeNode]) -> ConditionNode:
+        return _layout(_is_dense_along, range(len(sizes) - 1, -1, -1), sizes, strides)
+
+    def is_channels_last_contiguous_2d(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(_is_dense_along, (1, 3, 2, 0), sizes, strides)
+
+    def is_channels_last_contiguous_3d(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(_is_dense_along, (1, 4, 3, 2, 0), sizes, strides)
+
+    def is_channels_last_strides_2d(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(_has_strides_along, (1, 3, 2, 0), sizes, strides)
+
+    def is_channels_last_strides_3d(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(_has_strides_along, (1, 4, 3, 2, 0), sizes, strides)
+
+    def is_non_overlapping_and_dense(self, sizes: Any, strides: Any) -> ConditionNode:
+        return _layout(_is_dense, (), sizes, strides)
+
+    def is_non_overlapping_and_dense_indicator(self, sizes: Any, strides: Any) -> SizeNode:
+        return SizeNode(int(self.is_non_overlapping_and_dense(sizes, strides).bool_()))
+
+
+class ConditionNode(_Node):
+    """A question that has not been asked: `decide` answers and guards it, `known` only answers
+    (None: that takes a guard).
+    """
+
+    def __init__(self, known: Callable[[], bool | None], decide: Callable[[], bool]) -> None:
+        self.known, self.decide = known, decide
+
+    @property
+    def value(self) -> bool | None:  # type: ignore[override]
+        return self.known()
+
+    def is_bool(self) -> bool:
+        return True
+
+    def is_symbolic(self) -> bool:
+        return self.known() is None
+
+    def is_constant(self) -> bool:
+        return self.known() is not None
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    def bool_(self) -> bool:
+        return self.decide()
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return self.decide()
+
+    guard_size_oblivious = expect_true = guard_bool
+
+    def guard_or_false(self, file: str, line: int) -> bool:
+        return self.known() is True
+
+    statically_known_true = guard_or_false
+
+    def guard_or_true(self, file: str, line: int) -> bool:
+        return self.known() is not False
+
+    def sym_not(self) -> ConditionNode:
+        def known() -> bool | None:
+            return None if (answer := self.known()) is None else not answer
+
+        return ConditionNode(known, lambda: not self.decide())
+
+    def sym_and(self, other: ConditionNode) -> ConditionNode:
+        def known() -> bool | None:
+            answers = self.known(), other.known()
+            return False if False in answers else None if None in answers else True
+
+        return ConditionNode(known, lambda: self.decide() and other.decide())
+
+    def sym_or(self, other: ConditionNode) -> ConditionNode:
+        return self.sym_not().sym_and(other.sym_not()).sym_not()
+
+    and_, or_ = sym_and, sym_or
+
+    def eq(self, other: ConditionNode) -> ConditionNode:
+        answer = self.decide() == other.decide()
+        return ConditionNode(lambda: answer, lambda: answer)
+
+
+def _refusal(value: Any, what: str) -> Specialize:
+    return Specialize(symbols_of(value.expr) if isinstance(value, Size) else (), what)
+
+
+def _compared(op: Comparison, a: Dimension, b: Dimension) -> ConditionNode:
+    def known() -> bool | None:
+        if isinstance(a, Size):
+            return a.known(_NAMES[op], b)
+        if isinstance(b, Size):
+            return b.known(_SWAPPED[_NAMES[op]], a)
+        return bool(op(a, b))
+
+    return ConditionNode(known, lambda: bool(op(a, b)))
+
+
+_SWAPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+# -- layouts (c10/core/Contiguity.h, c10/core/MemoryFormat.h) -------------------------------------
+
+
+def _layout(
+    ask: Callable[..., bool], order: Iterable[int], sizes: list[SizeNode], strides: list[SizeNode]
+) -> ConditionNode:
+    answer = ask(order, [n.value for n in sizes], [n.value for n in strides])
+    return ConditionNode(lambda: answer, lambda: answer)
+
+
+def _is_dense_along(order: Sequence[int], sizes: list[Dimension], strides: list[Dimension]) -> bool:
+    """Whether the elements lie one after the other, the first of `order` moving fastest."""
+    if len(order) != len(sizes):
+        return False
+    if any(size == 0 for size in sizes):
+        return True
+    expected: Dimension = 1
+    for place in order:
+        if sizes[place] == 1:
+            continue
+        if not is_same(strides[place], expected) and strides[place] != expected:
+            return False
+        expected = expected * sizes[place]
+    return True
+
+
+def _has_strides_along(
+    order: Sequence[int], sizes: list[Dimension], strides: list[Dimension]
+) -> bool:
+    if len(order) != len(sizes) or strides[1] == 0:
+        return False
+    least: Dimension = 0
+    for place in order:
+        if sizes[place] == 0 or strides[place] < least:
+            return False
+        if place == 0 and least == strides[1]:
+            return False
+        least = strides[place] * sizes[place] if sizes[place] > 1 else strides[place]
+    return True
+
+
+def _is_dense(order: Any, sizes: list[Dimension], strides: list[Dimension]) -> bool:
+    """Whether some order of the dimensions is dense."""
+    moving = [place for place, size in enumerate(sizes) if size != 1]
+    if any(sizes[place] == 0 for place in moving):
+        return True
+    expected: Dimension = 1
+    while moving:
+        place = next((p for p in moving if strides[p] == expected), None)
+        if place is None:
+            return False
+        expected = expected * sizes[place]
+        moving.remove(place)
+    return True

@@ -1,0 +1,195 @@
+"""Meta tensors of symbolic sizes: what one trace says of shapes, strides and offsets holds for each
+size that its guards let in.
+
+Every operation runs on meta tensors at one hint; then on real tensors of other sizes. Where ranges
+and relations hold for a size, shape and strides have to be the real ones.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from jitmagic.graph.node_meta import tensors_in
+from jitmagic.graph.propagate import EagerRaises, run_on_meta
+from jitmagic.graph.sym_node import as_dimensions, as_torch
+from jitmagic.symbols.context import Context, Specialize
+from jitmagic.symbols.expr import Expr
+from jitmagic.symbols.interval import Interval
+from jitmagic.symbols.scalar import Symbol, evaluate
+from jitmagic.symbols.size import Size, size_of
+
+COMPARE = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+SIZES = (2, 3, 4, 6, 7, 8, 12, 16, 33, 64, 128)
+Program = Callable[[Any, Any, Callable[..., torch.Tensor], Callable[..., torch.Tensor]], Any]
+
+# Of sizes n and m; E makes floats, I makes ints.
+FREE: dict[str, Program] = {
+    "add": lambda n, m, E, I: E(n, 64) + E(n, 64),
+    "row": lambda n, m, E, I: E(n, 64) + E(64),
+    "column": lambda n, m, E, I: E(n, 1) * E(m),
+    "transposed": lambda n, m, E, I: E(n, m).t() + E(m, 1),
+    "relu": lambda n, m, E, I: torch.relu(E(n, 64).t()),
+    "sum": lambda n, m, E, I: (E(n, m).sum(-1), E(n, m).sum(0), E(n, m).sum()),
+    "mean": lambda n, m, E, I: E(n, m).mean((0, 1), keepdim=True),
+    "var": lambda n, m, E, I: (E(n, 64).var(-1), E(n, 64).std()),
+    "amax": lambda n, m, E, I: (E(n, m).amax(1), E(n, 3).max(1), E(n, m).argmax(-1)),
+    "view": lambda n, m, E, I: E(n, 64).view(n * 64),
+    "view -1": lambda n, m, E, I: (E(n, 64).view(-1, 8), E(n, 64).view(n, -1, 8), E(n, m).view(-1)),
+    "view_as": lambda n, m, E, I: E(n, m).view_as(E(n, m)),
+    "reshape": lambda n, m, E, I: E(n, m, 4).transpose(0, 1).reshape(m, n * 4),
+    "heads": lambda n, m, E, I: E(n, m, 32).view(n, m, 4, 8).transpose(1, 2),
+    "flatten": lambda n, m, E, I: (E(n, 3, m).flatten(1), E(n, m, 4).flatten(0, 1)),
+    "mm": lambda n, m, E, I: (E(n, 64) @ E(64, m), E(2, 4, n, 16) @ E(2, 4, 16, n)),
+    "bmm": lambda n, m, E, I: torch.bmm(E(n, m, 5), E(n, 5, 6)),
+    "linear": lambda n, m, E, I: (F.linear(E(n, 64), E(5, 64)), F.linear(E(n, m, 8), E(5, 8))),
+    "einsum": lambda n, m, E, I: torch.einsum("bij,bkj->bik", E(n, m, 4), E(n, 5, 4)),
+    "softmax": lambda n, m, E, I: (torch.softmax(E(n, m), -1), F.log_softmax(E(n, 64), 0)),
+    "cat": lambda n, m, E, I: torch.cat([E(n, 4), E(m, 4), E(3, 4)]),
+    "stack": lambda n, m, E, I: torch.stack([E(n, m), E(n, m)], 1),
+    "slice": lambda n, m, E, I: (E(n, 64)[1:], E(n, 64)[:, 3:9:2], E(n, m)[: n - 1, 1:]),
+    "select": lambda n, m, E, I: (E(n, m)[-1], E(n, m)[:, 1]),
+    "unfold": lambda n, m, E, I: E(n, 10).unfold(1, 3, 2),
+    "permute": lambda n, m, E, I: (E(n, 4, m).permute(2, 0, 1), E(n, m).movedim(0, 1)),
+    "squeeze": lambda n, m, E, I: (E(n, 1, 4).squeeze(1), E(n, m).unsqueeze(1)),
+    "expand": lambda n, m, E, I: (E(64).expand(n, 64), E(1, m).expand(n, -1)),
+    "contiguous": lambda n, m, E, I: E(n, m).t().contiguous(),
+    "chunk": lambda n, m, E, I: (E(n, 64).chunk(2, -1), E(n, 64).split(16, -1), E(n, 3).unbind(1)),
+    "layer_norm": lambda n, m, E, I: F.layer_norm(E(n, m, 64), (64,)),
+    "group_norm": lambda n, m, E, I: F.group_norm(E(n, 4, 8, 8), 2, E(4), E(4)),
+    "batch_norm": lambda n, m, E, I: F.batch_norm(E(n, 3, m), E(3), E(3), E(3), E(3), True),
+    "conv2d": lambda n, m, E, I: F.conv2d(E(n, 3, 8, 8), E(4, 3, 3, 3), padding=1),
+    "pool": lambda n, m, E, I: F.adaptive_avg_pool2d(F.max_pool2d(E(n, 3, 8, 8), 2), 1),
+    "embedding": lambda n, m, E, I: F.embedding(I(n, m), E(10, 4)),
+    "attention": lambda n, m, E, I: F.scaled_dot_product_attention(
+        E(n, 4, m, 16), E(n, 4, m, 16), E(n, 4, m, 16)
+    ),
+    "gather": lambda n, m, E, I: torch.gather(E(n, 3), 1, I(n, 3)),
+    "index": lambda n, m, E, I: (E(n, 64)[I(7)], E(n, 64).index_select(1, I(m))),
+    "where": lambda n, m, E, I: torch.where(E(n, m) > 0, E(n, 1), E(m)),
+    "tril": lambda n, m, E, I: torch.tril(E(n, n)),
+    "topk": lambda n, m, E, I: E(n, 64).topk(3),
+    "cumsum": lambda n, m, E, I: (E(n, m).cumsum(0), E(n, m).flip(0), E(n, m).roll(1, 0)),
+    "repeat": lambda n, m, E, I: (E(n, m).repeat(2, 1), F.pad(E(n, m), (1, 1))),
+    "loss": lambda n, m, E, I: (F.cross_entropy(E(n, 9), I(n)), F.mse_loss(E(n, m), E(n, m))),
+    "in place": lambda n, m, E, I: E(n, m).add_(E(m)).mul_(2),
+    "new": lambda n, m, E, I: (E(n).new_zeros(n, m), torch.zeros_like(E(n, m).t()).double()),
+    "diagonal": lambda n, m, E, I: E(n, n).diagonal(),
+}  # fmt: skip
+GUARDED: dict[str, Program] = {
+    "conv1d": lambda n, m, E, I: F.conv1d(E(2, 3, n), E(4, 3, 3)),
+    "slice of a part": lambda n, m, E, I: E(n, 4)[: n // 2 + 1],
+    "negative slice": lambda n, m, E, I: E(n, 4)[-5:],
+    "beyond": lambda n, m, E, I: E(n, 4)[:100],
+    "halves": lambda n, m, E, I: E(n, 4).view(2, n // 2, 4),
+    "shorter": lambda n, m, E, I: E(n) + E(m)[: n] if n <= m else E(n)[:m] + E(m),
+    "conv2d last": lambda n, m, E, I: F.conv2d(
+        E(n, 3, m, 8).contiguous(memory_format=torch.channels_last), E(4, 3, 1, 1)
+    ).relu(),
+    "select late": lambda n, m, E, I: E(n, m)[5],
+}  # fmt: skip
+
+
+class Guards:
+    """What a trace of two sizes took for granted."""
+
+    def __init__(self, *hints: int) -> None:
+        self.ranges: dict[Expr, Interval] = {}
+        self.relations: list[tuple[str, Expr, Expr]] = []
+        context = Context(self.ranges.__setitem__, lambda *told: self.relations.append(told))
+        self.symbols = [Symbol(f"s{i}", int, Interval(2, 2**31), i) for i in range(len(hints))]
+        for symbol, hint in zip(self.symbols, hints, strict=True):
+            context.add(symbol, hint)
+        self.sizes = [as_torch(size_of(symbol, context)) for symbol in self.symbols]
+
+    def known(self, *values: int) -> dict[Expr, Any]:
+        return dict(zip(self.symbols, values, strict=True))
+
+    def hold(self, *values: int) -> bool:
+        known = self.known(*values)
+        return all(range.has(known[s]) for s, range in self.ranges.items()) and all(
+            COMPARE[op](evaluate(a, dict(known)), evaluate(b, dict(known)))
+            for op, a, b in self.relations
+        )
+
+
+def traced(program: Program, *hints: int) -> tuple[Guards, list[torch.Tensor]]:
+    guards = Guards(*hints)
+
+    def meta(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+        return lambda *shape: torch.empty(shape, dtype=dtype, device="meta")
+
+    def run() -> Any:
+        return program(*guards.sizes, meta(torch.float32), meta(torch.int64))
+
+    return guards, list(tensors_in(run_on_meta(run, (), {}, True)))
+
+
+def check(guards: Guards, found: list[torch.Tensor], program: Program, *sizes: int) -> None:
+    real = program(*sizes, torch.ones, lambda *shape: torch.zeros(shape, dtype=torch.int64))
+
+    def number(value: Any) -> int:
+        return evaluate(value.expr, guards.known(*sizes)) if isinstance(value, Size) else value
+
+    for made, wanted in zip(found, tensors_in(real), strict=True):
+        shape = tuple(map(number, as_dimensions(made.shape)))
+        assert shape == tuple(wanted.shape)
+        strides = tuple(map(number, as_dimensions(made.stride())))
+        pairs = zip(strides, wanted.stride(), shape, strict=True)
+        assert all(a == b for a, b, n in pairs if n > 1), (strides, wanted.stride(), shape)
+
+
+@pytest.mark.parametrize("hints", [(8, 12), (12, 12), (33, 7), (2, 64)])
+@pytest.mark.parametrize("name", FREE)
+def test_one_trace_is_right_for_all_sizes(name: str, hints: tuple[int, int]) -> None:
+    guards, found = traced(FREE[name], *hints)
+    let_in = 0
+    for n in SIZES:
+        for m in SIZES:
+            if guards.hold(n, m):
+                let_in += 1
+                check(guards, found, FREE[name], n, m)
+    assert let_in >= 0.6 * len(SIZES) ** 2, (guards.ranges, guards.relations)
+
+
+@pytest.mark.parametrize("hints", [(8, 12), (33, 7), (6, 64)])
+@pytest.mark.parametrize("name", GUARDED)
+def test_what_depends_on_the_size_is_guarded(name: str, hints: tuple[int, int]) -> None:
+    try:
+        guards, found = traced(GUARDED[name], *hints)
+    except (Specialize, EagerRaises) as refused:
+        assert isinstance(refused, Specialize) or hints[0] % 2
+        return
+    assert guards.hold(*hints)
+    for n in SIZES:
+        for m in SIZES:
+            if guards.hold(n, m):
+                check(guards, found, GUARDED[name], n, m)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda n, E: range(n),
+        lambda n, E: E(n, 4).tolist() if int(n) else None,
+        lambda n, E: E(n, 4).unbind(0),
+        lambda n, E: E(n, 4).split(2),
+        lambda n, E: n * 0.5,
+        lambda n, E: F.interpolate(E(n, 3, 8, 8), scale_factor=2),
+        lambda n, E: E(4).view(n),
+    ],
+)
+def test_what_needs_an_int_makes_a_constant_of_the_size(use: Callable[..., Any]) -> None:
+    guards = Guards(8)
+    make = lambda *shape: torch.empty(shape, device="meta")  # noqa: E731 - an argument
+    with pytest.raises(Specialize) as caught:
+        run_on_meta(use, (*guards.sizes, make), {}, True)
+    assert caught.value.symbols == tuple(guards.symbols)
