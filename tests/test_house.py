@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
     "runtime": BASE | {"codegen"},
+    "template": BASE | {"graph", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
     | {"codegen", "runtime"},

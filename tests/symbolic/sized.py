@@ -22,7 +22,7 @@ from jitmagic.symbols.size import Dimension, size_of
 
 __all__ = ["EDGES", "PRIMES", "symbolic_graph"]
 
-PRIMES = (1009, 2003, 3001)
+PRIMES = (101, 211)  # far from each other, and from what a program has of its own
 EDGES = (2, 3, 15, 16, 17, 64, 100)
 _COUNT = itertools.count()
 
