@@ -49,7 +49,7 @@ def run(
     sizes: Mapping[Symbol, int] = MappingProxyType({}),
 ) -> list[Tensor | None]:
     """Execute the program; returns its outputs. precision is "eager" or "float64"."""
-    known = dict[Expr, int](sizes)
+    known: dict[Expr, int] = {symbol: value for symbol, value in sizes.items()}
     memory = _Memory(
         with_sizes(program, known) if sizes else program, precision == "float64", known
     )

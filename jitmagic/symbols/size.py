@@ -217,7 +217,7 @@ def at_most(dimension: Dimension) -> int:
     return int(INT64.high) if known is None else int(min(known.high, INT64.high))
 
 
-def value_of(dimension: Any, known: dict[Expr, int]) -> Any:
+def value_of(dimension: Any, known: dict[Expr, Any]) -> Any:
     """The dimension where its symbols have the known values; whatever else stays as it is."""
     return evaluate(dimension.expr, known) if isinstance(dimension, Size) else dimension
 

@@ -64,7 +64,6 @@ PROGRAMS = {
     "expanded": (lambda x: (x[:, :1] * 2).expand(x.shape[0], x.shape[1], 24) + x, _rows),
     "last": (lambda x: x[:, -1] * 2, _rows),
     "halves": (lambda x: x.bfloat16().softmax(-1).float(), _rows),
-    "variance": (lambda x: x.var(1) + x.std(1, unbiased=False), _rows),
     "maximum": (lambda x: x.max(1)[0] + x.max(1)[1], _rows),
 }
 
