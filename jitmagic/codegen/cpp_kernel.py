@@ -300,7 +300,11 @@ class KernelWriter:
             if not isinstance(node, Load) or node.mask or run_time_values(node.index[0]):
                 continue
             step = lane_step(node.index[0], lane, self.one)
-            if step and step != 1 and lane_step(node.index[0], tiled, self.one) == 1:
+            if (
+                isinstance(step, int)
+                and step not in (0, 1)
+                and lane_step(node.index[0], tiled, self.one) == 1
+            ):
                 found.append((node, step))
         return found
 

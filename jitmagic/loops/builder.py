@@ -17,7 +17,7 @@ import torch
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec
-from ..symbols.size import Dimension, Size, estimate, is_same
+from ..symbols.size import Size, estimate, is_same
 from .expr import Axis, AxisVar, Expr, Integer, ValueIndex, leaves
 from .ir import (
     Alias,
@@ -66,7 +66,7 @@ class Out:
         return None if spec is None else Out(f"{self.name}_{number}", (spec,))
 
 
-def contiguous_stride(shape: Sequence[Dimension]) -> tuple[Dimension, ...]:
+def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     """Row-major strides, as torch computes them (sizes of 0 count as 1)."""
     return tuple(prod(max(size, 1) for size in shape[d + 1 :]) for d in range(len(shape)))
 
@@ -87,21 +87,21 @@ class Builder:
         self.outputs: list[str | None] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.bases: dict[str, str] = {}  # alias buffer -> the buffer whose memory it is
-        self.offsets: dict[str, Dimension] = {}  # where a buffer starts in its storage, if not at 0
+        self.offsets: dict[str, int] = {}  # where a buffer starts in its storage, if not at 0
         self._axes = 0
         self.node = ""  # the graph node being lowered: the origin of the steps it makes
         self.device: torch.device | None = None  # where that node's results are
         self._names: set[str] = set()
-        self._memory: dict[tuple[TensorView, tuple[Dimension, ...] | None], str] = {}
+        self._memory: dict[tuple[TensorView, tuple[int, ...] | None], str] = {}
 
     # -- axes, buffers ---------------------------------------------------------------------------
 
-    def axis(self, extent: Dimension) -> Axis:
+    def axis(self, extent: int) -> Axis:
         """A new axis."""
         self._axes += 1
         return Axis(f"i{self._axes - 1}", extent)
 
-    def grid(self, shape: Iterable[Dimension]) -> tuple[tuple[Axis, ...], Point]:
+    def grid(self, shape: Iterable[int]) -> tuple[tuple[Axis, ...], Point]:
         """New axes over a shape (none for sizes of 1) and the point they make."""
         axes: list[Axis] = []
         point: list[Expr] = []
@@ -146,11 +146,11 @@ class Builder:
             buffer = self.bases[buffer]
         return buffer
 
-    def offset(self, buffer: str) -> Dimension:
+    def offset(self, buffer: str) -> int:
         """Where the buffer starts in its storage, in elements."""
         return self.offsets.get(buffer, 0)
 
-    def stride(self, view: TensorView) -> tuple[Dimension, ...]:
+    def stride(self, view: TensorView) -> tuple[int, ...]:
         """The strides of a tensor made `like` this view in eager: its own where it is dense."""
         placed = strided(view, self.buffers[view.buffer].stride)
         if placed is None:
@@ -174,7 +174,7 @@ class Builder:
         return Load(view.buffer, index, view.dtype)
 
     def reduce(
-        self, op: str, sizes: Sequence[Dimension], value: ValueAt, identity: Value | None = None
+        self, op: str, sizes: Sequence[int], value: ValueAt, identity: Value | None = None
     ) -> Value:
         """Combine value(point) over new axes of the given sizes."""
         if 0 in sizes:
@@ -190,12 +190,12 @@ class Builder:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def pointwise(self, out: Out, value: ValueAt, inner: Sequence[Dimension] = ()) -> TensorView:
+    def pointwise(self, out: Out, value: ValueAt, inner: Sequence[int] = ()) -> TensorView:
         """One nest that stores value(point) for every point of the result."""
         return self.nest(out.name, [(out, value, inner)])[0]
 
     def nest(
-        self, name: str, parts: Sequence[tuple[Out, ValueAt, Sequence[Dimension]]]
+        self, name: str, parts: Sequence[tuple[Out, ValueAt, Sequence[int]]]
     ) -> list[TensorView]:
         """One nest with a store per part (out, value, dimensions that are inner).
 
@@ -221,7 +221,7 @@ class Builder:
         return views
 
     def _split_grid(
-        self, shape: Sequence[Dimension], inner: Sequence[Dimension], outer: tuple[Axis, ...] | None
+        self, shape: Sequence[int], inner: Sequence[int], outer: tuple[Axis, ...] | None
     ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Point]:
         given = None if outer is None else iter(outer)
         outside: list[Axis] = []
@@ -286,7 +286,7 @@ class Builder:
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def memory(self, view: TensorView, stride: tuple[Dimension, ...] | None = None) -> str:
+    def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:
         """The name of a buffer that is exactly this view: itself, a strided alias, or a copy."""
         buffer = self.buffers[view.buffer]
         whole = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
@@ -296,7 +296,7 @@ class Builder:
             self._memory[view, stride] = self._alias(view, stride) or self._copy(view, stride)
         return self._memory[view, stride]
 
-    def _alias(self, view: TensorView, stride: tuple[Dimension, ...] | None) -> str | None:
+    def _alias(self, view: TensorView, stride: tuple[int, ...] | None) -> str | None:
         placed = strided(view, self.buffers[view.buffer].stride)
         if placed is None:
             return None
@@ -310,9 +310,9 @@ class Builder:
     def alias(
         self,
         base: str,
-        shape: tuple[Dimension, ...],
-        stride: tuple[Dimension, ...],
-        offset: Dimension,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        offset: int,
     ) -> str:
         """A strided view of a buffer's memory, as a buffer."""
         owner = self.buffers[base]
@@ -323,7 +323,7 @@ class Builder:
         self.steps.append(Alias(name, base, offset))
         return name
 
-    def _copy(self, view: TensorView, stride: tuple[Dimension, ...] | None) -> str:
+    def _copy(self, view: TensorView, stride: tuple[int, ...] | None) -> str:
         self.device = view.device
         steps = contiguous_stride(view.shape) if stride is None else stride
         spec = TensorSpec(view.shape, steps, view.dtype, view.device)
@@ -373,11 +373,11 @@ class Builder:
         )
 
 
-def _dense_stride(shape: Sequence[Dimension], stride: Sequence[Dimension]) -> tuple[Dimension, ...]:
+def _dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """What empty_like makes of strides with sizes in them: the same order of dimensions, dense."""
     order = sorted(range(len(shape)), key=lambda d: -estimate(stride[d]))
-    made: list[Dimension] = [1] * len(shape)
-    following: Dimension = 1
+    made: list[int] = [1] * len(shape)
+    following: int = 1
     for d in reversed(order):
         made[d] = following
         following = following * shape[d]
@@ -386,18 +386,16 @@ def _dense_stride(shape: Sequence[Dimension], stride: Sequence[Dimension]) -> tu
     raise Decline("an operand with gaps, whose sizes differ from call to call")
 
 
-def _same_strides(view: TensorView, wanted: Sequence[Dimension], have: Sequence[Dimension]) -> bool:
+def _same_strides(view: TensorView, wanted: Sequence[int], have: Sequence[int]) -> bool:
     """Whether both lay the view out alike: strides of extents of 1 say nothing."""
     rows = zip(view.shape, wanted, have, strict=True)
     return not view.numel or all(is_same(a, b) or n == 1 or a == b for n, a, b in rows)
 
 
-def _with_neat_ones(
-    shape: Sequence[Dimension], stride: Sequence[Dimension]
-) -> tuple[Dimension, ...]:
+def _with_neat_ones(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """Strides of size-1 dimensions never matter to results; ATen's kernels like them as below."""
-    neat: list[Dimension] = []
-    following: Dimension = 1
+    neat: list[int] = []
+    following: int = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         neat.append(following if size == 1 else step)
         following = neat[-1] * max(size, 1)

@@ -200,8 +200,9 @@ def coefficients(expr: Expr) -> tuple[Expr, dict[Axis, Expr]] | None:
     return offset, steps
 
 
-def dimension(expr: Expr, near: Iterable[Dimension]) -> Dimension:
+def dimension(expr: Expr, near: Iterable[Dimension]) -> int:
     """An expression without axes as a dimension, in the context of the sizes near it."""
     if isinstance(expr, Integer):
         return expr.value
-    return size_of(expr, next(size.context for size in near if isinstance(size, Size)))
+    context = next(size.context for size in near if isinstance(size, Size))
+    return size_of(expr, context)  # type: ignore[return-value]  # computes like one

@@ -46,7 +46,7 @@ import torch
 from ..symbols.expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul
 from ..symbols.interned import Interned
 from ..symbols.scalar import Apply
-from ..symbols.size import Dimension, at_most
+from ..symbols.size import at_most
 
 __all__ = [
     "COMPUTE_OPS",
@@ -110,8 +110,8 @@ class Buffer:
     """
 
     name: str
-    shape: tuple[Dimension, ...]
-    stride: tuple[Dimension, ...]
+    shape: tuple[int, ...]  # here and below: or Size, which computes like an int
+    stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     role: str = "temp"
@@ -122,7 +122,7 @@ class Axis:
     """A loop axis: 0 <= name < extent. Names are unique within a program unless bound alike."""
 
     name: str
-    extent: Dimension
+    extent: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +147,7 @@ class ValueIndex(Leaf):
     """A run-time index; negative ones count from the end, out-of-range ones raise as eager does."""
 
     value: Value
-    extent: Dimension
+    extent: int
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -282,7 +282,7 @@ class Alias(Step):
 
     name: str
     base: str
-    offset: Dimension
+    offset: int
 
 
 def home_of(devices: Iterable[torch.device]) -> torch.device:

@@ -15,7 +15,7 @@ from math import prod
 
 import torch
 
-from ..symbols.size import Dimension, expr_of
+from ..symbols.size import expr_of
 from .expr import (
     Axis,
     AxisVar,
@@ -51,13 +51,13 @@ class TensorView:
     """`buffer` seen through `index` (one expression per buffer dimension, over the formal axes)."""
 
     buffer: str
-    shape: tuple[Dimension, ...]
+    shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     index: Point
 
     @property
-    def numel(self) -> Dimension:
+    def numel(self) -> int:
         return prod(self.shape)
 
     def at(self, point: Sequence[Expr]) -> Point:
@@ -68,39 +68,39 @@ class TensorView:
         bindings = dict(zip(formals, point, strict=True))
         return tuple(substitute(part, bindings) for part in self.index)
 
-    def remap(self, shape: tuple[Dimension, ...], point: Sequence[Expr]) -> TensorView:
+    def remap(self, shape: tuple[int, ...], point: Sequence[Expr]) -> TensorView:
         """A view of shape `shape` that reads this one at `point` (over the new formal axes)."""
         return TensorView(self.buffer, shape, self.dtype, self.device, self.at(point))
 
 
 @lru_cache(maxsize=4096)
-def formal_axes(shape: tuple[Dimension, ...]) -> tuple[Axis, ...]:
+def formal_axes(shape: tuple[int, ...]) -> tuple[Axis, ...]:
     """The parameters of an index map over `shape`."""
     return tuple(Axis(f"v{d}", extent) for d, extent in enumerate(shape))
 
 
 @lru_cache(maxsize=4096)
-def formal_point(shape: tuple[Dimension, ...]) -> Point:
+def formal_point(shape: tuple[int, ...]) -> Point:
     """The formal axes as expressions; dimensions of size 1 are the constant 0."""
     return tuple(ZERO if axis.extent == 1 else AxisVar(axis) for axis in formal_axes(shape))
 
 
 def whole(
-    buffer: str, shape: tuple[Dimension, ...], dtype: torch.dtype, device: torch.device
+    buffer: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> TensorView:
     """The buffer itself."""
     return TensorView(buffer, shape, dtype, device, formal_point(shape))
 
 
-def broadcast_point(shape: Sequence[Dimension], point: Sequence[Expr]) -> Point:
+def broadcast_point(shape: Sequence[int], point: Sequence[Expr]) -> Point:
     """Where a tensor of `shape` is read for a point of the (broadcast) result."""
     offset = len(point) - len(shape)
     return tuple(ZERO if size == 1 else point[offset + d] for d, size in enumerate(shape))
 
 
-def broadcast_shapes(shapes: Iterable[Sequence[Dimension]]) -> tuple[Dimension, ...] | None:
+def broadcast_shapes(shapes: Iterable[Sequence[int]]) -> tuple[int, ...] | None:
     """The shape that all of them broadcast to, or None. (torch's own imports half of torch.)"""
-    result: list[Dimension] = []
+    result: list[int] = []
     for shape in shapes:
         result = [1] * (len(shape) - len(result)) + result
         offset = len(result) - len(shape)
@@ -112,9 +112,7 @@ def broadcast_shapes(shapes: Iterable[Sequence[Dimension]]) -> tuple[Dimension, 
     return tuple(result)
 
 
-def reshape_point(
-    old: Sequence[Dimension], new: Sequence[Dimension], point: Sequence[Expr]
-) -> Point:
+def reshape_point(old: Sequence[int], new: Sequence[int], point: Sequence[Expr]) -> Point:
     """The point of shape `old` with the row-major position that `point` has in shape `new`.
 
     Dimensions are matched in groups of equal products: the fewest divisions that will do.
@@ -140,7 +138,7 @@ def reshape_point(
     return tuple(result)
 
 
-def _digits(flat: Expr, sizes: Sequence[Dimension]) -> list[Expr]:
+def _digits(flat: Expr, sizes: Sequence[int]) -> list[Expr]:
     """Row-major coordinates of the position `flat`."""
     found: list[Expr] = []
     for size in reversed(sizes[1:]):
@@ -149,9 +147,7 @@ def _digits(flat: Expr, sizes: Sequence[Dimension]) -> list[Expr]:
     return [flat, *reversed(found)] if sizes else []
 
 
-def strided(
-    view: TensorView, stride: Sequence[Dimension]
-) -> tuple[Dimension, tuple[Dimension, ...]] | None:
+def strided(view: TensorView, stride: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
     """(offset, strides) of the view in its buffer's memory; None if it is not strided."""
     found = coefficients(position(view.index, stride))
     formals = formal_axes(view.shape)

@@ -31,14 +31,13 @@ from ..loops.expr import (
     remade,
 )
 from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, walk
-from ..symbols.size import Dimension
 
 __all__ = ["Rebuilder", "expr_axes", "free_axes", "fresh_axis", "value_axes"]
 
 _FRESH = count()
 
 
-def fresh_axis(like: Axis, extent: Dimension) -> Axis:
+def fresh_axis(like: Axis, extent: int) -> Axis:
     """An axis that no nest has; tile.py gives the final names."""
     return Axis(f"{like.name}.{next(_FRESH)}", extent)
 

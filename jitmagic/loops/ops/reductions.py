@@ -13,7 +13,6 @@ from math import prod
 
 import torch
 
-from ...symbols.size import Dimension
 from ..builder import Builder, Decline, Out
 from ..expr import Expr
 from ..ir import Value
@@ -48,11 +47,11 @@ class Reduced:
         )
 
     @property
-    def sizes(self) -> tuple[Dimension, ...]:
+    def sizes(self) -> tuple[int, ...]:
         return tuple(self.x.shape[d] for d in self.dims)
 
     @property
-    def count(self) -> Dimension:
+    def count(self) -> int:
         return prod(self.sizes)
 
     def join(self, point: Point, inside: Point) -> Point:
