@@ -43,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "codegen": BASE | {"loops", "schedule"},
     "runtime": BASE | {"codegen"},
     "sizes": BASE | {"records", "frame", "graph", "trace"},
+    "template": BASE | {"graph", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
     | {"codegen", "runtime", "sizes"},

@@ -14,16 +14,18 @@ from typing import Protocol
 from ..errors import CompileFailed
 from ..loops.ir import Buffer, Nest
 from ..schedule.result import Schedule
+from ..symbols.scalar import Symbol
 from ..target import Target
 from .build_plan import build_plan
 from .cpp import CppRenderer
 from .distinct import distinct_kernels
 from .numba import NumbaRenderer
 from .plan import Config, KernelChoice, KernelSource, Plan
-from .structure import structure
+from .plan_template import PlanTemplate
+from .structure import nest_symbols, structure
 from .triton import TritonRenderer
 
-__all__ = ["RENDERERS", "Renderer", "choices", "render"]
+__all__ = ["RENDERERS", "PlanTemplate", "Renderer", "choices", "render", "render_template"]
 
 Configs = Mapping[str, Config]
 
@@ -58,6 +60,8 @@ RENDERERS: Mapping[str, type[Renderer]] = {
     "triton": TritonRenderer,
 }
 
+SIZED = frozenset({"cpp"})  # tiers whose kernels take sizes as arguments
+
 
 def render(
     schedule: Schedule, target: Target, configs: Configs = MappingProxyType({})
@@ -73,6 +77,22 @@ def render(
         raise CompileFailed(f"no code generator writes kernels for tier {target.tier!r}")
     source = RENDERERS[target.tier]().render(chosen, program.buffers, target, configs)
     return plan, source
+
+
+def render_template(
+    schedule: Schedule, target: Target, symbols: tuple[Symbol, ...]
+) -> tuple[PlanTemplate, KernelSource | None]:
+    """`render` for all sizes: of one call are the plan and the values that its kernels take."""
+    program = schedule.program
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    chosen, kernels = distinct_kernels(nests, program.buffers)
+    taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
+    sizes = {name: found for name, found in taken.items() if found}
+    template = PlanTemplate(schedule, kernels, symbols, sizes)
+    if target.tier not in SIZED and nests:
+        raise CompileFailed(f"kernels of tier {target.tier} are made for one size")
+    source = RENDERERS[target.tier]().render(chosen, program.buffers, target) if nests else None
+    return template, source
 
 
 def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
+
+import torch
 
 from ..loops.ir import Alias, BufferRef, Extern, Nest, Step
 from ..loops.ops.extern import is_foreign
@@ -30,6 +33,7 @@ class _Builder:
     steps: list[PlanStep] = field(default_factory=list)
     count: int = 0
     read_by_address: frozenset[str] = frozenset()  # buffers that kernels and views read
+    sizes: Mapping[str, int] = field(default_factory=dict)  # nest -> slot of what it takes
 
     def __post_init__(self) -> None:
         self.read_by_address = _read_by_address(self.schedule.program.steps)
@@ -71,6 +75,8 @@ class _Builder:
                 for name in names:
                     self.ensure_memory(name)
                 slots = tuple(self.slots[name] for name in names)
+                if step.name in self.sizes:
+                    slots = (*slots, self.sizes[step.name])
                 self.steps.append(Launch(self.kernels[step.name], slots))
             case Extern():
                 self.call(step)
@@ -118,12 +124,22 @@ def _read_by_address(steps: Iterable[Step]) -> frozenset[str]:
     return frozenset(found)
 
 
-def build_plan(schedule: Schedule, kernels: Mapping[str, str]) -> Plan:
-    """Walk the steps in order; `kernels` names the kernel of every nest."""
+def build_plan(
+    schedule: Schedule,
+    kernels: Mapping[str, str],
+    sizes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> Plan:
+    """Walk the steps in order; `kernels` names the kernel of every nest, `sizes` has the values of
+    the symbols that a kernel takes: they are constants of the plan.
+    """
     program = schedule.program
     builder = _Builder(schedule, kernels)
     for name in (*program.inputs, *program.constants):
         builder.slot(name)
+    vectors = dict.fromkeys(sizes.values())
+    places = {vector: builder.count + n for n, vector in enumerate(vectors)}
+    builder.count += len(vectors)
+    builder.sizes = {nest: places[vector] for nest, vector in sizes.items()}
     kept = {*program.inputs, *program.constants}
     dying: dict[int, list[str]] = {}
     for name, number in schedule.last_use.items():
@@ -136,7 +152,8 @@ def build_plan(schedule: Schedule, kernels: Mapping[str, str]) -> Plan:
         if output is not None:
             builder.ensure_memory(output)  # no step makes a tensor without elements
     outputs = tuple(None if name is None else builder.slots[name] for name in program.outputs)
-    constants = tuple(program.constants.values())
+    taken = (torch.tensor(vector, dtype=torch.int64) for vector in vectors)
+    constants = (*program.constants.values(), *taken)
     return Plan(
         program.name,
         len(program.inputs),

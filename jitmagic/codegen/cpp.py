@@ -67,7 +67,8 @@ class CppRenderer:
             one = structure(nest, buffers)
             lines = _function(one, buffers, target, configs.get(nest.name))
             functions[one.name] = "\n".join(lines)
-            symbols[one.name] = tuple(buffers[name].dtype for name in one.arguments)
+            dtypes = tuple(buffers[name].dtype for name in one.arguments)
+            symbols[one.name] = (*dtypes, torch.int64) if one.symbols else dtypes
         units = tuple(_unit(functions, names) for names in _shared_out(functions))
         return KernelSource(self.language, _unit(functions, symbols).text, symbols, units=units)
 
@@ -85,7 +86,7 @@ def _function(
     overrides = config if isinstance(config, CppConfig) else CppConfig()
     if overrides.threads == "one":
         target = replace(target, threads=1)
-    names = argument_names(one.arguments)
+    names = argument_names(one.arguments, {symbol.name for symbol in one.symbols})
     body = Body(one, names, buffers)
     lanes = choose_lanes(one, target, overrides.registers)
     passes = PassWriter(one, lanes, body)

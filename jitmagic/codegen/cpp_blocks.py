@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..loops.expr import Axis
+from ..symbols.size import Dimension, Size
+from .cpp_text import count_text
 
 __all__ = ["BLOCK", "BlockLevel", "Span", "block_level", "spans_of", "whole_span"]
 
@@ -27,11 +29,11 @@ class Span:
     axis: Axis
     start: str
     stop: str
-    extent: int
+    extent: Dimension
     width: int = 1
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> Dimension:
         return -(-self.extent // self.width)
 
 
@@ -48,7 +50,7 @@ class BlockLevel:
 
 def whole_span(axis: Axis, width: int = 1) -> Span:
     """All of the axis."""
-    return Span(axis, "0", str(axis.extent), axis.extent, width)
+    return Span(axis, "0", count_text(axis.extent), axis.extent, width)
 
 
 def spans_of(axes: Sequence[Axis], lane: Axis | None, width: int) -> tuple[Span, ...]:
@@ -62,6 +64,10 @@ def block_level(spans: Sequence[Span]) -> BlockLevel | None:
     inner = 1
     for depth in reversed(range(len(spans))):
         span = spans[depth]
+        if isinstance(span.steps, Size):  # of any length: blocks as long as they may be
+            most = max(BLOCK // inner, 1)
+            return BlockLevel(depth, most * span.width, False)
+        assert isinstance(span.extent, int)
         if inner * span.steps <= BLOCK:
             inner *= span.steps
             continue

@@ -20,11 +20,12 @@ import torch
 from ..loops.expr import Axis, AxisVar, Expr, mul, substitute
 from ..loops.ir import Buffer, IndexValue, Load, Reduction, walk
 from ..schedule.deps import run_time_values
-from ..schedule.score import PARALLEL_WORK, body_cost, extent_product
+from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
+from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..target import Target
 from .cpp_passes import PARTIAL_SUMS, PassWriter
 from .cpp_product import products_in, write_products
-from .cpp_text import CTYPES, comment_line
+from .cpp_text import CTYPES, closed, comment_line, count_text
 from .cpp_values import Body
 from .lanes import Lanes, lane_step
 from .structure import Structure
@@ -61,6 +62,9 @@ class KernelWriter:
             const = "" if buffer in self.one.written else "const "
             kind = f"{const}{CTYPES[self.buffers[buffer].dtype]}*"
             body.line(f"{kind} {self.names[buffer]} = ({kind})args[{number}];")
+        for number, symbol in enumerate(self.one.symbols):
+            sizes = f"((const int64_t*)args[{len(self.one.arguments)}])"
+            body.line(f"const int64_t {symbol.name} = {sizes}[{number}];")
         checks = self._checks_indexes()
         if checks:
             body.line("int bad = 0;  // set by a run-time index that is out of range")
@@ -89,7 +93,8 @@ class KernelWriter:
             self._outer_lanes(self.lanes.outer, self.lanes.width)
             return
         rows = extent_product(self.one.outer)
-        if self._parallel(rows) and rows < 2 * self.target.threads and self._splittable():
+        few = rows < 2 * self.target.threads and not self.one.symbols
+        if few and self._parallel(rows) and self._splittable():
             self.passes.serial(self.one.outer)
             self.passes.write(self.one.passes, split=True)
             self.passes.close(len(self.one.outer))
@@ -116,7 +121,27 @@ class KernelWriter:
         work = points * self._work()
         if adds or self.target.threads == 1:
             return False
+        if self.one.symbols:
+            return True  # `_pieces` decides for each call
         return self.everywhere or work // self._speed() > PARALLEL_WORK // 4
+
+    def _pieces(self, units: Dimension, work: Dimension, grain: int) -> str:
+        """The first arguments of parallel_for: units of so much work each, and how many a thread is
+        handed at least, `grain` where that is known.
+        """
+        if not isinstance(units, Size) and not isinstance(work, Size):
+            return f"{units}, {grain}"
+        limits = f"{PARALLEL_WORK // 4 * self._speed()}, {GRAIN * self._speed()}"
+        count, each = count_text(units), count_text(work)
+        return f"{count}, jm::grain({count}, {each}, {limits}, {self.target.threads})"
+
+    def _exact_work(self) -> Dimension:
+        """`_work`, for any sizes."""
+        total: Dimension = 0
+        for one in self.one.passes:
+            nodes = [node for node in walk(one.roots) if not isinstance(node, Reduction)]
+            total = total + points(one.axes) * max(body_cost(nodes) + len(one.stores), 1)
+        return total
 
     def _grain(self, work: int, units: int) -> int:
         """How many of the units, of so much work each, a thread is handed at least."""
@@ -136,9 +161,8 @@ class KernelWriter:
             return len(axes)
         grain = self._grain(self._work() // self._speed(), rows)
         body = self.body
-        body.open(
-            f"jm::parallel_for({rows}, {grain}, [&](int64_t begin, int64_t end) {{", footer="});"
-        )
+        pieces = self._pieces(points(axes), self._exact_work(), grain)
+        body.open(f"jm::parallel_for({pieces}, [&](int64_t begin, int64_t end) {{", footer="});")
         name = axes[0].name if len(axes) == 1 else "row"
         bound = axes if len(axes) == 1 else ()
         body.open(f"for (int64_t {name} = begin; {name} < end; ++{name}) {{", bound)
@@ -149,12 +173,11 @@ class KernelWriter:
 
     def _digits(self, axes: Sequence[Axis], flat: str) -> None:
         """Coordinates from a flat position; the current scope then knows the axes."""
-        below = extent_product(axes)
         for number, axis in enumerate(axes):
-            below //= axis.extent
-            text = flat if below == 1 else f"{flat} / {below}"
+            below = points(axes[number + 1 :])
+            text = flat if is_same(below, 1) else f"{flat} / {closed(count_text(below))}"
             if number:
-                text = f"{text} % {axis.extent}"
+                text = f"{text} % {closed(count_text(axis.extent))}"
             self.body.line(f"const int64_t {axis.name} = {text};")
         scope = self.body.scopes[-1]
         scope.bound = scope.bound | frozenset(axes)
@@ -164,13 +187,18 @@ class KernelWriter:
 
     def _outer_lanes(self, lane: Axis, width: int) -> None:
         others = tuple(axis for axis in self.one.outer if axis != lane)
-        tiled = self._tiled_axis(others, lane)
-        if self._is_tall(others, lane):
+        tiled = None if self.one.symbols else self._tiled_axis(others, lane)
+        if not self.one.symbols and self._is_tall(others, lane):
             most = 4 * max(self.target.lanes, 4)
             self.passes.tall(self.one.passes, lane, min(most, width * 4) if width < most else width)
             return
         if not others:
             self._blocks_in_parallel(lane, width)
+            return
+        if self.one.symbols:
+            opened = self._rows_of_blocks(others, lane)
+            self._block(f"jm::blocks<{width}>(0, {count_text(lane.extent)}", lane, width)
+            self.passes.close(opened)
             return
         if tiled is not None:
             self._tiles(others, tiled, lane, width)
@@ -199,14 +227,18 @@ class KernelWriter:
 
     def _rows_of_blocks(self, others: tuple[Axis, ...], lane: Axis) -> int:
         """Rows of whole lanes: the work of a row counts the lane axis too."""
-        rows, work = extent_product(others), self._work() * lane.extent // self._speed()
-        if not self._parallel(rows * lane.extent):
+        length = hint_of(lane.extent)
+        rows, work = extent_product(others), self._work() * length // self._speed()
+        if not self._parallel(rows * length):
             self.passes.serial(others)
             return len(others)
-        return self._flat_rows(others, rows, self._grain(work, rows))
+        return self._flat_rows(
+            others,
+            self._pieces(points(others), self._exact_work() * lane.extent, self._grain(work, rows)),
+        )
 
-    def _flat_rows(self, axes: tuple[Axis, ...], rows: int, grain: int) -> int:
-        header = f"jm::parallel_for({rows}, {grain}, [&](int64_t begin, int64_t end) {{"
+    def _flat_rows(self, axes: tuple[Axis, ...], pieces: str) -> int:
+        header = f"jm::parallel_for({pieces}, [&](int64_t begin, int64_t end) {{"
         self.body.open(header, footer="});")
         if len(axes) == 1:
             name = axes[0].name
@@ -227,16 +259,19 @@ class KernelWriter:
         body.set_lanes(None, 1)
 
     def _blocks_in_parallel(self, lane: Axis, width: int) -> None:
-        if not self._parallel(lane.extent):
-            self._block(f"jm::blocks<{width}>(0, {lane.extent}", lane, width)
+        extent = count_text(lane.extent)
+        if not self._parallel(hint_of(lane.extent)):
+            self._block(f"jm::blocks<{width}>(0, {extent}", lane, width)
             return
-        blocks = -(-lane.extent // width)
-        grain = self._grain(self._work() * width // self._speed(), blocks)
-        header = f"jm::parallel_for({blocks}, {grain}, [&](int64_t begin, int64_t end) {{"
+        grain = self._grain(
+            self._work() * width // self._speed(), -(-hint_of(lane.extent) // width)
+        )
+        pieces = self._pieces(-(-lane.extent // width), self._exact_work() * width, grain)
+        header = f"jm::parallel_for({pieces}, [&](int64_t begin, int64_t end) {{"
         self.body.open(header, footer="});")
         end = f"end * {width}"
-        if lane.extent % width:
-            end = f"jm::least_of({end}, {lane.extent})"
+        if isinstance(lane.extent, Size) or lane.extent % width:
+            end = f"jm::least_of({end}, {extent})"
         self._block(f"jm::blocks<{width}>(begin * {width}, {end}", lane, width)
         self.body.close()
 
@@ -246,7 +281,7 @@ class KernelWriter:
         per_thread = -(-blocks * extent_product(others) // (4 * self.target.threads))
         step = width * max(1, min(per_thread, blocks))
         strip = Axis(f"{lane.name}_strip", -(-lane.extent // step))
-        opened = self._flat_rows((*others, strip), extent_product(others) * strip.extent, 1)
+        opened = self._flat_rows((*others, strip), f"{extent_product(others) * strip.extent}, 1")
         end = f"jm::least_of({lane.extent}, {strip.name} * {step} + {step})"
         self._block(f"jm::blocks<{width}>({strip.name} * {step}, {end}", lane, width)
         self.passes.close(opened)
@@ -265,7 +300,11 @@ class KernelWriter:
             if not isinstance(node, Load) or node.mask or run_time_values(node.index[0]):
                 continue
             step = lane_step(node.index[0], lane, self.one)
-            if step and step != 1 and lane_step(node.index[0], tiled, self.one) == 1:
+            if (
+                isinstance(step, int)
+                and step not in (0, 1)
+                and lane_step(node.index[0], tiled, self.one) == 1
+            ):
                 found.append((node, step))
         return found
 
@@ -280,7 +319,7 @@ class KernelWriter:
         rest = tuple(strip if axis == tiled else axis for axis in others)
         rows = extent_product(rest)
         if self._parallel(extent_product(self.one.outer)):
-            opened = self._flat_rows(rest, rows, max(1, rows // (8 * self.target.threads)))
+            opened = self._flat_rows(rest, f"{rows}, {max(1, rows // (8 * self.target.threads))}")
         else:
             self.passes.serial(rest)
             opened = len(rest)

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul
+from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
 from ..loops.ir import Reduction, Value
-from ..schedule.score import extent_product
+from ..schedule.score import extent_product, points
+from ..symbols.size import Size
 from .cpp_blocks import Span, block_level, spans_of, whole_span
 from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES
@@ -69,8 +70,10 @@ class PassWriter:
             order = (*(axis for axis in one.axes if axis not in along), *along)
             for value in one.keep:
                 lanes = self.body.width if self.body.is_vector(value) else 1
-                size = extent_product(one.axes) * lanes
+                size = points(one.axes) * lanes
                 if size * value.dtype.itemsize <= ROW_BYTES:
+                    if isinstance(size, Size):
+                        size = ROW_BYTES // value.dtype.itemsize
                     name = self.body.name("row")
                     self.body.line(f"alignas(64) {CTYPES[value.dtype]} {name}[{size}];")
                     rows[value] = (name, order)
@@ -317,7 +320,7 @@ class PassWriter:
             return ""
         position: Expr = Integer(0)
         for axis in accumulator.node.axes:
-            position = add(mul(position, axis.extent), AxisVar(axis))
+            position = add(times(position, axis.extent), AxisVar(axis))
         body = self.body
         if body.lane in accumulator.node.axes:
             return body.lane_position(position)
@@ -328,7 +331,7 @@ class PassWriter:
         """Where the current point (or block) of a scratch row is."""
         place: Expr = Integer(0)
         for axis in axes:
-            place = add(mul(place, axis.extent), AxisVar(axis))
+            place = add(times(place, axis.extent), AxisVar(axis))
         if vector and self.body.lane not in axes:
             place = mul(place, self.body.width)
         return f"{name} + {self.body.scalar_position(place)}"

@@ -8,11 +8,24 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 
-from ..loops.expr import Add, AxisVar, Expr, FloorDiv, Integer, Mod, ValueIndex, bounds, linear
+from ..loops.expr import (
+    Add,
+    Apply,
+    AxisVar,
+    Expr,
+    FloorDiv,
+    Integer,
+    Mod,
+    Symbol,
+    ValueIndex,
+    bounds,
+    linear,
+)
+from ..symbols.size import Dimension, Size
 
 __all__ = [
     "CTYPES",
@@ -21,8 +34,10 @@ __all__ = [
     "call_text",
     "closed",
     "comment_line",
+    "count_text",
     "index_text",
     "literal",
+    "step_text",
 ]
 
 CTYPES: Mapping[torch.dtype, str] = {
@@ -90,12 +105,12 @@ def _real(value: float, dtype: torch.dtype) -> str:
     return f"{value!r}{f}"
 
 
-def argument_names(buffers: tuple[str, ...]) -> dict[str, str]:
-    """A C++ variable for every buffer: its own name where that is possible."""
+def argument_names(buffers: tuple[str, ...], sizes: Collection[str] = ()) -> dict[str, str]:
+    """A C++ variable for every buffer: its own name where that is possible; not one of `sizes`."""
     names: dict[str, str] = {}
     for buffer in buffers:
         name = re.sub(r"\W", "_", buffer)
-        if name in _TAKEN or _LOCAL.match(name) or not name[0].isalpha():
+        if name in _TAKEN or name in sizes or _LOCAL.match(name) or not name[0].isalpha():
             name = f"{name}_" if name[0].isalpha() else f"b{name}"
         while name in names.values():
             name += "_"
@@ -160,12 +175,30 @@ def index_text(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:
     return " + ".join(parts).replace("+ -", "- ")
 
 
+def count_text(count: Dimension) -> str:
+    """An extent or a stride in int64 arithmetic."""
+    return index_text(count.expr, _no_values) if isinstance(count, Size) else str(count)
+
+
+def step_text(step: int | Expr) -> str:
+    """A distance in memory, see structure.coefficient."""
+    return index_text(step, _no_values) if isinstance(step, Expr) else str(step)
+
+
+def _no_values(index: ValueIndex) -> str:
+    raise TypeError(f"a run-time index in a size: {index!r}")
+
+
 def _atom(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:
     match expr:
         case AxisVar(axis):
             return axis.name
+        case Symbol(name):
+            return name
         case ValueIndex():
             return run_time(expr)
+        case Apply(op, args):
+            return _sized(op, [closed(index_text(part, run_time)) for part in args])
         case FloorDiv(a, b):
             return _division(a, b, "/", "floordiv", run_time)
         case Mod(a, b):
@@ -173,6 +206,14 @@ def _atom(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:
         case Integer() | Add():
             return f"({index_text(expr, run_time)})"
     raise TypeError(f"not an index expression: {expr!r}")
+
+
+def _sized(op: str, texts: list[str]) -> str:
+    """Arithmetic with sizes."""
+    if op == "*":
+        return " * ".join(texts)
+    name = {"//": "floordiv", "%": "remainder", "min": "minimum", "max": "maximum"}[op]
+    return f"jm::{name}({', '.join(f'int64_t({text})' for text in texts)})"
 
 
 def _division(a: Expr, b: int, sign: str, name: str, run_time: Callable[[ValueIndex], str]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..loops.expr import Axis, AxisVar, Expr, FloorDiv, Mod, ValueIndex, add, linear, mul
+from ..loops.expr import Apply, Axis, AxisVar, Expr, FloorDiv, Mod, ValueIndex, add, linear, mul
 from ..loops.ir import (
     Buffer,
     Cast,
@@ -28,7 +28,16 @@ from ..loops.ir import (
     walk,
 )
 from ..schedule.rebuild import expr_axes
-from .cpp_text import CTYPES, INFIX, call_text, closed, index_text, literal
+from .cpp_text import (
+    CTYPES,
+    INFIX,
+    call_text,
+    closed,
+    count_text,
+    index_text,
+    literal,
+    step_text,
+)
 from .lanes import lane_step
 from .structure import Structure
 
@@ -227,13 +236,13 @@ class Body:
         index = self._lane_index(offset, depth, all_lanes)
         return f"jm::gather_where({pointer}, {index}, {all_lanes}, {fill}, n)"
 
-    def _load_lanes(self, pointer: str, offset: Expr, step: int | None, depth: int) -> str:
+    def _load_lanes(self, pointer: str, offset: Expr, step: int | Expr | None, depth: int) -> str:
         if step is None:
             return f"jm::gather({pointer}, {self._lane_index(offset, depth, None)}, n)"
         at = self._pointer(pointer, offset, depth)
         if step == 1:
             return f"jm::load<{self.count}>({at}, n)"
-        return f"jm::load_strided<{self.count}>({at}, {step}, n)"
+        return f"jm::load_strided<{self.count}>({at}, {step_text(step)}, n)"
 
     def _pointer(self, pointer: str, offset: Expr, depth: int, used: str = "") -> str:
         text = self._index(offset, depth, used)
@@ -272,7 +281,7 @@ class Body:
             return f"jm::store({at}, {value}, n);"
         if step is not None:
             at = self._pointer(pointer, offset, self.depth)
-            return f"jm::store_strided({at}, {step}, {value}, n);"
+            return f"jm::store_strided({at}, {step_text(step)}, {value}, n);"
         return f"jm::scatter({pointer}, {self._lane_index(offset, self.depth, None)}, {value}, n);"
 
     def _store_scalar(self, store: Store, element: str) -> str:
@@ -299,7 +308,7 @@ class Body:
             text = self._reach(index.value, depth).code
             if index.value.dtype != torch.int64:
                 text = f"int64_t({text})"
-            return f"jm::checked({text}, {index.extent}, bad{used})"
+            return f"jm::checked({text}, {count_text(index.extent)}, bad{used})"
 
         return index_text(expr, run_time)
 
@@ -343,8 +352,17 @@ class Body:
                 if value.dtype != torch.int64:
                     text = f"jm::convert<int64_t>({text})"
                 used = "" if mask is None else f"{mask}, "
-                return f"jm::checked<{self.count}>({text}, {extent}, bad, {used}n)"
+                limit = count_text(extent)
+                return f"jm::checked<{self.count}>({text}, {limit}, bad, {used}n)"
+            case Apply(op, args):
+                return self._lane_sized(op, args, depth, mask)
         raise TypeError(f"not an atom of an index: {atom!r}")
+
+    def _lane_sized(self, op: str, args: Sequence[Expr], depth: int, mask: str | None) -> str:
+        texts = [closed(self._lane_index(part, depth, mask)) for part in args]
+        if op == "*":
+            return " * ".join(texts)
+        return f"jm::{'floordiv' if op == '//' else 'remainder'}({', '.join(texts)})"
 
 
 def _without(expr: Expr, atoms: Mapping[Expr, int]) -> Expr:

@@ -15,6 +15,7 @@ from ..loops.expr import Axis, Expr
 from ..loops.ir import IndexValue, Load, Reduction, Store, Value, walk
 from ..schedule.deps import run_time_values
 from ..schedule.score import EXPENSIVE, extent_product, op_cost
+from ..symbols.size import hint_of
 from ..target import Target
 from .structure import Pass, Structure, coefficient
 
@@ -35,7 +36,7 @@ class Lanes:
     passes: tuple[tuple[Axis | None, int], ...]
 
 
-def lane_step(offset: Expr, lane: Axis, one: Structure) -> int | None:
+def lane_step(offset: Expr, lane: Axis, one: Structure) -> int | Expr | None:
     """Elements between neighbouring lanes; None when that is not a constant."""
     if any(lane in one.free[value] for value in run_time_values(offset)):
         return None
@@ -56,7 +57,7 @@ def _with_width(lanes: Lanes, wanted: int) -> Lanes:
 
     def width(axis: Axis) -> int:
         fits = wanted
-        while fits > 4 and axis.extent < fits:
+        while fits > 4 and hint_of(axis.extent) < fits:
             fits //= 2
         return fits
 
@@ -73,7 +74,7 @@ def _by_accesses(one: Structure, target: Target, base: int) -> Lanes:
     outer, outer_score = _best(one.outer, one, long or one.passes)
     inner = [_best(p.axes, one, (p,)) if p.axes else (None, 0) for p in one.passes]
     inner_score = sum(score for _, score in inner)
-    longest = max((a.extent for a, _ in inner if a is not None), default=0)
+    longest = max((hint_of(a.extent) for a, _ in inner if a is not None), default=0)
     rows = any(axis is not None for axis, _ in inner)
     if (
         rows
@@ -104,7 +105,7 @@ def _best(axes: Sequence[Axis], one: Structure, passes: Iterable[Pass]) -> tuple
     accesses = _accesses(passes)
     best: tuple[Axis | None, int] = (None, -(10**6))
     for axis in axes:
-        if axis.extent < 4 or not _adds_stay_apart(accesses, axis, one):
+        if hint_of(axis.extent) < 4 or not _adds_stay_apart(accesses, axis, one):
             continue
         score = sum(_points(access, axis, one) for access in accesses)
         if score >= best[1]:
@@ -142,7 +143,7 @@ def _body_cost(roots: Iterable[Value]) -> tuple[int, int]:
 def _width(one: Pass, whole: Structure, axis: Axis, base: int) -> int:
     total, worst = _body_cost(node for node in one.roots if whole.free[node] & frozenset(one.axes))
     width = base if worst >= EXPENSIVE else 4 * base if total <= LIGHT else 2 * base
-    while width > base and axis.extent < 2 * width:
+    while width > base and hint_of(axis.extent) < 2 * width:
         width //= 2
     return width
 
@@ -154,6 +155,6 @@ def _outer_width(one: Structure, lane: Axis, base: int, target: Target) -> int:
     roots = [root for p in one.passes for root in p.roots]
     width = 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
     others = extent_product(axis for axis in one.outer if axis != lane)
-    while width > base and others * lane.extent < 2 * width * max(target.threads, 1):
+    while width > base and others * hint_of(lane.extent) < 2 * width * max(target.threads, 1):
         width //= 2
     return width

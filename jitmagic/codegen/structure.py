@@ -22,7 +22,21 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..loops.expr import AxisVar, Expr, Integer, add, axes_of, linear, mul
+from ..loops.expr import (
+    Apply,
+    AxisVar,
+    Expr,
+    Integer,
+    Symbol,
+    ValueIndex,
+    add,
+    axes_of,
+    leaves,
+    linear,
+    mul,
+    position,
+    substitute,
+)
 from ..loops.ir import (
     Axis,
     Buffer,
@@ -38,6 +52,9 @@ from ..schedule.deps import store_values
 from ..schedule.rebuild import Rebuilder, value_axes
 from ..schedule.score import EXPENSIVE, op_cost
 from ..schedule.tile import drop_unit_axes
+from ..symbols.polynomial import divided, product
+from ..symbols.scalar import symbols_of
+from ..symbols.size import Dimension, Size, expr_of
 
 __all__ = [
     "Pass",
@@ -45,6 +62,7 @@ __all__ = [
     "by_value",
     "coefficient",
     "nest_arguments",
+    "nest_symbols",
     "passes_in",
     "structure",
 ]
@@ -80,6 +98,7 @@ class Structure:
     arguments: tuple[str, ...]
     written: frozenset[str]
     free: Mapping[Value, frozenset[Axis]]
+    symbols: tuple[Symbol, ...] = ()  # of the sizes that differ from call to call
 
 
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
@@ -92,7 +111,14 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
     mutated = written & read
     passes = _with_keeps(passes_in(frozenset(flat.outer), flat.stores, (), free, mutated), free)
     return Structure(
-        flat.name, flat.origins, flat.outer, passes, nest_arguments(nest), written, free
+        flat.name,
+        flat.origins,
+        flat.outer,
+        passes,
+        nest_arguments(nest),
+        written,
+        free,
+        nest_symbols(nest, buffers),
     )
 
 
@@ -112,25 +138,49 @@ def by_value(one: Structure, buffers: Mapping[str, Buffer]) -> tuple[int, ...]:
     return tuple(n for n, name in enumerate(one.arguments) if buffers[name].device != home)
 
 
-def coefficient(offset: Expr, axis: Axis) -> int | None:
-    """How far `offset` moves when `axis` moves by one; None when that is not a constant."""
-    total = 0
+def coefficient(offset: Expr, axis: Axis) -> int | Expr | None:
+    """How far `offset` moves when `axis` moves by one: a number, or an expression of sizes; None
+    when it is neither.
+    """
+    total, sized = 0, Integer(0)  # type: int, Expr
     for atom, factor in linear(offset)[1].items():
         if atom == AxisVar(axis):
             total += factor
         elif axis in axes_of(atom):
-            return None
-    return total
+            step = divided(atom, AxisVar(axis))
+            if step is None or axes_of(step):
+                return None
+            sized = add(sized, mul(step, factor))
+    return total if isinstance(sized, Integer) else add(sized, Integer(total))
+
+
+def _as_expr(step: int | Expr) -> Expr:
+    return step if isinstance(step, Expr) else Integer(step)
+
+
+def nest_symbols(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[Symbol, ...]:
+    """The symbols of the sizes that a kernel takes, in the order in which it takes them."""
+    named = [buffers[name] for name in nest_arguments(nest)]
+    nodes = walk(store_values(nest.stores))
+    binders = [nest.outer, *(store.inner for store in nest.stores)]
+    binders += [node.axes for node in nodes if isinstance(node, Reduction)]
+    sizes: list[Dimension] = [size for b in named for size in (*b.shape, *b.stride)]
+    sizes += [axis.extent for binder in binders for axis in binder]
+    exprs = [part for store in nest.stores for part in store.index]
+    exprs += [part for node in nodes if isinstance(node, Load) for part in node.index]
+    exprs += [node.expr for node in nodes if isinstance(node, IndexValue)]
+    read = [leaf for expr in exprs for leaf in leaves(expr)]
+    sizes += [leaf.extent for leaf in read if isinstance(leaf, ValueIndex)]
+    found = {leaf for leaf in read if isinstance(leaf, Symbol)}
+    found.update(s for size in sizes if isinstance(size, Size) for s in symbols_of(size.expr))
+    return tuple(sorted(found, key=lambda symbol: (len(symbol.name), symbol.name)))
 
 
 def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
     """One element offset per access."""
 
     def offset(name: str, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        total: Expr = Integer(0)
-        for part, stride in zip(index, buffers[name].stride, strict=True):
-            total = add(total, mul(part, stride))
-        return (total,)
+        return (position(index, buffers[name].stride),)
 
     rebuild = Rebuilder(on_load=lambda load: replace(load, index=offset(load.buffer, load.index)))
     stores = []
@@ -181,12 +231,15 @@ def _always_together(a: Axis, b: Axis, binders: set[tuple[Axis, ...]]) -> bool:
 
 
 def _moves_as_one(offset: Expr, a: Axis, b: Axis) -> bool:
-    step = coefficient(offset, b)
-    return step is not None and coefficient(offset, a) == step * b.extent
+    step, wide = coefficient(offset, b), coefficient(offset, a)
+    if step is None or wide is None:
+        return False
+    return product(_as_expr(step), expr_of(b.extent)) is _as_expr(wide)
 
 
 def _merge_axes(nest: Nest, a: Axis, b: Axis) -> Nest:
     both = Axis(f"{a.name}_{b.name}", a.extent * b.extent)
+    joined: dict[Axis, Expr] = {a: Integer(0), b: AxisVar(both)}
 
     def bind(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(both if axis == b else axis for axis in axes if axis != a)
@@ -195,7 +248,9 @@ def _merge_axes(nest: Nest, a: Axis, b: Axis) -> Nest:
         constant, terms = linear(expr)
         kept: Expr = Integer(constant)
         for atom, factor in terms.items():
-            if atom != AxisVar(a):
+            if isinstance(atom, Apply):
+                kept = add(kept, mul(substitute(atom, joined), factor))
+            elif atom != AxisVar(a):
                 kept = add(kept, mul(AxisVar(both) if atom == AxisVar(b) else atom, factor))
         return kept
 

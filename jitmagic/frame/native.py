@@ -70,8 +70,9 @@ from ..guards.source import (
     TypeOf,
 )
 from ..symbols.expr import Expr, Integer
+from ..symbols.polynomial import operation
 from ..symbols.scalar import Symbol
-from ..symbols.size import SizeOf, StrideOf, operation
+from ..symbols.size import SizeOf, StrideOf
 
 try:
     from .._frame import (

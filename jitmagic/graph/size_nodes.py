@@ -17,8 +17,9 @@ from torch.fx import Graph, Node
 from ..errors import UserLine
 from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr, Integer
+from ..symbols.polynomial import operation
 from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import Size, operation, size_of
+from ..symbols.size import Size, size_of
 from .sym_node import as_dimension, sizes_in
 
 __all__ = ["SizeNodes", "refuse_sizes"]

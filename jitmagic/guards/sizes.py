@@ -11,8 +11,9 @@ from typing import Any
 from ..bytecode import FrameSnapshot
 from ..symbols.context import COMPARISONS
 from ..symbols.expr import Expr
+from ..symbols.polynomial import written
 from ..symbols.scalar import Symbol, evaluate
-from ..symbols.size import SizeOf, written
+from ..symbols.size import SizeOf
 from .guard import SizesRelate
 from .read import UNREADABLE, read_source
 from .source import describe

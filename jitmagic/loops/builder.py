@@ -17,6 +17,7 @@ import torch
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec
+from ..symbols.size import Size, hint_of, is_same
 from .expr import Axis, AxisVar, Expr, Integer, ValueIndex, leaves
 from .ir import (
     Alias,
@@ -154,6 +155,8 @@ class Builder:
         placed = strided(view, self.buffers[view.buffer].stride)
         if placed is None:
             return contiguous_stride(view.shape)
+        if any(isinstance(size, Size) for size in (*view.shape, *placed[1])):
+            return _dense_stride(view.shape, placed[1])
         like = torch.empty_strided(view.shape, placed[1], device="meta")
         return tuple(torch.empty_like(like).stride())
 
@@ -304,7 +307,13 @@ class Builder:
             stride = _with_neat_ones(view.shape, found)
         return self.alias(view.buffer, view.shape, stride, offset)
 
-    def alias(self, base: str, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> str:
+    def alias(
+        self,
+        base: str,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        offset: int,
+    ) -> str:
         """A strided view of a buffer's memory, as a buffer."""
         owner = self.buffers[base]
         name = self._unique(f"{base}_view")
@@ -364,16 +373,29 @@ class Builder:
         )
 
 
+def _dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """What empty_like makes of strides with sizes in them: the same order of dimensions, dense."""
+    order = sorted(range(len(shape)), key=lambda d: -hint_of(stride[d]))
+    made: list[int] = [1] * len(shape)
+    following: int = 1
+    for d in reversed(order):
+        made[d] = following
+        following = following * shape[d]
+    if all(map(is_same, made, stride)):
+        return tuple(made)
+    raise Decline("an operand with gaps, whose sizes differ from call to call")
+
+
 def _same_strides(view: TensorView, wanted: Sequence[int], have: Sequence[int]) -> bool:
     """Whether both lay the view out alike: strides of extents of 1 say nothing."""
     rows = zip(view.shape, wanted, have, strict=True)
-    return not view.numel or all(size == 1 or one == two for size, one, two in rows)
+    return not view.numel or all(is_same(a, b) or n == 1 or a == b for n, a, b in rows)
 
 
 def _with_neat_ones(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """Strides of size-1 dimensions never matter to results; ATen's kernels like them as below."""
     neat: list[int] = []
-    following = 1
+    following: int = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         neat.append(following if size == 1 else step)
         following = neat[-1] * max(size, 1)

@@ -1,12 +1,15 @@
 """Index arithmetic: the integer expressions that address buffers.
 
 The arithmetic is that of symbols/expr.py; its leaves here are axes (0 <= axis < extent) and indexes
-computed at run time (ir.py). This is the import site of both for the stages after lowering.
+computed at run time (ir.py). This is the import site of both for the stages after lowering. Where
+extents and strides are Sizes, an index has monomials among its atoms, `i * s0` (symbols/
+polynomial.py), and quotients by a size: `times`, `quotient` and `remainder` make them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 
 from ..symbols.expr import (
     Add,
@@ -24,10 +27,14 @@ from ..symbols.expr import (
     mul,
     rebuild,
 )
+from ..symbols.polynomial import divided, factors, product
+from ..symbols.scalar import Apply, Symbol, interval_of
+from ..symbols.size import Dimension, Size, expr_of, size_of
 from .ir import Axis, AxisVar, ValueIndex
 
 __all__ = [
     "Add",
+    "Apply",
     "Axis",
     "AxisVar",
     "Expr",
@@ -35,17 +42,26 @@ __all__ = [
     "Integer",
     "Mod",
     "Mul",
+    "Symbol",
     "ValueIndex",
     "add",
     "axes_of",
     "bounds",
+    "coefficients",
+    "dimension",
     "floordiv",
     "leaves",
     "linear",
     "mod",
     "mul",
+    "plus",
+    "position",
+    "quotient",
     "rebuild",
+    "remade",
+    "remainder",
     "substitute",
+    "times",
 ]
 
 
@@ -53,9 +69,15 @@ def substitute(expr: Expr, bindings: Mapping[Axis, Expr]) -> Expr:
     """Replace axes by expressions, re-simplifying. Values inside a ValueIndex are left alone."""
     if isinstance(expr, AxisVar):
         return bindings.get(expr.axis, expr)
-    return rebuild(
-        expr, lambda leaf: bindings.get(leaf.axis, leaf) if isinstance(leaf, AxisVar) else leaf
-    )
+
+    def leaf(expr: Expr) -> Expr:
+        if isinstance(expr, AxisVar):
+            return bindings.get(expr.axis, expr)
+        if isinstance(expr, Apply):
+            return remade(expr, [rebuild(part, leaf) for part in expr.args])
+        return expr
+
+    return rebuild(expr, leaf)
 
 
 def axes_of(expr: Expr) -> frozenset[Axis]:
@@ -63,3 +85,124 @@ def axes_of(expr: Expr) -> frozenset[Axis]:
     if isinstance(expr, AxisVar):  # most are
         return frozenset((expr.axis,))
     return frozenset(leaf.axis for leaf in leaves(expr) if isinstance(leaf, AxisVar))
+
+
+# -- sizes -----------------------------------------------------------------------------------------
+
+
+def times(expr: Expr, size: Dimension) -> Expr:
+    """expr * size."""
+    return product(expr, size.expr) if isinstance(size, Size) else mul(expr, size)
+
+
+def plus(expr: Expr, size: Dimension) -> Expr:
+    """expr + size."""
+    return add(expr, expr_of(size))
+
+
+def remade(expr: Apply, parts: Sequence[Expr]) -> Expr:
+    """The operation of an expression on other operands, simplified."""
+    match expr.op:
+        case "*":
+            return reduce(product, parts)
+        case "//":
+            return quotient(*parts)
+        case "%":
+            return remainder(*parts)
+    return Apply(expr.op, tuple(parts))
+
+
+def quotient(expr: Expr, divisor: Expr) -> Expr:
+    """expr // divisor, for a positive divisor."""
+    if isinstance(divisor, Integer):
+        return floordiv(expr, divisor.value)
+    whole, rest = _split(expr, divisor)
+    return whole if _is_below(rest, divisor) else add(whole, Apply("//", (rest, divisor)))
+
+
+def remainder(expr: Expr, divisor: Expr) -> Expr:
+    """expr % divisor, for a positive divisor."""
+    if isinstance(divisor, Integer):
+        return mod(expr, divisor.value)
+    rest = _split(expr, divisor)[1]
+    return rest if _is_below(rest, divisor) else Apply("%", (rest, divisor))
+
+
+def _split(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
+    """(whole, rest) with expr = whole * divisor + rest, term by term."""
+    constant, terms = linear(expr)
+    whole, rest = Integer(0), Integer(constant)  # type: Expr, Expr
+    for atom, n in terms.items():
+        part = mul(atom, n)
+        exact = divided(part, divisor)
+        whole, rest = (add(whole, exact), rest) if exact else (whole, add(rest, part))
+    return whole, rest
+
+
+def _is_below(expr: Expr, limit: Expr) -> bool:
+    """Whether 0 <= expr < limit at every point and for every size."""
+    constant, terms = linear(expr)
+    parts = [factor for atom in terms for factor in factors(atom)]
+    grows = constant >= 0 and all(n > 0 for n in terms.values())
+    if not grows or not all(isinstance(part, AxisVar | Symbol) for part in parts):
+        return False
+    last = {axis: add(expr_of(axis.extent), Integer(-1)) for axis in axes_of(expr)}
+    room = add(add(limit, Integer(-1)), mul(substitute(expr, last), -1))
+    known = interval_of(room, {})
+    return known is not None and known.low >= 0
+
+
+def position(index: Sequence[Expr], stride: Sequence[Dimension]) -> Expr:
+    """Where in memory an index is, in elements."""
+    total: Expr = Integer(0)
+    for part, step in zip(index, stride, strict=True):
+        total = add(total, times(part, step))
+    return _rejoined(total) if any(isinstance(step, Size) for step in stride) else total
+
+
+def _rejoined(total: Expr) -> Expr:
+    """Undo divmod by sizes: `(e // s) * s + e % s -> e`."""
+    terms = linear(total)[1]
+    for atom, n in terms.items():
+        for low in factors(atom):
+            if not (isinstance(low, Apply) and low.op == "%"):
+                continue
+            expr, divisor = low.args
+            others = divided(atom, low)
+            assert others is not None, "it is a factor"
+            high = mul(product(product(quotient(expr, divisor), divisor), others), n)
+            if all(terms.get(part) == m for part, m in linear(high)[1].items()):
+                both = mul(product(expr, others), n)
+                rest = add(total, mul(add(high, mul(atom, n)), -1))
+                return _rejoined(add(rest, both))
+    return total
+
+
+def coefficients(expr: Expr) -> tuple[Expr, dict[Axis, Expr]] | None:
+    """(offset, {axis: step}): how the expression moves along its axes; None if not in steps."""
+    constant, terms = linear(expr)
+    offset: Expr = Integer(constant)
+    steps: dict[Axis, Expr] = {}
+    for atom, n in terms.items():
+        axes = [factor for factor in factors(atom) if isinstance(factor, AxisVar)]
+        if len(axes) != len(axes_of(atom)) or len(axes) > 1:
+            return None
+        if not axes:
+            if any(isinstance(leaf, ValueIndex) for leaf in leaves(atom)):
+                return None
+            offset = add(offset, mul(atom, n))
+            continue
+        [along] = axes
+        rest = divided(atom, along)
+        assert rest is not None, "it is a factor"
+        step = mul(rest, n)
+        steps[along.axis] = add(steps.get(along.axis, Integer(0)), step)
+    return offset, steps
+
+
+def dimension(expr: Expr, near: Iterable[Dimension]) -> int:
+    """An expression without axes as a dimension, in the context of the sizes near it."""
+    if isinstance(expr, Integer):
+        return expr.value
+    context = next(size.context for size in near if isinstance(size, Size))
+    return size_of(expr, context)  # type: ignore[return-value]  # computes like one

@@ -5,16 +5,19 @@ as the program says. Every axis of a nest gets a dimension of one broadcast grid
 tensor over that grid with size 1 where it does not depend on the axis; a reduction folds its
 dimensions back to size 1. Runs unfused and fused programs alike. With precision="float64" all
 floating-point buffers and arithmetic are float64: what the program would say without roundings.
+Where sizes differ from call to call, `sizes` has the values of their symbols.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from .expr import Add, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, ValueIndex
+from ..symbols.size import value_of
+from .expr import Add, Apply, Axis, AxisVar, Expr, FloorDiv, Integer, Mod, Mul, Symbol, ValueIndex
 from .ir import (
     Alias,
     Buffer,
@@ -32,6 +35,7 @@ from .ir import (
     Value,
     walk,
 )
+from .sizes import with_sizes
 
 __all__ = ["run"]
 
@@ -39,10 +43,16 @@ Tensor = torch.Tensor
 
 
 def run(
-    program: LoopProgram, inputs: Sequence[Tensor], precision: str = "eager"
+    program: LoopProgram,
+    inputs: Sequence[Tensor],
+    precision: str = "eager",
+    sizes: Mapping[Symbol, int] = MappingProxyType({}),
 ) -> list[Tensor | None]:
     """Execute the program; returns its outputs. precision is "eager" or "float64"."""
-    memory = _Memory(program, precision == "float64")
+    known: dict[Expr, int] = {symbol: value for symbol, value in sizes.items()}
+    memory = _Memory(
+        with_sizes(program, known) if sizes else program, precision == "float64", known
+    )
     memory.bind(inputs)
     for step in program.steps:
         match step:
@@ -58,8 +68,9 @@ def run(
 class _Memory:
     """The buffers as tensors."""
 
-    def __init__(self, program: LoopProgram, wide: bool) -> None:
+    def __init__(self, program: LoopProgram, wide: bool, sizes: dict[Expr, int]) -> None:
         self.program = program
+        self.sizes = sizes
         self.wide = wide
         self.tensors: dict[str, Tensor] = {}
 
@@ -135,7 +146,7 @@ def _resolve(arg: Any, memory: _Memory) -> Any:
 def _run_nest(nest: Nest, memory: _Memory) -> None:
     """Evaluate every store's value before any store is made: loads see the memory as it was."""
     device = memory.program.buffers[nest.stores[0].buffer].device
-    grid = _Grid(_all_axes(nest), device)
+    grid = _Grid(_all_axes(nest), device, memory.sizes)
     values = _Evaluation(grid, memory)
     pending = [(store, values.of(store.value), values.point(store)) for store in nest.stores]
     for store, value, point in pending:
@@ -168,25 +179,28 @@ def _values_in(expr: Expr) -> list[Value]:
             return _values_in(a) + _values_in(b)
         case Mul(a, _) | FloorDiv(a, _) | Mod(a, _):
             return _values_in(a)
+        case Apply(args=args):
+            return [value for part in args for value in _values_in(part)]
     return []
 
 
 class _Grid:
     """One dimension per axis."""
 
-    def __init__(self, axes: Sequence[Axis], device: torch.device) -> None:
+    def __init__(self, axes: Sequence[Axis], device: torch.device, sizes: dict[Expr, int]) -> None:
         self.place = {axis: d for d, axis in enumerate(axes)}
+        self.extent: dict[Axis, int] = {axis: value_of(axis.extent, sizes) for axis in axes}
         self.device = device
 
     def extents(self, axes: Sequence[Axis]) -> list[int]:
         """The grid's shape with size 1 for the axes not named."""
         shape = [1] * len(self.place)
         for axis in axes:
-            shape[self.place[axis]] = axis.extent
+            shape[self.place[axis]] = self.extent[axis]
         return shape
 
     def variable(self, axis: Axis) -> Tensor:
-        return torch.arange(axis.extent, device=self.device).reshape(self.extents((axis,)))
+        return torch.arange(self.extent[axis], device=self.device).reshape(self.extents((axis,)))
 
     def scalar(self, value: Any, dtype: torch.dtype) -> Tensor:
         return torch.tensor(value, dtype=dtype, device=self.device).reshape([1] * len(self.place))
@@ -226,7 +240,12 @@ class _Evaluation:
             case Mod(a, b):
                 return torch.remainder(self.index(a), b)
             case ValueIndex(value, extent):
-                return self._run_time_index(self.known[value].to(torch.int64), extent)
+                size = value_of(extent, self.memory.sizes)
+                return self._run_time_index(self.known[value].to(torch.int64), size)
+            case Symbol():
+                return self.grid.scalar(self.memory.sizes[expr], torch.int64)
+            case Apply(op, args):
+                return _SIZED[op](*map(self.index, args))
         raise TypeError(f"not an index expression: {expr!r}")
 
     def _run_time_index(self, index: Tensor, extent: int) -> Tensor:
@@ -270,7 +289,7 @@ class _Evaluation:
         places = [self.grid.place[axis] for axis in node.axes]
         shape = list(value.shape)
         for axis, place in zip(node.axes, places, strict=True):
-            shape[place] = axis.extent
+            shape[place] = self.grid.extent[axis]
         value = value.expand(shape)
         if node.op.startswith("arg"):
             return _position(node.op, value, places)
@@ -282,6 +301,11 @@ class _Evaluation:
         return found.to(self.memory.dtype(node.dtype))
 
 
+_SIZED: Mapping[str, Callable[..., Tensor]] = {
+    "*": torch.mul,
+    "//": torch.floor_divide,
+    "%": torch.remainder,
+}
 _REDUCE: Mapping[str, Callable[[Tensor, list[int]], Tensor]] = {
     "sum": lambda x, dims: x.sum(dims, keepdim=True),
     "max": lambda x, dims: x.amax(dims, keepdim=True),

@@ -11,6 +11,7 @@
            | Reduction(op, axes, value, dtype)
     Expr   = Integer(value) | AxisVar(axis) | Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b)
            | ValueIndex(value, extent)     an index computed at run time (gather)
+           | Symbol(name, ..) | Apply(op, args)   a size that differs from call to call
 
 A nest runs its stores for every point of `outer` (in parallel) and, inside, of the store's own
 `inner` axes. A Reduction binds its axes like a lambda binds its parameter: `value` is evaluated for
@@ -44,6 +45,8 @@ import torch
 
 from ..symbols.expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul
 from ..symbols.interned import Interned
+from ..symbols.scalar import Apply
+from ..symbols.size import at_most
 
 __all__ = [
     "COMPUTE_OPS",
@@ -107,7 +110,7 @@ class Buffer:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # here and below: or Size, which computes like an int
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
@@ -128,7 +131,7 @@ class AxisVar(Leaf):
 
     @property
     def limits(self) -> tuple[int, int]:
-        return 0, max(self.axis.extent - 1, 0)
+        return 0, max(at_most(self.axis.extent) - 1, 0)
 
     @property
     def rank(self) -> tuple[int, str, int]:
@@ -148,11 +151,11 @@ class ValueIndex(Leaf):
 
     @property
     def limits(self) -> tuple[int, int]:
-        return 0, max(self.extent - 1, 0)
+        return 0, max(at_most(self.extent) - 1, 0)
 
     @property
     def rank(self) -> tuple[int, str, int]:
-        return 3, "", self.extent
+        return 3, "", at_most(self.extent)
 
 
 class Value(metaclass=Interned):
@@ -332,6 +335,9 @@ def _values_in(expr: Expr) -> Iterator[Value]:
         yield from _values_in(expr.b)
     elif isinstance(expr, (Mul, FloorDiv, Mod)):
         yield from _values_in(expr.a)
+    elif isinstance(expr, Apply):
+        for part in expr.args:
+            yield from _values_in(part)
 
 
 def _below(root: Value) -> tuple[Value, ...]:

@@ -15,7 +15,21 @@ from math import prod
 
 import torch
 
-from .expr import Axis, AxisVar, Expr, Integer, add, floordiv, linear, mod, mul, substitute
+from ..symbols.size import expr_of
+from .expr import (
+    Axis,
+    AxisVar,
+    Expr,
+    Integer,
+    add,
+    coefficients,
+    dimension,
+    position,
+    quotient,
+    remainder,
+    substitute,
+    times,
+)
 
 __all__ = [
     "Point",
@@ -114,7 +128,7 @@ def reshape_point(old: Sequence[int], new: Sequence[int], point: Sequence[Expr])
         i += 1
         while have != want:
             if want < have:
-                flat = add(mul(flat, new[j]), point[j])
+                flat = add(times(flat, new[j]), point[j])
                 want *= new[j]
                 j += 1
             else:
@@ -128,18 +142,17 @@ def _digits(flat: Expr, sizes: Sequence[int]) -> list[Expr]:
     """Row-major coordinates of the position `flat`."""
     found: list[Expr] = []
     for size in reversed(sizes[1:]):
-        found.append(mod(flat, size))
-        flat = floordiv(flat, size)
+        found.append(remainder(flat, expr_of(size)))
+        flat = quotient(flat, expr_of(size))
     return [flat, *reversed(found)] if sizes else []
 
 
 def strided(view: TensorView, stride: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
     """(offset, strides) of the view in its buffer's memory; None if it is not strided."""
-    position: Expr = ZERO
-    for part, step in zip(view.index, stride, strict=True):
-        position = add(position, mul(part, step))
-    offset, terms = linear(position)
-    formals = {AxisVar(axis): d for d, axis in enumerate(formal_axes(view.shape))}
-    if any(atom not in formals for atom in terms):
+    found = coefficients(position(view.index, stride))
+    formals = formal_axes(view.shape)
+    if found is None or any(axis not in formals for axis in found[1]):
         return None
-    return offset, tuple(terms.get(AxisVar(axis), 0) for axis in formal_axes(view.shape))
+    offset, steps = found
+    near = (*view.shape, *stride)
+    return dimension(offset, near), tuple(dimension(steps.get(a, ZERO), near) for a in formals)

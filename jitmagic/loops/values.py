@@ -11,7 +11,8 @@ import math
 
 import torch
 
-from .ir import Cast, Compute, Constant, Value
+from ..symbols.size import Size
+from .ir import Cast, Compute, Constant, IndexValue, Value
 
 __all__ = [
     "FLOATS",
@@ -21,6 +22,7 @@ __all__ = [
     "compute",
     "constant",
     "identity",
+    "number",
     "opmath",
     "round_to",
     "where",
@@ -58,6 +60,13 @@ def constant(value: Number, dtype: torch.dtype) -> Constant:
     return Constant(float(value) if dtype in FLOATS else int(value), dtype)
 
 
+def number(value: Number | Size, dtype: torch.dtype) -> Value:
+    """`constant`, or a size as a value."""
+    if isinstance(value, Size):
+        return cast(IndexValue(value.expr), dtype)
+    return constant(value, dtype)
+
+
 def identity(op: str, dtype: torch.dtype) -> Number:
     """What a reduction starts from and what changes none; for argmax and argmin the worst value."""
     if op in ("sum", "any"):
@@ -83,17 +92,17 @@ def cast(value: Value, dtype: torch.dtype) -> Value:
     return value if value.dtype is dtype else Cast(value, dtype)
 
 
-def compute(op: str, *args: Value | Number) -> Value:
+def compute(op: str, *args: Value | Number | Size) -> Value:
     """Apply an op of COMPUTE_OPS; numbers take the dtype of the first Value among the arguments."""
     dtype = next(arg.dtype for arg in args if isinstance(arg, Value))
-    values = tuple(arg if isinstance(arg, Value) else constant(arg, dtype) for arg in args)
+    values = tuple(arg if isinstance(arg, Value) else number(arg, dtype) for arg in args)
     if dtype is torch.bool:
         op = _BOOL_LOGIC.get(op, op)
     return Compute(op, values, torch.bool if op in _PREDICATES else values[0].dtype)
 
 
-def where(condition: Value, yes: Value | Number, no: Value | Number) -> Value:
+def where(condition: Value, yes: Value | Number | Size, no: Value | Number | Size) -> Value:
     """Choose elementwise; both sides are evaluated."""
     dtype = next(arg.dtype for arg in (yes, no) if isinstance(arg, Value))
-    pair = tuple(arg if isinstance(arg, Value) else constant(arg, dtype) for arg in (yes, no))
+    pair = tuple(arg if isinstance(arg, Value) else number(arg, dtype) for arg in (yes, no))
     return Compute("where", (condition, *pair), dtype)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..errors import VerifyError
+from ..symbols.size import Size
 from .expr import Axis, AxisVar, Expr, ValueIndex, bounds, leaves
 from .ir import (
     COMPUTE_OPS,
@@ -166,6 +167,8 @@ class _Verifier:
         )
         for part, size in zip(index, buffer.shape, strict=True):
             self.expr(part, bound)
+            if isinstance(size, Size):
+                continue  # no bound of an index is a number
             low, high = bounds(part)
             self.require(
                 masked or (low < size and high >= 0),

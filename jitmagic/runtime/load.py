@@ -25,7 +25,7 @@ from .store import open_store
 from .triton_kernels import Cubin, build_cubins
 from .units import build_units
 
-__all__ = ["Loaded", "load"]
+__all__ = ["Kernels", "Loaded", "load", "load_kernels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,14 @@ class Loaded:
     run: Callable[..., tuple[Any, ...]]
     cached: bool
     kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How each kernel is entered; `cached`: they came from the disk cache."""
+
+    entries: Mapping[str, KernelEntry]
+    cached: bool
 
 
 Tell = Callable[[str], None]
@@ -64,13 +72,20 @@ def load(
 def _load_cpp(
     plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell
 ) -> Loaded:
+    kernels = load_kernels(source, target, options, tell)
+    return Loaded(make_executable(plan, kernels.entries), kernels.cached, len(kernels.entries))
+
+
+def load_kernels(
+    source: KernelSource, target: Target, options: Options, tell: Tell = _nobody
+) -> Kernels:
+    """C++ kernels by themselves, for any number of plans (`make_executable`)."""
     store = open_store(options.cache_dir)
     libraries = build_units(source.units, target, store, options.compile_seconds, tell)
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(library.address(name), library) for name, library in libraries.items()
     }
-    cached = all(library.cached for library in libraries.values())
-    return Loaded(make_executable(plan, entries), cached, len(entries))
+    return Kernels(entries, all(library.cached for library in libraries.values()))
 
 
 def _load_numba(

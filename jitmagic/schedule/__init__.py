@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..loops.ir import LoopProgram, Nest
+from ..loops.sizes import is_sized
 from ..options import Options
 from ..target import Target
 from .chains import join_chains
@@ -52,7 +53,10 @@ def schedule(
         join_chains(fusion)
     exact = options.precision != "fast"
     fused = split_reductions(ordered_program(fusion, exact), target)
-    memory, decisions = plan_memory(fused), tuple(fusion.decisions)
+    decisions = tuple(fusion.decisions)
+    if is_sized(fused):  # where memory lives is planned for each vector of sizes
+        return Schedule(fused, {}, 0, {}, {}, decisions)
+    memory = plan_memory(fused)
     return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, memory.over, decisions)
 
 

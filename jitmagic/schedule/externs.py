@@ -16,6 +16,7 @@ from dataclasses import replace
 import torch
 
 from ..loops.ir import Alias, Buffer, BufferRef, Extern, LoopProgram, Nest, Step
+from ..symbols.size import Dimension, is_same
 from .deps import reads_of, writes_of
 
 __all__ = ["out_overload", "without_unread_values"]
@@ -41,11 +42,11 @@ def out_overload(step: Extern, buffers: Mapping[str, Buffer]) -> torch._ops.OpOv
     if len(step.results) != 1 or step.results[0] is None or step.writes:
         return None
     buffer = buffers[step.results[0]]
-    expected = 1
+    expected: Dimension = 1
     for size, stride in zip(reversed(buffer.shape), reversed(buffer.stride), strict=True):
-        if size != 1 and stride != expected:
+        if size != 1 and not is_same(stride, expected):
             return None
-        expected *= size
+        expected = expected * size
     return _OUT.get(step.op)
 
 

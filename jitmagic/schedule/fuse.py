@@ -12,11 +12,13 @@ after the other.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, LoopProgram, Store, Value
+from ..symbols.size import hint_of, is_same
 from ..target import Target
 from .checks import lost_check
 from .deps import Graph, loads_of
@@ -124,7 +126,7 @@ def _take_axes(reader: Group, outer: tuple[Axis, ...], stores: Mapping[str, Stor
     names = {
         e.axis: AxisVar(axis)
         for axis, e in bindings.items()
-        if isinstance(e, AxisVar) and e.axis.extent == axis.extent
+        if isinstance(e, AxisVar) and is_same(e.axis.extent, axis.extent)
     }
     if len(names) < len(bindings) or set(names) != set(reader.outer):
         return
@@ -365,7 +367,7 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
     inner_axes = {AxisVar(axis) for axis in plan.consumer_inner}
     moved = Rebuilder(plan.consumer).store(store)
     steps = [s for part, s in zip(moved.index, strides, strict=True) if part in inner_axes]
-    if steps and min(steps) > 1:
+    if steps and min(map(hint_of, steps)) > 1:
         tile = inner * fusion.target.lanes * 4 * (1 + len(consumer.shape.loads))
         if tile > fusion.target.l2_bytes:
             return f"columns of {inner} elements do not stay in cache"
@@ -425,8 +427,9 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
 
 def _beside(a: Group, b: Group) -> tuple[tuple[Axis, ...], list[Store]] | None:
     """The stores of both over common outer axes, if a shared load then has the same index."""
-    extents = [axis.extent for axis in a.outer]
-    if extents != [axis.extent for axis in b.outer] or a.shape.rigid != b.shape.rigid:
+    pairs = list(itertools.zip_longest(a.outer, b.outer))
+    alike = all(x and y and is_same(x.extent, y.extent) for x, y in pairs)
+    if not alike or a.shape.rigid != b.shape.rigid:
         return None
     rename = Rebuilder({x: AxisVar(y) for x, y in zip(b.outer, a.outer, strict=True)})
     moved = [rename.store(store) for store in b.stores]

@@ -15,8 +15,24 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..loops.expr import Axis, AxisVar, Expr, FloorDiv, Integer, Mod, add, bounds, linear, mul
+from ..loops.expr import (
+    Axis,
+    AxisVar,
+    Expr,
+    FloorDiv,
+    Integer,
+    Mod,
+    add,
+    axes_of,
+    bounds,
+    coefficients,
+    dimension,
+    linear,
+    mul,
+)
 from ..loops.ir import Compute, Constant, Load, Reduction, Store, Value, walk
+from ..symbols.polynomial import product
+from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same
 from .rebuild import Rebuilder, expr_axes, free_axes, fresh_axis, value_axes
 
 __all__ = ["Alignment", "Shape", "align", "inline_load", "mixed_radix", "overwrites_reads", "solve"]
@@ -96,11 +112,18 @@ def _safe_loads(
     found: set[Load] = set()
     for node in reductions:
         places = [(axis, bindings.get(axis, AxisVar(axis))) for axis in free[node]]
-        within = (low >= 0 and high < a.extent for a, e in places for low, high in (bounds(e),))
+        within = (_is_inside(expr, axis) for axis, expr in places)
         if all(within) and all(masked.isdisjoint(expr_axes(e)) for _, e in places):
             below = walk((rebuild.value(node),))
             found.update(part for part in below if isinstance(part, Load))
     return found
+
+
+def _is_inside(expr: Expr, axis: Axis) -> bool:
+    if not isinstance(axis.extent, Size):
+        low, high = bounds(expr)
+        return low >= 0 and high < axis.extent
+    return isinstance(expr, AxisVar) and is_same(expr.axis.extent, axis.extent)
 
 
 def _both(a: Value, b: Value) -> Value:
@@ -165,10 +188,12 @@ def _share(
     return Alignment(outer, bindings, split, producer_inner=extra)
 
 
-def mixed_radix(expr: Expr, extent: int) -> tuple[Axis, ...] | None:
+def mixed_radix(expr: Expr, extent: Dimension) -> tuple[Axis, ...] | None:
     """Axes (x, y, ..) such that expr = x*len(y)*.. + y*.. + .. runs once over 0..extent-1, or
     None.
     """
+    if _has_sizes(expr, extent):
+        return _sized_radix(expr, extent)
     constant, terms = linear(expr)
     if constant != 0:
         return () if not terms and extent == 1 else None
@@ -182,11 +207,39 @@ def mixed_radix(expr: Expr, extent: int) -> tuple[Axis, ...] | None:
     return tuple(reversed(axes)) if scale == extent else None
 
 
+def _has_sizes(expr: Expr, extent: Dimension) -> bool:
+    return any(isinstance(size, Size) for size in (extent, *_extents(expr)))
+
+
+def _sized_radix(expr: Expr, extent: Dimension) -> tuple[Axis, ...] | None:
+    """`mixed_radix` where the extents are sizes: each step is the product of those before it."""
+    found = coefficients(expr)
+    if found is None or found[0] is not Integer(0):
+        return None
+    left, scale = dict(found[1]), expr_of(1)
+    axes: list[Axis] = []
+    while left:
+        following = next((axis for axis, step in left.items() if step is scale), None)
+        if following is None:
+            return None
+        axes.append(following)
+        del left[following]
+        scale = product(scale, expr_of(following.extent))
+    return tuple(reversed(axes)) if scale is expr_of(extent) else None
+
+
 def digits_of(expr: Expr) -> tuple[Axis, ...]:
     """The axes of a mixed-radix expression, most significant first."""
-    terms = linear(expr)[1]
-    ordered = sorted(terms.items(), key=lambda item: -item[1])
-    return tuple(atom.axis for atom, _ in ordered if isinstance(atom, AxisVar))
+    if isinstance(expr, AxisVar):
+        return (expr.axis,)
+    found = coefficients(expr)
+    assert found is not None, "of a mixed-radix expression"
+    sizes = {axis: hint_of(dimension(step, _extents(expr))) for axis, step in found[1].items()}
+    return tuple(sorted(sizes, key=lambda axis: -sizes[axis]))
+
+
+def _extents(expr: Expr) -> list[Dimension]:
+    return [axis.extent for axis in axes_of(expr)]
 
 
 def split_axes(
@@ -195,6 +248,8 @@ def split_axes(
     """How to split the consumer's outer axes so that `f // 8` and `f % 8` become axes
     themselves.
     """
+    if any(isinstance(axis.extent, Size) for axis in (*axes, *outer)):
+        return {}  # sizes cannot be told to divide each other
     cuts: dict[Axis, set[int]] = {}
     for expr, axis in zip(exprs, axes, strict=True):
         digit = _digit(expr)

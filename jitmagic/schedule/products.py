@@ -37,6 +37,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
+from ..symbols.size import Size
 from .rebuild import value_axes
 from .result import Decision
 
@@ -189,6 +190,8 @@ def _as_nest(step: Extern, buffers: Mapping[str, Buffer], limit: int) -> Nest | 
             return None
     out = buffers[step.results[0]]
     named = [buffers[name] for name in (a, b, bias) if name is not None]
+    if any(isinstance(size, Size) for buffer in (out, *named) for size in buffer.shape):
+        return None  # how small it is differs from call to call
     (m, k), n = buffers[a].shape, buffers[b].shape[1]
     if 1 not in buffers[b].stride or not _fits(m, n, k, [*named, out], limit):
         return None  # gemm.h reads the right operand in whole vectors

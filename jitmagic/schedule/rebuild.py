@@ -14,6 +14,7 @@ from typing import Any
 
 from ..loops.expr import (
     Add,
+    Apply,
     Axis,
     AxisVar,
     Expr,
@@ -27,6 +28,7 @@ from ..loops.expr import (
     floordiv,
     mod,
     mul,
+    remade,
 )
 from ..loops.ir import Cast, Compute, IndexValue, Load, Reduction, Store, Value, walk
 
@@ -115,6 +117,8 @@ class Rebuilder:
                 return mod(self._substitute(a), b)
             case ValueIndex(value, extent):
                 return ValueIndex(self.value(value), extent)
+            case Apply(args=args):
+                return remade(expr, [self._substitute(part) for part in args])
         return expr
 
     def _parts(self, node: Value) -> tuple[Value, ...]:
@@ -182,6 +186,8 @@ def _has_value(expr: Expr) -> bool:
             return _has_value(a) or _has_value(b)
         case Mul(a, _) | FloorDiv(a, _) | Mod(a, _):
             return _has_value(a)
+        case Apply(args=args):
+            return any(map(_has_value, args))
     return False
 
 

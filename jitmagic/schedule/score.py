@@ -11,6 +11,7 @@ from math import prod
 from weakref import WeakKeyDictionary
 
 from ..loops.ir import Axis, Buffer, Compute, Load, Reduction, Store, Value, walk
+from ..symbols.size import Dimension, hint_of
 
 __all__ = [
     "CHEAP",
@@ -21,6 +22,7 @@ __all__ = [
     "buffer_bytes",
     "extent_product",
     "op_cost",
+    "points",
     "value_cost",
     "walk_cost",
 ]
@@ -87,11 +89,16 @@ def walk_cost(stores: Iterable[Store]) -> int:
     return body_cost(walk(tuple(store.value for store in stores)))
 
 
-def extent_product(axes: Iterable[Axis]) -> int:
-    """Number of points of a loop over these axes."""
+def points(axes: Iterable[Axis]) -> Dimension:
+    """Number of points of a loop over these axes, exactly."""
     return prod(axis.extent for axis in axes)
+
+
+def extent_product(axes: Iterable[Axis]) -> int:
+    """Number of points of a loop over these axes; where it differs from call to call, in this."""
+    return prod(hint_of(axis.extent) for axis in axes)
 
 
 def buffer_bytes(buffer: Buffer) -> int:
     """Bytes of the buffer's elements."""
-    return prod(buffer.shape) * buffer.dtype.itemsize
+    return prod(map(hint_of, buffer.shape)) * buffer.dtype.itemsize

@@ -14,8 +14,20 @@ from math import prod
 
 import torch
 
-from ..loops.expr import Axis, AxisVar, Expr, Integer, add, linear, mul, substitute
+from ..loops.expr import (
+    Apply,
+    Axis,
+    AxisVar,
+    Expr,
+    Integer,
+    coefficients,
+    dimension,
+    linear,
+    position,
+    substitute,
+)
 from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, walk
+from ..symbols.size import Dimension, hint_of
 from .deps import store_values
 from .rebuild import Rebuilder, free_axes, value_axes
 
@@ -23,7 +35,7 @@ __all__ = ["drop_unit_axes", "final_nest", "without_roundings"]
 
 _HALVES = (torch.float16, torch.bfloat16)
 
-Extents = tuple[int, ...]
+Extents = tuple[Dimension, ...]
 
 
 def drop_unit_axes(nest: Nest) -> Nest:
@@ -96,14 +108,24 @@ def _in_memory_order(
     outer: Sequence[Axis], stores: Sequence[Store], buffers: Mapping[str, Buffer]
 ) -> list[Axis]:
     """Outer axes by falling stride in the biggest store; stable where it does not tell."""
-    biggest = max(stores, key=lambda store: prod(buffers[store.buffer].shape))
-    offset: Expr = Integer(0)
-    for part, stride in zip(biggest.index, buffers[biggest.buffer].stride, strict=True):
-        offset = add(offset, mul(part, stride))
-    steps = {a.axis: n for a, n in linear(offset)[1].items() if isinstance(a, AxisVar)}
+    biggest = max(stores, key=lambda store: prod(map(hint_of, buffers[store.buffer].shape)))
+    stride = buffers[biggest.buffer].stride
+    steps = _steps(position(biggest.index, stride), stride)
     if any(axis not in steps for axis in outer):
         return list(outer)
     return sorted(outer, key=lambda axis: -abs(steps[axis]))
+
+
+def _steps(offset: Expr, near: Sequence[Dimension]) -> dict[Axis, int]:
+    """How far the offset moves along the axes that move it alone."""
+    steps: dict[Axis, int] = {}
+    for atom, n in linear(offset)[1].items():
+        if isinstance(atom, AxisVar):
+            steps[atom.axis] = n
+        elif isinstance(atom, Apply) and (found := coefficients(atom)) is not None:
+            for axis, step in found[1].items():
+                steps[axis] = n * hint_of(dimension(step, near))
+    return steps
 
 
 def _inside(node: Reduction) -> frozenset[Axis]:

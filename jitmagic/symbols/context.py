@@ -80,9 +80,9 @@ class Context:
         """How many symbols have an origin of a class."""
         return sum(isinstance(one.origin, kind) for one in self._ranges)  # type: ignore[attr-defined]
 
-    def hint_of(self, expr: Expr) -> float:
-        """Its value in this call."""
-        return evaluate(expr, dict(self._hints))  # type: ignore[no-any-return]
+    def hint_of(self, expr: Expr) -> int:
+        """The value that an expression of ints has in this call."""
+        return int(evaluate(expr, dict(self._hints)))
 
     def range_of(self, expr: Expr) -> Interval | None:
         """Where the expression lies in every call; None: computing it might raise."""

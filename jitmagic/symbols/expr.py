@@ -60,6 +60,11 @@ class Leaf(Expr):
         """Its name where it orders the quotients and remainders that it is in."""
         return ""
 
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """What it is computed from: none, where its value is all there is."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Integer(Expr):
@@ -280,5 +285,8 @@ def leaves(expr: Expr) -> Iterator[Leaf]:
             yield from leaves(b)
         case Mul(a, _) | FloorDiv(a, _) | Mod(a, _):
             yield from leaves(a)
-        case Leaf():
+        case Leaf(parts=()):
             yield expr
+        case Leaf(parts=parts):
+            for part in parts:
+                yield from leaves(part)

@@ -71,6 +71,10 @@ class Apply(Leaf):
     def rank(self) -> tuple[int, str, int]:
         return 4, self.op, 0
 
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        return self.args
+
 
 class Operation(NamedTuple):
     """`python` computes it; `bounds` gives its interval (None: it might raise)."""

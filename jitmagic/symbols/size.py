@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul, add, floordiv, linear, mod, mul
-from .scalar import Apply, Symbol, symbols_of
+from .expr import Expr, Integer, add, floordiv, linear, mod, mul
+from .interval import INT64
+from .polynomial import divided as _divided
+from .polynomial import factors as _factors
+from .polynomial import product as _product
+from .polynomial import written
+from .scalar import Apply, evaluate, symbols_of
 
 if TYPE_CHECKING:
     from .context import Context
@@ -27,11 +31,12 @@ __all__ = [
     "Size",
     "SizeOf",
     "StrideOf",
+    "at_most",
+    "expr_of",
     "hint_of",
     "is_same",
-    "operation",
     "size_of",
-    "written",
+    "value_of",
 ]
 
 
@@ -173,7 +178,7 @@ class Size:
         return difference
 
     def __bool__(self) -> bool:
-        return self.context.decide("!=", self.expr, Integer(0))
+        return bool(self._decide("!=", 0))
 
     def __index__(self) -> int:
         """Where a guard has left one value, that; else Specialize."""
@@ -189,7 +194,7 @@ Dimension = int | Size
 
 
 def hint_of(dimension: Dimension) -> int:
-    """What it is in the call that was traced."""
+    """What it is in this call: for choices that any value leaves right. Guards nothing."""
     if isinstance(dimension, Size):
         return int(dimension.context.hint_of(dimension.expr))
     return dimension
@@ -207,79 +212,25 @@ def is_same(a: Dimension, b: Dimension) -> bool:
     return type(a) is type(b) and a == b
 
 
-def operation(expr: Expr) -> tuple[str, Expr, Expr]:
-    """What an expression that is no leaf is made of: an operation of OPERATIONS and operands."""
-    match expr:
-        case Add(a, b):
-            return "+", a, b
-        case Mul(a, b):
-            return "*", a, b
-        case FloorDiv(a, b):
-            return "//", a, Integer(b)
-        case Mod(a, b):
-            return "%", a, Integer(b)
-        case Apply(op, (a, b)):
-            return op, a, b
-    raise TypeError(f"not an operation on sizes: {expr!r}")
+def expr_of(dimension: Dimension) -> Expr:
+    """The expression of a dimension."""
+    return dimension.expr if isinstance(dimension, Size) else Integer(dimension)
 
 
-def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:
-    """The expression as Python would have it."""
-    match expr:
-        case Integer(value):
-            return str(value)
-        case Symbol():
-            return name(expr)
-    op, left, right = operation(expr)
-    a, b = written(left, name), written(right, name)
-    return f"{a}*{b}" if op == "*" else f"({a} {op} {b})"
+def at_most(dimension: Dimension) -> int:
+    """The most that it can be in any call."""
+    if not isinstance(dimension, Size):
+        return dimension
+    known = dimension.context.range_of(dimension.expr)
+    return int(INT64.high) if known is None else int(min(known.high, INT64.high))
+
+
+def value_of(dimension: Any, known: dict[Expr, Any]) -> Any:
+    """The dimension where its symbols have the known values; whatever else stays as it is."""
+    return evaluate(dimension.expr, known) if isinstance(dimension, Size) else dimension
 
 
 def _expr(value: object) -> Expr | None:
     if isinstance(value, Size):
         return value.expr
     return Integer(int(value)) if isinstance(value, int) else None
-
-
-def _product(a: Expr, b: Expr) -> Expr:
-    offset_a, terms_a = linear(a)
-    offset_b, terms_b = linear(b)
-    total: Expr = Integer(offset_a * offset_b)
-    for atom, n in terms_a.items():
-        total = add(total, mul(atom, n * offset_b))
-        for other, m in terms_b.items():
-            total = add(total, mul(_monomial(_factors(atom) + _factors(other)), n * m))
-    for other, m in terms_b.items():
-        total = add(total, mul(other, m * offset_a))
-    return total
-
-
-def _factors(atom: Expr) -> tuple[Expr, ...]:
-    if isinstance(atom, Apply) and atom.op == "*":
-        return (*_factors(atom.args[0]), atom.args[1])
-    return (atom,)
-
-
-def _monomial(factors: tuple[Expr, ...]) -> Expr:
-    return reduce(lambda a, b: Apply("*", (a, b)), sorted(factors, key=written))
-
-
-def _divided(a: Expr, b: Expr) -> Expr | None:
-    """a / b, where b is one term that divides every term of a."""
-    offset, divisors = linear(b)
-    if offset or len(divisors) != 1:
-        return None
-    [(divisor, n)] = divisors.items()
-    constant, terms = linear(a)
-    total: Expr = Integer(0)
-    for atom, m in terms.items():
-        left = list(_factors(atom))
-        for factor in _factors(divisor):
-            if factor not in left:
-                return None
-            left.remove(factor)
-        if m % n:
-            return None
-        rest: Expr = _monomial(tuple(left)) if left else Integer(1)
-        total = add(total, mul(rest, m // n))
-    return None if constant else total

@@ -66,6 +66,15 @@ JM_INLINE Range part_of(int64_t n, int64_t part, int64_t parts, int64_t align = 
     return {units * part / parts * align, end < n ? end : n};
 }
 
+// How many of the units a thread is handed at least, where their number or the work of each differs
+// from call to call: all of them where the work of all is not more than `least`, else about `piece`.
+JM_INLINE int64_t grain(int64_t units, int64_t each, int64_t least, int64_t piece, int64_t threads) {
+    if (units * each <= least) return units > 0 ? units : 1;
+    int64_t some = piece / (each > 0 ? each : 1), share = (units + threads - 1) / threads;
+    int64_t fewer = some < share ? some : share;
+    return fewer > 0 ? fewer : 1;
+}
+
 // body(begin, end) over [0, n). Align: ranges begin at multiples of it, so that only the last one
 // has a tail of lanes.
 template <int64_t Align = 1, class Body>

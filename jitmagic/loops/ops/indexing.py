@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from ...symbols.size import expr_of
 from ..builder import Builder, Decline, Out
-from ..expr import Expr, Integer, ValueIndex, add, floordiv, mod, mul
+from ..expr import Expr, Integer, ValueIndex, add, floordiv, mod, mul, plus, remainder, times
 from ..ir import IndexValue, Load, Value
 from ..registry import lowers, operand_value
 from ..tensor_view import (
@@ -206,7 +207,7 @@ def cat(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0)
             end = start + x.shape[dim]
             mask = _between(point[dim], None if first else start, None if last else end)
             at = list(point)
-            at[dim] = add(point[dim], Integer(-start))
+            at[dim] = plus(point[dim], -start)
             found = cast(_masked(builder, x, _kept(x, at), mask), out.spec.dtype)
             ours = _between(point[dim], None, end)
             made = found if made is None or ours is None else where(ours, found, made)
@@ -230,7 +231,7 @@ def constant_pad_nd(
     def value(point: Point) -> Value:
         at, mask = list(point), None
         for d, first in before.items():
-            at[d] = add(point[d], Integer(-first))
+            at[d] = plus(point[d], -first)
             low = first if first > 0 else None
             high = first + x.shape[d] if first + x.shape[d] < out.spec.shape[d] else None
             mask = _both(mask, _between(point[d], low, high))
@@ -256,7 +257,7 @@ def _inside(place: Expr, first: int, size: int, step: int, extent: int) -> Value
     held = _between(place, first or None, last if last < extent else None)
     if step == 1:
         return held
-    on = compute("eq", IndexValue(mod(add(place, Integer(-first)), step)), 0)
+    on = compute("eq", IndexValue(mod(plus(place, -first), step)), 0)
     return _both(held, on)
 
 
@@ -376,7 +377,7 @@ def flip(builder: Builder, out: Out, x: TensorView, dims: Sequence[int]) -> Tens
         out,
         x,
         lambda point: [
-            add(mul(part, -1), Integer(x.shape[d] - 1)) if d in turned else part
+            plus(mul(part, -1), x.shape[d] - 1) if d in turned else part
             for d, part in enumerate(point)
         ],
     )
@@ -397,7 +398,7 @@ def roll(
         out,
         x,
         lambda point: [
-            mod(add(part, Integer(-moves.get(d, 0))), max(x.shape[d], 1))
+            remainder(plus(part, -moves.get(d, 0)), expr_of(max(x.shape[d], 1)))
             for d, part in enumerate(point)
         ],
     )
@@ -406,5 +407,5 @@ def roll(
 def _rolled(out: Out, point: Point, shift: int) -> Expr:
     flat: Expr = Integer(0)
     for size, part in zip(out.spec.shape, point, strict=True):
-        flat = add(mul(flat, size), part)
-    return mod(add(flat, Integer(-shift)), max(prod(out.spec.shape), 1))
+        flat = add(times(flat, size), part)
+    return remainder(plus(flat, -shift), expr_of(max(prod(out.spec.shape), 1)))

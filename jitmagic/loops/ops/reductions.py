@@ -18,7 +18,7 @@ from ..expr import Expr
 from ..ir import Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView
-from ..values import cast, compute, constant, opmath
+from ..values import cast, compute, constant, number, opmath
 from .views import wrap_dim
 
 __all__ = ["Reduced"]
@@ -137,7 +137,7 @@ def mean(
 
     def value(point: Point) -> Value:
         total = _sum(reduced, point, _through(reduced, out, wide), wide)
-        return compute("truediv", total, float(reduced.count))
+        return compute("truediv", total, number(reduced.count, wide))
 
     return builder.pointwise(out, value)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..builder import Builder, Decline, Out
-from ..expr import Expr, Integer, add, floordiv, mod, mul
+from ..expr import Expr, add, floordiv, mod, mul, plus
 from ..ir import Value
 from ..registry import lowers
 from ..tensor_view import Point, TensorView
@@ -63,7 +63,7 @@ def rot90(
     first, second = (wrap_dim(d, len(x.shape)) for d in dims)
 
     def turned(place: Expr, d: int) -> Expr:
-        return add(mul(place, -1), Integer(x.shape[d] - 1))
+        return plus(mul(place, -1), x.shape[d] - 1)
 
     def value(point: Point) -> Value:
         at = list(point)

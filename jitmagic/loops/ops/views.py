@@ -13,8 +13,9 @@ import torch
 
 from ...errors import VerifyError
 from ...spec import TensorSpec
+from ...symbols.size import expr_of
 from ..builder import Builder, Out
-from ..expr import Expr, Integer, add, mul
+from ..expr import Expr, Integer, add, mul, plus
 from ..registry import lowers
 from ..tensor_view import (
     TensorView,
@@ -115,7 +116,7 @@ def slice_(
 def _strip(x: TensorView, dim: int, first: int, size: int, step: int = 1) -> TensorView:
     shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
     point = list(formal_point(shape))
-    point[dim] = add(mul(point[dim], step), Integer(first))
+    point[dim] = plus(mul(point[dim], step), first)
     return x.remap(shape, point)
 
 
@@ -127,7 +128,7 @@ def select(builder: Builder, out: Out, x: TensorView, dim: int, index: int) -> T
 def _pick(x: TensorView, dim: int, index: int) -> TensorView:
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
     point = list(formal_point(shape))
-    point.insert(dim, Integer(index % x.shape[dim]))
+    point.insert(dim, expr_of(index if index >= 0 else index + x.shape[dim]))
     return x.remap(shape, point)
 
 

@@ -16,8 +16,9 @@ import torch
 
 from ...symbols.context import Specialize
 from ...symbols.expr import Expr, Integer
+from ...symbols.polynomial import operation
 from ...symbols.scalar import Symbol, symbols_of
-from ...symbols.size import Dimension, Size, operation
+from ...symbols.size import Dimension, Size
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import COMPARE, ConstantValue

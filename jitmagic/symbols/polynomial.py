@@ -1,0 +1,99 @@
+"""Polynomials of symbols: products, monomials, exact quotients, and how they are written.
+
+Comes in: integer expressions (expr.py). Goes out: the same in one normal form: a product of leaves
+is `Apply("*", ...)` with its factors sorted, a polynomial is a sum of multiples of those. Equal
+polynomials are one object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, linear, mul
+from .scalar import Apply, Symbol
+
+__all__ = ["divided", "factors", "monomial", "operation", "product", "written"]
+
+
+def operation(expr: Expr) -> tuple[str, Expr, Expr]:
+    """What an expression that is no leaf is made of: an operation of OPERATIONS and operands."""
+    match expr:
+        case Add(a, b):
+            return "+", a, b
+        case Mul(a, b):
+            return "*", a, b
+        case FloorDiv(a, b):
+            return "//", a, Integer(b)
+        case Mod(a, b):
+            return "%", a, Integer(b)
+        case Apply(op, (a, b)):
+            return op, a, b
+    raise TypeError(f"not an operation on sizes: {expr!r}")
+
+
+def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:
+    """The expression as Python would have it."""
+    match expr:
+        case Integer(value):
+            return str(value)
+        case Symbol():
+            return name(expr)
+        case Leaf() if expr.label:
+            return expr.label
+    op, left, right = operation(expr)
+    a, b = written(left, name), written(right, name)
+    return f"{a}*{b}" if op == "*" else f"({a} {op} {b})"
+
+
+def product(a: Expr, b: Expr) -> Expr:
+    """a * b, distributed over their sums."""
+    offset_a, terms_a = linear(a)
+    offset_b, terms_b = linear(b)
+    total: Expr = Integer(offset_a * offset_b)
+    for atom, n in terms_a.items():
+        total = add(total, mul(atom, n * offset_b))
+        for other, m in terms_b.items():
+            total = add(total, mul(monomial(factors(atom) + factors(other)), n * m))
+    for other, m in terms_b.items():
+        total = add(total, mul(other, m * offset_a))
+    return total
+
+
+def factors(atom: Expr) -> tuple[Expr, ...]:
+    """What a monomial is the product of."""
+    if isinstance(atom, Apply) and atom.op == "*":
+        return (*factors(atom.args[0]), atom.args[1])
+    return (atom,)
+
+
+def _order(factor: Expr) -> str:
+    if isinstance(factor, Leaf) and not isinstance(factor, Apply):
+        return factor.label or repr(factor)
+    return repr(factor)
+
+
+def monomial(parts: tuple[Expr, ...]) -> Expr:
+    """The product of factors, in their order."""
+    return reduce(lambda a, b: Apply("*", (a, b)), sorted(parts, key=_order))
+
+
+def divided(a: Expr, b: Expr) -> Expr | None:
+    """a / b, where b is one term that divides every term of a."""
+    offset, divisors = linear(b)
+    if offset or len(divisors) != 1:
+        return None
+    [(divisor, n)] = divisors.items()
+    constant, terms = linear(a)
+    total: Expr = Integer(0)
+    for atom, m in terms.items():
+        left = list(factors(atom))
+        for factor in factors(divisor):
+            if factor not in left:
+                return None
+            left.remove(factor)
+        if m % n:
+            return None
+        rest: Expr = monomial(tuple(left)) if left else Integer(1)
+        total = add(total, mul(rest, m // n))
+    return None if constant else total

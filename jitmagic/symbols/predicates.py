@@ -1,0 +1,53 @@
+"""Predicates: for which values of its symbols something holds that was made for one of them.
+
+Comes in: the symbols of a graph with the values of one call. Goes out: a Context whose assumptions
+are data, ranges and relations, and the answer to whether other values keep to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .context import COMPARISONS, Context
+from .expr import Expr
+from .interval import Interval
+from .polynomial import written
+from .scalar import Symbol, evaluate
+
+__all__ = ["Predicates"]
+
+
+class Predicates:
+    """What was assumed, in `ranges` and `relations`; `context` asks the questions."""
+
+    def __init__(self, hints: Mapping[Symbol, int]) -> None:
+        self.symbols = tuple(hints)
+        self.ranges: dict[Symbol, Interval] = {symbol: symbol.range for symbol in hints}
+        self.relations: dict[tuple[str, Expr, Expr], None] = {}
+        self.context = Context(self._narrow, self._relate)
+        for symbol, hint in hints.items():
+            self.context.add(symbol, hint)
+
+    def _narrow(self, symbol: Symbol, interval: Interval) -> None:
+        self.ranges[symbol] = interval
+
+    def _relate(self, op: str, left: Expr, right: Expr) -> None:
+        self.relations[op, left, right] = None
+
+    def hold(self, values: tuple[int, ...]) -> bool:
+        """Whether all that was assumed is true of these values, in the order of the symbols."""
+        known: dict[Expr, int] = dict(zip(self.symbols, values, strict=True))
+        if not all(self.ranges[symbol].has(known[symbol]) for symbol in self.symbols):
+            return False
+        return all(
+            COMPARISONS[op](evaluate(left, known), evaluate(right, known))
+            for op, left, right in self.relations
+        )
+
+    def __str__(self) -> str:
+        ranges = [
+            f"{found.low} <= {symbol.name} <= {found.high}" for symbol, found in self.ranges.items()
+        ]
+        return ", ".join(
+            [*ranges, *(f"{written(a)} {op} {written(b)}" for op, a, b in self.relations)]
+        )
