@@ -64,7 +64,7 @@ class PlanRunner:
 
 def _in_place_of(step: Over, slots: list[Any]) -> torch.Tensor:
     """Over base's memory where only its slot holds that: an ATen op may have returned its input."""
-    base = slots[step.base]
+    base: torch.Tensor = slots[step.base]
     others = (t for n, t in enumerate(slots) if n != step.base and isinstance(t, torch.Tensor))
     memory = base.untyped_storage().data_ptr()
     if any(other.untyped_storage().data_ptr() == memory for other in others):
