@@ -1,7 +1,7 @@
 """One executable for each vector of sizes that a graph with symbols was called with.
 
-Comes in: a Trace whose inputs have Sizes, and how a static trace is compiled. Goes out: `Sized`, a
-callable of the tensors alone, which reads the sizes off them. A vector that is new is a compile of
+Comes in: a Trace whose inputs have Sizes, and how a static trace is compiled. Goes out: a callable
+of the tensors alone, which reads the sizes off them, natively. A vector that is new is a compile of
 the graph at these sizes (`trace/concrete.py`), not of the frame: nothing is traced, no guard added.
 Further vectors than `limit` run the graph op by op: compiling takes longer than many calls.
 """
@@ -18,6 +18,7 @@ from .errors import warn
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
 from .records import COMPILED, Failed, Recording
+from .runtime.native import BySizes, by_sizes
 from .trace.concrete import at_sizes, hints_of, places_of
 from .trace.result import Trace
 
@@ -34,32 +35,27 @@ def sized(
     compile_static: Compile,
     limit: int,
     record: Recording,
-) -> Sized:
+) -> Executable:
     """The executable, compiled for the sizes of `inputs`. Raises what a stage raises."""
     made = Sized(traced, compile_static, limit, record.for_later())
     made.add(hints_of(traced), inputs, record)
-    return made
+    return made.run
 
 
 class Sized:
-    """What runs a symbolic graph."""
+    """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
 
-    __slots__ = ("_compile", "_later", "_limit", "_lock", "_made", "_places", "_traced")
+    __slots__ = ("_compile", "_later", "_limit", "_lock", "_made", "_traced", "run")
 
     def __init__(self, traced: Trace, compile_: Compile, limit: int, later: Recording) -> None:
         self._traced, self._compile, self._limit, self._later = traced, compile_, limit, later
-        self._places = tuple(places_of(traced).values())
         self._made: dict[Vector, Executable] = {}
         self._lock = RLock()
-
-    def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        values = tuple(inputs[place].shape[dim] for place, dim in self._places)
-        run = self._made.get(values)
-        return (run or self._missed(values, inputs))(*inputs)
+        self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed)
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes."""
-        self._made[values] = self.compile_for(values, inputs, record)
+        self._keep(values, self.compile_for(values, inputs, record))
 
     def compile_for(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
@@ -69,7 +65,8 @@ class Sized:
         run = self._compile(concrete, lambda: [inputs[place] for place in kept], record)
         return run if len(kept) == len(inputs) else _with_some(run, kept)
 
-    def _missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
+    def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
+        """What a call of these sizes runs, which are new."""
         with self._lock:
             if values not in self._made and len(self._made) >= self._limit:
                 return self._op_by_op()
@@ -87,7 +84,11 @@ class Sized:
             failed = Failed.of(error, record.failed_in)
             record.end(failed)
             warn(failed.report(f"{record.name} at sizes {values}", "runs op by op"))
-            self._made[values] = self._op_by_op()
+            self._keep(values, self._op_by_op())
+
+    def _keep(self, values: Vector, run: Executable) -> None:
+        self._made[values] = run
+        self.run.add(values, run)
 
     def _op_by_op(self) -> Executable:
         graph = self._traced.graph

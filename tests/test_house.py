@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "schedule": BASE | {"loops"},
     "codegen": BASE | {"loops", "schedule"},
     "runtime": BASE | {"codegen"},
-    "sizes": BASE | {"records", "frame", "graph", "trace"},
+    "sizes": BASE | {"records", "frame", "graph", "trace", "runtime"},
     "template": BASE | {"graph", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}

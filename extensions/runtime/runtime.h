@@ -13,6 +13,7 @@
 // spent.cpp     results whose history a backward inside the graph has freed
 // around.cpp    the Python type of these
 // callable.h    what all these types have in common
+// sized.cpp     an executable for each vector of sizes
 // stages.cpp    graphs that run one after the other as one
 #pragma once
 
@@ -72,5 +73,6 @@ bool register_numbers(PyObject* module);
 bool register_undo(PyObject* module);
 bool register_stages(PyObject* module);
 bool register_spent(PyObject* module);
+bool register_sized(PyObject* module);
 
 }  // namespace jitmagic

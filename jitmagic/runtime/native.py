@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -30,9 +30,11 @@ from ..codegen.plan import (
 from ..extension import runtime_module
 
 __all__ = [
+    "BySizes",
     "CpuEntry",
     "CudaEntry",
     "KernelEntry",
+    "by_sizes",
     "lower_plan",
     "make_executable",
     "slot_count",
@@ -120,6 +122,28 @@ def staged(
     outputs, places spent), see extensions/runtime/stages.cpp.
     """
     return runtime_module().Staged(inputs, stages, results)  # type: ignore[no-any-return]
+
+
+class BySizes(Protocol):
+    """What `by_sizes` gives."""
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        """Run what is known for the sizes of the inputs."""
+        ...
+
+    def add(self, values: tuple[int, ...], run: Callable[..., tuple[Any, ...]]) -> None:
+        """What calls of these sizes run from now on."""
+        ...
+
+
+def by_sizes(
+    places: tuple[tuple[int, int], ...],
+    miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Callable[..., tuple[Any, ...]]],
+) -> BySizes:
+    """An executable for each vector of sizes, read at places (input, dimension); what `miss` gives
+    for sizes that are new is called, and kept only by `add`. See extensions/runtime/sized.cpp.
+    """
+    return runtime_module().BySizes(places, miss)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:

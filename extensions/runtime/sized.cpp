@@ -1,0 +1,168 @@
+// BySizes: an executable for each vector of sizes that a graph was called with, picked natively.
+//
+// A symbol of the graph is read off its inputs: dimension `dim` of input `place`. Vectors are few, so they are
+// compared one after the other, the one used last first. What is new goes to Python, which tells what to call.
+
+#include "callable.h"
+#include "reading.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+namespace jitmagic {
+namespace {
+
+using Vector = c10::SmallVector<int64_t, 4>;
+
+struct Dimension {
+  Py_ssize_t place;
+  int64_t dim;
+};
+
+struct Known {
+  Vector values;
+  PyObject* run;
+};
+
+struct BySizes : Callable {
+  PyObject* miss;
+  std::vector<Dimension>* places;
+  std::vector<Known>* known;
+};
+
+int64_t size_at(const Dimension& where, PyObject* const* args, Py_ssize_t count) {
+  check(PyExc_TypeError, where.place < count && THPVariable_Check(args[where.place]), "input %zd is no tensor",
+        where.place);
+  const at::IntArrayRef sizes = THPVariable_Unpack(args[where.place]).sizes();
+  check(PyExc_ValueError, where.dim < int64_t(sizes.size()), "input %zd has too few dimensions", where.place);
+  return sizes[size_t(where.dim)];
+}
+
+// What is known for these values, now the first; nullptr where nothing is.
+PyObject* found(std::vector<Known>& known, const Vector& values) {
+  const auto at = std::ranges::find(known, values, &Known::values);
+  if (at == known.end()) return nullptr;
+  std::rotate(known.begin(), at, at + 1);
+  return known.front().run;
+}
+
+// What Python gives for values that are new: called as miss(values, inputs).
+PyObject* missed(const BySizes* self, const Vector& values, PyObject* const* args, Py_ssize_t count) {
+  THPObjectPtr numbers(PyTuple_New(Py_ssize_t(values.size())));
+  THPObjectPtr inputs(PyTuple_New(count));
+  if (!numbers || !inputs) return nullptr;
+  for (size_t i = 0; i < values.size(); i++) {
+    PyObject* number = PyLong_FromLongLong(values[i]);
+    if (!number) return nullptr;
+    PyTuple_SET_ITEM(numbers.get(), Py_ssize_t(i), number);
+  }
+  for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(inputs.get(), i, Py_NewRef(args[i]));
+  PyObject* both[] = {numbers.get(), inputs.get()};
+  return PyObject_Vectorcall(self->miss, both, 2, nullptr);
+}
+
+PyObject* sized_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+  HANDLE_TH_ERRORS
+  const auto* self = reinterpret_cast<BySizes*>(object);
+  const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
+  Vector values;
+  for (const Dimension& where : *self->places) values.push_back(size_at(where, args, count));
+  PyObject* run = found(*self->known, values);
+  THPObjectPtr held(run ? Py_NewRef(run) : missed(self, values, args, count));  // the call may add others
+  return held ? PyObject_Vectorcall(held.get(), args, size_t(count), names) : nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* sized_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *places, *miss;
+  if (!PyArg_ParseTuple(args, "OO:BySizes", &places, &miss)) return nullptr;
+  THPObjectPtr made(type->tp_alloc(type, 0));
+  if (!made) return nullptr;
+  auto* self = reinterpret_cast<BySizes*>(made.get());
+  self->vectorcall = sized_call;
+  self->places = new std::vector<Dimension>();
+  self->known = new std::vector<Known>();
+  for (PyObject* place : items(places)) {
+    self->places->push_back({Py_ssize_t(integer(item(place, 0))), integer(item(place, 1))});
+    const Dimension& last = self->places->back();
+    check(PyExc_ValueError, last.place >= 0 && last.dim >= 0, "a dimension is named by two natural numbers");
+  }
+  self->miss = Py_NewRef(miss);
+  return made.release();
+  END_HANDLE_TH_ERRORS
+}
+
+// add(values, run): what calls of these sizes run from now on.
+PyObject* sized_add(PyObject* object, PyObject* args) {
+  HANDLE_TH_ERRORS
+  auto* self = reinterpret_cast<BySizes*>(object);
+  PyObject *values, *run;
+  if (!PyArg_ParseTuple(args, "OO:add", &values, &run)) return nullptr;
+  const std::vector<int64_t> numbers = integers(values);
+  check(PyExc_ValueError, numbers.size() == self->places->size(), "%zu sizes are told, not %zu",
+        numbers.size(), self->places->size());
+  const Vector key(numbers.begin(), numbers.end());
+  if (found(*self->known, key)) {
+    Py_SETREF(self->known->front().run, Py_NewRef(run));
+  } else {
+    self->known->insert(self->known->begin(), {key, Py_NewRef(run)});
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+int sized_traverse(PyObject* object, visitproc visit, void* arg) {
+  const auto* self = reinterpret_cast<BySizes*>(object);
+  Py_VISIT(self->miss);
+  if (!self->known) return 0;
+  for (const Known& one : *self->known) Py_VISIT(one.run);
+  return 0;
+}
+
+int sized_clear(PyObject* object) {
+  auto* self = reinterpret_cast<BySizes*>(object);
+  Py_CLEAR(self->miss);
+  if (!self->known) return 0;
+  std::vector<Known> dropped;
+  std::swap(dropped, *self->known);
+  for (Known& one : dropped) Py_DECREF(one.run);
+  return 0;
+}
+
+void sized_dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  sized_clear(object);
+  delete reinterpret_cast<BySizes*>(object)->places;
+  delete reinterpret_cast<BySizes*>(object)->known;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyMethodDef sized_methods[] = {
+    {"add", sized_add, METH_VARARGS, "add(values, run): what calls of these sizes run from now on."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyTypeObject sized_type = callable_type({
+    .full_name = "jitmagic._runtime.BySizes",
+    .doc = "BySizes(places, miss): calls the executable of the sizes that the inputs have at places, pairs of an "
+           "input and a dimension; miss(values, inputs) gives one for sizes that are new.",
+    .size = sizeof(BySizes),
+    .make = sized_new,
+    .dealloc = sized_dealloc,
+    .traverse = sized_traverse,
+    .clear = sized_clear,
+});
+
+}  // namespace
+
+bool register_sized(PyObject* module) {
+  sized_type.tp_methods = sized_methods;
+  return PyModule_AddType(module, &sized_type) == 0;
+}
+
+}  // namespace jitmagic

@@ -1,0 +1,70 @@
+"""BySizes: the executable of the sizes that the inputs have, picked natively."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from jitmagic.runtime.native import by_sizes
+
+Run = Callable[..., tuple[Any, ...]]
+
+
+def told(values: tuple[int, ...], inputs: tuple[torch.Tensor, ...]) -> Run:
+    return lambda *given: (values, len(inputs), len(given))
+
+
+def test_new_sizes_are_asked_each_time_until_they_are_added() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def miss(values: tuple[int, ...], inputs: tuple[torch.Tensor, ...]) -> Run:
+        asked.append(values)
+        return told(values, inputs)
+
+    run = by_sizes(((0, 0), (1, 1)), miss)
+    x, y = torch.ones(3), torch.ones(2, 5)
+    assert run(x, y) == ((3, 5), 2, 2)
+    assert run(x, y) == ((3, 5), 2, 2)
+    assert asked == [(3, 5), (3, 5)]
+    run.add((3, 5), lambda *given: ("first",))
+    run.add((0, 5), lambda *given: ("empty",))
+    for _ in range(2):
+        assert run(x, y) == ("first",)
+        assert run(torch.ones(0), y) == ("empty",)
+    run.add((3, 5), lambda *given: ("second",))
+    assert run(x, y) == ("second",)
+    assert len(asked) == 2
+
+
+def test_what_is_no_tensor_or_too_flat_is_refused() -> None:
+    run = by_sizes(((1, 1),), told)
+    with pytest.raises(TypeError, match="input 1 is no tensor"):
+        run(torch.ones(2), 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="input 1 is no tensor"):
+        run(torch.ones(2))
+    with pytest.raises(ValueError, match="input 1 has too few dimensions"):
+        run(torch.ones(2), torch.ones(2))
+    with pytest.raises(ValueError, match="2 sizes"):
+        run.add((1, 2), told)
+    with pytest.raises(ValueError, match="natural numbers"):
+        by_sizes(((0, -1),), told)
+
+
+def test_errors_pass_and_cycles_are_collected() -> None:
+    class Holder:
+        def miss(self, values: tuple[int, ...], inputs: tuple[torch.Tensor, ...]) -> Run:
+            raise KeyError(values)
+
+    holder = Holder()
+    holder.run = by_sizes(((0, 0),), holder.miss)  # type: ignore[attr-defined]
+    with pytest.raises(KeyError):
+        holder.run(torch.ones(4))  # type: ignore[attr-defined]
+    gone = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert gone() is None
