@@ -140,7 +140,7 @@ def jit(
         "max-autotune-no-cudagraphs" does not. `explain` shows what was tried.
     fullgraph: raise `Unsupported` instead of breaking the graph.
     dynamic: which sizes are data, so that one variant serves them all (0 and 1 never are). None:
-        those that change; True: of every argument from the first call on; False: none;
+        those with a mark (mark_dynamic); True: of every argument; False: none;
         {"x": {0: (2, 4096), 1: None}}: these, within bounds, and those that change.
     options: further names of `jitmagic.Options`, as a mapping or an Options object.
 

@@ -69,7 +69,7 @@ __all__ = ["compile_frame", "flatten"]
 Graph = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
-for _called_in_graph in (Once.__call__, Replay.__call__, Sized.__call__):
+for _called_in_graph in (Once.__call__, Replay.__call__, Sized.missed):
     hide(_called_in_graph.__code__)
 _PARAMETERS = 4  # how many times longer the loops of optimizers may be than the user's
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
@@ -218,7 +218,8 @@ def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
-    dynamic = dynamic_dims(options, handle.ledger.differing_sizes(snapshot))
+    differing = handle.ledger.differing_sizes(snapshot) if options.dynamic else {}
+    dynamic = dynamic_dims(options, differing)
     return trace(snapshot, options, stop, varying, dynamic)
 
 

@@ -5,9 +5,13 @@ of fixed names), what differed from the variants there are. Goes out: dimensions
 they are compiled for.
 
     dynamic=False   none
-    dynamic=None    marked ones; those that differ from an earlier variant
+    dynamic=None    marked ones
     dynamic=True    all of tensors among the arguments that are no parameters
-    dynamic={...}   as None, and these: {"x": {0: (1, 4096), 1: None}}, by the argument's name
+    dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; marked ones;
+                    those that differ from an earlier variant
+
+Under None what differs stays a constant for now: generated code is compiled for each vector of
+sizes (sizes.py), so that a variant for all of them saves no more than tracing.
 """
 
 from __future__ import annotations

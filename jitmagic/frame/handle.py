@@ -421,7 +421,7 @@ class Handle:
         if self.options.fullgraph:
             return False  # the limit will raise
         snapshot = self.original.snapshot(values)
-        symbols = self.options.dynamic is not False
+        symbols = bool(self.options.dynamic)
         asked = Growing(self._root, self.family.sizes_grow, symbols)
         growth = self.ledger.growth(snapshot, values, asked)
         if growth is not None and not growth.may_end:

@@ -265,7 +265,11 @@ def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
     except UNREADABLE:
         return set()
     sizes = guard.spec.shape
-    if not isinstance(value, torch.Tensor) or value.dim() != len(sizes):
+    if not isinstance(value, torch.Tensor) or type(value) is not guard.spec.cls:
+        return set()
+    if value.layout is not torch.strided or value.is_nested:
+        return set()
+    if value.dim() != len(sizes):
         return set()
     return {d for d, n in enumerate(value.shape) if n != sizes[d]} | set(guard.free_sizes)
 

@@ -130,13 +130,6 @@ def test_what_a_cell_tagged_is_not_kept_alive(loaded):
     assert gone() is None
 
 
-def test_dynamic_warns_once_and_of_the_cell(loaded):
-    cell = "def f(x):\n    return x\ndef g(x):\n    return x\nf(1)"
-    with pytest.warns(jitmagic.FallbackWarning) as caught:
-        loaded.run_cell_magic("compile", "--dynamic", cell)
-    assert len(caught) == 1 and "magics.py" not in caught[0].filename
-
-
 def shown(loaded, capsys, line, cell):
     capsys.readouterr()
     loaded.run_cell_magic("compile", line, cell)

@@ -141,16 +141,6 @@ def test_keywords_beside_an_options_object_are_not_lost() -> None:
     assert handle_of(both).options.backend == "eager"
 
 
-def test_dynamic_says_what_is_not_built_yet() -> None:
-    with pytest.warns(jitmagic.FallbackWarning, match="each new shape is compiled anew") as caught:
-        run = jitmagic.jit(chain, dynamic=True)
-    assert caught[0].filename == __file__
-    for n in (2, 3):
-        x = torch.randn(n, 4)
-        torch.testing.assert_close(run(x, x), chain(x, x))
-    assert len(handle_of(run).dispatcher.entries) == 2
-
-
 # ---------------------------------------------------------------------------------- the environment
 
 
