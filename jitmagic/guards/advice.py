@@ -98,6 +98,8 @@ def _keep_tensor(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
     spec = guard.spec
     if type(value) is not spec.cls:
         return f"pass a {spec.cls.__name__} as {name} in all calls"
+    if value.layout is not torch.strided or value.is_nested:
+        return f"pass a dense tensor as {name} in all calls"
     if value.dtype != spec.dtype:
         return f"convert it before the call: {name} = {name}.to({spec.dtype})"
     if value.device != spec.device:

@@ -350,6 +350,8 @@ def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
     spec = guard.spec
     if value.layout is not torch.strided:
         return f"{name}.layout is {value.layout}, was torch.strided"
+    if value.is_nested:
+        return f"{name} is a nested tensor"
     facts: tuple[tuple[str, object, object], ...] = (
         ("dtype", value.dtype, spec.dtype),
         ("device", value.device, spec.device),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ..bytecode import FrameSnapshot
 from ..symbols.context import COMPARISONS
 from ..symbols.expr import Expr
@@ -26,7 +28,7 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
     for symbol in guard.symbols:
         origin: Any = symbol.origin
         try:
-            tensor = read_source(origin.source, frame)
+            tensor = _strided(read_source(origin.source, frame))
             numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
             known[symbol] = numbers[origin.dim]
         except UNREADABLE:
@@ -36,6 +38,15 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
         return None
     now = ", ".join(f"{_size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
     return f"{now}, was such that {relation(guard)}"
+
+
+def _strided(value: Any) -> torch.Tensor:
+    """The tensor itself, if its sizes are told in C; raises TypeError for anything else."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        raise TypeError("no strided tensor")
+    if torch._C._dispatch_keys(value).has(torch._C.DispatchKey.Python):
+        raise TypeError("its sizes are told by Python")
+    return value
 
 
 def relation(guard: SizesRelate) -> str:
