@@ -7,7 +7,6 @@ we.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -190,17 +189,10 @@ def pow_scalar(builder: Builder, out: Out, *args: Any, **kwargs: Any) -> TensorV
 
 
 def _power_on_gpu(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
-    """ATen/native/cuda/PowKernel.cu has a square root for float16 too, but pow() for its
-    reciprocal, where -0.0 gives inf and -inf 0.
-    """
-    is_root = isinstance(exponent, Constant) and abs(float(exponent.value)) == 0.5
-    if not is_root or result is not torch.float16:
-        return _power(x, exponent, result=result)
-    assert isinstance(exponent, Constant)
-    if exponent.value > 0:
-        return compute("sqrt", x)
-    root = where(compute("eq", x, -math.inf), 0.0, compute("rsqrt", x))
-    return where(compute("eq", x, 0.0), math.inf, root)
+    """ATen/native/cuda/PowKernel.cu has the roots for float16 too."""
+    if isinstance(exponent, Constant) and abs(float(exponent.value)) == 0.5:
+        return compute("sqrt" if exponent.value > 0 else "rsqrt", x)
+    return _power(x, exponent, result=result)
 
 
 def _power(x: Value, exponent: Value, *, result: torch.dtype) -> Value:
