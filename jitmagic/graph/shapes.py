@@ -437,6 +437,7 @@ _RULES: Mapping[Any, Rule] = {
     **{op: _pointwise(_kept, n) for op, n in overloads(KEEPING)},
     aten.pow.Scalar: _power_of_number,
     aten.xlogy.Tensor: _pointwise(_floating, 2),
+    aten.addcmul.default: _pointwise(promoted, 3),
     aten.where.self: _where,
     aten.sum.dim_IntList: _reduction("sum"),
     aten.sum.default: _reduction("sum"),

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .node_meta import tensors_in
+from .sym_node import sizes_in
 
 __all__ = ["told_by_kernel"]
 
@@ -31,6 +32,8 @@ def told_by_kernel(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     """What the operator gives, None where the kernel is not asked or refuses."""
     if not _has_slow_meta(op) or torch.cuda.is_available():  # a GPU's layouts may be others
         return None
+    if next(sizes_in((args, dict(kwargs))), None) is not None:
+        return None  # a kernel is asked about one size
     tensors = list(tensors_in((args, dict(kwargs))))
     if not tensors or sum(t.numel() for t in tensors) > _MOST or not all(map(_is_plain, tensors)):
         return None
