@@ -31,7 +31,7 @@ __all__ = [
 
 _SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _SMALL_INTS = range(-5, 257)
-_WHOLE: Any = () if np is None else np.integer
+_WHOLE: tuple[Any, ...] = (int,) if np is None else (int, np.integer)
 
 
 def binary(machine: Machine, op: str, left: Value, right: Value) -> Value:
@@ -156,6 +156,6 @@ def index_of(machine: Machine, value: Value) -> int:
     """`operator.index(value)` of a constant; breaks on anything else."""
     value = value.realize(machine)
     constant = value.as_constant(machine) if value.is_constant(machine) else None
-    if not isinstance(constant, int | _WHOLE):
+    if not isinstance(constant, _WHOLE):
         value.refuse(machine, "use as an index")
     return int(constant)  # of an IntEnum too
