@@ -22,7 +22,7 @@ def test_it_shows_in_a_notebook_and_vanishes() -> None:
     make = nbformat.v4.new_code_cell
     cells = [
         make(f"{SLOW}\n%load_ext jitmagic"),
-        make(f"%%compile --backend slow\n{PRINTING}"),
+        make(f"%%compile --quiet --backend slow\n{PRINTING}"),
         make("jitmagic.jit(lambda x: x * 3, backend=slow)(torch.ones(2)).tolist()"),
         make(
             "print('before')\njitmagic.jit(lambda x: x * 4, backend=slow)(torch.ones(2)).tolist()"

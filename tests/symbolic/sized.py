@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from recording import record
 
 from jitmagic.spec import TensorSpec
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.predicates import Predicates
 from jitmagic.symbols.scalar import Symbol
 from jitmagic.symbols.size import Dimension, size_of
+from tests.loops.recording import record
 
 __all__ = ["EDGES", "PRIMES", "symbolic_graph"]
 

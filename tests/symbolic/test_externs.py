@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sized import EDGES
-from test_template import compiled
+
+from .sized import EDGES
+from .test_template import compiled
 
 F = torch.nn.functional
 torch.manual_seed(0)

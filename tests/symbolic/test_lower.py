@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sized import EDGES, symbolic_graph
 
 from jitmagic.loops.interp import run
 from jitmagic.loops.lower import lower
@@ -12,6 +11,8 @@ from jitmagic.loops.verify import verify
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
 from jitmagic.target import find_target
+
+from .sized import EDGES, symbolic_graph
 
 HINTS = (8, 12)
 VALUES = [(a, b) for a, b in zip(EDGES, reversed(EDGES), strict=True)] + [(8, 12), (5, 5), (7, 2)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sized import symbolic_graph
-from test_lower import PROGRAMS, VALUES
 
 from jitmagic.options import Options
 from jitmagic.target import find_target
 from jitmagic.template import compile_template
+
+from .sized import symbolic_graph
+from .test_lower import PROGRAMS, VALUES
 
 
 def compiled(fn, make, hints):

@@ -89,7 +89,7 @@ STEPS: list[tuple[Step, int]] = [  # and the graph breaks of a call
     (plain, 0),
     (clipped, 0),
     (other_norms, 0),
-    (logged, 1),
+    (logged, 0),
     (by_hand, 0),
     (accumulated, 0),
     (looked_at, 0),
