@@ -218,8 +218,7 @@ def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
     if handle.library is not None:
         longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
         return trace(snapshot, longer, stop, varying)
-    differing = handle.ledger.differing_sizes(snapshot) if options.dynamic else {}
-    dynamic = dynamic_dims(options, differing)
+    dynamic = dynamic_dims(options, partial(handle.ledger.differing_sizes, snapshot))
     return trace(snapshot, options, stop, varying, dynamic)
 
 

@@ -63,11 +63,12 @@ def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int] | None]:
 
 
 def dynamic_dims(
-    options: Options, differing: Mapping[Source, Collection[int]]
+    options: Options, find_differing: Callable[[], Mapping[Source, Collection[int]]]
 ) -> Callable[[Source, torch.Tensor], Mapping[int, Interval]] | None:
     """What the tracer asks of each tensor input; None: nothing is symbolic."""
     if options.dynamic is False:
         return None
+    differing = {} if options.dynamic is None else find_differing()
     asked = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:

@@ -22,6 +22,7 @@ from ...symbols.size import Dimension, Size
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import COMPARE, ConstantValue
+from .scalars import SymbolicNumber
 
 __all__ = ["DimensionValue", "dimension_value"]
 
@@ -32,11 +33,10 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 _INTS = ("__int__", "__index__", "__trunc__", "__floor__", "__ceil__", "__round__")
 
 
-class DimensionValue(Value):
+class DimensionValue(SymbolicNumber):
     """An int that is a Size."""
 
     __slots__ = ("size",)
-    varies = True
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -44,16 +44,6 @@ class DimensionValue(Value):
 
     def python_type(self, machine: Machine) -> type:
         return int
-
-    def is_constant(self, machine: Machine) -> bool:
-        """At a price."""
-        return True
-
-    def as_constant(self, machine: Machine) -> NoReturn:
-        self.refuse(machine, "its value")
-
-    def hash_key(self, machine: Machine) -> object:
-        self.refuse(machine, "hash()")
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         raise Specialize(symbols_of(self.size.expr), f"{what} of a size, {self.size!r}")

@@ -35,7 +35,7 @@ from ..wrap import intercepts
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import ConstantValue
 
-__all__ = ["ScalarValue", "extreme", "scalar_of"]
+__all__ = ["ScalarValue", "SymbolicNumber", "extreme", "scalar_of"]
 
 _DTYPES = {int: torch.int64, float: torch.float64}
 _CPU = torch.device("cpu")
@@ -60,20 +60,11 @@ _INTS_ONLY = ("<<", ">>", "&", "|", "^")
 _TO_INT = ("floor", "ceil", "trunc", "round")
 
 
-class ScalarValue(Value):
-    """A number of a kind (int or float). `node` is its value in the graph; None: a constant."""
+class SymbolicNumber(Value):
+    """A number that differs from call to call: whoever wants its value specialises (`refuse`)."""
 
-    __slots__ = ("expr", "kind", "node")
+    __slots__ = ()
     varies = True
-
-    def __init__(
-        self, kind: type, expr: Expr, node: Node | None, source: Source | None = None
-    ) -> None:
-        super().__init__(source)
-        self.kind, self.expr, self.node = kind, expr, node
-
-    def python_type(self, machine: Machine) -> type:
-        return self.kind
 
     def is_constant(self, machine: Machine) -> bool:
         """At a price."""
@@ -84,6 +75,21 @@ class ScalarValue(Value):
 
     def hash_key(self, machine: Machine) -> object:
         self.refuse(machine, "hash()")
+
+
+class ScalarValue(SymbolicNumber):
+    """A number of a kind (int or float). `node` is its value in the graph; None: a constant."""
+
+    __slots__ = ("expr", "kind", "node")
+
+    def __init__(
+        self, kind: type, expr: Expr, node: Node | None, source: Source | None = None
+    ) -> None:
+        super().__init__(source)
+        self.kind, self.expr, self.node = kind, expr, node
+
+    def python_type(self, machine: Machine) -> type:
+        return self.kind
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         raise Specialize(symbols_of(self.expr), f"{what} of {self.describe()}")
