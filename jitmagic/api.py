@@ -26,7 +26,15 @@ from .frame.dynamic import mark_dynamic, mark_static
 from .frame.handle import Compiler, Handle, all_handles
 from .frame.hook import Suspended
 from .frame.native import Entry
-from .frame.tag import handle_of, original_of, tag, tagged_call, untag, without_tag
+from .frame.tag import (
+    handle_of,
+    original_of,
+    tag,
+    tagged_call,
+    tagged_handle,
+    untag,
+    without_tag,
+)
 from .options import Options, disabled_by_environment, make_options
 from .records import Eager, Failed, Recording
 
@@ -216,14 +224,6 @@ def is_compiling() -> bool:
 
 graph_break.__jitmagic_role__ = "graph_break"  # type: ignore[attr-defined]
 is_compiling.__jitmagic_role__ = "is_compiling"  # type: ignore[attr-defined]
-
-
-def tagged_handle(target: Any) -> Handle:
-    """The handle of something tagged; raises TypeError for what is not."""
-    handle = handle_of(target)
-    if handle is None:
-        raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
-    return handle
 
 
 def handles() -> list[Handle]:

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from .handle import Handle
-from .tag import handle_of
+from .original import parameter_count
+from .tag import tagged_handle
 
 __all__ = ["bind"]
 
@@ -29,9 +30,7 @@ def bind(
 
     Raises TypeError for what is not tagged, and where the arguments do not fit the signature.
     """
-    handle = handle_of(target)
-    if handle is None:
-        raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
+    handle = tagged_handle(target)
     match target:
         case MethodType():
             return bind(target.__func__, (target.__self__, *args), kwargs)
@@ -49,6 +48,5 @@ def _values(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     code = function.__code__
-    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+    names = code.co_varnames[: parameter_count(code)]
     return (*(bound.arguments[name] for name in names), *(function.__closure__ or ()))

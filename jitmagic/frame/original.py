@@ -19,7 +19,7 @@ from typing import Any
 from ..bytecode import FrameSnapshot
 from .native import call_plainly
 
-__all__ = ["Original"]
+__all__ = ["Original", "parameter_count"]
 
 
 class Original:
@@ -75,7 +75,7 @@ class Original:
     @property
     def arity(self) -> int:
         """How many values a dispatcher is handed: parameters, then closure cells."""
-        return _parameter_count(self.code) + len(self.code.co_freevars)
+        return parameter_count(self.code) + len(self.code.co_freevars)
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
@@ -91,7 +91,7 @@ class Original:
 
     def snapshot(self, values: tuple[Any, ...]) -> FrameSnapshot:
         """The frame as it is about to begin."""
-        code, count = self.code, _parameter_count(self.code)
+        code, count = self.code, parameter_count(self.code)
         return FrameSnapshot(
             code=code,
             args=values[:count],
@@ -115,7 +115,8 @@ class Original:
         return self.run(values)
 
 
-def _parameter_count(code: CodeType) -> int:
+def parameter_count(code: CodeType) -> int:
+    """How many values its parameters are: a star is one."""
     stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_argcount + code.co_kwonlyargcount + stars
 

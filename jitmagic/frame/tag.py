@@ -32,7 +32,15 @@ from .library import is_of_torch_compile
 from .native import ModuleCall, call_plainly
 from .skip import unsuitable
 
-__all__ = ["handle_of", "original_of", "tag", "tagged_call", "untag", "without_tag"]
+__all__ = [
+    "handle_of",
+    "original_of",
+    "tag",
+    "tagged_call",
+    "tagged_handle",
+    "untag",
+    "without_tag",
+]
 
 _SLOT = "_compiled_call_impl"  # nn.Module calls what is there, and drops it when pickled or copied
 _HOOK_TABLES = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -91,6 +99,14 @@ def handle_of(target: Any) -> Handle | None:
         case type() if issubclass(target, torch.nn.Module):
             return handle_of(target.__dict__.get("forward"))
     return None
+
+
+def tagged_handle(target: Any) -> Handle:
+    """The handle of something tagged; raises TypeError for what is not."""
+    handle = handle_of(target)
+    if handle is None:
+        raise TypeError(f"{target!r} is not compiled by jitmagic: tag it with jitmagic.jit first")
+    return handle
 
 
 def original_of(target: Any) -> Any:
