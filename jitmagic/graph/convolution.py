@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .dispatch_mode import dataless
+from .sym_node import has_strides_along
 
 __all__ = ["convolution", "convolution_backward", "convolution_layout"]
 
@@ -22,20 +23,7 @@ META = torch.device("meta")
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    """TensorImpl::is_strides_like_channels_last, 4-d; ambiguous layouts are row-major."""
-    if x.dim() != 4:
-        return False
-    shape, strides = x.shape, x.stride()
-    if strides[1] == 0:
-        return False
-    least = 0
-    for dim in (1, 3, 2, 0):
-        if shape[dim] == 0 or strides[dim] < least:
-            return False
-        if dim == 0 and least == strides[1]:
-            return False
-        least = strides[dim] * shape[dim] if shape[dim] > 1 else strides[dim]
-    return True
+    return has_strides_along((1, 3, 2, 0), x.shape, x.stride())
 
 
 def _format(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:

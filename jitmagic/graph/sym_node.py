@@ -22,7 +22,9 @@ from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
 from ..symbols.size import Dimension, Size, hint_of, is_same
 
-__all__ = ["as_dimension", "as_dimensions", "as_torch", "sizes_in", "with_hints"]
+__all__ = [
+    "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "sizes_in", "with_hints",
+]  # fmt: skip
 
 Comparison = Callable[[Any, Any], Any]
 _NAMES: dict[Comparison, str] = {
@@ -236,10 +238,10 @@ class SizeNode(_Node):
         return _layout(_is_dense_along, (1, 4, 3, 2, 0), sizes, strides)
 
     def is_channels_last_strides_2d(self, sizes: Any, strides: Any) -> ConditionNode:
-        return _layout(_has_strides_along, (1, 3, 2, 0), sizes, strides)
+        return _layout(has_strides_along, (1, 3, 2, 0), sizes, strides)
 
     def is_channels_last_strides_3d(self, sizes: Any, strides: Any) -> ConditionNode:
-        return _layout(_has_strides_along, (1, 4, 3, 2, 0), sizes, strides)
+        return _layout(has_strides_along, (1, 4, 3, 2, 0), sizes, strides)
 
     def is_non_overlapping_and_dense(self, sizes: Any, strides: Any) -> ConditionNode:
         return _layout(_is_dense, (), sizes, strides)
@@ -355,9 +357,10 @@ def _is_dense_along(order: Sequence[int], sizes: list[Dimension], strides: list[
     return True
 
 
-def _has_strides_along(
-    order: Sequence[int], sizes: list[Dimension], strides: list[Dimension]
-) -> bool:
+def has_strides_along(order: Sequence[int], sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """TensorImpl::is_strides_like_channels_last, for an order of the dimensions from the innermost
+    on; ambiguous layouts are row-major.
+    """
     if len(order) != len(sizes) or strides[1] == 0:
         return False
     least: Dimension = 0

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .expr import Expr, Integer, add, floordiv, linear, mod, mul
 from .interval import INT64
-from .polynomial import divided as _divided
-from .polynomial import factors as _factors
-from .polynomial import product as _product
-from .polynomial import written
+from .polynomial import divided, factors, product, written
 from .scalar import Apply, evaluate, symbols_of
 
 if TYPE_CHECKING:
@@ -75,9 +72,9 @@ class Size:
 
     def _with(self, other: object, combine: Callable[[Expr, Expr], Expr]) -> Any:
         theirs = _expr(other)
-        return (
-            NotImplemented if theirs is None else size_of(combine(self.expr, theirs), self.context)
-        )
+        if theirs is None:
+            return NotImplemented
+        return size_of(combine(self.expr, theirs), self.context)
 
     def __add__(self, other: object) -> Any:
         return self._with(other, add)
@@ -89,7 +86,7 @@ class Size:
         return self._with(other, lambda a, b: add(b, mul(a, -1)))
 
     def __mul__(self, other: object) -> Any:
-        return self._with(other, _product)
+        return self._with(other, product)
 
     def __neg__(self) -> Dimension:
         return size_of(mul(self.expr, -1), self.context)
@@ -111,13 +108,13 @@ class Size:
     def _quotient(self, a: Expr, b: Expr) -> Expr:
         if isinstance(b, Integer) and b.value > 0:
             return floordiv(a, b.value)
-        exact = _divided(a, self._divisor(b))
+        exact = divided(a, self._divisor(b))
         return Apply("//", (a, b)) if exact is None else exact
 
     def _remainder(self, a: Expr, b: Expr) -> Expr:
         if isinstance(b, Integer) and b.value > 0:
             return mod(a, b.value)
-        return Apply("%", (a, b)) if _divided(a, self._divisor(b)) is None else Integer(0)
+        return Apply("%", (a, b)) if divided(a, self._divisor(b)) is None else Integer(0)
 
     def _divisor(self, expr: Expr) -> Expr:
         if self.context.decide("==", expr, Integer(0)):
@@ -168,13 +165,13 @@ class Size:
         constant, terms = linear(difference)
         if constant or not terms:
             return difference
-        first, *rest = [_factors(atom) for atom in terms]
+        first, *rest = [factors(atom) for atom in terms]
         for factor in dict.fromkeys(first):
             positive = self.context.known(">", factor, Integer(0))
-            if positive and all(factor in factors for factors in rest):
-                divided = _divided(difference, factor)
-                assert divided is not None
-                return self._reduced(divided)
+            if positive and all(factor in others for others in rest):
+                smaller = divided(difference, factor)
+                assert smaller is not None
+                return self._reduced(smaller)
         return difference
 
     def __bool__(self) -> bool:
@@ -214,7 +211,7 @@ def is_same(a: Dimension, b: Dimension) -> bool:
 
 def expr_of(dimension: Dimension) -> Expr:
     """The expression of a dimension."""
-    return dimension.expr if isinstance(dimension, Size) else Integer(dimension)
+    return dimension.expr if isinstance(dimension, Size) else Integer(int(dimension))
 
 
 def at_most(dimension: Dimension) -> int:
@@ -231,6 +228,4 @@ def value_of(dimension: Any, known: dict[Expr, Any]) -> Any:
 
 
 def _expr(value: object) -> Expr | None:
-    if isinstance(value, Size):
-        return value.expr
-    return Integer(int(value)) if isinstance(value, int) else None
+    return expr_of(value) if isinstance(value, int | Size) else None
