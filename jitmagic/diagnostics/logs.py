@@ -31,14 +31,12 @@ def logs(names: str | None = "") -> frozenset[str]:
 
     Answers what is on. Raises OptionError for an unknown name, with the nearest one.
     """
-    wanted = [name.strip() for name in (names or "").split(",") if name.strip()]
-    if wanted == ["all"]:
-        wanted = list(NAMES)
-    unknown = [name for name in wanted if _SAME.get(name, name) not in NAMES]
+    wanted = _named(names or "")
+    unknown = [name for name in wanted if name not in NAMES]
     if unknown:
         raise OptionError("log", unknown[0], tuple(NAMES), tuple(unknown[1:]))
     _on.clear()
-    _on.update(_SAME.get(name, name) for name in wanted)
+    _on.update(wanted)
     if _on and _watch not in watchers:
         watchers.append(_watch)
     elif not _on and _watch in watchers:
@@ -50,10 +48,17 @@ def logs(names: str | None = "") -> frozenset[str]:
 
 def logs_of_environment(value: str) -> None:
     """What JITMAGIC_LOGS asks for; an unknown name is told and the others count."""
-    known = [n for n in value.split(",") if _SAME.get(n.strip(), n.strip()) in (*NAMES, "all")]
-    logs(",".join(known))
-    for name in set(value.split(",")) - set(known):
-        _ROOT.warning("JITMAGIC_LOGS: no log %r; there are %s", name.strip(), ", ".join(NAMES))
+    wanted = _named(value)
+    logs(",".join(name for name in wanted if name in NAMES))
+    for name in wanted:
+        if name not in NAMES:
+            _ROOT.warning("JITMAGIC_LOGS: no log %r; there are %s", name, ", ".join(NAMES))
+
+
+def _named(names: str) -> list[str]:
+    """The names in a list, those of TORCH_LOGS as ours."""
+    found = [_SAME.get(name, name) for name in map(str.strip, names.split(",")) if name]
+    return list(NAMES) if found == ["all"] else found
 
 
 def _make_heard() -> None:

@@ -135,15 +135,21 @@ def _judged(name: str, cases: Sequence[Case], options: Mapping[str, Any]) -> Pas
     first: list[str] = []
     notes: list[str] = []
     for number, case in enumerate(cases, 1):
-        eager = answers(case.function(), case.inputs, case.names)
-        compiled = _compiled(case, options)
-        truth, why = _in_double(case)
+        found, why = _lines(number, case, options)
+        lines += found
         notes += [f"graph {number}: {why}"] if why else []
-        found = [_line(number, key, compiled[key], eager[key], truth.get(key)) for key in eager]
-        lines += filter(None, found)
-        if any(line is not None and not line.agrees for line in found):
+        if not all(line.agrees for line in found):
             first.append(f"graph {number}: {_first_difference(case, options)}")
     return Passport(name, tuple(lines), tuple(first), tuple(notes))
+
+
+def _lines(number: int, case: Case, options: Mapping[str, Any]) -> tuple[list[Line], str]:
+    """Each tensor of a graph, and why there is no float64 to judge by, if there is none."""
+    eager = answers(case.function(), case.inputs, case.names)
+    compiled = _compiled(case, options)
+    truth, why = _in_double(case)
+    found = (_line(number, key, compiled[key], eager[key], truth.get(key)) for key in eager)
+    return [line for line in found if line is not None], why
 
 
 def _compiled(case: Case, options: Mapping[str, Any]) -> Answers:
@@ -304,17 +310,8 @@ def _first_difference(case: Case, options: Mapping[str, Any]) -> str:
 def _differs_at(case: Case, node: torch.fx.Node, options: Mapping[str, Any]) -> bool:
     part = with_outputs(case, [node.name])
     plain = Case(part.graph, tuple(x.detach() for x in part.inputs))
-    return not all(line.agrees for line in _judge_results(plain, options))
-
-
-def _judge_results(case: Case, options: Mapping[str, Any]) -> Iterator[Line]:
-    eager = answers(case.function(), case.inputs, case.names)
-    compiled = _compiled(case, options)
-    truth, _ = _in_double(case)
-    for key in eager:
-        line = _line(1, key, compiled[key], eager[key], truth.get(key))
-        if line is not None and key.startswith("result"):
-            yield line
+    found, _ = _lines(1, plain, options)
+    return not all(line.agrees for line in found if line.name.startswith("result"))
 
 
 def _finite(value: Any) -> Any:
