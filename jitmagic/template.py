@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
 from .codegen import PlanTemplate, render_template
+from .graph.concrete import spec_at
 from .loops.lower import lower
 from .loops.verify import verify
 from .options import Options
@@ -113,8 +114,7 @@ def _moved(gm: GraphModule, known: dict[Expr, Dimension]) -> GraphModule:
             case Size():
                 return value_of(part, known)
             case TensorSpec():
-                sizes = moved(part.shape), moved(part.stride), moved(part.storage_offset)
-                return replace(part, shape=sizes[0], stride=sizes[1], storage_offset=sizes[2])
+                return spec_at(part, known)
             case tuple() | list():
                 return type(part)(moved(item) for item in part)
             case dict():

@@ -18,26 +18,22 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
-from ..symbols.scalar import evaluate
-from ..symbols.size import Size
+from ..symbols.size import Size, value_of
 from .builder import GraphBuilder, map_nodes
 
-__all__ = ["concrete_graph", "concrete_spec"]
+__all__ = ["concrete_graph", "spec_at"]
 
 Values = Mapping[Expr, Any]
 
 
-def concrete_spec(spec: TensorSpec, values: Values) -> TensorSpec:
-    """The spec with its sizes as ints."""
-
-    def number(size: Any) -> int:
-        return int(evaluate(size.expr, dict(values))) if isinstance(size, Size) else size
-
+def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
+    """The spec where the symbols of its sizes have these values: ints, or Sizes of their own."""
+    known = dict(values)
     return replace(
         spec,
-        shape=tuple(map(number, spec.shape)),
-        stride=tuple(map(number, spec.stride)),
-        storage_offset=number(spec.storage_offset),
+        shape=tuple(value_of(size, known) for size in spec.shape),
+        stride=tuple(value_of(step, known) for step in spec.stride),
+        storage_offset=value_of(spec.storage_offset, known),
     )
 
 
@@ -74,13 +70,13 @@ class _Replay:
     def follow(self, node: Node) -> None:
         self.step = node.meta.get("step", self.step)
         if node.op == "placeholder":
-            spec = concrete_spec(node.meta["spec"], self.values)
+            spec = spec_at(node.meta["spec"], self.values)
             self.made[node] = made = self.builder.placeholder(node.name, spec)
             self.builder.inputs[made] = len(self.builder.inputs) - 1
         elif node.op == "output":
             self._leave(node)
         elif isinstance(size := node.meta["val"], Size):
-            self.made[node] = int(evaluate(size.expr, dict(self.values)))
+            self.made[node] = value_of(size, dict(self.values))
         elif node.target is torch._C._set_grad_enabled:
             self.builder.set_grad_enabled(node.args[0])  # type: ignore[arg-type]
         elif node.target in (torch.set_autocast_dtype, torch.set_autocast_enabled):
@@ -110,7 +106,7 @@ class _Replay:
 
     def _check(self, node: Node, made: Any) -> None:
         """What the trace said of all sizes has to be so for these."""
-        wanted = concrete_spec(node.meta["spec"], self.values)
+        wanted = spec_at(node.meta["spec"], self.values)
         found = made.meta["spec"] if isinstance(made, Node) else None
         if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
             raise CompileFailed(f"{node.name} is {found} at these sizes, not {wanted}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..graph.concrete import concrete_graph, concrete_spec
+from ..graph.concrete import concrete_graph, spec_at
 from ..guards.guard import GlobalState
 from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol
@@ -42,7 +42,7 @@ def at_sizes(traced: Trace, values: tuple[int, ...]) -> tuple[Trace, tuple[int, 
     state = next(guard.facts for guard in traced.guards if isinstance(guard, GlobalState))
     graph, kept = concrete_graph(traced.graph, known, state.grad_enabled, traced.name)
     inputs = tuple(
-        replace(traced.inputs[place], spec=concrete_spec(traced.inputs[place].spec, known))
+        replace(traced.inputs[place], spec=spec_at(traced.inputs[place].spec, known))
         for place in kept
     )
     mutated = tuple(n for n, place in enumerate(kept) if place in traced.mutated)
