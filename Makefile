@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(shell find extensions -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.py')
 
-.PHONY: demo check test asan bench ecosystem lint build clean
+.PHONY: demo check test asan bench ecosystem docs lint build clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -46,6 +46,10 @@ bench: $(VENV)/.bench
 ecosystem: $(VENV)/.ecosystem
 	$(BIN)/python -m tests.ecosystem $(ECOSYSTEM_ARGS)
 
+# The site, in build/site: every code block in it is run.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,6 +77,10 @@ $(VENV)/.bench: $(VENV)/.installed
 $(VENV)/.ecosystem: $(VENV)/.installed
 	$(PIP) --no-build-isolation --editable ".[ecosystem]" "$(TORCH)"
 	$(PIP) --no-deps "timm>=1.0.20,<2"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) "mkdocs-material>=9.6,<10" "mkdocstrings[python]>=0.29,<2"
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
