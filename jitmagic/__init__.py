@@ -99,7 +99,8 @@ if _logs_asked_for():
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names: what <TAB> shows."""
+    return [*__all__, "__version__"]
 
 
 def load_ipython_extension(shell: Any) -> None:

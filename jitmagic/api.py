@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, ModuleType
-from typing import Any, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -58,6 +58,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 _PIPELINE = f"{__package__}.pipeline"
 
 
@@ -187,16 +189,17 @@ def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
     return tag(original, chosen, _COMPILER)
 
 
-def disable(fn: Callable[..., Any]) -> Callable[..., Any]:
+def disable(fn: Callable[P, R]) -> Callable[P, R]:
     """A function like `fn` that always runs as plain Python, and everything it calls too."""
     if not callable(fn):
         raise TaggingError(f"{fn!r}", "it is not callable", "disable takes functions and modules")
     original = original_of(fn)
 
     @functools.wraps(original)
-    def plain(*args: Any, **kwargs: Any) -> Any:
+    def plain(*args: P.args, **kwargs: P.kwargs) -> R:
         with Suspended():
-            return original(*args, **kwargs)
+            made: R = original(*args, **kwargs)
+            return made
 
     plain.__jitmagic_disabled__ = True  # type: ignore[attr-defined]
     return plain

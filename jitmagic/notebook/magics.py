@@ -1,4 +1,4 @@
-"""%load_ext jitmagic: the %%compile cell magic. The one file that imports IPython.
+"""%load_ext jitmagic: the %%compile cell magic and the line magics.
 
 `%%compile` runs a cell with its functions and classes tagged and its top-level tensor code
 compiled; what the cell does, shows and raises is what it would without. What it does to the
@@ -37,6 +37,7 @@ from ..errors import JitmagicError, TaggingError
 from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
+from .completion import install_completion, remove_completion
 from .display import CellLine, CellReport, install_formatters, remove_formatters
 from .timeit import BadLine, time_expression
 
@@ -116,7 +117,7 @@ class CompileMagics(Magics):
         --mode M       default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs
         --backend B    native, aot_eager, eager, or the name of a callable in the notebook
         --fullgraph    raise an error where a graph breaks
-        --dynamic      accepted; for now each new shape is compiled anew
+        --dynamic      one variant serves all sizes from 2 on
         --explain      show what was captured, where graphs break and why, and the kernels
         --time         show how long the cell took, and how much of it was compiling
         --quiet        without the line that says what was compiled
@@ -418,6 +419,7 @@ def load(shell: InteractiveShell) -> None:
     shell.input_transformers_post.append(reader)
     shell.events.register("pre_run_cell", new_wait)
     install_formatters(shell)
+    install_completion(shell)
     _LOADED[id(shell)] = magics, reader
     prepare()
 
@@ -433,6 +435,7 @@ def unload(shell: InteractiveShell) -> None:
         shell.input_transformers_post.remove(reader)
     shell.events.unregister("pre_run_cell", new_wait)
     remove_formatters(shell)
+    remove_completion(shell)
     shell.magics_manager.magics["cell"].pop("compile", None)
     for name in _LINE_MAGICS:
         shell.magics_manager.magics["line"].pop(name, None)

@@ -10,26 +10,12 @@ import torch
 
 pytest.importorskip("IPython")
 from IPython.core.error import UsageError
-from IPython.testing.globalipapp import start_ipython
 
 import jitmagic
 from jitmagic.api import handle_of
 from tests.processes import ROOT
 
 from .kernels import execute
-
-
-@pytest.fixture(scope="module")
-def shell():
-    return start_ipython()
-
-
-@pytest.fixture
-def loaded(shell):
-    shell.run_line_magic("load_ext", "jitmagic")
-    yield shell
-    shell.run_line_magic("unload_ext", "jitmagic")
-    shell.reset(new_session=False)
 
 
 def test_functions_are_tagged_and_the_value_is_the_cells(loaded):
