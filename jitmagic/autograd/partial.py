@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed
 from ..spec import TensorSpec
-from .nodes import erase_dead, module_of
+from .nodes import erase_dead, module_of, runs_once
 from .result import Partition
 from .strides import contiguous_strides
 
@@ -45,6 +45,7 @@ def backward_without(partition: Partition, missing: Collection[int]) -> GraphMod
         return backward
     nodes = list(backward.graph.nodes)
     gone = _fed_by_missing(nodes, tangent_nodes(partition), missing)
+    gone |= _read_by(nodes, gone)
     graph = Graph()
     made: dict[Node, Node] = {}
 
@@ -113,6 +114,18 @@ def _fed_by_missing(nodes: list[Node], tangents: list[Node], missing: Collection
             if depends[node]:
                 gone.add(node)
     return gone
+
+
+def _read_by(nodes: list[Node], gone: Collection[Node]) -> set[Node]:
+    """What is computed for `gone` alone. It must not run, not even to raise: eager's nodes do not,
+    and the saved values that it reads may be stand-ins.
+    """
+    idle: set[Node] = set()
+    for node in reversed(nodes):
+        alone = bool(node.users) and all(user in gone or user in idle for user in node.users)
+        if alone and node.op == "call_function" and not runs_once(node):
+            idle.add(node)
+    return idle
 
 
 def _zeros(graph: Graph, node: Node) -> Node:
