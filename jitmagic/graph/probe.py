@@ -41,7 +41,8 @@ _FUNCTIONS = (
     "float_power gelu elu celu selu mish hardswish hardtanh hardsigmoid leaky_relu softplus "
     "logsigmoid hardshrink softshrink relu6 silu threshold masked_fill where nan_to_num fill "
     "full_like threshold_backward hardtanh_backward elu_backward leaky_relu_backward "
-    "softplus_backward hardshrink_backward softshrink_backward logit_backward gelu_backward"
+    "softplus_backward hardshrink_backward softshrink_backward logit_backward gelu_backward "
+    "polar complex"
 )
 _FOREACH = (
     "add sub mul div addcmul addcdiv lerp clamp_min clamp_max maximum minimum pow exp sqrt log "

@@ -53,7 +53,7 @@ def may_raise_on_data(node: Node) -> bool:
         name = name.removesuffix("_")  # in place
     if name in ("getitem", "setitem"):
         item = node.target in (operator.getitem, operator.setitem)
-        return item and _holds_tensor(node.args[1:2])
+        return item and _looks_up(node.args[1:2])
     if name in _DIVISIONS:
         return _divides_integers(node)
     return name in _LOOKS_AT_DATA or name.startswith(("linalg_", "_linalg_"))
@@ -79,8 +79,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | complex)
 
 
-def _holds_tensor(value: Any) -> bool:
-    return any(True for _ in _nodes(value))
+def _looks_up(index: Any) -> bool:
+    """Whether there is a tensor or a list in an index: slices and integers were checked already."""
+    inside = index if isinstance(index, tuple) else (index,)
+    listed = any(
+        isinstance(part, list) or (isinstance(part, tuple) and _looks_up(part)) for part in inside
+    )
+    return listed or any(True for _ in _nodes(index))
 
 
 def _nodes(value: Any) -> Iterator[Node]:

@@ -45,6 +45,41 @@ def test_a_dead_result_raises_as_eager(operation: str, dtype: torch.dtype, size:
     assert raised(jitmagic.jit(run, backend="eager"), x) == raised(run, x)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64], ids=str)
+@pytest.mark.parametrize("operation", [torch.polar, torch.complex], ids=lambda op: op.__name__)
+def test_parts_of_complex_numbers(operation: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    def run(x: Tensor) -> Tensor:
+        operation(x, x)
+        return x * 2
+
+    x = torch.ones(3, dtype=dtype)
+    assert raised(jitmagic.jit(run, backend="eager"), x) == raised(run, x)
+
+
+INDEXES: dict[str, object] = {
+    "list": [0, 5],
+    "in a tuple": (..., [0, 0, 5]),
+    "beside a slice": (slice(None), [5]),
+    "lists": ([0, 1], [1, 5]),
+    "negative": [-4],
+    "tensor": torch.tensor([5]),
+    "nested": [[0, 5]],
+    "of bools": [True],
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_dead_lookup_raises_as_eager(index: str, backend: str) -> None:
+    def run(x: Tensor) -> Tensor:
+        x[INDEXES[index]]
+        return x * 2
+
+    x = torch.ones(3, 3)
+    assert raised(run, x) is IndexError
+    assert raised(jitmagic.jit(run, backend=backend), x) is IndexError
+
+
 def raised(run: Callable[[Tensor], Tensor], x: Tensor) -> type[Exception] | None:
     try:
         run(x)
