@@ -35,6 +35,7 @@ __all__ = [
     "closed",
     "comment_line",
     "count_text",
+    "element",
     "index_text",
     "literal",
     "step_text",
@@ -103,6 +104,11 @@ def _real(value: float, dtype: torch.dtype) -> str:
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}__builtin_inf{f}()"
     return f"{value!r}{f}"
+
+
+def element(pointer: str, index: str, dtype: torch.dtype) -> str:
+    """The value of an element in memory: a bool there is any byte, and true unless it is 0."""
+    return f"jm::element({pointer}, {index})" if dtype == torch.bool else f"{pointer}[{index}]"
 
 
 def argument_names(buffers: tuple[str, ...], sizes: Collection[str] = ()) -> dict[str, str]:

@@ -34,6 +34,7 @@ from .cpp_text import (
     call_text,
     closed,
     count_text,
+    element,
     index_text,
     literal,
     step_text,
@@ -221,7 +222,7 @@ class Body:
         mask = None if node.mask is None else self._reach(node.mask, depth)
         if not vector:
             if mask is None:
-                return f"{pointer}[{self._index(offset, depth)}]"
+                return element(pointer, self._index(offset, depth), node.dtype)
             index = self._index(offset, depth, f", {mask.code}")
             ctype = CTYPES[node.dtype]
             return f"jm::load_if<{ctype}>({mask.code}, {pointer}, {index}, {fill})"
@@ -272,7 +273,7 @@ class Body:
         pointer, offset = self.names[store.buffer], store.index[0]
         step = 0 if self.lane is None else lane_step(offset, self.lane, self.one)
         if step == 0:
-            return self._store_scalar(store, f"{pointer}[{self._index(offset, self.depth)}]")
+            return self._store_scalar(store, pointer, self._index(offset, self.depth))
         value = self.use(store.value, as_vector=True)
         if step == 1:
             at = self._pointer(pointer, offset, self.depth)
@@ -284,11 +285,11 @@ class Body:
             return f"jm::store_strided({at}, {step_text(step)}, {value}, n);"
         return f"jm::scatter({pointer}, {self._lane_index(offset, self.depth, None)}, {value}, n);"
 
-    def _store_scalar(self, store: Store, element: str) -> str:
-        value = self.use(store.value)
+    def _store_scalar(self, store: Store, pointer: str, index: str) -> str:
+        value, dtype = self.use(store.value), store.value.dtype
         if store.mode == "add":
-            value = self._sum(element, value, store.value.dtype)
-        return f"{element} = {value};"
+            value = self._sum(element(pointer, index, dtype), value, dtype)
+        return f"{pointer}[{index}] = {value};"
 
     def _sum(self, a: str, b: str, dtype: torch.dtype) -> str:
         if dtype in (torch.float16, torch.bfloat16):

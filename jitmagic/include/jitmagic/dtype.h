@@ -103,16 +103,23 @@ JM_INLINE f16 to_f16(float x) {
 JM_INLINE double widen(double x) { return x; }
 template <class T, when<is_scalar<T> && !same<T, double>> = 0> JM_INLINE T widen(T x) { return x; }
 
+// An empty asm keeps float(int(x)) two conversions: gcc makes it trunc(x), which keeps infinities and gives -0 for -0.5.
+template <class I, class T> JM_INLINE I truncated(T x) {
+    I out = I(x);
+    asm("" : "+r"(out));
+    return out;
+}
+
 template <class U, class T> JM_INLINE U convert(T x) {
     if constexpr (same<U, T>) return x;
     else if constexpr (same<U, bf16>) return to_bf16(float(widen(x)));
     else if constexpr (same<U, f16>) return to_f16(float(widen(x)));
     else if constexpr (is_bool<U>) return widen(x) != 0;
     else if constexpr (is_int<U> && !is_int<T> && !is_bool<T>) {
-        // Through a wide enough signed integer, then wrapped: what x86 does, and no undefined
-        // narrowing.
-        if constexpr (sizeof(U) < 4) return U(int32_t(widen(x)));
-        else return U(int64_t(widen(x)));
+        // Through a wide enough signed integer, then wrapped: what x86 does, eager's kernels and
+        // vectors with it (int32 of inf is INT32_MIN), and no undefined narrowing.
+        if constexpr (sizeof(U) < 4 || same<U, int32_t>) return U(truncated<int32_t>(widen(x)));
+        else return U(truncated<int64_t>(widen(x)));
     } else return U(widen(x));
 }
 

@@ -10,8 +10,14 @@
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
 #define JM_X86 1
+#define JM_VECTOR_REGISTER "x"
 #else
 #define JM_X86 0
+#ifdef __aarch64__
+#define JM_VECTOR_REGISTER "w"
+#else
+#define JM_VECTOR_REGISTER "m"
+#endif
 #endif
 #if JM_X86 && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && \
     defined(__AVX512VL__)

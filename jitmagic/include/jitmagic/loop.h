@@ -52,7 +52,7 @@ template <class T, int N, class Count> JM_INLINE Vec<T, N> load_where(const T* p
     if (all(mask)) return Vec<T, N>::load(p);
     if (!any(mask)) return Vec<T, N>(fill);
     T lanes[N];
-    for (int i = 0; i < N; ++i) lanes[i] = mask[i] ? p[i] : fill;
+    for (int i = 0; i < N; ++i) lanes[i] = mask[i] ? element(p, i) : fill;
     return Vec<T, N>::load(lanes);
 }
 
@@ -61,7 +61,7 @@ template <class T, int N, class Count> JM_INLINE Vec<T, N> load_where(const T* p
 template <class T> JM_INLINE T load_if(bool mask, const T* p, int64_t index, T fill) {
     if (!mask) return fill;
     asm volatile("");
-    return p[index];
+    return element(p, index);
 }
 
 template <class T, int N> JM_INLINE void store(T* p, Vec<T, N> v, Full) { v.store(p); }

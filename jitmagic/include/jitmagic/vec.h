@@ -66,7 +66,15 @@ template <class H, int Start, class R, int... I> JM_INLINE H slice(R v, seq<I...
 template <class W, class R, int... I> JM_INLINE W concat(R a, R b, seq<I...>) {
     return __builtin_shufflevector(a, b, I...);
 }
+template <class T> JM_INLINE uint8_t* bytes_of(T* p) { return (uint8_t*)p; }
+template <class T> JM_INLINE const uint8_t* bytes_of(const T* p) { return (const uint8_t*)p; }
 }   // namespace detail
+
+// One element of memory. A bool there is any byte, and true unless it is 0: to C++ other bytes are no bool at all.
+template <class T> JM_INLINE T element(const T* p, int64_t index) {
+    if constexpr (is_bool<T>) return detail::bytes_of(p)[index] != 0;
+    else return p[index];
+}
 
 template <class T, int N> struct Vec {
     static_assert(N >= 2 && (N & (N - 1)) == 0, "the number of lanes is a power of two");
@@ -115,22 +123,22 @@ template <class T, int N> struct Vec {
 
     static JM_INLINE Vec gather(const T* p, Vec<int64_t, N> index) {
         T lanes[N];
-        for (int i = 0; i < N; ++i) lanes[i] = p[index[i]];
+        for (int i = 0; i < N; ++i) lanes[i] = element(p, index[i]);
         return load(lanes);
     }
     static JM_INLINE Vec gather(const T* p, Vec<int64_t, N> index, Mask<N> mask, T fill = T{}) {
         T lanes[N];
-        for (int i = 0; i < N; ++i) lanes[i] = mask[i] ? p[index[i]] : fill;
+        for (int i = 0; i < N; ++i) lanes[i] = mask[i] ? element(p, index[i]) : fill;
         return load(lanes);
     }
     static JM_INLINE Vec strided(const T* p, int64_t stride) {
         T lanes[N];
-        for (int i = 0; i < N; ++i) lanes[i] = p[i * stride];
+        for (int i = 0; i < N; ++i) lanes[i] = element(p, i * stride);
         return load(lanes);
     }
     static JM_INLINE Vec strided(const T* p, int64_t stride, int64_t n, T fill = T{}) {
         T lanes[N];
-        for (int i = 0; i < N; ++i) lanes[i] = i < n ? p[i * stride] : fill;
+        for (int i = 0; i < N; ++i) lanes[i] = i < n ? element(p, i * stride) : fill;
         return load(lanes);
     }
     JM_INLINE void scatter(T* p, Vec<int64_t, N> index) const {
@@ -273,7 +281,11 @@ template <class U, class T, int N> JM_INLINE Vec<U, N> convert(Vec<T, N> a) {
     else if constexpr (is_bool<T>) return where(a, Vec<U, N>(U(1)), Vec<U, N>(U(0)));
     else if constexpr ((is_real<T> && sizeof(U) < 4) || (is_real<U> && sizeof(T) < 4))
         return convert<U>(convert<int32_t>(a));
-    else return Vec<U, N>(__builtin_convertvector(a.v, raw<U, N>));
+    else {
+        raw<U, N> v = __builtin_convertvector(a.v, raw<U, N>);
+        if constexpr (is_real<T> && is_int<U>) asm("" : "+" JM_VECTOR_REGISTER(v));   // as in truncated
+        return Vec<U, N>(v);
+    }
 }
 
 template <class U, class T, int N> JM_INLINE Vec<U, N> reinterpret(Vec<T, N> a) {
@@ -313,8 +325,6 @@ template <class R> constexpr bool byte_masks = false;
 template <class R> R masked_load(const void* p, int64_t bytes, R fill);
 template <class R> void masked_store(void* p, int64_t bytes, R v);
 #endif
-template <class T> JM_INLINE uint8_t* bytes_of(T* p) { return (uint8_t*)p; }
-template <class T> JM_INLINE const uint8_t* bytes_of(const T* p) { return (const uint8_t*)p; }
 }   // namespace detail
 
 template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p) {

@@ -1,0 +1,42 @@
+"""Floats made integers and floats again: one value at a time, in vectors and in reductions."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitmagic
+
+INSIDE = (-0.5, -0.0, 0.75, -1.5, 2.5, 100.0)
+BEYOND = (torch.inf, -torch.inf, torch.nan, 3e9, -3e9, 2.0**70)
+FORMS: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
+    "alone": lambda x, d: x.to(d).to(x.dtype),
+    "first": lambda x, d: x.flatten()[0].to(d).to(x.dtype),
+    "each": lambda x, d: torch.stack([v.to(d).to(x.dtype) for v in x.flatten()[:3]]),
+    "after a sum": lambda x, d: x.sum(-1).to(d).to(x.dtype),
+    "summed": lambda x, d: x.to(d).to(x.dtype).sum(-1),
+    "strided": lambda x, d: x.t().to(d).to(x.dtype),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("through", [torch.int32, torch.int64, torch.int16, torch.uint8], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_there_and_back(dtype: torch.dtype, through: torch.dtype, form: str) -> None:
+    """With what no integer holds, too: there processors differ, and eager is as its processor."""
+    values = INSIDE + BEYOND if platform.machine() == "x86_64" else INSIDE
+
+    def run(x: Tensor) -> Tensor:
+        return FORMS[form](x, through)
+
+    compiled = jitmagic.jit(run)
+    for first in range(len(values)):
+        turned = values[first:] + values[:first]
+        x = torch.tensor(turned, dtype=dtype).view(-1, 1).expand(-1, 3).contiguous()
+        have, want = compiled(x), run(x)
+        assert torch.equal(have, want), (first, have, want)
+        assert torch.equal(have.signbit(), want.signbit()), (first, have, want)
