@@ -3,12 +3,13 @@
 A backward of torch's own is linear in its tangents: without some of them, what hangs on those alone
 is zero. A backward that the program wrote is run by eager if a gradient reaches it, with zeros for
 those that do not, and may make anything of them. So each node recorded by one is told which
-tangents lead to it (`meta["behind"]`), by the history as eager walks it and not by data.
+tangents lead to it (`meta["behind"]`), by the history as eager walks it and not by data. So are the
+zeros that some of torch's formulas make for a gradient without reading it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch.autograd.function import BackwardCFunction
@@ -18,15 +19,18 @@ from ..errors import CompileFailed
 from ..graph.reach import ancestors
 from .traced import Traced
 
-__all__ = ["Behind", "check_gradients", "custom_nodes"]
+__all__ = ["Behind", "check_gradients", "custom_nodes", "leading_to"]
 
 Behind = Mapping[Any, tuple[int, ...]]
 
 
 def custom_nodes(results: Sequence[Traced]) -> Behind:
-    """The autograd nodes of the program's functions behind the results: for each the positions of
-    the results that lead to it.
-    """
+    """The autograd nodes of the program's functions behind the results."""
+    return leading_to(results, lambda node: isinstance(node, BackwardCFunction))
+
+
+def leading_to(results: Sequence[Traced], wanted: Callable[[Any], bool]) -> Behind:
+    """Autograd nodes behind the results: for each the positions of the results that lead to it."""
     found: dict[Any, tuple[int, ...]] = {}
     for place, result in enumerate(results):
         seen: set[Any] = set()
@@ -37,7 +41,7 @@ def custom_nodes(results: Sequence[Traced]) -> Behind:
                 continue
             seen.add(node)
             stack.extend(before for before, _ in node.next_functions)
-            if isinstance(node, BackwardCFunction):
+            if wanted(node):
                 found[node] = (*found.get(node, ()), place)
     return found
 

@@ -8,7 +8,7 @@ modelled; the frame then runs as eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..graph.node_meta import tensors_in
 from ..graph.probe import check_dtypes
 from ..graph.recurrent import RECURRENT
 from ..spec import TensorSpec
-from .custom import Behind
+from .custom import Behind, leading_to
 from .decompose import TABLE
 from .foreign_writes import flat, functional_form
 from .line_marks import marked_lines
@@ -43,6 +43,8 @@ class Functionalizer(DispatchMode):
         self.recorder = recorder
         self.in_backward = False
         self.custom: Behind = {}  # the autograd nodes of the program's functions
+        self.results: Sequence[Traced] = ()  # those with a tangent, in a backward
+        self._history: Behind | None = None  # all autograd nodes, when first asked for
         # The tensors are held: an id is a name only while its object lives.
         self._constants: dict[int, tuple[torch.Tensor, Traced]] = {}
         self._numbers: dict[int, tuple[complex, Traced]] = {}
@@ -92,9 +94,19 @@ class Functionalizer(DispatchMode):
         if self.in_backward:
             node = torch._C._current_autograd_node()
             self.recorder.lines = marked_lines(node)
-            self.recorder.behind = self.custom.get(node, ())
+            self.recorder.behind = self._behind(node, func)
             _check_numbers(func, args, kwargs or {})
         return _handler(func)(self, func, args, kwargs or {})
+
+    def _behind(self, node: Any, func: Any) -> tuple[int, ...]:
+        """Which tangents lead to what the call makes, where its data does not tell: zeros are the
+        gradient of round() if there is one at all.
+        """
+        if func is not aten.zeros_like.default or not self.results:
+            return self.custom.get(node, ())
+        if self._history is None:
+            self._history = leading_to(self.results, lambda node: True)
+        return self._history.get(node, ())
 
     # -- what the handlers share ---------------------------------------------------------------
 

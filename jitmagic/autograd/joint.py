@@ -281,7 +281,8 @@ def _differentiate(
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
         for i in tangents
     ]
-    mode.custom = custom_nodes([results[i] for i in tangents])
+    mode.results = [results[i] for i in tangents]
+    mode.custom = custom_nodes(mode.results)
     check_gradients(mode.custom, {mode.read(seed).node for seed in seeds})
     try:
         # Backward runs outside of autocast regions: what it computes is not cast.

@@ -42,3 +42,29 @@ def test_what_a_missing_tangent_would_have_needed_does_not_run(name, backend):
             return x.grad
 
         torch.testing.assert_close(gradient(call), gradient(run), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("name", ["round", "floor", "ceil", "trunc", "sign", "zero_", "detach"])
+def test_zeros_for_a_gradient_are_made_where_there_is_one(name, backend):
+    """Zero times infinity is NaN, if the gradient of these is there at all; none is none."""
+
+    def run(x, w):
+        y = x.tanh()
+        return getattr(y @ w, name)(), y * 3
+
+    call = jitmagic.jit(run, backend=backend)
+    for wanted in ([1], [0, 1], [0], [1]):
+
+        def gradients(f, chosen=tuple(wanted)):
+            x = torch.linspace(-2, 3, 9).view(3, 3).requires_grad_()
+            w = torch.tensor([[1.0, torch.inf, 0.5]] * 3, requires_grad=True)
+            losses = [r.sum() for n, r in enumerate(f(x, w)) if n in chosen and r.requires_grad]
+            for loss in losses[:1]:
+                sum(losses[1:], loss).backward()
+            return x.grad, w.grad
+
+        for have, want in zip(gradients(call), gradients(run), strict=True):
+            assert (have is None) == (want is None), wanted
+            if want is not None:
+                torch.testing.assert_close(have, want, equal_nan=True)
