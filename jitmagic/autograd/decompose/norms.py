@@ -119,7 +119,10 @@ def _group_norm(
     groups: int,
     eps: float,
 ) -> list[Sym] | None:
-    if not x.meta.numel():
+    # F.group_norm gives sizes that match; who calls the operator may not, and eager's kernel looks.
+    if not x.meta.numel() or min(n, c, hxw, groups) <= 0 or n * c * hxw != x.meta.numel():
+        return None
+    if any(part is not None and part.shape != (c,) for part in (weight, bias)):
         return None
     grouped = up(x).view(n, groups, c // groups * hxw)
     mean, variance = _moments(grouped, [2])

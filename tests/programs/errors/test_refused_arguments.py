@@ -19,6 +19,15 @@ REFUSED = {
     "smooth_l1_loss of negative beta": lambda x: F.smooth_l1_loss(x, x + 1, beta=-1.0),
     "threshold of bools": lambda x: F.threshold(x > 0, 0, 1),
     "amax to another dtype": lambda x: torch.amax(x, 0, out=torch.zeros(4, dtype=torch.float64)),
+    "group_norm of fewer than no images": lambda x: torch.native_group_norm(
+        x, torch.ones(4), torch.zeros(4), -1, 4, 1, 2, 1e-5
+    ),
+    "group_norm with too many weights": lambda x: torch.native_group_norm(
+        x, torch.ones(4), torch.zeros(4), 6, 2, 1, 2, 1e-5
+    ),
+    "group_norm of less than there is": lambda x: torch.native_group_norm(
+        x, torch.ones(4), torch.zeros(4), 2, 4, 1, 2, 1e-5
+    ),
     "all to floats": lambda x: torch.all(x, 0, out=torch.zeros(4)),
 }
 TAKEN = {
