@@ -203,7 +203,7 @@ EXPRESSIONS: dict[str, list[str]] = {
         F.multi_margin_loss($m, $m.argmin(1))
         F.multilabel_soft_margin_loss($m, ($m > 0).to($m.dtype))
         F.gaussian_nll_loss($f, $f * 2, $f.abs() + 0.5)
-        F.ctc_loss($m[:, None].float().log_softmax(-1), torch.tensor([[-1 % $m.shape[1]]]), ($m.shape[0],), (1,))
+        F.ctc_loss($m[:, None].float().log_softmax(-1), $m.argmin(1)[None, :1], (len($m),), (1,))
         F.pairwise_distance($m, $m + 1)
         F.pdist($m.float())
     """),
