@@ -105,13 +105,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext jitmagic"""
-    from .notebook.magics import load  # noqa: PLC0415 - IPython is there exactly now
-
-    load(shell)
+    import_module(".notebook.magics", __name__).load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """%unload_ext jitmagic"""
-    from .notebook.magics import unload  # noqa: PLC0415
-
-    unload(shell)
+    import_module(".notebook.magics", __name__).unload(shell)

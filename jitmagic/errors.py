@@ -75,6 +75,10 @@ class UserLine:
         return f"{where}\n    {self.text}" if self.text else where
 
 
+def _hinted(hint: str) -> str:
+    return f"\n  hint: {hint}" if hint else ""
+
+
 class JitmagicError(RuntimeError):
     """Base of everything jitmagic raises on purpose."""
 
@@ -83,7 +87,7 @@ class TaggingError(JitmagicError, TypeError):
     """The object cannot be tagged: a generator, a coroutine, no callable, a class of no module."""
 
     def __init__(self, what: str, reason: str, hint: str) -> None:
-        super().__init__(f"cannot compile {what}: {reason}\n  hint: {hint}")
+        super().__init__(f"cannot compile {what}: {reason}{_hinted(hint)}")
 
 
 class OptionError(JitmagicError, TypeError):
@@ -107,7 +111,7 @@ class Unsupported(JitmagicError):
     def __init__(self, reason: str, hint: str, where: UserLine | None) -> None:
         self.reason, self.hint, self.where = reason, hint, where
         place = f"\n  {where}" if where else ""
-        super().__init__(f"{reason}{place}\n  hint: {hint}")
+        super().__init__(f"{reason}{place}{_hinted(hint)}")
 
 
 class NativeMissing(JitmagicError, ImportError):

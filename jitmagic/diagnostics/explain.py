@@ -21,6 +21,7 @@ from ..guards.source import describe
 from ..loops.ir import Extern
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
+from .cost import costs_of
 from .findings import BreakReport, Findings, KernelReport, TrialReport
 from .html import html_report
 from .report import rich_report, text_report
@@ -79,7 +80,8 @@ class Explainer:
             later()
         known = handle_of(self.target)  # whose calls so far have been timed; the copy's have not
         compared = () if known is None else _compared(known)
-        return replace(_describe(handle, self.name), compared=compared)
+        costs = costs_of(handle.journal, handle.options)
+        return replace(_describe(handle, self.name), compared=compared, costs=costs)
 
     @property
     def now(self) -> Explanation | None:
@@ -97,10 +99,13 @@ class Explainer:
         return None if now is None else now._repr_html_()
 
 
-def explanation_of(target: Callable[..., Any]) -> Explanation:
-    """The explanation of what a tagged function or module has compiled so far."""
+def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Explanation:
+    """The explanation of what a tagged function or module has compiled so far; `measured`: with
+    what its lines cost.
+    """
     handle = tagged_handle(target)
-    return _describe(handle, _shown_name(target, handle))
+    found = _describe(handle, _shown_name(target, handle))
+    return replace(found, costs=costs_of(handle.journal, handle.options)) if measured else found
 
 
 def _shown_name(target: object, handle: Handle) -> str:

@@ -8,6 +8,7 @@ import torch
 
 from ..errors import UserLine
 from ..records import Eager, Failed
+from .cost import NOTHING, Costs
 
 __all__ = ["BreakReport", "Findings", "KernelReport", "TrialReport"]
 
@@ -22,7 +23,8 @@ class BreakReport:
     where: UserLine
 
     def __str__(self) -> str:
-        return f"{self.reason}\n  {self.where}\n  hint: {self.hint}"
+        hint = f"\n  hint: {self.hint}" if self.hint else ""
+        return f"{self.reason}\n  {self.where}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Findings:
     untuned: tuple[str, ...] = ()  # what it did not try, and why
     compared: tuple[str, ...] = ()  # variants timed beside eager in the calls so far, in words
     ledger: tuple[str, ...] = ()  # variant by variant: when, for which call, why not the one before
+    costs: Costs = NOTHING  # of lines and kernels; empty where nothing was measured
     numbers: tuple[str, ...] = ()  # Python numbers that change from call to call, in words
 
     @property

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 from html import escape
 
+from .cost import KernelCost
 from .findings import Findings
+from .gutter import Row, listings
 from .report import (
+    COMPILED,
+    EAGER,
     GUARDS,
     LEDGER,
     TRIAL_COLUMNS,
+    cost_lines,
     elsewhere,
     headline,
     notes,
     outcome_lines,
-    source_rows,
     trial_rows,
 )
+from .words import duration
 
 __all__ = ["html_report"]
 
@@ -26,13 +31,18 @@ _STYLE = """
 .jitmagic{font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;max-width:60em}
 .jitmagic pre{margin:.3em 0;padding:.5em;overflow-x:auto;font-size:12px;background:#8881}
 .jitmagic .no{opacity:.5;user-select:none}
-.jitmagic .break{background:#e5484d33;display:inline-block;width:100%}
+.jitmagic .break{background:#e5484d33}
 .jitmagic .why{color:#e5484d;font-weight:600}
 .jitmagic .hint{opacity:.75}
 .jitmagic table{border-collapse:collapse;margin:.4em 0}
 .jitmagic td,.jitmagic th{padding:.1em .8em;text-align:left;border-bottom:1px solid #8884}
 .jitmagic td.n{text-align:right;font-variant-numeric:tabular-nums}
 .jitmagic summary{cursor:pointer;font-weight:600}
+.jitmagic .source{margin:.3em 0;padding:.5em;overflow-x:auto;font:12px monospace;background:#8881}
+.jitmagic .line{white-space:pre;width:max-content;min-width:100%}
+.jitmagic summary.line{font-weight:400;list-style:none}
+.jitmagic .source .n{display:inline-block;width:5em;text-align:right;opacity:.75}
+.jitmagic .kernel{margin-left:8em}
 """
 
 
@@ -60,15 +70,67 @@ def html_report(found: Findings) -> str:
 
 
 def _source(found: Findings) -> str:
-    lines = []
-    for number, line, breaks in source_rows(found):
-        text = f"<span class='no'>{number:5} </span>{escape(line)}"
-        lines.append(f"<span class='break'>{text}</span>" if breaks else text)
-        indent = " " * (6 + len(line) - len(line.lstrip()))
-        for b in breaks:
-            lines.append(f"{indent}<span class='why'>graph break: {escape(b.reason)}</span>")
-            lines.append(f"{indent}<span class='hint'>hint: {escape(b.hint)}</span>")
-    return f"<pre>{chr(10).join(lines)}</pre>" if lines else ""
+    """Each function; what the explained one calls is folded."""
+    shown, texts = listings(found), set[str]()
+    parts = []
+    for number, listing in enumerate(shown):
+        head = ""
+        if found.costs:
+            head = f"<div class='line'><span class='n'>{EAGER}</span><span class='n'>{COMPILED}"
+            head += f"</span> {escape(listing.name)}</div>"
+        rows = "".join(_row(row, found, texts) for row in listing.rows)
+        if number:
+            parts.append(
+                f"<details><summary>{escape(listing.name)}: {listing.eager:.0%} of eager, "
+                f"{listing.compiled:.0%} of compiled time</summary>"
+                f"<div class='source'>{head}{rows}</div></details>"
+            )
+        else:
+            parts.append(f"<div class='source'>{head}{rows}</div>")
+    parts += [f"<div class='hint'>{escape(line)}</div>" for line in cost_lines(found)]
+    return "".join(parts)
+
+
+def _row(row: Row, found: Findings, texts: set[str]) -> str:
+    """A line; one with kernels opens: their code and fusions, each shown where it is met first."""
+    text = f"<span class='no'>{row.number:5} </span>{escape(row.text)}"
+    if found.costs:
+        kernel = f" <span class='hint'>{escape(row.owner)}</span>" if row.owner else ""
+        text = f"{_share(row.eager)}{_share(row.compiled)}{text}{kernel}"
+    yellow = f" style='background:rgba(255,208,0,{min(0.75, row.compiled):.2f})'"
+    style = yellow if row.compiled >= 0.005 else ""
+    kind = "line break" if row.breaks else "line"
+    indent = " " * (6 + len(row.text) - len(row.text.lstrip()))
+    below = "".join(
+        f"<div class='line'>{indent}<span class='why'>graph break: {escape(b.reason)}</span></div>"
+        + (f"<div class='line hint'>{indent}hint: {escape(b.hint)}</div>" if b.hint else "")
+        for b in row.breaks
+    )
+    if not row.kernels:
+        return f"<div class='{kind}'{style}>{text}</div>{below}"
+    inside = "".join(_kernel(kernel, texts) for kernel in row.kernels)
+    return (
+        f"<details class='line'><summary class='{kind}'{style}>{text}</summary>{inside}</details>"
+        f"{below}"
+    )
+
+
+def _share(share: float) -> str:
+    told = f"{share:.0%}" if share >= 0.005 else ""
+    return f"<span class='n'>{told:>5}</span>"
+
+
+def _kernel(kernel: KernelCost, texts: set[str]) -> str:
+    told = "".join(f"<div class='hint'>{escape(line)}</div>" for line in kernel.decisions)
+    if kernel.text and kernel.text not in texts:
+        texts.add(kernel.text)
+        told += f"<pre>{escape(kernel.text)}</pre>"
+    elif kernel.text:
+        told += "<div class='hint'>its code is shown at a line above</div>"
+    title = f"{kernel.label}: {duration(kernel.seconds)}"
+    if not told:
+        return f"<div class='kernel'>{escape(title)}</div>"
+    return f"<details class='kernel'><summary>{escape(title)}</summary>{told}</details>"
 
 
 def _details(title: str, lines: tuple[str, ...] | list[str]) -> str:

@@ -95,7 +95,8 @@ def _say(name: str, text: str, where: UserLine | None) -> None:
 
 def _graph_breaks(recording: Recording, stage: RunningStage) -> Told:
     if isinstance(stage.result, Trace) and isinstance(end := stage.result.exit, Break):
-        yield f"{recording.name}: {end.reason.message} (hint: {end.reason.hint})", end.where
+        hint = f" (hint: {end.reason.hint})" if end.reason.hint else ""
+        yield f"{recording.name}: {end.reason.message}{hint}", end.where
 
 
 def _recompiles(recording: Recording, stage: RunningStage) -> Told:

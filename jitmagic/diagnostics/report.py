@@ -14,24 +14,29 @@ from rich.table import Table
 from rich.text import Text
 
 from .findings import BreakReport, Findings
-from .words import count
+from .gutter import Row, listings
+from .words import count, duration
 
 __all__ = [
+    "COMPILED",
+    "EAGER",
     "GUARDS",
     "LEDGER",
     "TRIAL_COLUMNS",
+    "cost_lines",
     "elsewhere",
     "headline",
     "notes",
     "outcome_lines",
     "rich_report",
-    "source_rows",
     "text_report",
     "trial_rows",
 ]
 
 GUARDS = "guards: a call that meets them all runs this code, another is compiled anew"
 LEDGER = "variants: what was compiled, for which call, and why the one before did not fit it"
+EAGER, COMPILED = "eager", "compiled"  # the columns of the gutter
+DEAR = 0.1  # of compiled time: a line that is marked
 SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundreds
 TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
@@ -79,26 +84,28 @@ def trial_rows(found: Findings) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def source_rows(found: Findings) -> list[tuple[int, str, list[BreakReport]]]:
-    """(line number, text, breaks on it) for every line of the function."""
-    filename, first, lines = found.source
-    rows = []
-    for offset, line in enumerate(lines):
-        number = first + offset
-        here = [b for b in _distinct(found) if b.where.lineno == number]
-        rows.append((number, line.rstrip(), [b for b in here if b.where.filename == filename]))
-    return rows
-
-
 def elsewhere(found: Findings) -> list[BreakReport]:
-    """Breaks that are not on a line of the function itself."""
-    shown = {b for _, _, breaks in source_rows(found) for b in breaks}
-    return [b for b in _distinct(found) if b not in shown]
+    """Breaks that are not on a line that is shown; one in a callee breaks its caller too."""
+    shown = {b for listing in listings(found) for row in listing.rows for b in row.breaks}
+    return [b for b in dict.fromkeys(found.break_reasons) if b not in shown]
 
 
-def _distinct(found: Findings) -> list[BreakReport]:
-    """A line inside a callee breaks the callee and its caller: two breaks, told once."""
-    return list(dict.fromkeys(found.break_reasons))
+def cost_lines(found: Findings) -> list[str]:
+    """How the shares beside the lines were measured, and what has none."""
+    costs = found.costs
+    if not costs:
+        return list(costs.notes)
+    rest = costs.unattributed
+    told = [
+        f"{EAGER}, {COMPILED}: parts of {duration(costs.eager)} as eager, op by op, and of "
+        f"{duration(costs.compiled)} compiled: each graph run once, on made-up tensors of the same "
+        "sizes; a line counts what it calls; a kernel of several lines is divided among them as "
+        "eager's time is"
+    ]
+    if rest.eager or rest.compiled:
+        parts = rest.eager / (costs.eager or 1.0), rest.compiled / (costs.compiled or 1.0)
+        told.append(f"operations without a line: {parts[0]:.0%}, {parts[1]:.0%}")
+    return [*told, *costs.notes]
 
 
 def rich_report(found: Findings) -> RenderableType:
@@ -106,6 +113,7 @@ def rich_report(found: Findings) -> RenderableType:
     parts: list[RenderableType] = [Text(headline(found), style="bold")]
     parts.extend(Text(line, style="yellow") for line in outcome_lines(found))
     parts.append(_source_text(found))
+    parts.extend(Text(line, style="dim") for line in cost_lines(found))
     parts.extend(Text(str(b), style="yellow") for b in elsewhere(found))
     parts.extend(Text(note, style="yellow") for note in notes(found))
     if found.ledger:
@@ -127,15 +135,36 @@ def rich_report(found: Findings) -> RenderableType:
 
 
 def _source_text(found: Findings) -> Text:
+    """The function; of those that it calls the lines with something beside them."""
     text = Text()
-    for number, line, breaks in source_rows(found):
-        text.append(f"{number:5} | ", style="dim")
-        text.append(f"{line}\n", style="yellow" if breaks else "")
-        for b in breaks:
-            indent = " " * (len(line) - len(line.lstrip()))
-            text.append(f"      ^ {indent}graph break: {b.reason}\n", style="red")
-            text.append(f"        {indent}hint: {b.hint}\n", style="dim")
+    shown = listings(found)
+    measured = bool(found.costs)
+    for number, listing in enumerate(shown):
+        if number or measured:
+            head = f"{EAGER:>5} {COMPILED:>8}   " if measured else ""
+            text.append(f"{head}{listing.name}\n", style="bold")
+        for row in listing.rows:
+            if not number or row.eager or row.compiled or row.breaks:
+                _append_row(text, row, measured)
     return text
+
+
+def _append_row(text: Text, row: Row, measured: bool) -> None:
+    gutter = f"{_percent(row.eager):>5} {_percent(row.compiled):>8} " if measured else ""
+    text.append(f"{gutter}{row.number:5} | ", style="dim")
+    style = "yellow" if row.breaks or row.compiled >= DEAR else ""
+    text.append(f"{row.text}\n", style=style)
+    indent = " " * (len(gutter) + len(row.text) - len(row.text.lstrip()))
+    if row.owner and row.compiled >= DEAR:
+        text.append(f"      ^ {indent}{row.owner}\n", style="dim")
+    for b in row.breaks:
+        text.append(f"      ^ {indent}graph break: {b.reason}\n", style="red")
+        if b.hint:
+            text.append(f"        {indent}hint: {b.hint}\n", style="dim")
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else "" if not share else "<1%"
 
 
 def _kernel_table(found: Findings) -> Table:

@@ -56,6 +56,7 @@ class Card:
     state: str
     calls: int
     variants: tuple[VariantReport, ...]
+    backend: str = "native"  # or the name of what the user gave
 
     @property
     def seconds(self) -> float:
@@ -122,7 +123,9 @@ def status(*targets: Any) -> Status:
 
 def card_of(handle: Handle) -> Card:
     """The card of one tagged function, by its handle."""
-    return Card(handle.label, _state(handle), handle.ledger.calls, variants_of(handle))
+    given = handle.options.backend
+    backend = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    return Card(handle.label, _state(handle), handle.ledger.calls, variants_of(handle), backend)
 
 
 def _state(handle: Handle) -> str:

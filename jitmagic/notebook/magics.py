@@ -19,7 +19,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -54,8 +54,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 _USAGE = (
-    "%%%%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--time]"
-    " [--quiet]   (%%%%compile? tells more)"
+    "%%%%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--annotate]"
+    " [--time] [--quiet]   (%%%%compile? tells more)"
 )
 
 
@@ -67,6 +67,7 @@ def _parser(named: bool) -> _Parser:
     parser.add_argument("--fullgraph", action="store_true")
     parser.add_argument("--dynamic", action="store_true", default=None)
     parser.add_argument("--explain", action="store_true")
+    parser.add_argument("--annotate", action="store_true")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     if named:
@@ -111,14 +112,16 @@ class CompileMagics(Magics):
     def compile(self, line: str, cell: str) -> Any:
         """Run the cell with its functions, classes and top-level tensor code compiled.
 
-            %%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--time]
-                [--quiet]
+            %%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--annotate]
+                [--time] [--quiet]
 
         --mode M       default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs
         --backend B    native, aot_eager, eager, or the name of a callable in the notebook
         --fullgraph    raise an error where a graph breaks
         --dynamic      one variant serves all sizes from 2 on
         --explain      show what was captured, where graphs break and why, and the kernels
+        --annotate     the same, with what each line costs, eager and compiled: the graphs run on
+                       made-up tensors, your code does not run again
         --time         show how long the cell took, and how much of it was compiling
         --quiet        without the line that says what was compiled
 
@@ -128,7 +131,7 @@ class CompileMagics(Magics):
         """
         __tracebackhide__ = True
         options = self._options(line)
-        wanted = _Wanted(options.pop("explain"), options.pop("time"), options.pop("quiet"))
+        wanted = _Wanted(*map(options.pop, _SHOWN))
         source = self.shell.transform_cell(cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)
@@ -192,10 +195,13 @@ class CompileMagics(Magics):
         line = CellLine(tuple(map(card_of, filter(None, map(handle_of, ran)))), began)
         if line and not wanted.quiet:
             display(line)
-        found = [explanation_of(target) for target in ran] if wanted.explain or wanted.time else []
+        explains = wanted.explain or wanted.annotate
+        if not (explains or wanted.time):
+            return
+        found = [explanation_of(target, measured=wanted.annotate) for target in ran]
         if wanted.time:
             display(CellReport(seconds, sum(_compile_seconds(e) for e in found)))
-        if wanted.explain:
+        if explains:
             for explanation in found:
                 if explanation.graph_count or explanation.graph_break_count:
                     display(explanation)
@@ -226,8 +232,8 @@ class CompileMagics(Magics):
         """
         options = self._options(line, named=True)
         names: list[str] = options.pop("names")
-        if any(options.pop(shown) for shown in ("explain", "time", "quiet")):
-            raise UsageError("%compile: --explain, --time and --quiet are about a cell: %%compile")
+        if any([options.pop(shown) for shown in _SHOWN]):
+            raise UsageError(f"%compile: --{', --'.join(_SHOWN)} are about a cell: %%compile")
         for name in names:
             tagged = self.shell.user_ns[name] = jit(self._named(name), **options)
             self._mark(_Mark(name, weakref.ref(tagged)))
@@ -281,8 +287,12 @@ class _Wanted:
     """What a cell asked to be shown."""
 
     explain: bool
+    annotate: bool
     time: bool
     quiet: bool
+
+
+_SHOWN = tuple(field.name for field in fields(_Wanted))
 
 
 @dataclass(slots=True)

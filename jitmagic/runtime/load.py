@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ..codegen.plan import KernelSource, Plan
@@ -46,6 +47,8 @@ class Kernels:
 
 
 Tell = Callable[[str], None]
+Others = Mapping[str, CpuEntry]
+_NO_OTHERS: Others = MappingProxyType({})
 
 
 def _nobody(_: str) -> None:
@@ -58,22 +61,24 @@ def load(
     target: Target,
     options: Options,
     tell: Tell = _nobody,
+    others: Others = _NO_OTHERS,
 ) -> Loaded:
     """Build and bind the kernels of `source` and return the executable of `plan`. `tell` hears
-    what is being waited for.
+    what is being waited for; `others`: what the plan launches besides.
     """
     if source is None or not source.symbols:
-        loaded = Loaded(make_executable(plan, {}), cached=True, kernels=0)
+        loaded = Loaded(make_executable(plan, others), cached=True, kernels=0)
     else:
-        loaded = _LOADERS[source.language](plan, source, target, options, tell)
+        loaded = _LOADERS[source.language](plan, source, target, options, tell, others)
     return replace(loaded, run=replayed(loaded.run, plan)) if options.cuda_graphs else loaded
 
 
 def _load_cpp(
-    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell
+    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
 ) -> Loaded:
     kernels = load_kernels(source, target, options, tell)
-    return Loaded(make_executable(plan, kernels.entries), kernels.cached, len(kernels.entries))
+    run = make_executable(plan, {**kernels.entries, **others})
+    return Loaded(run, kernels.cached, len(kernels.entries))
 
 
 def load_kernels(
@@ -89,32 +94,33 @@ def load_kernels(
 
 
 def _load_numba(
-    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell
+    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
 ) -> Loaded:
     tell("numba")
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(function.address, function)
         for name, function in build_functions(source).items()
     }
-    return Loaded(make_executable(plan, entries), cached=False, kernels=len(entries))
+    run = make_executable(plan, {**entries, **others})
+    return Loaded(run, cached=False, kernels=len(entries))
 
 
 def _load_triton(
-    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell
+    plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
 ) -> Loaded:
     """For inputs on 16-byte boundaries, and, built when first needed, for any inputs."""
     tell(f"Triton, {len(source.symbols)} kernels")
     inputs = inputs_of_kernels(plan)
     if not inputs:
-        return _triton_variant(plan, source, target, options, aligned=())
+        return _triton_variant(plan, source, target, options, (), others)
     anywhere: list[Callable[..., tuple[Any, ...]]] = []
 
     def otherwise(*tensors: Any) -> tuple[Any, ...]:
         if not anywhere:
-            anywhere.append(_triton_variant(plan, source, target, options, aligned=None).run)
+            anywhere.append(_triton_variant(plan, source, target, options, None, others).run)
         return anywhere[0](*tensors)
 
-    return _triton_variant(plan, source, target, options, inputs, otherwise)
+    return _triton_variant(plan, source, target, options, inputs, others, otherwise)
 
 
 def _triton_variant(
@@ -123,6 +129,7 @@ def _triton_variant(
     target: Target,
     options: Options,
     aligned: tuple[int, ...] | None,
+    others: Others,
     otherwise: Callable[..., tuple[Any, ...]] | None = None,
 ) -> Loaded:
     flags = aligned_arguments(plan, inputs=aligned is not None)
@@ -136,7 +143,7 @@ def _triton_variant(
         # The driver refuses what the cache has: whole, but of no use.
         cubins, cached = build_cubins(source, flags, target, store, anew=True)
         entries = _cuda_entries(cubins, source, device)
-    run = make_executable(plan, entries, aligned or (), otherwise)
+    run = make_executable(plan, {**entries, **others}, aligned or (), otherwise)
     return Loaded(run, cached, len(entries))
 
 
@@ -152,7 +159,7 @@ def _cuda_entries(
     return entries
 
 
-_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options, Tell], Loaded]] = {
+_LOADERS: dict[str, Callable[[Plan, KernelSource, Target, Options, Tell, Others], Loaded]] = {
     "cpp": _load_cpp,
     "numba": _load_numba,
     "triton": _load_triton,

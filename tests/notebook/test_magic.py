@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 
 import jitmagic
 from jitmagic.api import handle_of
+from jitmagic.notebook import magics
 from tests.processes import ROOT
 
 from .kernels import execute
@@ -200,3 +201,38 @@ def test_timeit_runs_both_sides_and_leaves_everything_as_it_was(loaded):
 def test_timeit_refuses_what_it_cannot_read(loaded, line, message):
     with pytest.raises(UsageError, match=message):
         loaded.run_line_magic("jit_timeit", line)
+
+
+ANNOTATED = """\
+def f(x):
+    y = x @ x
+    return (y * 2).relu()
+
+
+def main(x):
+    z = f(x)
+    return z + 1
+
+
+w = main(torch.ones(32, 32))
+"""
+
+
+def test_annotate_shows_what_the_cells_lines_cost(loaded, monkeypatch):
+    shown = []
+    monkeypatch.setattr(magics, "display", shown.append)
+    loaded.run_cell("import torch")
+    loaded.run_cell_magic("compile", "--annotate --quiet", ANNOTATED)
+    pages = [found._repr_html_() for found in shown]
+    assert any("z = f(x)" in page and "rgba(255,208,0" in page for page in pages)
+    assert all(found.costs or found.costs.notes or not found.kernels for found in shown)
+
+
+@pytest.mark.parametrize(("backend", "told"), [("eager", "by backend eager"), ("native", "kernel")])
+def test_the_line_says_who_compiled(loaded, capsys, backend, told):
+    loaded.run_cell("import torch")
+    cell = "def f(x):\n    return x * 2\nv = f(torch.ones(2))"
+    loaded.run_cell_magic("compile", f"--backend {backend}", cell)
+    text = capsys.readouterr().out
+    assert told in text
+    assert "0 kernels" not in text

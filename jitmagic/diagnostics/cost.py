@@ -1,0 +1,299 @@
+"""cost: what each line of the user's takes, eager and compiled, and the kernel that owns it.
+
+Comes in: the records of what a function has compiled. Goes out: `Costs`, plain data. Each graph in
+use is run on made-up tensors of its inputs' shapes, op by op and as the compiled plan, forward and
+backward (laps.py); nothing of the user's runs again. An operation's time counts for the lines that
+its node carries: where it stands, and those from which that was called. The time of a kernel of
+several lines is divided among them as their times in eager are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ..autograd.result import Partition
+from ..codegen.plan import KernelSource, Plan
+from ..errors import UserLine
+from ..graph.foreign import is_foreign
+from ..graph.node_meta import lines_of
+from ..loops.ir import Extern, Nest
+from ..options import Options
+from ..records import Compiled, CompileRecord
+from ..runtime.steps import timed_calls
+from ..schedule.result import Schedule
+from ..target import find_target, weaker_target
+from ..trace.concrete import at_sizes, hints_of, places_of
+from ..trace.result import Trace
+from .laps import Laps, laps_of_graph, laps_of_plan, operations, quiet
+
+__all__ = ["NOTHING", "Build", "Costs", "KernelCost", "LineCost", "Place", "builds_of", "costs_of"]
+
+MOST_BYTES = 1 << 31  # of made-up inputs
+Lines = tuple[UserLine, ...]  # innermost first, as nodes carry them
+Place = tuple[str, int]  # file and number: a comprehension's line is its function's too
+
+
+def place_of(line: UserLine) -> Place:
+    return line.filename, line.lineno
+
+
+@dataclass(slots=True)
+class LineCost:
+    """Seconds of one call of each graph that a line takes part in."""
+
+    eager: float = 0.0
+    compiled: float = 0.0
+    kernels: dict[str, float] = field(default_factory=dict)  # by label, what of them is the line's
+
+    @property
+    def owner(self) -> str:
+        """The kernel or ATen call with the most of its time."""
+        return max(self.kernels, key=lambda label: self.kernels[label], default="")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """One launch or ATen call of a plan."""
+
+    label: str  # "forward: mul_add_relu_0"
+    seconds: float
+    places: tuple[Place, ...]  # the lines that take part in it
+    text: str  # generated code; "" of an ATen call
+    decisions: tuple[str, ...]  # fusions made and refused
+
+
+@dataclass(frozen=True)
+class Costs:
+    """eager, compiled: seconds of all graphs, each run once, measured without a clock inside."""
+
+    lines: Mapping[Place, LineCost] = field(default_factory=dict)
+    kernels: tuple[KernelCost, ...] = ()
+    eager: float = 0.0
+    compiled: float = 0.0
+    unattributed: LineCost = field(default_factory=LineCost)  # operations without a line
+    notes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    def shares(self, place: Place) -> tuple[float, float]:
+        """A line's parts of the whole, eager and compiled, from 0 to 1."""
+        known = self.lines.get(place)
+        if known is None:
+            return 0.0, 0.0
+        return known.eager / (self.eager or 1.0), known.compiled / (self.compiled or 1.0)
+
+
+NOTHING = Costs()  # was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One executable of a compile."""
+
+    name: str  # "forward", "backward"
+    schedule: Schedule
+    plan: Plan
+    source: KernelSource | None
+
+
+def builds_of(record: CompileRecord) -> list[Build]:
+    """What a compile loaded; tiers that failed are left out."""
+    made: list[Build] = []
+    schedule, rendered = None, None
+    for stage in record.stages:
+        name, _, kind = stage.stage.partition(": ")
+        if kind == "schedule":
+            schedule = stage.result
+        elif kind == "render":
+            rendered = stage.result
+        elif kind == "load" and stage.result is not None and schedule and rendered:
+            made.append(Build(name, schedule, *rendered))
+            schedule, rendered = None, None
+    return made
+
+
+def _builds_in_use(records: Iterable[CompileRecord]) -> list[Build]:
+    """Of one variant: where it is compiled for several sizes, for those of the first call."""
+    each = [made for record in records if (made := builds_of(record))]
+    forwards = [build for build in (each[0] if each else []) if build.name != "backward"]
+    backwards = [build for made in each for build in made if build.name == "backward"]
+    return forwards + backwards[: len(forwards)]
+
+
+def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
+    """Measure the newest variant of each frame."""
+    newest: dict[int, list[CompileRecord]] = {}
+    for record in records:
+        if isinstance(record.outcome, Compiled):
+            known = newest.setdefault(record.frame, [record])
+            if known[0].number < record.number:
+                newest[record.frame] = [record]
+            elif known[0].number == record.number and record is not known[0]:
+                known.append(record)
+    ledger = _Costs(options)
+    for frame in newest.values():
+        ledger.add_frame(frame)
+    return ledger.finished()
+
+
+class _Costs:
+    """Costs while they are added up."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.lines: dict[Place, LineCost] = {}
+        self.kernels: list[KernelCost] = []
+        self.notes: list[str] = []
+        self.without_line = LineCost()
+        self.eager = self.compiled = 0.0
+
+    def finished(self) -> Costs:
+        """The sums so far."""
+        if not self.lines:
+            return Costs(notes=tuple(dict.fromkeys(self.notes)))
+        return Costs(
+            self.lines,
+            tuple(self.kernels),
+            self.eager,
+            self.compiled,
+            self.without_line,
+            tuple(dict.fromkeys(self.notes)),
+        )
+
+    def add_frame(self, records: list[CompileRecord]) -> None:
+        """The graph of a frame, and its backward once that is compiled."""
+        traced = records[0].result("trace")
+        if not isinstance(traced, Trace) or not operations(traced.graph.graph):
+            return
+        builds = _builds_in_use(records)
+        if why := _not_measured(traced, builds):
+            self.notes.append(f"{traced.name}: lines have no times: {why}")
+            return
+        try:
+            with quiet():
+                self._measure(traced, builds, _lines_by_node(records[0]))
+        except Exception as error:  # made-up tensors do not suit every graph: an index, a check
+            self.notes.append(
+                f"{traced.name}: lines have no times: {type(error).__name__}: {error}"
+            )
+
+    def _measure(self, traced: Trace, builds: list[Build], lines: Mapping[str, Lines]) -> None:
+        if places_of(traced):
+            traced, _ = at_sizes(traced, hints_of(traced))
+        backward = any(build.name == "backward" for build in builds)
+        specs = [entry.spec for entry in traced.inputs]
+        eager = laps_of_graph(traced.graph, specs, backward)
+        compiled = [_laps_of(build, self.options) for build in builds]  # all, or nothing is added
+        weights = self._add_eager(traced.graph, eager)
+        for build, laps in zip(builds, compiled, strict=True):
+            self._add_compiled(build, laps, lines, weights)
+
+    def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Lines, float]:
+        """The times by what led to the operations."""
+        self.eager += laps.whole
+        found: dict[Lines, float] = {}
+        for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
+            stack = lines_of(node)
+            found[stack] = found.get(stack, 0.0) + seconds
+            for cost in self._of(stack):
+                cost.eager += seconds
+        return found
+
+    def _add_compiled(
+        self,
+        build: Build,
+        laps: Laps,
+        lines: Mapping[str, Lines],
+        weights: Mapping[Lines, float],
+    ) -> None:
+        self.compiled += laps.whole
+        steps = [s for s in build.schedule.program.steps if isinstance(s, Nest | Extern)]
+        calls, texts = timed_calls(build.plan), _texts(build)
+        for step, call, seconds in zip(steps, calls, laps.each, strict=True):
+            origins = step.origins if isinstance(step, Nest) else (step.name,)
+            label = f"{build.name}: {step.name if isinstance(step, Nest) else step.op}"
+            stacks = dict.fromkeys(found for name in origins if (found := lines.get(name)))
+            for stack, part in _divided(list(stacks) or [()], weights):
+                for cost in self._of(stack):
+                    cost.compiled += seconds * part
+                    cost.kernels[label] = cost.kernels.get(label, 0.0) + seconds * part
+            places = tuple(dict.fromkeys(place_of(line) for stack in stacks for line in stack))
+            text = texts.get(getattr(call, "kernel", ""), "")
+            self.kernels.append(
+                KernelCost(label, seconds, places, text, _decisions(build, origins))
+            )
+
+    def _of(self, stack: Lines) -> Iterator[LineCost]:
+        """An operation counts once for each line that led to it."""
+        for place in dict.fromkeys(map(place_of, stack)):
+            yield self.lines.setdefault(place, LineCost())
+        if not stack:
+            yield self.without_line
+
+
+def _divided(stacks: list[Lines], weights: Mapping[Lines, float]) -> Iterator[tuple[Lines, float]]:
+    """Each line's part of a kernel; equal parts where eager took no time for any of them."""
+    known = [weights.get(stack, 0.0) for stack in stacks]
+    total = sum(known)
+    for stack, weight in zip(stacks, known, strict=True):
+        yield stack, weight / total if total else 1 / len(stacks)
+
+
+def _not_measured(traced: Trace, builds: list[Build]) -> str:
+    if not builds:
+        return "what the backend made of it has no plan to be timed"
+    nodes = traced.graph.graph.nodes
+    if any(is_foreign(node.target) for node in nodes):
+        return "it calls operators of yours, which run only when you call them"
+    specs = [b.schedule.program.buffers[n] for b in builds for n in b.schedule.program.inputs]
+    if sum(_bytes(spec.shape, spec.dtype) for spec in specs) > MOST_BYTES:
+        return f"its inputs take more than {MOST_BYTES >> 30} GiB"
+    return ""
+
+
+def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    size = dtype.itemsize
+    for extent in shape:
+        size *= extent
+    return size
+
+
+def _laps_of(build: Build, options: Options) -> Laps:
+    target = find_target(build.schedule.program.device, options)
+    while build.source is not None and target.tier not in (build.source.language, "aten"):
+        target = weaker_target(target, options)
+    plain = replace(options, cuda_graphs=False)
+    return laps_of_plan(build.schedule.program, build.plan, build.source, target, plain)
+
+
+def _lines_by_node(record: CompileRecord) -> dict[str, Lines]:
+    """Of the ATen nodes that kernels name as their origins."""
+    found: dict[str, Lines] = {}
+    for stage in record.stages:
+        if isinstance(stage.result, Partition):
+            for gm in (stage.result.forward, stage.result.backward):
+                if gm is not None:
+                    found |= {node.name: lines_of(node) for node in gm.graph.nodes}
+    return found
+
+
+def _texts(build: Build) -> dict[str, str]:
+    """Generated code by kernel: the translation unit that it stands in."""
+    source = build.source
+    if source is None:
+        return {}
+    alone = {name: unit.text for unit in source.units for name in unit.symbols}
+    return {name: alone.get(name, source.text) for name in source.symbols}
+
+
+def _decisions(build: Build, origins: tuple[str, ...]) -> tuple[str, ...]:
+    own = set(origins)
+    return tuple(
+        f"{'fused' if d.fused else 'kept apart'}: {d.producer} -> {d.consumer}: {d.reason}"
+        for d in build.schedule.decisions
+        if {d.producer, d.consumer} & own
+    )

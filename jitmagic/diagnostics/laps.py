@@ -1,0 +1,244 @@
+"""laps: how long each operation of a graph takes, eager and compiled, on tensors that are made up.
+
+Comes in: a traced graph, or a plan with its kernels. Goes out: `Laps`: seconds of each operation in
+the quietest of several runs, and of the quietest run without a clock in it. What the clock costs, a
+wait for the GPU included, is the difference between the two and the same for each operation: it is
+taken off. Runs are made in the sandbox and leave the generators of random numbers as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from ..codegen.plan import KernelSource, Plan
+from ..frame.sandbox import sandbox
+from ..graph.autocast import modes_kept
+from ..graph.node_meta import tensors_in
+from ..loops.ir import LoopProgram
+from ..options import Options
+from ..runtime.load import load
+from ..runtime.steps import timed_calls, with_laps
+from ..runtime.tune import example
+from ..spec import TensorSpec
+from ..target import Target
+
+__all__ = ["Laps", "laps_of_graph", "laps_of_plan", "operations", "quiet"]
+
+SECONDS = 0.06  # of runs, for each graph and side; one of each is made in any case
+RUNS = 20
+_NUMBER = "jitmagic.cost"  # on a node of autograd: that of the operation which made it
+_engine: Any = torch.autograd.Variable._execution_engine
+_OPERATIONS = ("call_function", "call_method", "call_module")
+
+
+@dataclass(frozen=True, slots=True)
+class Laps:
+    """Seconds of each operation, in order, and of the whole."""
+
+    each: tuple[float, ...]
+    whole: float
+
+
+class _Clock:
+    """Laps of one run; a GPU is waited for."""
+
+    def __init__(self, count: int) -> None:
+        self.seconds = [0.0] * count
+        self.number = -1
+        self.waits = torch.cuda.is_initialized()
+        self.since = time.perf_counter()
+
+    def now(self) -> float:
+        if self.waits:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def ends(self, number: int) -> None:
+        """The operation with that number has ended."""
+        self.seconds[number] += self.now() - self.since
+        self.since = time.perf_counter()
+
+    def begins(self, number: int) -> None:
+        """An operation begins, which ends the one before."""
+        if self.number >= 0:
+            self.ends(self.number)
+        self.number = number
+
+
+Run = Callable[[], object]
+Lapped = Callable[[], _Clock]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing of the user's sees what is run here, and no random number is missing afterwards."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with sandbox(), torch.random.fork_rng(devices):
+        yield
+
+
+def _measured(whole: Run, lapped: Lapped) -> Laps:
+    """In turns, so that what else the machine does hits both. What is quick is warmed up first."""
+    ends = time.perf_counter() + SECONDS
+    wholes, runs = [_seconds(whole)], [lapped().seconds]
+    if wholes[0] < SECONDS / 2:
+        wholes, runs = [], []
+    while not runs or (time.perf_counter() < ends and len(runs) < RUNS):
+        wholes.append(_seconds(whole))
+        runs.append(lapped().seconds)
+    quietest = min(runs, key=sum)
+    least = min(*wholes, sum(quietest))  # the clock never makes a run shorter
+    return Laps(_without_clock(quietest, least), least)
+
+
+def _seconds(run: Run) -> float:
+    clock = _Clock(1)
+    run()
+    clock.ends(0)
+    return clock.seconds[0]
+
+
+def _without_clock(seconds: Sequence[float], whole: float) -> tuple[float, ...]:
+    """What is over is the clock's; an operation that takes less than it takes nothing."""
+    left = list(seconds)
+    for _ in left:
+        timed = sum(value > 0 for value in left)
+        over = sum(left) - whole
+        if over <= 0 or not timed:
+            break
+        left = [max(0.0, value - over / timed) for value in left]
+    return tuple(left)
+
+
+# -- compiled code --------------------------------------------------------------------------------
+
+
+def laps_of_plan(
+    program: LoopProgram,
+    plan: Plan,
+    source: KernelSource | None,
+    target: Target,
+    options: Options,
+) -> Laps:
+    """Of the launches and ATen calls of a plan."""
+    buffers = (program.buffers[name] for name in program.inputs)
+    given = [example(b.shape, b.stride, b.dtype, b.device) for b in buffers]
+    clock = _Clock(0)
+    count = len(timed_calls(plan))
+    number: Iterator[int] = iter(())
+
+    def lap() -> None:
+        clock.ends(next(number))
+
+    run = load(plan, source, target, options).run
+    timed = with_laps(plan, source, target, options, lap)
+
+    def lapped() -> _Clock:
+        nonlocal clock, number
+        clock, number = _Clock(count), iter(range(count))
+        timed(*given)
+        return clock
+
+    with torch.no_grad():
+        return _measured(lambda: run(*given), lapped)
+
+
+# -- eager ----------------------------------------------------------------------------------------
+
+
+def operations(graph: Graph) -> list[Node]:
+    """The nodes that are calls."""
+    return [node for node in graph.nodes if node.op in _OPERATIONS]
+
+
+def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: bool) -> Laps:
+    """Of the operations of a traced graph, called one by one as eager calls them, with their part
+    in the backward pass (the autograd nodes that they made) where it is `differentiated`.
+    """
+    given = [_input(spec) for spec in specs]
+    leaves = [tensor for tensor in given if tensor.requires_grad and tensor.is_leaf]
+    count = len(operations(gm.graph))
+    clock = _Clock(0)
+
+    def after(number: int, value: object) -> None:
+        clock.ends(number)
+        if differentiated:
+            for node in _new_nodes(value, number):
+                node.register_prehook(lambda _: clock.begins(number))
+            clock.since = clock.now()
+
+    timed, plain = _with_calls(gm, after), modes_kept(gm, gm.forward)
+
+    def lapped() -> _Clock:
+        nonlocal clock
+        clock = _Clock(count)
+        results = timed(*given)
+        if differentiated:
+            _backward(results, leaves)
+            clock.begins(-1)
+        return clock
+
+    def whole() -> None:
+        results = plain(*given)
+        if differentiated:
+            _backward(results, leaves)
+
+    with torch.set_grad_enabled(differentiated):
+        return _measured(whole, lapped)
+
+
+def _backward(results: object, leaves: list[Tensor]) -> None:
+    wanted = [tensor for tensor in tensors_in(results) if tensor.requires_grad]
+    tangents = [torch.ones_like(tensor) for tensor in wanted]
+    # What torch.autograd.grad calls, which imports symbolic shapes at its first use (1 s).
+    _engine.run_backward(
+        tuple(wanted),
+        tuple(tangents),
+        keep_graph=False,
+        create_graph=False,
+        inputs=tuple(leaves),
+        allow_unreachable=True,
+        accumulate_grad=False,
+    )
+
+
+def _new_nodes(value: object, number: int) -> Iterator[Any]:
+    """The autograd nodes behind a value that no operation before it has made."""
+    stack: list[Any] = [tensor.grad_fn for tensor in tensors_in(value)]
+    while stack:
+        node = stack.pop()
+        if node is not None and _NUMBER not in node.metadata:
+            node.metadata[_NUMBER] = number
+            stack.extend(before for before, _ in node.next_functions)
+            yield node
+
+
+def _input(spec: TensorSpec) -> Tensor:
+    tensor: Tensor = example(spec.shape, spec.stride, spec.dtype, spec.device)
+    if not spec.requires_grad:
+        return tensor
+    tensor.requires_grad_(True)
+    return tensor if spec.is_leaf else tensor.clone()
+
+
+def _with_calls(gm: GraphModule, after: Callable[[int, object], None]) -> Callable[..., Any]:
+    """The graph, with a call after each operation."""
+
+    def told(number: int, value: object) -> None:
+        after(number, value)
+
+    copied = Graph()
+    copied.output(copied.graph_copy(gm.graph, {}))
+    for number, node in enumerate(operations(copied)):
+        with copied.inserting_after(node):
+            copied.call_function(told, (number, node))
+    made = GraphModule(gm, copied)
+    return modes_kept(made, made.forward)

@@ -1,0 +1,56 @@
+"""steps: how long each step of a plan takes, inside the executable that runs it.
+
+Comes in: a Plan and its kernels' source. Goes out: the executable of the same plan, which calls
+`lap` after each launch and each ATen call: the time between two laps is that of the second's step
+and of the allocations before it. Kernels come from the cache on disk, where the compile has put
+them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..codegen.plan import Call, KernelSource, Launch, Plan, PlanStep
+from ..options import Options
+from ..target import Target
+from .load import load
+from .native import CpuEntry
+
+__all__ = ["timed_calls", "with_laps"]
+
+_LAP = "jitmagic_lap"
+_Kernel = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+def timed_calls(plan: Plan) -> list[Launch | Call]:
+    """The steps that have a lap, in order: those of the schedule that are no aliases."""
+    return [step for step in plan.steps if isinstance(step, Launch | Call)]
+
+
+def with_laps(
+    plan: Plan,
+    source: KernelSource | None,
+    target: Target,
+    options: Options,
+    lap: Callable[[], object],
+) -> Callable[..., tuple[Any, ...]]:
+    """The plan's executable, which calls `lap` after each of `timed_calls`."""
+
+    def called(_: int | None) -> int:
+        lap()
+        return 0
+
+    callback = _Kernel(called)
+    address = ctypes.cast(callback, ctypes.c_void_p).value
+    assert address is not None
+    steps: list[PlanStep] = []
+    for step in plan.steps:
+        steps.append(step)
+        if isinstance(step, Launch | Call):
+            steps.append(Launch(_LAP, ()))
+    ours: Mapping[str, CpuEntry] = {_LAP: CpuEntry(address, callback)}
+    plain = replace(options, cuda_graphs=False)  # a replayed graph calls no lap
+    return load(replace(plan, steps=tuple(steps)), source, target, plain, others=ours).run

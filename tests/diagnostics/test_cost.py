@@ -1,0 +1,179 @@
+"""What lines cost: each operation is on a line of the user's, and what the lines cost adds up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import jitmagic
+from demos.models import CharGPT, Classifier, fused
+from jitmagic.api import tagged_copy, tagged_handle
+from jitmagic.diagnostics.cost import costs_of
+from jitmagic.diagnostics.explain import Explanation
+from jitmagic.diagnostics.gutter import listings
+from jitmagic.diagnostics.laps import _without_clock
+
+
+def three_lines(x: Tensor, y: Tensor) -> Tensor:
+    big = x @ y
+    small = big[:2, :2] * 2 + 1
+    return small.relu().sum() + inner(big)
+
+
+def inner(x: Tensor) -> Tensor:
+    return torch.stack([part.sum() for part in x.split(1)]).sum()
+
+
+def breaks(x: Tensor) -> Tensor:
+    y = x.sin() * 2
+    print("between")
+    return y.cos().sum()
+
+
+def draws(x: Tensor) -> Tensor:
+    return torch.nn.functional.dropout(x, 0.5).mul_(2)
+
+
+def branch(x: Tensor) -> Tensor:
+    for _ in range(2):
+        if x.sum() > 0:
+            x = x * 2
+    return x
+
+
+SQUARE = torch.randn(32, 32)
+PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "fused": (fused, (torch.randn(8, 64), torch.randn(8, 64))),
+    "lines": (three_lines, (SQUARE, SQUARE)),
+    "gradients": (three_lines, (SQUARE, SQUARE.clone().requires_grad_())),
+    "classifier": (Classifier().requires_grad_(False), (torch.randn(32, 784),)),
+    "classifier, training": (Classifier(), (torch.randn(32, 784),)),
+    "gpt": (CharGPT(50, layers=1, dropout=0.0), (torch.randint(0, 50, (2, 16)),)),
+    "break": (breaks, (torch.randn(64),)),
+    "random": (draws, (torch.randn(64),)),
+    "callees": (branch, (torch.ones(8),)),
+}
+
+
+@pytest.fixture(params=PROGRAMS)
+def found(request: pytest.FixtureRequest) -> Explanation:
+    fn, args = PROGRAMS[request.param]
+    made: Explanation = jitmagic.explain(fn)(*args)
+    return made
+
+
+def test_shares_of_a_functions_lines_add_up(found: Explanation) -> None:
+    costs = found.costs
+    assert costs.eager > 0
+    assert costs.compiled > 0
+    assert not costs.notes
+    own = listings(found)[0]
+    rest = costs.unattributed
+    assert own.eager + rest.eager / costs.eager == pytest.approx(1, abs=0.05)
+    assert own.compiled + rest.compiled / costs.compiled == pytest.approx(1, abs=0.05)
+    assert sum(k.seconds for k in costs.kernels) == pytest.approx(costs.compiled, rel=0.05)
+
+
+def test_every_view_shows_the_lines_and_who_owns_them(found: Explanation) -> None:
+    page, text = found._repr_html_(), str(found)
+    assert "of compiled time" in page or len(listings(found)) == 1
+    assert "% " in text
+    for kernel in found.costs.kernels:
+        assert page.count(kernel.label) >= 1
+        assert not kernel.text or "<pre>" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("https://www.w3.org", "")
+
+
+def test_measuring_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing of the user's runs twice, no random number is missing, no input is written to."""
+    x = torch.arange(4.0)
+    for fn in (breaks, draws):
+        torch.manual_seed(0)
+        with torch.random.fork_rng():
+            wanted = fn(x.clone())
+            after = torch.get_rng_state()
+        told = capsys.readouterr().out
+        jitmagic.explain(fn)(x)
+        assert torch.equal(torch.get_rng_state(), after)
+        assert capsys.readouterr().out == told
+    assert torch.equal(x, torch.arange(4.0))
+    assert wanted.shape == (4,)
+
+
+def test_operators_of_the_user_do_not_run_again() -> None:
+    calls = []
+    with torch.library._scoped_library("jitmagic_test_cost", "DEF") as library:
+        library.define("counted(Tensor x) -> Tensor")
+        library.impl("counted", lambda x: calls.append(1) or x + 1, "CPU")
+        library.impl("counted", lambda x: torch.empty_like(x), "Meta")
+        op = torch.ops.jitmagic_test_cost.counted
+
+        def fn(x: Tensor) -> Tensor:
+            return op(x) * 2
+
+        found = jitmagic.explain(fn)(torch.ones(3))
+    assert len(calls) == 1
+    assert not found.costs
+    assert any("operators of yours" in note for note in found.costs.notes)
+    assert "operators of yours" in str(found)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_backends_without_a_plan_say_so(backend: str) -> None:
+    found = jitmagic.explain(fused, backend=backend)(torch.ones(2, 2), torch.ones(2, 2))
+    assert not found.costs
+    assert "no plan" in str(found)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_that_vary_are_measured_at_those_of_the_call(dynamic: bool | None) -> None:
+    found = jitmagic.explain(three_lines, dynamic=dynamic)(torch.ones(6, 6), torch.ones(6, 6))
+    assert found.costs.compiled > 0
+
+
+def test_the_newest_variant_is_the_one_measured() -> None:
+    step = tagged_copy(fused, {})
+    for size in (3, 8, 5):
+        step(torch.ones(2, size), torch.ones(2, size))
+    handle = tagged_handle(step)
+    assert len(costs_of(handle.journal, handle.options).kernels) == 1
+
+
+class Nasty(nn.Module):
+    """Names and texts that HTML would take for its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 2  # </pre></details><script>alert("x")</script> & <b>
+        return y.sin()
+
+
+def test_the_users_text_stays_text() -> None:
+    page = jitmagic.explain(Nasty())(torch.ones(3))._repr_html_()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_the_clock_is_taken_off_evenly_and_never_more_than_there_is() -> None:
+    assert _without_clock([3.0, 3.0], 4.0) == (2.0, 2.0)
+    left = _without_clock([10.0, 1.0, 1.0], 6.0)
+    assert sum(left) == pytest.approx(6.0)
+    assert min(left) == 0
+    assert _without_clock([1.0, 1.0], 4.0) == (1.0, 1.0)
+
+
+def test_a_long_line_of_code_has_the_largest_share() -> None:
+    def uneven(x: Tensor, y: Tensor) -> Tensor:
+        small = y + 1
+        big = x @ x @ x @ x
+        return big.sum() + small.sum()
+
+    found = jitmagic.explain(uneven)(torch.randn(256, 256), torch.ones(2))
+    rows = {row.text.strip(): row for row in listings(found)[0].rows}
+    dear = rows["big = x @ x @ x @ x"]
+    assert dear.eager > 0.5
+    assert dear.compiled > 0.5
+    assert "mm" in dear.owner
