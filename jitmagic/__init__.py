@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import dependencies  # noqa: F401  # first of all: says what is not installed
-from .api import disable, graph_break, is_compiling, jit, mark_dynamic, mark_static, reset
+from .api import disable, graph_break, is_compiling, jit, mark_dynamic, mark_static, reset, wait
 from .errors import (
     CompileFailed,
     DoubleBackward,
@@ -68,6 +68,7 @@ __all__ = [
     "passport",
     "reset",
     "status",
+    "wait",
     "why",
 ]
 

@@ -13,8 +13,10 @@ import gc
 import importlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import CodeType, ModuleType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -36,7 +38,7 @@ from .frame.tag import (
     without_tag,
 )
 from .options import Options, disabled_by_environment, make_options
-from .records import Eager, Failed, Recording
+from .records import Begun, Eager, Failed, Recording
 
 __all__ = [
     "Suspended",
@@ -54,6 +56,7 @@ __all__ = [
     "tagged_copy",
     "tagged_handle",
     "untag",
+    "wait",
     "without_tag",
 ]
 
@@ -89,12 +92,14 @@ def prepare() -> None:
 
 def _compile_frame(
     handle: Handle, snapshot: FrameSnapshot, record: Recording
-) -> Entry | Eager | Failed:
+) -> Entry | Eager | Failed | Begun:
     if _PIPELINE not in sys.modules:  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
     with _collector_paused():
-        made: Entry | Eager | Failed = load_pipeline().compile_frame(handle, snapshot, record)
+        made: Entry | Eager | Failed | Begun = load_pipeline().compile_frame(
+            handle, snapshot, record
+        )
     return made
 
 
@@ -181,6 +186,7 @@ def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
     named = {name: value for name, value in options.items() if name != "options"}
     given = make_options(options.get("options"), **named)
     chosen = known.options if known is not None and not options else given
+    chosen = replace(chosen, background=False)  # whoever asks for a copy waits for its compile
     original = original_of(fn)
     if isinstance(original, type):
         raise TaggingError(f"class {fn.__qualname__}", "it is a class", "use an instance of it")
@@ -214,6 +220,18 @@ def reset() -> None:
             handle.reset()
     if (native := sys.modules.get("jitmagic._runtime")) is not None:
         native.release_memory()
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Wait until no kernels are being built in the background (options={"background": True}), for
+    at most so many seconds; whether that is so. The next calls run compiled code.
+    """
+    ends = None if timeout is None else time.monotonic() + timeout
+    for handle in all_handles():
+        left = None if ends is None else max(0.0, ends - time.monotonic())
+        if handle.begun is not None and not handle.begun.wait(left):
+            return False
+    return True
 
 
 def graph_break() -> None:

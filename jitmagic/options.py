@@ -69,10 +69,16 @@ class Options:
     verify: bool = False
     cxx: str | None = None  # None: look for one; "": there is none
     cache_dir: str | None = None
+    background: bool | float = False  # eager until kernels are built; after so many seconds
     compile_seconds: float = 600.0  # after which a C++ compiler is stopped and numba is used
 
     def __post_init__(self) -> None:
         _check(self)
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a call waits for kernels which are built in the background."""
+        return 0.0 if isinstance(self.background, bool) else float(self.background)
 
     @property
     def tunes(self) -> bool:
@@ -185,6 +191,9 @@ def _check(options: Options) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise OptionError(f"value for {name}", value, ("a positive integer",))
 
+    behind = options.background
+    if not isinstance(behind, (bool, int, float)) or not behind >= 0:
+        raise OptionError("value for background", behind, ("True", "False", "seconds to wait"))
     seconds = options.compile_seconds
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise OptionError("value for compile_seconds", seconds, ("a positive number",))

@@ -13,7 +13,7 @@ lets the progress line speak. A stage that fails makes the frame run as eager, v
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,13 +21,13 @@ from typing import Any
 import torch
 
 from .autograd.joint import trace_joint
+from .autograd.partial import backward_without
 from .autograd.partition import partition
 from .autograd.replay import Replay
 from .autograd.result import output_specs
 from .autograd.shell import Once, make_callable
 from .bytecode import FrameSnapshot
-from .codegen import choices, render
-from .codegen.plan import Config, Plan
+from .codegen import render
 from .errors import CompileFailed, OperationFailed, Unsupported, warn
 from .frame.beside import hide
 from .frame.dynamic import dynamic_dims
@@ -42,16 +42,15 @@ from .graph.seams import Stages, cut
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
 from .guards.read import read_source
-from .loops.ir import LoopProgram
 from .loops.lower import device_of_kernels, lower
-from .loops.show import show
 from .loops.verify import verify as verify_loops
 from .options import Options
-from .records import COMPILED, USERS_BACKEND, Eager, Failed, Recording
+from .records import COMPILED, USERS_BACKEND, Begun, Eager, Failed, Recording
+from .runtime.ahead import build_ahead, still_missing
 from .runtime.load import load
 from .runtime.native import spent, staged, undoing, with_numbers
-from .runtime.tune import example, tune, tune_products
-from .schedule import Schedule, product_choices, schedule
+from .runtime.tune import example
+from .schedule import schedule
 from .sizes import Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
@@ -63,6 +62,7 @@ from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
 from .trace.template import template_of
 from .trace.undo import can_start_over
+from .tuning import best_kernels, best_products
 
 __all__ = ["compile_frame", "flatten"]
 
@@ -75,13 +75,23 @@ _PARAMETERS = 4  # how many times longer the loops of optimizers may be than the
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 
 
-def compile_frame(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> Entry | Eager:
-    """Compile one call's frame for every later call that passes the same guards."""
+def compile_frame(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording
+) -> Entry | Eager | Begun:
+    """Compile one call's frame for every later call that passes the same guards. Begun: C++ kernels
+    are built in the background first, and nothing else is kept: the compile that finds them built
+    starts over, with the guards of its own call.
+    """
+    options = handle.options
+    if options.background is not False and options.backend == "native" and not options.tunes:
+        record.wanted = []
     with sandbox():
         return _compile_frame(handle, snapshot, record)
 
 
-def _compile_frame(handle: Handle, snapshot: FrameSnapshot, record: Recording) -> Entry | Eager:
+def _compile_frame(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording
+) -> Entry | Eager | Begun:
     """Where a stage refuses an operation the graph ends before it, like at any other break."""
     if (refused := before_trace(snapshot)) is not None:
         if handle.options.fullgraph:
@@ -107,7 +117,7 @@ def _stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
 
 def _attempt(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, stop: Stop | None
-) -> Entry | Eager:
+) -> Entry | Eager | Begun:
     options = handle.options
     with record.stage("trace") as stage:
         traced = stage.keep(_trace(handle, snapshot, stop))
@@ -121,6 +131,8 @@ def _attempt(
         verify_graph(traced.graph)
     try:
         graph = compile_graph(traced, snapshot, options, record) if _computes(traced) else None
+        if record.wanted:
+            return Begun(build_ahead(record.wanted, partial(_told, record)).wait)
         with record.stage("emit"):
             made = _make_entry(handle, snapshot, traced, graph)
     except Exception as error:  # calls that these guards do not fit may fare better
@@ -135,6 +147,12 @@ def _attempt(
     symbols = frozenset(entry.source for entry in traced.inputs if entry.is_scalar)
     made.notes = Variant(traced.guards, COMPILED, tuple(record.later), ends, compared, symbols)
     return made
+
+
+def _told(record: Recording, build: Callable[[Callable[[str], None]], None]) -> None:
+    """Build kernels on another thread, with the progress line."""
+    with record.stage("load") as stage:
+        build(lambda text: stage.say(f"{text}, running as eager meanwhile"))
 
 
 def _can_be_compared(handle: Handle, traced: Trace) -> bool:
@@ -330,6 +348,8 @@ def _compile_ahead(
     forward = build(parts.forward, "forward", options, record, given)
     later = record.for_later()
     backward: Once | None = None
+    if parts.backward is not None and record.wanted:
+        build(backward_without(parts, ()), "backward", options, record, given)  # for its kernels
     if parts.backward is not None:
         backward = Once(lambda gm: _build_backward(build, gm, options, later), parts)
         record.later.append(weakref.ref(backward))
@@ -443,58 +463,20 @@ def build_native(
         program = stage.keep(lower(gm, name))
         if options.verify:
             verify_loops(program)
-    ours = _tune_products(program, target, options, record, given) if options.tunes else {}
+    ours = best_products(program, target, options, record, given) if options.tunes else {}
     with record.stage(f"{name}: schedule") as stage:
         plan = stage.keep(schedule(program, target, options, ours))
         if options.verify:
             verify_loops(plan.program)
-    configs = _tune_kernels(plan, target, options, record, given) if options.tunes else {}
+    configs = best_kernels(plan, target, options, record, given) if options.tunes else {}
     with record.stage(f"{name}: render") as stage:
         rendered = stage.keep(render(plan, target, configs))
+    if record.wanted is not None and (missing := still_missing(rendered[1], target, options)):
+        record.wanted.append(missing)
+        return _no_graph
     with record.stage(f"{name}: load") as stage:
         loaded = load(*rendered, target, options, tell=stage.say)
         stage.keep(replace(loaded, run=_no_graph))  # the record outlives an entry handed back
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return loaded.run
-
-
-# ------------------------------------------------------------------------------ max-autotune
-
-
-def _tune_products(
-    program: LoopProgram,
-    target: Target,
-    options: Options,
-    record: Recording,
-    given: Examples,
-) -> Mapping[str, bool]:
-    """Which matrix products are kernels of ours, by measurements of the whole graph."""
-    products = product_choices(program, target, options)
-    if not products:
-        return {}
-    plainly = replace(options, cuda_graphs=False)
-
-    def make(ours: Mapping[str, bool]) -> tuple[Plan, Graph]:
-        rendered = render(schedule(program, target, options, ours), target)
-        return rendered[0], load(*rendered, target, plainly).run
-
-    with record.stage(f"{program.name}: tune") as stage:
-        text = show(program)
-        ours, found = tune_products(products, make, given, text, target, options, tell=stage.say)
-        stage.keep(found)
-    return ours
-
-
-def _tune_kernels(
-    plan: Schedule,
-    target: Target,
-    options: Options,
-    record: Recording,
-    given: Examples,
-) -> Mapping[str, Config]:
-    """How each kernel is to be written, by measurements of the kernels."""
-    with record.stage(f"{plan.program.name}: tune") as stage:
-        steps, _ = render(plan, target)
-        found = tune(steps, choices(plan, target), given, target, options, tell=stage.say)
-        return stage.keep(found).configs

@@ -22,6 +22,7 @@ __all__ = [
     "AT_LIMIT",
     "COMPILED",
     "USERS_BACKEND",
+    "Begun",
     "CompileRecord",
     "Compiled",
     "Difference",
@@ -106,6 +107,13 @@ class Failed:
 
     def __str__(self) -> str:
         return f"failed: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The compile has to wait for kernels, which are being built in the background."""
+
+    wait: Callable[[float | None], bool]  # whether they are there within so many seconds
 
 
 Outcome = Compiled | Eager | Failed
@@ -206,8 +214,14 @@ class Recording:
     later: list[Any] = field(default_factory=list)  # weakly: what is compiled at its first use
     kernels: int = 0
     cache_hits: int = 0
+    wanted: list[Any] | None = None  # kernels to be built in the background; None: build them here
     stages: list[StageRecord] = field(default_factory=list)
     failed_in: str = ""  # the innermost of the stages that the last error left
+
+    @property
+    def backend_raised(self) -> bool:
+        """Whether a callable given as backend= raised."""
+        return self.failed_in == USERS_BACKEND
 
     @contextmanager
     def stage(self, name: str) -> Iterator[RunningStage]:

@@ -44,9 +44,10 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "runtime": BASE | {"codegen"},
     "sizes": BASE | {"records", "frame", "graph", "trace", "runtime"},
     "template": BASE | {"graph", "loops", "schedule", "codegen", "runtime"},
+    "tuning": BASE | {"records", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
-    | {"codegen", "runtime", "sizes"},
+    | {"codegen", "runtime", "sizes", "tuning"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode"},
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}

@@ -24,7 +24,8 @@ __all__ = [
 ]  # fmt: skip
 
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
-_OF_THE_PLACE = ("cache_dir", "cxx", "verify")  # options that a script does not take along
+# Options that a script does not take along.
+_OF_THE_PLACE = ("background", "cache_dir", "cxx", "verify")
 
 
 def changed_options(options: Options) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class Card:
     calls: int
     variants: tuple[VariantReport, ...]
     backend: str = "native"  # or the name of what the user gave
+    is_building: bool = False  # kernels, in the background; calls that need them run as eager
 
     @property
     def seconds(self) -> float:
@@ -125,12 +126,16 @@ def card_of(handle: Handle) -> Card:
     """The card of one tagged function, by its handle."""
     given = handle.options.backend
     backend = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
-    return Card(handle.label, _state(handle), handle.ledger.calls, variants_of(handle), backend)
+    building = handle.begun is not None
+    variants = variants_of(handle)
+    return Card(handle.label, _state(handle), handle.ledger.calls, variants, backend, building)
 
 
 def _state(handle: Handle) -> str:
     if handle.given_up is not None and not handle.ledger.is_compiled:
         return f"plain Python, because {handle.given_up.why}"
+    if handle.begun is not None and not handle.ledger.is_compiled:
+        return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
         return "not called yet"
     if not handle.ledger.is_compiled:

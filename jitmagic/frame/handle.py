@@ -23,7 +23,7 @@ from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, RecompileWarning, Unsupported, UserLine, warn
 from ..notice import tell
 from ..options import Options
-from ..records import AT_LIMIT, USERS_BACKEND, Eager, Failed, Journal, Missed, Outcome, Recording
+from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
 from .comparison import Comparison
 from .eager import entry_like, under_mode
 from .ledger import Growing, Later, Ledger, why_not
@@ -42,10 +42,11 @@ _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limi
 class Compiler:
     """What frame is given to compile with; it knows no more of the stages.
 
-    An Entry comes with a Variant in its notes; an Eager or Failed says that no call is compiled.
+    An Entry comes with a Variant in its notes; an Eager or Failed says that no call is compiled, a
+    Begun that a later one may be.
     """
 
-    compile: Callable[[Handle, FrameSnapshot, Recording], Entry | Eager | Failed]
+    compile: Callable[[Handle, FrameSnapshot, Recording], Entry | Eager | Failed | Begun]
     flatten: Callable[[CodeType], Any] = lambda code: code
     """The tracer's view of a code object, kept as `handle.flat`."""
 
@@ -105,6 +106,7 @@ class Handle:
         # for whom its callees are hooked when it runs as eager
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
+        self.begun: Begun | None = None  # while kernels are being built in the background
         self._lock = threading.RLock()
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
@@ -189,10 +191,8 @@ class Handle:
         return self.original.run(values, self._hooked)
 
     def must_raise(self, recording: Recording) -> bool:
-        """Whether an error of the compile is the user's to see: a backend of theirs raised, or they
-        asked for it.
-        """
-        return recording.failed_in == USERS_BACKEND or self.options.on_error == "raise"
+        """Whether the user sees an error of the compile: it is their backend's, or they asked."""
+        return recording.backend_raised or self.options.on_error == "raise"
 
     @property
     def label(self) -> str:
@@ -271,6 +271,9 @@ class Handle:
                 return True  # another thread was here first
             if self._given_up is not None:
                 return False
+            if self.begun is not None and not self.begun.wait(0):
+                return False
+            self.begun = None
             self.ledger.sweep()
             if self.ledger.is_full(values, self._limit):
                 self._reach_limit(values)
@@ -285,6 +288,10 @@ class Handle:
         told = self.family.told
         recording = Recording(self.name, self.journal, self.serial, number, occasion, told)
         made = self._run_compiler(snapshot, recording)
+        if isinstance(made, Begun):
+            self.ledger.begun -= 1
+            self.begun = None if made.wait(self.options.patience) else made
+            return self.begun is None and self._compile(values)
         outcome = made.notes.outcome if isinstance(made, Entry) else made
         if isinstance(outcome, Failed):
             self._tell_failure(outcome)
@@ -312,7 +319,7 @@ class Handle:
 
     def _run_compiler(
         self, snapshot: FrameSnapshot, recording: Recording
-    ) -> Entry | Eager | Failed:
+    ) -> Entry | Eager | Failed | Begun:
         self._compiling_thread = threading.get_ident()
         _frame.suspend()
         try:
@@ -478,7 +485,7 @@ class Handle:
                 self.journal.records.clear()
             self.drop()
             self._given_up, self.ledger.wasted = self._declared, 0
-            self.ledger.begun = 0
+            self.ledger.begun, self.begun = 0, None
             self._flat = None if self._root else self._flat
 
     def drop(self) -> None:

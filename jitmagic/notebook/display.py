@@ -49,7 +49,7 @@ class CellLine:
     began: float
 
     def __bool__(self) -> bool:
-        return any(variant.at >= self.began for card in self.cards for variant in card.variants)
+        return bool(repr(self))
 
     def __repr__(self) -> str:
         return "; ".join(filter(None, map(self._of, self.cards)))
@@ -59,14 +59,14 @@ class CellLine:
 
     def _of(self, card: Card) -> str:
         new = [variant for variant in card.variants if variant.at >= self.began]
+        name = "this cell" if card.name == RUN_NAME else card.name
         if not new:
-            return ""
+            return f"{name} runs as eager while its kernels are built" if card.is_building else ""
         kernels = count(sum(variant.kernels for variant in new), "kernel")
         if card.backend != "native":  # what it makes has kernels that nobody has told us of
             kernels = f"by backend {card.backend}"
         variants = f"{count(len(new), 'variant')}, " if len(new) > 1 else ""
         seconds = duration(sum(variant.seconds for variant in new))
-        name = "this cell" if card.name == RUN_NAME else card.name
         return f"compiled {name} in {seconds}: {variants}{kernels}"
 
 

@@ -53,6 +53,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"%%compile: {message}\n{self.format_usage().strip()}")
 
 
+PATIENCE = 1.0  # seconds that a call of a cell's function waits for kernels; then it runs as eager
 _USAGE = (
     "%%%%compile [--mode M] [--backend B] [--fullgraph] [--dynamic] [--explain] [--annotate]"
     " [--time] [--quiet]   (%%%%compile? tells more)"
@@ -126,12 +127,16 @@ class CompileMagics(Magics):
         --quiet        without the line that says what was compiled
 
         Functions and classes that the cell defines stay compiled in later cells, until they are
-        defined anew or `%unload_ext jitmagic`. Everything else is as without %%compile: names,
-        output, the value of the last line, errors. `jitmagic.jit` has the same options in Python.
+        defined anew or `%unload_ext jitmagic`. A compile that takes longer than a second goes on in
+        the background, and calls run as eager until it is done. Everything else is as without
+        %%compile: names, output, the value of the last line, errors. `jitmagic.jit` has the same
+        options in Python.
         """
         __tracebackhide__ = True
         options = self._options(line)
         wanted = _Wanted(*map(options.pop, _SHOWN))
+        if not (wanted.explain or wanted.annotate or wanted.time):  # which are about the compile
+            options["options"] = {"background": PATIENCE}
         source = self.shell.transform_cell(cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)

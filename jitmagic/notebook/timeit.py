@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..api import Suspended, handle_of, handles, original_of, without_tag
+from ..api import Suspended, handle_of, handles, original_of, wait, without_tag
 from ..diagnostics.timing import Timing, Way, measure
 
 __all__ = ["BadLine", "time_expression"]
@@ -53,6 +53,7 @@ def _timed(text: str, rival: str, seconds: float, namespace: dict[str, Any]) -> 
     call = _evaluated(text, namespace)
     before = {handle.serial: len(handle.journal) for handle in handles()}
     call()
+    wait()
     call()  # what the first left to compile: a backward, a resume function
     made = [r for h in handles() for r in list(h.journal)[before.get(h.serial, 0) :]]
     ways = {"compiled": Way(call), "eager": Way(call, lambda: _plain(namespace))}

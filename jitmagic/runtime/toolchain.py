@@ -25,7 +25,7 @@ from ..target import Target, distrust_compiler
 from .image import ImageError, load_image
 from .store import Store, content_key, temporary_folder
 
-__all__ = ["Finished", "Library", "build_library", "flags", "header_folder", "run"]
+__all__ = ["Finished", "Library", "build_library", "flags", "header_folder", "is_built", "run"]
 
 _FLAGS = (
     "-std=c++17",
@@ -111,6 +111,22 @@ def _march() -> str:
     return "-mcpu=native" if os.uname().machine in ("aarch64", "arm64") else "-march=native"
 
 
+def _key(text: str, target: Target) -> str:
+    return content_key(
+        text,
+        _headers_key(),
+        " ".join(flags(text)),
+        _compiler_key(target.cxx),
+        _machine_key(),
+        target.isa,
+    )
+
+
+def is_built(text: str, target: Target, store: Store) -> bool:
+    """Whether `build_library` would find it in the cache. Raises ToolchainError as that does."""
+    return store.get(_key(text, target), ".so") is not None
+
+
 def build_library(
     text: str,
     target: Target,
@@ -124,14 +140,7 @@ def build_library(
     threads at once. Raises ToolchainError.
     """
     symbols = tuple(symbols)
-    key = content_key(
-        text,
-        _headers_key(),
-        " ".join(flags(text)),
-        _compiler_key(target.cxx),
-        _machine_key(),
-        target.isa,
-    )
+    key = _key(text, target)
     if (data := store.get(key, ".so")) is not None:
         with contextlib.suppress(ImageError):  # whole and still of no use: replaced below
             return Library(data, key, symbols, True, store.folder)

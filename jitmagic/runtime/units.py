@@ -29,16 +29,17 @@ def build_units(
     store: Store,
     seconds: float,
     tell: Callable[[str], None],
+    cancel: threading.Event | None = None,
 ) -> dict[str, Library]:
     """Kernel name -> its library. `seconds`: what one compiler may take; `tell` is told how far it
-    is, in words. Raises ToolchainError.
+    is, in words; `cancel`, set by another thread, stops it. Raises ToolchainError.
     """
     progress = _Progress(target.cxx, sum(len(unit.symbols) for unit in units), tell)
     if len(units) == 1:
         (unit,) = units
-        libraries = [build_library(unit.text, target, store, unit.symbols, seconds)]
+        libraries = [build_library(unit.text, target, store, unit.symbols, seconds, cancel)]
     else:
-        libraries = _side_by_side(units, target, store, seconds, progress)
+        libraries = _side_by_side(units, target, store, seconds, progress, cancel)
     return {
         symbol: library
         for unit, library in zip(units, libraries, strict=True)
@@ -61,22 +62,38 @@ class _Progress:
 
 
 def _side_by_side(
-    units: Sequence[Unit], target: Target, store: Store, seconds: float, progress: _Progress
+    units: Sequence[Unit],
+    target: Target,
+    store: Store,
+    seconds: float,
+    progress: _Progress,
+    cancel: threading.Event | None,
 ) -> list[Library]:
-    cancel = threading.Event()
+    stop = _Stop(cancel)
     pool = ThreadPoolExecutor(min(len(units), _processors(), _MOST), "jitmagic-compiler")
     try:
         jobs: dict[Future[Library], Unit] = {}
         for unit in units:
-            given = (unit.text, target, store, unit.symbols, seconds, cancel)
+            given = (unit.text, target, store, unit.symbols, seconds, stop)
             jobs[pool.submit(build_library, *given)] = unit
         for job in as_completed(jobs):
             job.result()
             progress.add(len(jobs[job].symbols))
         return [job.result() for job in jobs]
     finally:
-        cancel.set()
+        stop.set()
         pool.shutdown(cancel_futures=True)
+
+
+class _Stop(threading.Event):
+    """Set by itself, or with another one."""
+
+    def __init__(self, other: threading.Event | None) -> None:
+        super().__init__()
+        self._other = other
+
+    def is_set(self) -> bool:
+        return super().is_set() or (self._other is not None and self._other.is_set())
 
 
 def _processors() -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import random
 import weakref
 
 import pytest
@@ -236,3 +238,15 @@ def test_the_line_says_who_compiled(loaded, capsys, backend, told):
     text = capsys.readouterr().out
     assert told in text
     assert "0 kernels" not in text
+
+
+def test_what_takes_longer_than_a_second_runs_as_eager_meanwhile(loaded, capsys, monkeypatch):
+    monkeypatch.setattr(magics, "PATIENCE", 0.0)
+    loaded.run_cell("import torch, jitmagic")
+    number = random.Random(os.urandom(8)).randrange(2, 2**24)  # nobody has built its kernels
+    cell = f"def f(x):\n    return x * {number}\nf(torch.ones(2)).sum().item()"
+    assert loaded.run_cell_magic("compile", "", cell) == 2.0 * number
+    assert "f runs as eager while its kernels are built" in capsys.readouterr().out
+    assert jitmagic.wait(300)
+    loaded.run_cell("f(torch.ones(2))")
+    assert handle_of(loaded.user_ns["f"]).ledger.is_compiled
