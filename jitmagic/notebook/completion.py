@@ -17,7 +17,7 @@ __all__ = ["complete", "install_completion", "remove_completion"]
 
 _OF_JIT = ("--backend", "--dynamic", "--fullgraph", "--mode")
 _OPTIONS = {
-    "%%compile": (*_OF_JIT, "--explain", "--quiet", "--time"),
+    "%%compile": (*_OF_JIT, "--annotate", "--explain", "--quiet", "--time"),
     "%compile": _OF_JIT,
     "%jit_timeit": ("--seconds", "--vs"),
     "%compile_off": (),

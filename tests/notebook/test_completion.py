@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("IPython")
@@ -9,10 +11,11 @@ from IPython.core.completer import provisionalcompleter
 
 import jitmagic
 
+OPTIONS = "--annotate --backend --dynamic --explain --fullgraph --mode --quiet --time".split()
 MODES = ["default", "max-autotune", "max-autotune-no-cudagraphs", "reduce-overhead"]
 CASES = {
     "%%compile --mo": ["--mode"],
-    "%%compile ": "--backend --dynamic --explain --fullgraph --mode --quiet --time".split(),
+    "%%compile ": OPTIONS,
     "%%compile --fullgraph --f": [],
     "%%compile --mode ": MODES,
     "%%compile --mode reduce-ov": ["reduce-overhead"],
@@ -46,6 +49,12 @@ def test_a_front_ends_completion_replaces_the_word(loaded):
     with provisionalcompleter():
         found = [(c.text, c.start, c.end) for c in loaded.Completer.completions(line, len(line))]
     assert found == [("reduce-overhead", line.index("reduce"), len(line))]
+
+
+def test_every_option_of_a_cell_is_completed(loaded):
+    usage = loaded.find_cell_magic("compile").__doc__
+    offered = loaded.complete("", "%%compile ", 10)[1]
+    assert sorted(set(re.findall(r"^ +(--[a-z]+)", usage, re.MULTILINE))) == offered
 
 
 def test_nothing_is_completed_once_it_is_unloaded(loaded):
