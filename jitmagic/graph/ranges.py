@@ -24,7 +24,7 @@ from .intervals import rounded, whole_range
 from .propagate import target_name
 from .range_rules import RULES, Call
 
-__all__ = ["always_true", "known_truth", "likely_truth"]
+__all__ = ["always_true", "known_name", "known_truth", "likely_truth"]
 
 _HARDLY_EVER = 2.0**-20  # the probability that a draw is closer than this to an end of its interval
 _MOST_NODES = 64  # looked at for one answer: it is asked while the program is traced
@@ -81,7 +81,7 @@ class _Reader:
         return None
 
     def _of_call(self, call: Node, node: Node, value: torch.Tensor) -> Interval | None:
-        name = _known_name(call.target)
+        name = known_name(call.target)
         if call is not node:  # an in-place write, of all of the tensor if it is the first operand
             if not (call.args and call.args[0] is node and name.endswith("_")):
                 return None
@@ -101,7 +101,7 @@ class _Reader:
         return Interval(-math.inf, math.inf, nan=True)
 
 
-def _known_name(target: Any) -> str:
+def known_name(target: Any) -> str:
     """The name of a method of tensors, an operator, or a function of torch; "" for others."""
     name = target_name(target)
     if isinstance(target, str):

@@ -84,6 +84,10 @@ class Context:
         """The value that an expression of ints has in this call."""
         return int(evaluate(expr, dict(self._hints)))
 
+    def has_hints(self, exprs: Iterable[Expr]) -> bool:
+        """Whether the values of all symbols in them are known for this call."""
+        return all(symbol in self._hints for expr in exprs for symbol in symbols_of(expr))
+
     def range_of(self, expr: Expr) -> Interval | None:
         """Where the expression lies in every call; None: computing it might raise."""
         return interval_of(expr, self._known)

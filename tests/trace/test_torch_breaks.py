@@ -114,7 +114,7 @@ def one_hot(x):
 
 
 def slice_by_tensor(x):
-    n = torch.arange(3)[1]
+    n = x.argmax()
     return x[:n]  # here
 
 

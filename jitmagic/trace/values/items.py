@@ -7,25 +7,30 @@ it is used in arithmetic, kept, returned, and nothing is decided by it. What ask
 
 from __future__ import annotations
 
-import operator
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ...graph.builder import GraphBuilder
+from ...graph.known import known_number
+from ...graph.nested import map_nodes
 from ...graph.node_meta import device_of
+from ...graph.propagate import DataDependent, Target
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import Symbol
 from ..numpy_emulation import ARRAY_SCALARS
-from .base import Machine
+from .base import Machine, Value
 from .scalars import ScalarValue
 
-__all__ = ["NUMBERS", "known_number", "number_of", "plain_number"]
+__all__ = ["NUMBERS", "call_with_known", "number_of", "plain_number", "with_known"]
 
 NUMBERS = ("item", "__float__", "__int__")
 """Methods of tensors, and of arrays and scalars of numpy."""
+_CONVERT: dict[str, type] = {"__float__": float, "__int__": int}
 _CPU = torch.device("cpu")
 _ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray", "operator setitem")
 
@@ -37,33 +42,40 @@ class Reading:
     number: int
 
 
-def number_of(machine: Machine, node: Node, name: str) -> ScalarValue | None:
+def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     """What a method of NUMBERS gives; None: break."""
+    known = known_number(machine.graph, node)
+    if known is not None and (name != "__int__" or math.isfinite(known)):
+        return machine.constant(known if name == "item" else _CONVERT[name](known))
     number = _read(machine, node)
     if number is None or name == "item":
         return number
     return number.as_float(machine) if name == "__float__" else number.apply(machine, "trunc")
 
 
-_KNOWN = (operator.add, operator.sub, operator.mul, operator.neg)
+def call_with_known(
+    machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """A call in the graph. Where torch reads a number out of an argument, one that the trace knows
+    takes its place.
+    """
+    graph: GraphBuilder = machine.graph
+    try:
+        return graph.call(target, args, kwargs, machine.lines())
+    except DataDependent:
+        given, named = map_nodes((args, kwargs), partial(with_known, graph))
+        if (given, named) == (args, kwargs):
+            raise
+        return graph.call(target, given, named, machine.lines())
 
 
-def known_number(graph: GraphBuilder, node: Node) -> int | None:
-    """Of a 0-dim int64 tensor that the trace made out of constants; None: of another one."""
-    meta: torch.Tensor = node.meta["val"]
-    if meta.dtype is not torch.int64 or meta.dim() or device_of(node) != _CPU:
-        return None
-    if graph.writers.get(meta.untyped_storage()._cdata):
-        return None
-    if node.target is torch.tensor and type(node.args[0]) is int:
-        return node.args[0]
-    if node.target not in _KNOWN or node.kwargs:
-        return None
-    parts = [known_number(graph, one) if isinstance(one, Node) else one for one in node.args]
-    if not all(type(one) is int for one in parts):
-        return None
-    made = node.target(*parts)  # type: ignore[operator]
-    return made if abs(made) < 2**63 else None
+def with_known(graph: GraphBuilder, node: Node) -> Any:
+    """The number in a 0-dim tensor, if the trace knows it; else the node."""
+    meta = node.meta["val"]
+    if not isinstance(meta, torch.Tensor) or meta.dim():
+        return node
+    number = known_number(graph, node)
+    return node if number is None else number
 
 
 def _read(machine: Machine, node: Node) -> ScalarValue | None:

@@ -34,6 +34,7 @@ from ..result import GraphInput, InputKind, Recipe
 from ..wrap import intercepts
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import ConstantValue
+from .validation import asserted
 
 __all__ = ["ScalarValue", "SymbolicNumber", "extreme", "scalar_of"]
 
@@ -55,6 +56,10 @@ _NODES: Mapping[str, Callable[..., Any]] = {
     "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round,
     "sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log, "tanh": torch.tanh,
     "sin": torch.sin, "cos": torch.cos,
+}  # fmt: skip
+_COMPARE: Mapping[str, Callable[..., Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 _INTS_ONLY = ("<<", ">>", "&", "|", "^")
 _TO_INT = ("floor", "ceil", "trunc", "round")
@@ -128,7 +133,10 @@ class ScalarValue(SymbolicNumber):
     ) -> Value | None:
         operand = scalar_of(machine, other)
         if operand is not None:
-            return machine.constant(machine.symbols.decide(op, self.expr, operand.expr))
+            answer = _asserted(machine, op, self, operand)
+            if answer is None:
+                answer = machine.symbols.decide(op, self.expr, operand.expr)
+            return machine.constant(answer)
         return None if _is_unlike_numbers(machine, other) else self.refuse(machine, op)
 
     def unary(self, machine: Machine, op: str) -> Value:
@@ -221,6 +229,18 @@ def extreme(machine: Machine, op: str, best: ScalarValue, item: ScalarValue) -> 
         made = apply("min" if op == "<" else "max", best.kind, best.expr, item.expr)
         return ScalarValue(best.kind, made, node)
     return item if machine.symbols.decide(op, item.expr, best.expr) else best
+
+
+def _asserted(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> bool | None:
+    """The answer that the program goes on with, where the other one only raises and nobody but the
+    graph can tell; None: it is decided otherwise."""
+    symbols = machine.symbols
+    if left.kind is not right.kind or symbols.known(op, left.expr, right.expr) is not None:
+        return None
+    if symbols.has_hints((left.expr, right.expr)):
+        return None
+    a, b = left.argument(machine, full=True), right.argument(machine, full=True)
+    return asserted(machine, _call(machine, _COMPARE[op], a, b))
 
 
 def _is_unlike_numbers(machine: Machine, other: Value) -> bool:

@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from ...graph.builder import GraphBuilder
 from ...graph.devices import MixedDevices
+from ...graph.known import known_number
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, EagerRaises, Target, call_name, target_name
 from ...graph.ranges import known_truth
@@ -45,7 +46,7 @@ from .counters import read_counter
 from .dimensions import DimensionValue
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
-from .items import NUMBERS, known_number, number_of, plain_number
+from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
@@ -290,6 +291,8 @@ class TensorValue(Value):
             return users.truth(machine)
         if (known := known_truth(machine.graph, self.node)) is not None:
             return known
+        if (number := known_number(machine.graph, self.node)) is not None:
+            return bool(number)
         if (wanted := asserted(machine, self.node)) is not None:
             return wanted
         raise GraphBreak(TensorBranch.of(what=self.describe()))
@@ -420,7 +423,7 @@ def record(
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)
         else:
-            result = graph.call(target, given, named, machine.lines())
+            result = call_with_known(machine, target, given, named)
     except DataDependent:
         raise GraphBreak(TensorItem.of(what=f"{name}()")) from None
     except MixedDevices as error:
@@ -475,8 +478,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
 def _bound(machine: Machine, part: Value, name: str) -> Any:
     """Of a slice."""
     made = lower(machine, part, name)
-    number = known_number(machine.graph, made) if isinstance(made, Node) else None
-    return made if number is None else number
+    return with_known(machine.graph, made) if isinstance(made, Node) else made
 
 
 def lift(machine: Machine, result: Any) -> Value:
