@@ -69,7 +69,9 @@ from .values import made_modules as _made_modules
 from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
+from .values import profiled as _profiled
 from .values import scalars as _scalars
+from .values import scripted as _scripted
 from .values import tensor_inputs as _tensor_inputs
 from .values import threads as _threads
 from .values import torch_function as _torch_function
@@ -87,5 +89,5 @@ MODULES: tuple[ModuleType, ...] = (
     _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions, _functions, _getters,
     _instances, _live_iterators, _made_modules, _namedtuples, _namespaces, _nn_module, _scalars,
     _tensor_inputs, _torch_function, _gradients, _recurrent, _weak_references, _class_bodies,
-    _class_statements, _attention, _optimizers, _threads,
+    _class_statements, _attention, _optimizers, _threads, _profiled, _scripted,
 )  # fmt: skip

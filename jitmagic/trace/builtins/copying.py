@@ -118,6 +118,8 @@ def _tuple(machine: Machine, value: TupleValue, part: Part) -> Value | None:
 def _dictionary(
     machine: Machine, value: DictValue, part: Part, memo: dict[Value, Value]
 ) -> DictValue:
+    if value.has_attributes(machine):
+        value.refuse(machine, "copying with attributes")
     if isinstance(value, DefaultDictValue):
         made: DictValue = DefaultDictValue(part(value.factory))
     else:

@@ -29,7 +29,7 @@ def _register(function: Any) -> None:
     def _clear(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         owner, *given = args
         to_none = dict(zip(("set_to_none",), given, strict=False)) | dict(kwargs)
-        known = isinstance(owner, InstanceValue) and owner.source is not None and len(given) < 2
+        known = isinstance(owner, InstanceValue) and len(given) < 2
         if not known or set(to_none) - {"set_to_none"}:
             owner.refuse(machine, "zero_grad()")
         if to_none and not to_none["set_to_none"].truth(machine):
@@ -38,6 +38,8 @@ def _register(function: Any) -> None:
         try:
             parameters = _parameters(machine, owner)
         except GraphBreak:
+            if owner.source is None:
+                raise
             machine.effects.perform(BuiltinValue(function), args, kwargs)
             machine.graph.noted.add(GRADIENTS_GONE)
             return machine.constant(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from ...guards.guard import IdentityIs
 from ...guards.source import TypeOf
 from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
@@ -117,6 +118,17 @@ def _setattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _delattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     args[0].del_attr(machine, args[1].as_constant(machine))
     return machine.constant(None)
+
+
+@handles(id)
+def _id(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Of an object that existed before, and is the same one in the next call."""
+    value = args[0]
+    live = getattr(value, "live", None)
+    if live is None or value.source is None or value.varies:
+        raise GraphBreak(StatefulCall.of(name="id"))
+    machine.guard(IdentityIs(value.source, live))
+    return machine.constant(id(live))
 
 
 @handles(hash)

@@ -11,6 +11,8 @@ import logging
 import warnings
 from typing import Any
 
+import torch
+
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.classes import ClassValue
@@ -44,6 +46,13 @@ def _is_enabled_for(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         return machine.constant(False)
     effective = logger.call_method(machine, "getEffectiveLevel", [], {}).realize(machine)
     return machine.constant(wanted >= effective.as_constant(machine))
+
+
+@handles(torch._C._log_api_usage_once)
+def _log_api_usage(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """torch itself knows whether it has been told before."""
+    machine.effects.perform(machine.constant(torch._C._log_api_usage_once), args, kwargs)
+    return machine.constant(None)
 
 
 @handles(warnings.warn)

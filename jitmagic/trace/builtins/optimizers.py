@@ -1,12 +1,12 @@
 """What stands around `Optimizer.step`: torch's wrappers for hooks, profiles and the grad mode.
 
 Comes in: a call of one of the wrappers, known by its code. Goes out: the same without what is for
-profiles and for torch.compile, or a break where an optimizer has hooks.
+profiles and for torch.compile; hooks of the optimizer are called, those of all optimizers break.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ from torch.optim import optimizer as wrappers
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.functions import FunctionValue
+from ..values.mappings import DictValue
+from ..values.operators import is_none, unpack
+from ..values.sequences import TupleValue
 from .process_state import read_state
 from .registry import handles
 
@@ -42,13 +45,27 @@ def _inside(machine: Machine, wrapper: Value) -> Value:
 
 @handles(_make_hooked(_plain).__code__)
 def _hooked_step(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    wrapper, owner = args[:2]
-    for table in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-        if owner.get_attr(machine, table).realize(machine).length(machine):
-            _refuse("it has hooks")
+    wrapper = args[0]
     if read_state(machine, _hooks_of_all).truth(machine):
         _refuse("there are hooks for all optimizers")
-    return _inside(machine, wrapper).call(machine, args[1:], kwargs)
+    for changed in _call_hooks(machine, "_optimizer_step_pre_hooks", args[1:], kwargs):
+        if not is_none(changed):
+            _refuse("a hook changes its arguments")
+    result = _inside(machine, wrapper).call(machine, args[1:], kwargs)
+    for _ in _call_hooks(machine, "_optimizer_step_post_hooks", args[1:], kwargs):
+        pass  # nobody looks at what it returns
+    return result
+
+
+def _call_hooks(machine: Machine, table: str, args: Args, kwargs: Kwargs) -> Iterator[Value]:
+    """The results of the optimizer's own hooks, one by one."""
+    hooks = args[0].get_attr(machine, table).realize(machine)
+    if not hooks.length(machine):
+        return
+    named = DictValue.of(machine, ((machine.constant(name), one) for name, one in kwargs.items()))
+    for hook in unpack(machine, hooks.call_method(machine, "values", [], {})):
+        given = [args[0], TupleValue(args), named]
+        yield hook.realize(machine).call(machine, given, {}).realize(machine)
 
 
 @handles(_make_mode(_plain).__code__)

@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 _OUTPUT: tuple[object, ...] = (builtins.print, builtins.input, builtins.open)
 _CHANGING: tuple[object, ...] = (
-    builtins.id, builtins.locals, builtins.dir, builtins.eval,
+    builtins.locals, builtins.dir, builtins.eval,
     builtins.exec, builtins.compile, builtins.__import__, sys._getframe, sys.exc_info,
     time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic,
     time.process_time, time.sleep, random.random, random.getrandbits,

@@ -60,6 +60,12 @@ def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(False)
 
 
+@handles(torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)
+def _modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Nothing is compiled while a mode of the user's is active."""
+    return machine.constant(0)
+
+
 @handles(torch._C._get_tracing_state)
 def _tracing_state(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     return machine.constant(None)

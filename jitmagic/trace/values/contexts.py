@@ -36,7 +36,6 @@ _REFUSED: dict[type, str] = {
     torch.inference_mode: "tensors made under inference mode are of another kind",
     torch.cuda.amp.autocast: "it warns that it is deprecated",
     torch.cpu.amp.autocast_mode.autocast: "it warns that it is deprecated",
-    torch.autograd.profiler.record_function: "profiling runs as plain Python",
     torch.autograd.profiler.profile: "profiling runs as plain Python",
     torch.autograd.set_detect_anomaly: "anomaly detection changes the state of the process",
     torch.autograd.detect_anomaly: "anomaly detection changes the state of the process",

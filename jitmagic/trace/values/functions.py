@@ -20,6 +20,7 @@ from ..result import BuildCell, BuildFunction, Effect, Recipe, SetCell
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
+from .class_facts import is_library_module
 from .constants import ConstantValue
 from .keys import identity_key
 from .mappings import DictValue
@@ -156,10 +157,8 @@ class FunctionValue(Value):
             return machine.constant(self.code)
         if name in ("__defaults__", "__kwdefaults__"):
             return self.defaults if name == "__defaults__" else self.kwdefaults
-        if name in ("__doc__", "__module__") and self.live is not None and self.source is not None:
-            return machine.lazy(
-                getattr(self.live, name), SlotAttr(self.source, name), certain=False
-            )
+        if name in ("__doc__", "__module__") and name not in self.attributes:
+            return self._told_of(machine, name)
         if name in self.attributes:
             return self.attributes[name]
         if name == "__get__":
@@ -168,6 +167,22 @@ class FunctionValue(Value):
             message = f"'function' object has no attribute '{name}'"
             raise machine.error(AttributeError, message)
         return self._live_attribute(machine, name)
+
+    def _told_of(self, machine: Machine, name: str) -> Value:
+        """`__doc__` or `__module__`: of a function made here, what its code and globals say."""
+        if self.live is None:
+            told = types.FunctionType(self.code, self.globals.live).__doc__
+            return machine.constant(told) if name == "__doc__" else self._own_module(machine)
+        if self.source is not None:
+            return machine.lazy(
+                getattr(self.live, name), SlotAttr(self.source, name), certain=False
+            )
+        if not is_library_module(self.live.__globals__.get("__name__")):
+            self.refuse(machine, f"attribute {name!r}")
+        return machine.constant(getattr(self.live, name))
+
+    def _own_module(self, machine: Machine) -> Value:
+        return self.globals.find(machine, "__name__") or machine.constant(None)
 
     def _live_attribute(self, machine: Machine, name: str) -> Value:
         if self.live is None or self.source is None or hasattr(types.FunctionType, name):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from ...guards.guard import TypeIs
-from ...guards.source import SlotAttr, Source
+from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
+from ...guards.source import InstanceDict, Item, SlotAttr, Source
 from ..result import BuildDict, Effect, Recipe
 from ..tables import Face
 from ..wrap import wraps
@@ -43,9 +43,10 @@ _VIEW_TYPES: dict[str, type] = {
 
 
 class DictValue(Value):
-    """A dictionary. Every change is told to `changed`, which logs the effect."""
+    """A dictionary. Every change is told to `changed`, which logs the effect. `attributes`: what
+    is known of those of an OrderedDict; None: it has no such one."""
 
-    __slots__ = ("store",)
+    __slots__ = ("attributes", "store")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class DictValue(Value):
         store: TableStore | None = None,
     ) -> None:
         self.store = store or TableStore(pairs, kind)
+        self.attributes: dict[str, Value | None] = {}
         super().__init__(self.store.source)
 
     @classmethod
@@ -110,7 +112,38 @@ class DictValue(Value):
         }
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        if not hasattr(self.kind, name) and (own := self._own_attribute(machine, name)) is not None:
+            return own
         return bind_builtin(machine, self, self.kind, name)
+
+    def _own_attribute(self, machine: Machine, name: str) -> Value | None:
+        """What somebody put on an OrderedDict, as state dicts have their `_metadata`."""
+        live = self.store.live
+        if name not in self.attributes and live is not None and hasattr(live, "__dict__"):
+            assert self.source is not None
+            table = InstanceDict(self.source)
+            if name in live.__dict__:
+                made = machine.lazy(live.__dict__[name], Item(table, name), certain=False)
+                self.attributes[name] = made
+            else:
+                machine.guard(KeyAbsent(table, name))
+                self.attributes[name] = None
+        return self.attributes.get(name)
+
+    def has_attributes(self, machine: Machine) -> bool:
+        """Whether it is an OrderedDict with attributes of its own."""
+        live = self.store.live
+        if live is not None and hasattr(live, "__dict__"):
+            assert self.source is not None
+            machine.guard(DictKeysAre(InstanceDict(self.source), tuple(live.__dict__)))
+            return bool(live.__dict__ or self.attributes)
+        return bool(self.attributes)
+
+    def set_attr(self, machine: Machine, name: str, value: Value) -> None:
+        if self.kind is not collections.OrderedDict or hasattr(self.kind, name):
+            self.refuse(machine, f"setting attribute {name!r}")
+        self.attributes[name] = value
+        machine.effects.set_attr(self, name, value)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         found = self.find(machine, key)
@@ -212,12 +245,19 @@ class DictValue(Value):
     def empty_recipe(self) -> Recipe | None:
         return BuildDict((), ()) if self.kind is dict else None
 
+    def fill(self, builder: Builder) -> Iterable[Effect]:
+        """The attributes of a new OrderedDict."""
+        for name, value in self.attributes.items():
+            if value is not None:
+                yield builder.set_attr(self, name, value)
+
     def replace(self, builder: Builder) -> tuple[Effect, ...]:
         """The effects that bring the live dictionary to these contents."""
         return self.store.tell(builder, self)
 
     def parts(self) -> Iterable[Value]:
-        return self.store.parts()
+        held = (value for value in self.attributes.values() if value is not None)
+        return (*self.store.parts(), *held)
 
 
 class DefaultDictValue(DictValue):

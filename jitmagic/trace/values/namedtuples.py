@@ -31,7 +31,7 @@ _BASES = (tuple, object, typing.Generic)
 _USUAL = frozenset(
     "__annotations__ __class_getitem__ __dict__ __doc__ __firstlineno__ __getnewargs__ "
     "__match_args__ __module__ __new__ __orig_bases__ __parameters__ __qualname__ __replace__ "
-    "__repr__ __slots__ __slotnames__ __static_attributes__ __weakref__".split()
+    "__repr__ __slots__ __slotnames__ __static_attributes__ __str__ __weakref__".split()
 )
 
 

@@ -306,13 +306,15 @@ class NNModuleValue(InstanceValue):
 
     def _check_hooks(self, machine: Machine) -> bool:
         """Whether there are forward hooks; break where others would run, guard that none does."""
-        if self.callable_as_is:
+        changed = self._changed_hooks(machine)
+        if self.callable_as_is and not changed:
             return False
         assert self.source is not None
         own = object.__getattribute__(self.live, "__dict__")
-        hooked = any(own.get(name) for name in FORWARD_HOOKS)
+        there = {name: changed.get(name, bool(own.get(name))) for name in (_ALWAYS, *_HOOKS)}
+        hooked = any(there[name] for name in FORWARD_HOOKS)
         absent_hooks = (_ALWAYS, *_BACKWARD_HOOKS) if hooked else _HOOKS
-        if any(own.get(name) for name in absent_hooks):
+        if any(there[name] for name in absent_hooks):
             types_ = f"{self.cls.live.__name__} with backward hooks, or hooks that run always"
             raise GraphBreak(UnsupportedOperation.of(what="a call", types=types_))
         if own.get(_SLOT) is not None:
@@ -320,10 +322,21 @@ class NNModuleValue(InstanceValue):
                 self.refuse(machine, "a call of a module compiled by torch")
             machine.guard(TypeIs(Item(InstanceDict(self.source), _SLOT), type(own[_SLOT])))
         absent = tuple(name for name in _OWN_CALLS if name not in own)
-        machine.guard(EntriesEmpty(InstanceDict(self.source), absent_hooks, absent))
+        empty = tuple(name for name in absent_hooks if name not in changed)
+        machine.guard(EntriesEmpty(InstanceDict(self.source), empty, absent))
         _check_global_hooks(machine, self.source)
-        self.callable_as_is = not hooked
+        self.callable_as_is = not hooked and not changed
         return hooked
+
+    def _changed_hooks(self, machine: Machine) -> dict[str, bool]:
+        """The tables of hooks that the traced code has changed, and whether they hold any now."""
+        read = {name: self.attrs.get(name) for name in (_ALWAYS, *_HOOKS)}
+        tables = {name: one.realize(machine) for name, one in read.items() if one is not None}
+        return {
+            name: table.truth(machine)
+            for name, table in tables.items()
+            if table.is_changed(machine)
+        }
 
 
 @handles(torch.nn.Module.__getattr__)

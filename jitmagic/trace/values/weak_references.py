@@ -1,18 +1,23 @@
 """Weak references: `weakref.ref` objects that the program calls, as recurrent layers do.
 
-Comes in: a live reference of exactly that class (a subclass may be called otherwise). Goes out:
-what it leads to at this moment, by a source; that it leads there still is guarded like any path.
+Comes in: a live reference of exactly that class (a subclass may be called otherwise), or a call
+that makes one. Goes out: what it leads to at this moment, by a source; that it leads there still is
+guarded like any path.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from ...guards.guard import TypeIs
 from ...guards.source import Referent, Source
+from ..breaks import GraphBreak, UnsupportedArguments
+from ..builtins.registry import handles
+from ..result import Recipe
 from ..wrap import wraps
-from .base import Args, Kwargs, Machine, Value
+from .base import Args, Builder, Kwargs, Machine, Value
 from .opaque import WithoutOperators
 
 __all__: list[str] = []
@@ -40,6 +45,42 @@ class WeakReferenceValue(WithoutOperators):
 
     def describe(self) -> str:
         return "weak reference"
+
+
+class NewReference(WithoutOperators):
+    """A reference made here to an object from before, which the frame keeps alive."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: Value) -> None:
+        super().__init__()
+        self.target = target
+
+    def python_type(self, machine: Machine) -> type:
+        return weakref.ref
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        return self.target
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(weakref.ref, (builder(self.target),))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.target,)
+
+    def describe(self) -> str:
+        return "weak reference"
+
+
+@handles(weakref.ref)
+def _make_reference(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs or args[0].source is None:
+        what = "a call back, or an object made here, which may die"
+        raise GraphBreak(UnsupportedArguments.of(name="weakref.ref", what=what))
+    return NewReference(args[0])
 
 
 @wraps(weakref.ref)
