@@ -82,7 +82,7 @@ OPEN: dict[str, Condition] = {
     "infinity": lambda x: (torch.rand(()) * 1e300 * 1e300) * x.abs().max() >= 0,
     "overflow": lambda x: torch.rand(()) * 1e300 >= 0,
     "integers wrap around": lambda x: (x.to(torch.int8).abs() + 1).min() > 0,
-    "a number rounds to the bound": lambda x: torch.full((), 0.1) > 0.1,
+    "a number rounds to the bound": lambda x: torch.rand(()) * 0 + 0.1 > 0.1,
     "a view of another dtype": lambda x: torch.rand(()).view(torch.int32) < 0,
     "overwritten": overwritten,
     "overwritten through a view": overwritten_through_a_view,
