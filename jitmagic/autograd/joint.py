@@ -385,11 +385,9 @@ def _finish(
     for i, tensor in enumerate(inputs):
         if tensor.cell.value.node.op != "placeholder":
             mutated.append(i)
-            target = tensor.cell.value
-            node = recorder.graph.call_function(
-                aten.copy_.default, (_placeholder(recorder, i), target.node)
-            )
-            node.meta.update(spec=specs[i], lines=target.node.meta.get("lines", ()))
+            for target, value in tensor.written_parts() or [(tensor.cell.first, tensor.cell.value)]:
+                write = recorder.graph.call_function(aten.copy_.default, (target.node, value.node))
+                write.meta.update(spec=target.spec, lines=value.node.meta.get("lines", ()))
     flat = tuple(sym.node for sym in (*values, *gradients.values))
     recorder.graph.output(flat)
     erase_dead(recorder.graph)
@@ -407,11 +405,6 @@ def _finish(
         gradients.reach,
         outputs.outside,
     )
-
-
-def _placeholder(recorder: Recorder, index: int) -> Node:
-    nodes: list[Node] = [node for node in recorder.graph.nodes if node.op == "placeholder"]
-    return nodes[index]
 
 
 def _own_memory(values: list[Sym]) -> list[Sym]:

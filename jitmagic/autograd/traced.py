@@ -49,10 +49,11 @@ class Taking:
 class Cell:
     """One storage: its current value, how often it was written, and the tensor that owns it."""
 
-    __slots__ = ("base", "counter", "frozen", "input", "value", "version")
+    __slots__ = ("base", "counter", "first", "frozen", "input", "parts", "value", "version")
 
     def __init__(self, value: Sym, input: int | None = None, frozen: str = "") -> None:
-        self.value = value
+        self.first = self.value = value
+        self.parts: list[tuple[tuple[ViewStep, ...], Sym]] | None = []  # what was written where
         self.version = 0
         self.counter = 0  # autograd's version counter: writes that an operation's schema hides lack
         self.input = input
@@ -125,11 +126,23 @@ class Traced(torch.Tensor):
         cell.version += 1
         cell.counter += counted
         self._sym, self._version_read = value, cell.version
+        if cell.parts is not None:
+            whole = not any(step.is_part for step in self.path)
+            cell.parts = None if whole else [*cell.parts, (self.path, value)]
         for step, base in zip(reversed(self.path), reversed(bases[:-1]), strict=True):
             value = step.write_back(base, value)
             if value.meta.stride() != base.meta.stride():
                 value = value.recorder.restride(value, base.meta.stride())
         cell.value = value
+
+    def written_parts(self) -> list[tuple[Sym, Sym]]:
+        """(where in the memory of this input, its new value), in order, if bools are all that it
+        holds and less than all was written: of a bool memory holds any byte, its value is 0 or 1,
+        and what the program does not write keeps its bytes.
+        """
+        if self.dtype is not torch.bool:
+            return []
+        return [(_seen_through(path, self.cell.first), new) for path, new in self.cell.parts or ()]
 
     def _conform(self, new: Sym) -> Sym:
         """Cast, broadcast and lay out as this tensor is: what writing into its memory does."""
@@ -148,3 +161,9 @@ class Traced(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         raise CompileFailed(f"{func} met a traced tensor outside of the trace")
+
+
+def _seen_through(path: tuple[ViewStep, ...], value: Sym) -> Sym:
+    for step in path:
+        value = step.apply(value)
+    return value

@@ -29,6 +29,11 @@ class ViewStep:
     op: Any
     args: tuple[Any, ...]
 
+    @property
+    def is_part(self) -> bool:
+        """Whether the view may leave elements of its base out."""
+        return self.op in _PARTS
+
     def apply(self, base: Sym) -> Sym:
         return base.one(self.op, *self.args)
 
@@ -119,6 +124,11 @@ _WRITE_BACK: dict[Any, Callable[..., Sym]] = {
     aten.diagonal.default: _diagonal,
     aten.as_strided.default: _strided,
 }
+
+
+_PARTS = frozenset(
+    (aten.select.int, aten.slice.Tensor, aten.diagonal.default, aten.as_strided.default)
+)
 
 
 def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[ViewStep] | None:

@@ -88,12 +88,8 @@ def _bytes(t: Tensor) -> list[int]:
 
 
 def chains(dtype: torch.dtype, write: str) -> Iterator[tuple[str, Alias]]:
-    """What the dtype can be seen as, and what shares memory with that. Left out: a part of a bool
-    tensor is written whose other bytes are not 0 and 1 (they become 1 where a graph is given it).
-    """
+    """What the dtype can be seen as, and what shares memory with that."""
     for (first, seen), (second, shared) in itertools.product(SEEN_AS.items(), SHARED.items()):
-        if first == "bool" and dtype is not torch.bool and write == "item":
-            continue
         try:
             shared(seen(numbers(dtype)))
         except (RuntimeError, IndexError):
