@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -9,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from jitmagic.codegen import render
 from jitmagic.codegen.cpp import UNIT
@@ -158,10 +160,27 @@ def test_matrix_products_weigh_more_than_their_text(target):
 
     if target.isa == "scalar":
         pytest.skip("products are left to the library")
-    weights = [torch.randn(24, 24) for _ in range(6)]
+    weights = [torch.randn(24, 24) for _ in range(9)]
     _, source = rendered(layers, target, torch.randn(24, 24), *weights)
     assert len(source.text) < UNIT
     assert len(source.units) > 1
+
+
+def test_matrix_products_share_a_unit_of_their_own(target):
+    def layers(x, w, v):
+        for k in range(12):
+            x = torch.relu(F.linear(torch.softmax(x + k, -1), w) + k).cumsum(0)
+        return x @ v
+
+    if target.isa == "scalar":
+        pytest.skip("products are left to the library")
+    _, source = rendered(layers, target, *(torch.randn(24, 24) for _ in range(3)))
+    found = [len(re.findall(r"jm::(?:gemm<|chain\()", u.text)) for u in source.units]
+    assert sum(found) == 13
+    assert 0 in found  # what has no product is compiled without their templates
+    assert len([count for count in found if count]) <= 4
+    names = [name for u in source.units for name in u.symbols]
+    assert sorted(names) == sorted(source.symbols)
 
 
 def test_a_long_program_computes_what_eager_does(target, tmp_path):
