@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .diagnostics.minify import minify
     from .diagnostics.passport import passport
     from .diagnostics.status import status
+    from .diagnostics.varied import test
     from .diagnostics.why import why
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "passport",
     "reset",
     "status",
+    "test",
     "wait",
     "why",
 ]
@@ -84,6 +86,7 @@ _LATE = {
     "minify": "minify",
     "passport": "passport",
     "status": "status",
+    "test": "varied",
     "why": "why",
 }
 

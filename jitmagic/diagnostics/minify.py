@@ -3,11 +3,11 @@
     jitmagic.minify(fn, "folder")(*args)   ->  Path of folder/repro.py, or None when nothing fails
 
 In: a function and a call of it; its graphs are taken out with the tensors they are called with. A
-graph fails when its compiled form crashes in a stage, or answers otherwise than eager (values and
-gradients; floating point beyond what reassociated sums explain). Out: the smallest graph found that
-still fails in the same way, written as a script over random inputs of the same specs, which raises
-AssertionError while the bug is there. Delta debugging: results that nobody needs go, then the end
-of the graph, then its beginning (values become inputs), then sizes.
+graph fails when its compiled form crashes in a stage, or answers otherwise than eager (agreement.py
+has the rule). Out: the smallest graph found that still fails in the same way, written as a script
+over random inputs of the same specs, which raises AssertionError while the bug is there. Delta
+debugging: results that nobody needs go, then the end of the graph, then its beginning (values
+become inputs), then sizes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from torch import Tensor
 
 from ..api import handle_of, jit
 from ..errors import FallbackWarning
+from .agreement import agree as agree_on
+from .agreement import in_double
 from .cases import (
-    Answers,
     Case,
     Values,
     answers,
@@ -39,7 +40,6 @@ from .cases import (
 
 __all__ = ["agree", "made", "minify"]
 
-RTOL, RTOL_HALF = 1e-3, 3e-2  # of the largest element
 _FELL = ("could not be compiled", "code generator failed", "runs as eager")  # a stage failed
 _HEAD = '''\
 """{what}
@@ -106,31 +106,13 @@ def _failure(
         message = str(warning.message)
         if issubclass(warning.category, FallbackWarning) and any(w in message for w in _FELL):
             return f"crash: {_kind(message)}"
-    return None if _close(got, expected) else "wrong"
+    return None if agree_on(got, expected, lambda: in_double(fn, inputs)[0]) else "wrong"
 
 
 def _kind(message: str) -> str:
     """The name of the error in a fallback's message, else what fell back."""
     names = [w.rstrip(":") for w in message.split() if w.endswith(("Error:", "Failed:"))]
     return names[0] if names else message.partition("\n")[0][:40]
-
-
-def _close(got: Answers, expected: Answers) -> bool:
-    return got.keys() == expected.keys() and all(
-        a is b if a is None or b is None else _alike(a, b)
-        for a, b in ((a, expected[name]) for name, a in got.items())
-    )
-
-
-def _alike(a: Tensor, b: Tensor) -> bool:
-    if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
-        return False
-    if not b.is_floating_point():
-        return torch.equal(a, b)
-    finite = b[b.isfinite()].abs()
-    largest = float(finite.max()) if finite.numel() else 0.0
-    room = RTOL_HALF if b.dtype.itemsize <= 2 else RTOL
-    return torch.allclose(a.double(), b.double(), rtol=room, atol=room * largest, equal_nan=True)
 
 
 # -- graphs ---------------------------------------------------------------------------------------

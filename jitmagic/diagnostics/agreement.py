@@ -1,0 +1,221 @@
+"""agreement: when compiled code and eager agree, the one rule of passport, minify and test.
+
+Comes in: what both answered on the same tensors (`cases.Answers`), and what eager answers in
+float64. Goes out: a `Line` per tensor. What is judged is the distance to float64: compiled code may
+round otherwise than eager, and may not be farther from the truth than TIMES_EAGER times what eager
+is, but for ROUNDINGS of the largest value. Where float64 is no truth (there is none, or it is what
+eager computes in) the roundings alone count; integers and bools are equal or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .cases import Answers, answers
+
+__all__ = ["Line", "agree", "compare", "in_double"]
+
+TIMES_EAGER = 4.0  # as far from float64 as eager is, at most
+ROUNDINGS = 16.0  # of the largest value, which come on top of that
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One result, input as it was left, or gradient of one graph, compiled beside eager.
+
+    abs, rel: the largest difference to eager, as it is and in parts of eager's value
+    ulp: the same in units of the last place of the dtype; None for what is no floating point
+    error, eager_error: largest difference to float64, in parts of the largest value there; None
+    where there is no float64 to compare with
+    """
+
+    graph: int
+    name: str
+    dtype: str
+    bitwise: bool
+    abs: float
+    rel: float
+    ulp: int | None
+    error: float | None
+    eager_error: float | None
+    agrees: bool
+
+    def __str__(self) -> str:
+        verdict = "bitwise equal" if self.bitwise else "agrees" if self.agrees else "DIFFERS"
+        parts = [f"graph {self.graph}, {self.name} ({self.dtype}): {verdict}"]
+        if not self.bitwise:
+            parts.append(f"abs {self.abs:.2e}, rel {self.rel:.2e}")
+            parts += [f"{self.ulp} ulp"] if self.ulp is not None else []
+        if self.error is not None and not self.bitwise:
+            parts.append(f"from float64 {self.error:.1e}, eager {self.eager_error:.1e}")
+        return "; ".join(parts)
+
+
+def compare(ours: Answers, eager: Answers, truth: Answers, graph: int = 1) -> list[Line]:
+    """A line per tensor; `truth` may lack some, or all."""
+    largest = max(
+        (_scale(t) for t in eager.values() if t is not None and _is_double(t)), default=0.0
+    )
+    found = (
+        _line(graph, name, ours.get(name), eager[name], truth.get(name), largest) for name in eager
+    )
+    more = [_unlike(graph, name, "eager has none") for name in ours if name not in eager]
+    return [line for line in found if line is not None] + more
+
+
+def agree(ours: Answers, eager: Answers, truth: Callable[[], Answers]) -> bool:
+    """Whether all tensors do; `truth` is asked where something differs."""
+    if all(line.agrees for line in compare(ours, eager, {})):
+        return True
+    return all(line.agrees for line in compare(ours, eager, truth()))
+
+
+# -- float64 --------------------------------------------------------------------------------------
+
+
+class _Doubles(TorchFunctionMode):
+    """What names a floating-point dtype gets float64."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        named = {key: _doubled(value) for key, value in (kwargs or {}).items()}
+        if getattr(func, "__name__", "") in ("float", "half", "bfloat16"):
+            return args[0].double()
+        return func(*map(_doubled, args), **named)
+
+
+def _doubled(value: Any) -> Any:
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value
+
+
+@contextmanager
+def _double_default() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Doubles():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def in_double(
+    function: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[str] = ()
+) -> tuple[Answers, str]:
+    """What eager answers in float64, or nothing and why not."""
+    raised = [x.detach().double() if x.is_floating_point() else x for x in inputs]
+    wanted = [x.requires_grad for x in inputs]
+    raised = [x.requires_grad_(w) if w else x for x, w in zip(raised, wanted, strict=True)]
+    try:
+        return answers(_double_default()(function), raised, names), ""
+    except Exception as error:  # an operation without float64, a dtype that the code insists on
+        return {}, f"it does not run in float64: {type(error).__name__}: {error}".partition("\n")[0]
+
+
+# -- one tensor -----------------------------------------------------------------------------------
+
+
+def _is_double(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.float64, torch.complex128)
+
+
+def _line(
+    graph: int,
+    name: str,
+    ours: Tensor | None,
+    eager: Tensor | None,
+    truth: Tensor | None,
+    largest: float,
+) -> Line | None:
+    if ours is None or eager is None:
+        return None if ours is eager else _unlike(graph, name, "one of them has none")
+    if (ours.shape, ours.dtype, ours.device) != (eager.shape, eager.dtype, eager.device):
+        return _unlike(graph, name, f"{ours.dtype} {tuple(ours.shape)}")
+    dtype = str(eager.dtype).removeprefix("torch.")
+    if torch.equal(_bits(ours), _bits(eager)):
+        return Line(graph, name, dtype, True, 0.0, 0.0, 0, None, None, True)
+    if not eager.is_floating_point() and not eager.is_complex():
+        gap = float((ours.double() - eager.double()).abs().max())
+        return Line(graph, name, dtype, False, gap, math.inf, None, None, None, False)
+    return _floating(graph, name, dtype, ours, eager, truth, largest)
+
+
+def _unlike(graph: int, name: str, what: str) -> Line:
+    return Line(graph, name, what, False, math.inf, math.inf, None, None, None, False)
+
+
+def _floating(
+    graph: int,
+    name: str,
+    dtype: str,
+    ours: Tensor,
+    eager: Tensor,
+    truth: Tensor | None,
+    largest: float,
+) -> Line:
+    """`largest`: of the float64 values around, whose roundings cancel in no more exact dtype."""
+    gap = _gap(ours, eager)
+    rel = float((gap / _wide(eager).abs().clamp_min(1e-300)).max())
+    error = eager_error = None
+    room = ROUNDINGS * torch.finfo(eager.dtype).eps
+    scale = max(_scale(eager), largest) if _is_double(eager) else _scale(eager)
+    agrees = float(gap.max()) <= room * scale
+    if truth is not None and truth.shape == eager.shape:
+        scale = _scale(truth) or 1.0
+        error = float(_gap(ours, truth).max()) / scale
+        eager_error = float(_gap(eager, truth).max()) / scale
+        if not _is_double(eager):  # else it is no truer than eager
+            agrees = error <= TIMES_EAGER * eager_error + room
+    ulp = _ulp(ours, eager)
+    return Line(graph, name, dtype, False, float(gap.max()), rel, ulp, error, eager_error, agrees)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _gap(a: Tensor, b: Tensor) -> Tensor:
+    """|a - b|, zero where both are nan or one infinity, infinite where only one is."""
+    wide_a, wide_b = _wide(a), _wide(b)
+    same = (wide_a == wide_b) | (wide_a.isnan() & wide_b.isnan())
+    return torch.where(same, 0.0, (wide_a - wide_b).abs().nan_to_num(math.inf, math.inf))
+
+
+def _scale(tensor: Tensor) -> float:
+    finite = _wide(tensor).abs()
+    finite = finite[finite.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """As integers: 0.0 and -0.0 are two, a nan is itself."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    if not tensor.is_floating_point() or tensor.element_size() not in _INTEGERS:
+        return tensor
+    return tensor.contiguous().view(_INTEGERS[tensor.element_size()])
+
+
+def _ulp(a: Tensor, b: Tensor) -> int | None:
+    """The largest distance in steps from one number of the dtype to the next."""
+    if a.is_complex():
+        return None
+    steps = [bits.long() for bits in (_bits(a), _bits(b))]
+    lowest = -(1 << (8 * a.element_size() - 1))
+    ordered = [torch.where(x < 0, lowest - x, x) for x in steps]  # by value: -0.0 beside 0.0
+    finite = a.isfinite() & b.isfinite()
+    if not finite.any():
+        return None
+    return int((ordered[0] - ordered[1])[finite].double().abs().max())
