@@ -36,6 +36,7 @@ from .progress import install as _show_progress
 if TYPE_CHECKING:
     from .diagnostics.explain import Explanation, explain
     from .diagnostics.logs import logs
+    from .diagnostics.lowered import lower
     from .diagnostics.minify import minify
     from .diagnostics.passport import passport
     from .diagnostics.status import status
@@ -63,6 +64,7 @@ __all__ = [
     "is_compiling",
     "jit",
     "logs",
+    "lower",
     "mark_dynamic",
     "mark_static",
     "minify",
@@ -83,6 +85,7 @@ _LATE = {
     "Explanation": "explain",
     "explain": "explain",
     "logs": "logs",
+    "lower": "lowered",
     "minify": "minify",
     "passport": "passport",
     "status": "status",

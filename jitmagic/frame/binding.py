@@ -20,7 +20,7 @@ from .handle import Handle
 from .original import parameter_count
 from .tag import tagged_handle
 
-__all__ = ["bind"]
+__all__ = ["bind", "values_of"]
 
 
 def bind(
@@ -37,13 +37,14 @@ def bind(
         case functools.partial():
             return bind(target.func, (*target.args, *args), {**target.keywords, **kwargs})
         case torch.nn.Module():
-            return handle, _values(type(target).forward, (target, *args), kwargs)
+            return handle, values_of(type(target).forward, (target, *args), kwargs)
         case FunctionType():
-            return handle, _values(target, args, kwargs)
+            return handle, values_of(target, args, kwargs)
     raise TypeError(f"{target!r} is not called itself: name the function or the module instance")
 
 
-def _values(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def values_of(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a dispatcher is given of a call of a Python function: arguments, then cells."""
     signature = inspect.signature(function, follow_wrapped=False)
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()

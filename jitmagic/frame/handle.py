@@ -259,12 +259,12 @@ class Handle:
             if "notice" not in self.family.told and (watched := under_mode()) is not None:
                 self._tell_of_plain_python(watched, partly=False)
             return self.original.run(values)
-        if self._given_up is None and self._compile_once(values):
+        if self._given_up is None and self.compile_for(values):
             return continue_with(self.dispatcher, *values)
         waits = self._given_up is None  # a later call may be compiled, callees and all
         return self.original.run(values, None if waits else self._hooked)
 
-    def _compile_once(self, values: tuple[Any, ...]) -> bool:
+    def compile_for(self, values: tuple[Any, ...]) -> bool:
         """Whether there is an entry for these values now."""
         with self._lock:
             if any(entry.check(values) for entry in self.dispatcher.entries):

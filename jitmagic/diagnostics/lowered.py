@@ -1,0 +1,215 @@
+"""lower: the compile of one call, stage by stage; the call itself is not made.
+
+    low = jitmagic.lower(fn)(*args)
+    low.as_text("torch" | "aten" | "loops" | "cpp" | "triton" | "numba")
+    low.cost()        flops and bytes of one run of the forward graph
+    low.compile()     a callable, which has .memory()
+
+Comes in: a function or module, and arguments. Goes out: a `Lowered` of the frame up to its first
+graph break; what follows a break is lowered when the compiled function comes to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from ..api import handle_of, original_of, tagged_copy, tagged_handle
+from ..autograd.result import Partition
+from ..codegen.plan import Alloc, Plan
+from ..frame.binding import bind, values_of
+from ..loops.ir import Extern, Nest
+from ..loops.show import show
+from ..records import Compiled, CompileRecord
+from ..schedule.deps import reads_of, writes_of
+from ..spec import TensorSpec
+from ..trace.result import Trace
+from .cost import Build, builds_of
+
+__all__ = ["CompiledCall", "Cost", "Lowered", "Memory", "lower"]
+
+STAGES = ("torch", "aten", "loops", "cpp", "triton", "numba")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one run of the forward graph.
+
+    flops: of products by torch's formulas (a multiply-add is two), and one for each element of
+    every other operation's result
+    bytes: read and written by the kernels and calls of the schedule, caches aside
+    """
+
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one call: what comes in, what is made and handed on (results, and what is kept for
+    the backward), and the workspace of temporaries.
+    """
+
+    inputs: int
+    made: int
+    workspace: int
+
+
+def lower(fn: Callable[..., Any], /, **options: Any) -> Callable[..., Lowered]:
+    """`lower(fn)(*args)`: capture and compile that call without making it. `fn` may be plain or
+    tagged; nothing of it changes. Raises what a compile raises under fullgraph=True.
+    """
+    made = tagged_copy(fn, options)
+    handle = tagged_handle(made)
+
+    def run(*args: Any, **kwargs: Any) -> Lowered:
+        target = original_of(fn)
+        if isinstance(target, torch.nn.Module):
+            forward = original_of(type(target).forward)
+            handle.compile_for(values_of(forward, (target, *args), kwargs))
+        else:
+            handle.compile_for(bind(made, args, kwargs)[1])
+        return Lowered(handle.label, tuple(handle.journal), made)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Lowered:
+    """What each stage made."""
+
+    name: str
+    records: tuple[CompileRecord, ...]
+    call: Callable[..., Any]
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing was compiled; empty where something was."""
+        outcomes = [r.outcome for r in self.records if not isinstance(r.outcome, Compiled)]
+        known = handle_of(self.call)
+        if known is not None and known.outcome is not None and not outcomes:
+            outcomes = [] if isinstance(known.outcome, Compiled) else [known.outcome]
+        return outcomes[-1].why if outcomes else ""
+
+    @property
+    def builds(self) -> list[Build]:
+        """The executables, forward first."""
+        return [build for record in self.records for build in builds_of(record)]
+
+    def as_text(self, stage: str = "aten") -> str:
+        """What a stage made, as text; empty where nothing passed it."""
+        if stage not in STAGES:
+            raise ValueError(f"no stage {stage!r}; known: {', '.join(STAGES)}")
+        return "\n".join(self._texts(stage))
+
+    def _texts(self, stage: str) -> list[str]:
+        if stage == "torch":
+            traces = [record.result("trace") for record in self.records]
+            return [trace.graph.code.strip() for trace in traces if isinstance(trace, Trace)]
+        if stage == "aten":
+            graphs = [gm for p in self._partitions() for gm in (p.forward, p.backward)]
+            return [gm.code.strip() for gm in graphs if gm is not None]
+        if stage == "loops":
+            return [show(build.schedule.program) for build in self.builds]
+        sources = [build.source for build in self.builds if build.source is not None]
+        return [source.text for source in sources if source.language == stage]
+
+    def _partitions(self) -> list[Partition]:
+        results = [stage.result for record in self.records for stage in record.stages]
+        return [result for result in results if isinstance(result, Partition)]
+
+    def cost(self) -> Cost:
+        """Of the forward."""
+        nodes = [node for p in self._partitions() for node in p.forward.graph.nodes]
+        flops = sum(_flops(node) for node in nodes if node.op == "call_function")
+        return Cost(flops, sum(_traffic(b) for b in self.builds if b.name != "backward"))
+
+    def compile(self) -> CompiledCall:
+        """What runs it."""
+        return CompiledCall(self)
+
+    def __str__(self) -> str:
+        if self.why_not:
+            return f"{self.name} runs as eager: {self.why_not}"
+        cost = self.cost()
+        stages = [stage for stage in STAGES if self.as_text(stage)]
+        known = f"{cost.flops:,} flops, {cost.bytes:,} bytes"
+        return f"{self.name}: {known}; .as_text({', '.join(map(repr, stages))})"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = [f"<div><b>{escape(str(self))}</b></div>"]
+        for stage in STAGES:
+            if text := self.as_text(stage):
+                parts.append(
+                    f"<details><summary>{stage}</summary><pre>{escape(text)}</pre></details>"
+                )
+        return "".join(parts)
+
+
+class CompiledCall:
+    """The compiled function: calls that its guards do not fit are compiled anew, as ever."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        self._lowered = lowered
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._lowered.call(*args, **kwargs)
+
+    def memory(self) -> Memory:
+        """Of the forward, by its plans."""
+        plans = [build for build in self._lowered.builds if build.name != "backward"]
+        return Memory(
+            sum(_bytes_of(b, name) for b in plans for name in b.schedule.program.inputs),
+            sum(_made(build.plan) for build in plans),
+            sum(build.plan.pool_bytes for build in plans),
+        )
+
+
+def _made(plan: Plan) -> int:
+    steps = [step for step in plan.steps if isinstance(step, Alloc)]
+    return sum(step.dtype.itemsize * _product(step.shape) for step in steps)
+
+
+def _traffic(build: Build) -> int:
+    steps = [s for s in build.schedule.program.steps if isinstance(s, Nest | Extern)]
+    names = [name for step in steps for name in (*set(reads_of(step)), *set(writes_of(step)))]
+    return sum(_bytes_of(build, name) for name in names)
+
+
+def _bytes_of(build: Build, name: str) -> int:
+    buffer = build.schedule.program.buffers[name]
+    return buffer.dtype.itemsize * _product(buffer.shape)
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    size = 1
+    for extent in shape:
+        size *= extent
+    return size
+
+
+def _flops(node: torch.fx.Node) -> int:
+    formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    if formula is None:
+        return sum(_product(spec.shape) for spec in _specs(node.meta.get("spec")))
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), _shape)
+    return int(formula(*args, **kwargs, out_val=_shape(node)))
+
+
+def _shape(node: torch.fx.Node) -> Any:
+    """What torch's formulas take for a tensor."""
+    specs = _specs(node.meta.get("spec"))
+    return specs[0].shape if len(specs) == 1 else tuple(spec.shape for spec in specs)
+
+
+def _specs(value: Any) -> list[TensorSpec]:
+    if isinstance(value, tuple | list):
+        return [spec for part in value for spec in _specs(part)]
+    return [value] if isinstance(value, TensorSpec) else []
