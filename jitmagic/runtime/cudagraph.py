@@ -33,6 +33,8 @@ __all__ = ["Replayer", "replayed", "why_not"]
 
 MOST = 4  # recordings alive at a time
 LAUNCH_BYTES = 8 << 20  # what a GPU copies in the time that the host takes for one launch
+MOST_IN_VAIN = 6  # recordings none of which was replayed again: what a forward that runs plainly
+# saves for this backward, say
 MOST_MADE = 16  # recordings made in all: addresses that never settle are not worth more
 
 _UNKNOWN_SIZE = frozenset(
@@ -149,7 +151,6 @@ class _Recording:
         self.addresses = [
             None if n in moving else tensor.data_ptr() for n, tensor in enumerate(inputs)
         ]
-        _alive.add(self)
         given = list(inputs)
         for n in self.moving:
             given[n] = _empty_like(inputs[n], device)
@@ -160,6 +161,7 @@ class _Recording:
         theirs = {tensor.untyped_storage().data_ptr() for tensor in given}
         if any(storage.data_ptr() in theirs for storage in self.storages):
             raise RuntimeError("an operation returns memory of an input")
+        _alive.add(self)
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether every input that must be at its recorded address is."""
@@ -387,7 +389,8 @@ class Replayer:
         return self._make(inputs)
 
     def _make(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        if self.made >= MOST_MADE:
+        in_vain = self.made >= MOST_IN_VAIN and self.replays == self.made
+        if in_vain or self.made >= MOST_MADE:
             self._give_up("its inputs are never where they were before")
             return None
         if not self.recordings and self.made == 0:

@@ -7,6 +7,7 @@ graphs do is in tests/device.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 from jitmagic.codegen.plan import Alloc, Call, Plan, Slot, View
 from jitmagic.errors import FallbackWarning
 from jitmagic.runtime import cudagraph
-from jitmagic.runtime.cudagraph import MOST, MOST_MADE, Replayer, replayed, why_not
+from jitmagic.runtime.cudagraph import MOST, MOST_IN_VAIN, MOST_MADE, Replayer, replayed, why_not
 
 CPU = torch.device("cpu")
 MADE = Alloc(2, (4,), (1,), torch.float32, CPU)
@@ -283,3 +284,36 @@ def test_copies_that_take_longer_than_launches(limit, monkeypatch):
     assert bool(call.refused) == (limit < 16)
     assert bool(told) == (limit < 16)
     assert (call.replays > 0) == (limit >= 16)
+
+
+def test_recordings_that_are_never_replayed_again_are_given_up():
+    """More and more inputs move, as what a plain forward saves for a backward does."""
+    run = Counted(lambda *xs: (sum(xs),))
+    plan = plan_of(inputs=40, steps=(replace(MADE, slot=40),), outputs=(40,))
+    replayer = Replayer(run, plan)
+    kept = [torch.randn(4) for _ in range(40)]
+    alive = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        for call in range(3 * MOST):
+            alive.append(kept)  # or their addresses would come back
+            kept = [x.clone() if n < 2 * call else x for n, x in enumerate(kept)]
+            (y,) = replayer(*kept)
+            torch.testing.assert_close(y, sum(kept))
+            del y
+    assert replayer.refused
+    assert replayer.made == MOST_IN_VAIN < MOST_MADE
+
+
+def test_a_recording_that_failed_is_not_asked_where_its_results_are(monkeypatch):
+    def fail(run, inputs):
+        raise RuntimeError("not permitted")
+
+    monkeypatch.setattr(cudagraph, "_record", fail)
+    failed = []
+    try:
+        cudagraph._Recording(lambda x: (x,), [torch.randn(4)], frozenset(), CPU)
+    except RuntimeError as error:
+        failed.append(error)  # its traceback holds the recording
+    assert failed
+    cudagraph._recorded_memory()
