@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from math import prod
 
 import torch
 
+from ..loops.expr import Expr, Integer, axes_of
 from ..loops.ir import (
     Alias,
     Axis,
@@ -28,7 +30,7 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from .deps import reads_of, writes_of
+from .deps import loads_of, reads_of, writes_of
 
 __all__ = ["with_images_channels_last"]
 
@@ -42,6 +44,7 @@ def with_images_channels_last(program: LoopProgram) -> LoopProgram:
     if program.device.type not in _DEVICES:
         return program
     free = _free_to_choose(program)
+    free -= _beside(_read_in_groups(program), program)
     found = [s for s in program.steps if _is_convolution(s, program) and _result(s) in free]
     if not found:
         return program
@@ -73,6 +76,40 @@ def _is_convolution(step: Step, program: LoopProgram) -> bool:
         and 0 not in image.shape
         and (groups == 1 or weight.shape[1] == 1)
     )
+
+
+def _read_in_groups(program: LoopProgram) -> set[str]:
+    """Images of which a reduction takes some channels together with their rows, as group_norm
+    does. Each channel's rows are in one piece only where the image is row-major.
+    """
+    found: set[str] = set()
+    for step in program.steps:
+        if isinstance(step, Nest):
+            images = [load for load in loads_of(step.stores) if len(load.index) == 4]
+            found.update(load.buffer for load in images if _has_groups(load.index[1], step))
+    return found
+
+
+def _beside(names: set[str], program: LoopProgram) -> set[str]:
+    """Buffers of as many elements that nests read or write beside these, and beside those."""
+    if not names:
+        return names
+    count = {name: prod(buffer.shape) for name, buffer in program.buffers.items()}
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    touched = [{*reads_of(nest), *writes_of(nest)} for nest in nests]
+    found, before = set(names), -1
+    while before != len(found):
+        before = len(found)
+        for group in touched:
+            sizes = {count[name] for name in group & found}
+            found.update(name for name in group if count[name] in sizes)
+    return found
+
+
+def _has_groups(channel: Expr, nest: Nest) -> bool:
+    """Whether a reduction or an inner loop goes through channels and more."""
+    plain = isinstance(channel, AxisVar | Integer)
+    return not plain and not axes_of(channel).issubset(nest.outer)
 
 
 def _image(step: Step) -> str:

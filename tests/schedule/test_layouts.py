@@ -100,3 +100,19 @@ def test_groups_of_several_channels_are_left_alone():
     x, w, _ = inputs()
     program = lowered(lambda x, w: F.conv2d(x, w, groups=2).relu().sum(), x, w[:, :4])
     assert with_images_channels_last(program) is program
+
+
+def grouped(x, w, v):
+    y = F.silu(F.group_norm(F.conv2d(x, w, padding=1), 2))
+    return F.conv2d(y, v, padding=1).relu().sum((2, 3))
+
+
+def test_what_group_norm_reads_stays_row_major():
+    program = with_images_channels_last(lowered(grouped, *inputs()))
+    found = [s for s in program.steps if isinstance(s, Extern) and s.op is layouts._CONVOLUTION]
+    assert order_of(program, found[0]) == (False, False)
+    normed = [b for b in program.buffers.values() if b.shape == (2, 8, 9, 7) and b.stride[1] == 1]
+    assert {b.name for b in normed}.isdisjoint(layouts._read_in_groups(program))
+    expected = grouped(*inputs())
+    (got,) = run(scheduled(grouped, *inputs()).program, inputs())
+    torch.testing.assert_close(got, expected, rtol=5e-2, atol=5e-2)
