@@ -291,7 +291,7 @@ def _joined_stores(
 
     def on_load(load: Load) -> Value:
         store = by_buffer.get(load.buffer)
-        bindings = None if store is None else solve(store, load, store.inner)
+        bindings = None if store is None else solve(store, load, store.inner, split=True)
         return load if store is None or bindings is None else inline_load(load, store, bindings)
 
     use = Rebuilder(on_load=on_load)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ..loops.expr import (
     Axis,
@@ -27,7 +28,9 @@ from ..loops.expr import (
     bounds,
     coefficients,
     dimension,
+    floordiv,
     linear,
+    mod,
     mul,
 )
 from ..loops.ir import Compute, Constant, Load, Reduction, Store, Value, walk
@@ -62,8 +65,12 @@ class Alignment:
     consumer_inner: tuple[Axis, ...] = ()
 
 
-def solve(store: Store, load: Load, axes: Iterable[Axis]) -> dict[Axis, Expr] | None:
-    """The point of the store's loops at which the loaded element was written; None when unknown."""
+def solve(
+    store: Store, load: Load, axes: Iterable[Axis], split: bool = False
+) -> dict[Axis, Expr] | None:
+    """The point of the store's loops at which the loaded element was written; None when unknown.
+    `split`: a place that is written as `i * 8 + j` may be taken apart into `i` and `j`.
+    """
     if store.mode != "set":
         return None
     found: dict[Axis, Expr] = {}
@@ -74,9 +81,27 @@ def solve(store: Store, load: Load, axes: Iterable[Axis]) -> dict[Axis, Expr] | 
                     return None
             case Integer(0):
                 continue  # a dimension of size 1
+            case _ if split and (digits := _taken_apart(target, source)):
+                if any(found.setdefault(axis, part) != part for axis, part in digits.items()):
+                    return None
             case _ if target != source:
                 return None
     return found if all(axis in found for axis in axes) else None
+
+
+def _taken_apart(target: Expr, source: Expr) -> dict[Axis, Expr]:
+    """The axes of a mixed-radix expression where it has the value of another; empty if unknown."""
+    sizes = _extents(target)
+    if not sizes or any(isinstance(size, Size) for size in sizes):
+        return {}
+    axes, (low, high) = mixed_radix(target, prod(sizes)), bounds(source)
+    if axes is None or len(axes) < 2 or low < 0 or high >= prod(sizes):
+        return {}
+    found: dict[Axis, Expr] = {}
+    for axis in reversed(axes):
+        found[axis] = mod(source, axis.extent) if axis is not axes[0] else source
+        source = floordiv(source, axis.extent)
+    return found
 
 
 def inline_load(load: Load, store: Store, bindings: Mapping[Axis, Expr]) -> Value:
@@ -134,7 +159,7 @@ def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]])
     """Line up the axes of two groups, given every load by which the consumer reads the producer."""
     exprs: tuple[Expr, ...] | None = None
     for store, load in links:
-        found = solve(store, load, (*producer.outer, *store.inner))
+        found = solve(store, load, (*producer.outer, *store.inner), split=True)
         if found is None:
             return "it is read through an index that loops cannot follow"
         here = tuple(found[axis] for axis in producer.outer)

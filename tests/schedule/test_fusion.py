@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Cast, Extern, Load, LoopProgram, Nest, walk
@@ -251,3 +252,13 @@ def test_names_are_unique_and_are_identifiers():
         names = [n.name for n in nests(scheduled(program.fn, *made_inputs(program)))]
         assert len(set(names)) == len(names)
         assert all(name.isidentifier() for name in names)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 3, 5), (1, 4, 7), (3, 6, 2, 2)])
+def test_what_follows_group_norm_joins_it(shape):
+    """The rows of the reduction are digits of an axis of its reader."""
+    x = torch.randn(shape)
+    result = scheduled(lambda x: F.silu(F.group_norm(x, 2)) * 2, x)
+    assert len(nests(result)) == 1
+    expected = F.silu(F.group_norm(x.double(), 2)) * 2
+    torch.testing.assert_close(run(result.program, [x], "float64")[0], expected)
