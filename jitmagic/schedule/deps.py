@@ -53,7 +53,8 @@ class Graph:
     writes: tuple[frozenset[str], ...]  # storages
     readers: Mapping[str, tuple[int, ...]]
     storage: Mapping[str, str]
-    mutated: frozenset[str]  # storages whose contents change after they were first seen
+    mutated: frozenset[str]  # storages written more than once, or given and written
+    changing: frozenset[str]  # those of them that are written after they were read
     escaping: frozenset[str]  # storages that leave the call or live in inputs
 
 
@@ -160,6 +161,9 @@ def analyse(program: LoopProgram) -> Graph:
         writes.append(targets)
     fixed = {storage[name] for name in (*program.inputs, *program.constants)}
     mutated = {r for r, who in writers.items() if len(who) > 1 or r in fixed}
+    changing = {
+        r for r in mutated if r in fixed or watching.get(r, [len(before)])[0] < writers[r][-1]
+    }
     leaving = {storage[name] for name in program.outputs if name is not None}
     return Graph(
         tuple(before),
@@ -168,5 +172,6 @@ def analyse(program: LoopProgram) -> Graph:
         {name: tuple(who) for name, who in readers.items()},
         storage,
         frozenset(mutated),
+        frozenset(changing),
         frozenset(leaving | fixed),
     )

@@ -144,7 +144,7 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
     readers = graph.readers.get(store.buffer, ())
     if graph.storage[store.buffer] in graph.escaping | graph.mutated or not readers:
         return ()
-    if any(graph.storage[load.buffer] in graph.mutated for load in group.shape.loads):
+    if any(graph.storage[load.buffer] in graph.changing for load in group.shape.loads):
         return ()
     cost = value_cost(store.value)
     for reader in readers:

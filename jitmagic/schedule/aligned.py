@@ -1,0 +1,340 @@
+"""Matrices of a GPU's 16-bit products, of sizes that its tensor cores take.
+
+In: the unfused program. Out: the same values; a product with sizes that are no multiples of 8 is
+one of larger matrices. Tensor cores are fed 16 bytes at a time: for other sizes cuBLAS takes
+kernels of older GPUs. H200, bf16: 8192 x 768 @ 768 x 30522 (BERT's words) 1.61 ms, x 30528 0.56 ms;
+1024 x 512 @ 512 x 51865 (Whisper's, odd) 0.65 and 0.11 ms; the products of a backward alike.
+
+Columns that are added to the right operand give columns of the result that nobody reads; what is
+added where elements are summed up is 0. An operand is copied for that, if the product is worth it.
+A result that only nests and products touch stays where it is computed; any other is copied, in
+parts, so that little memory is held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import torch
+
+from ..loops.ir import (
+    Alias,
+    Axis,
+    AxisVar,
+    Buffer,
+    BufferRef,
+    Compute,
+    Constant,
+    Extern,
+    IndexValue,
+    Load,
+    LoopProgram,
+    Nest,
+    Step,
+    Store,
+    Value,
+)
+from ..symbols.expr import Integer, add
+from ..symbols.size import Size
+from .rows import Rows
+
+__all__ = ["with_aligned_rows"]
+
+_DEVICES = frozenset({"cuda"})
+_HALVES = (torch.float16, torch.bfloat16)
+aten = torch.ops.aten
+_PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # where the left operand is
+_WHOLE = 8  # elements: 16 bytes
+# Multiply-adds that an element copied is worth (4 bytes at 4 TB/s), where sizes are even and where
+# one is odd; and the elements that a GPU copies while one more kernel is launched.
+_WORTH, _WORTH_ODD, _LAUNCH = 256, 32, 4 << 20
+_PART_BYTES = 64 << 20  # of a result that is held twice
+_PART_ROWS = 256  # a part has whole tiles
+
+
+def with_aligned_rows(program: LoopProgram) -> LoopProgram:
+    """See the head of this file."""
+    if program.device.type not in _DEVICES:
+        return program
+    if not any(_is_product(step, program) for step in program.steps):
+        return program
+    return _Aligner(program).run()
+
+
+def _is_product(step: Step, program: LoopProgram) -> bool:
+    """Of two 16-bit matrices, with at most a bias per column."""
+    if not isinstance(step, Extern) or step.op not in _PRODUCTS or step.kwargs:
+        return False
+    if len(step.results) != 1 or step.results[0] is None:
+        return False
+    if any(len(program.buffers[b.name].shape) != 1 for b in step.args[: _PRODUCTS[step.op]]):
+        return False
+    named = [program.buffers[name] for name in _matrices(step)]
+    return all(
+        b.dtype in _HALVES
+        and b.device == program.device
+        and not any(isinstance(size, Size) or size <= 1 for size in b.shape)
+        for b in named
+    )
+
+
+def _matrices(step: Extern) -> tuple[str, str, str]:
+    """The operands and the result of a product."""
+    first = _PRODUCTS[step.op]
+    return step.args[first].name, step.args[first + 1].name, str(step.results[0])
+
+
+def _with_operands(step: Extern, left: str, right: str) -> Extern:
+    first = _PRODUCTS[step.op]
+    return replace(step, args=(*step.args[:first], BufferRef(left), BufferRef(right)))
+
+
+def _takes_rows(step: Step, name: str) -> bool:
+    """Whether a step works as well where this matrix has longer rows: an operand may have."""
+    if not isinstance(step, Extern) or step.op not in _PRODUCTS or step.kwargs:
+        return False
+    *others, a, b = (step.results[0], *(part.name for part in step.args))
+    return name in (a, b) and name not in others
+
+
+def _row(buffer: Buffer) -> tuple[int, int] | None:
+    """How many elements of a matrix lie side by side, and how far apart such rows begin; None if
+    elements overlap or have gaps between them.
+    """
+    (m, n), (down, right) = buffer.shape, buffer.stride
+    if right == 1 and down >= n:
+        return n, down
+    return (m, right) if down == 1 and right >= m else None
+
+
+def _whole(size: int) -> int:
+    return -(-size // _WHOLE) * _WHOLE
+
+
+def _enlarged(buffer: Buffer, shape: tuple[int, int], name: str) -> Buffer:
+    """A temporary of the same order, whose rows begin at 16 bytes."""
+    down = buffer.stride[1] == 1 and buffer.stride[0] >= buffer.shape[1]
+    stride = (_whole(shape[1]), 1) if down else (1, _whole(shape[0]))
+    return replace(buffer, name=name, shape=shape, stride=stride, role="temp")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Of a product, as they are and as they are to be."""
+
+    m: int
+    n: int
+    k: int
+    wide_m: int
+    wide_n: int
+    wide_k: int
+
+    @property
+    def odd(self) -> bool:
+        """Whether rows begin at any multiple of two bytes, the worst case."""
+        return any(
+            size % 2 and wide != size
+            for size, wide in zip((self.m, self.n, self.k), self.wide, strict=True)
+        )
+
+    @property
+    def wide(self) -> tuple[int, int, int]:
+        return self.wide_m, self.wide_n, self.wide_k
+
+
+def _sizes(a: Buffer, b: Buffer) -> _Sizes:
+    """The rows of the left operand matter where they lie side by side."""
+    (m, k), n = a.shape, b.shape[1]
+    wide_m = _whole(m) if a.stride[0] == 1 else m
+    return _Sizes(m, n, k, wide_m, _whole(n), _whole(k))
+
+
+@dataclass(slots=True)
+class _Aligner:
+    program: LoopProgram
+    rows: Rows = field(init=False)
+    steps: list[Step] = field(default_factory=list)
+    copies: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows = Rows(self.program, _takes_rows)
+
+    def run(self) -> LoopProgram:
+        for step in self.program.steps:
+            if _is_product(step, self.program):
+                assert isinstance(step, Extern)
+                self.product(step)
+            else:
+                self.steps.append(step)
+        steps = tuple(self.rows.moved(self.steps))
+        return replace(self.program, buffers=self.rows.buffers, steps=steps)
+
+    def product(self, step: Extern) -> None:
+        a, b, _ = _matrices(step)
+        sizes = _sizes(self.rows.buffers[a], self.rows.buffers[b])
+        shapes = (sizes.wide_m, sizes.wide_k), (sizes.wide_k, sizes.wide_n)
+        operands = list(zip((a, b), shapes, strict=True))
+        if any(_row(self.rows.buffers[name]) is None for name in (a, b)):
+            self.steps.append(step)
+            return
+        changed = [name for name, shape in operands if not self.is_fine(name, shape)]
+        if not changed or not self.is_worth(step, changed, sizes):
+            self.steps.append(step)
+            return
+        summed = sizes.wide_k != sizes.k
+        left, right = (
+            self.enlarged(name, shape, summed or name == a) if name in changed else name
+            for name, shape in operands
+        )
+        new = _with_operands(self.with_bias(step, sizes), left, right)
+        if (sizes.wide_m, sizes.wide_n) == (sizes.m, sizes.n):
+            self.steps.append(new)
+        else:
+            self.write(new, step, sizes)
+
+    def is_fine(self, name: str, shape: tuple[int, int]) -> bool:
+        """Whether an operand has this shape, and rows that begin at 16 bytes."""
+        buffer = self.rows.buffers[name]
+        found = _row(buffer)
+        return found is not None and buffer.shape == shape and found[1] % _WHOLE == 0
+
+    def is_worth(self, step: Extern, changed: list[str], sizes: _Sizes) -> bool:
+        """Whether the product gains more than copies take."""
+        out = _matrices(step)[2]
+        copied = [name for name in dict.fromkeys(changed) if self.key(name) not in self.copies]
+        if (sizes.wide_m, sizes.wide_n) != (sizes.m, sizes.n) and not self.stays(out, step):
+            copied.append(out)
+        cost = sum(prod(self.rows.buffers[name].shape) + _LAUNCH for name in copied)
+        worth = _WORTH_ODD if sizes.odd else _WORTH
+        return sizes.m * sizes.n * sizes.k >= cost * worth
+
+    def stays(self, out: str, maker: Step) -> bool:
+        """Whether the result may stay among elements that nobody reads."""
+        return self.rows.may_be_longer(out, self.rows.buffers[out].shape[1], maker)
+
+    # -- operands --------------------------------------------------------------------------------
+
+    def key(self, name: str) -> tuple[object, ...] | None:
+        """What is the same for a matrix and its transpose; None if its contents change."""
+        if not self.rows.is_fixed(name):
+            return None
+        buffer = self.rows.buffers[name]
+        return self.rows.owner[name], self.rows.start[name], _row(buffer), frozenset(buffer.shape)
+
+    def enlarged(self, name: str, shape: tuple[int, int], zero: bool) -> str:
+        """A copy of an operand with this shape; what is new in it is 0, if asked for."""
+        made = _enlarged(self.rows.buffers[name], shape, self.new(f"{name}_rows"))
+        key = self.key(name)
+        known = None if key is None else self.copies.get((*key, frozenset(shape)))
+        self.rows.buffers[made.name] = made
+        if known is not None:  # the same matrix, or its transpose
+            self.steps.append(Alias(made.name, known, 0))
+            return made.name
+        self.copy(name, made, zero)
+        if key is not None and zero:
+            self.copies[key] = self.copies[*key, frozenset(shape)] = made.name
+        return made.name
+
+    def with_bias(self, step: Extern, sizes: _Sizes) -> Extern:
+        """With a bias for the columns that are new."""
+        if step.op is not aten.addmm.default or sizes.wide_n == sizes.n:
+            return step
+        bias = self.rows.buffers[step.args[0].name]
+        if bias.shape != (sizes.n,):  # one number for all of them
+            return step
+        name = self.new(f"{bias.name}_rows")
+        made = replace(bias, name=name, shape=(sizes.wide_n,), stride=(1,), role="temp")
+        self.rows.buffers[name] = made
+        self.copy(bias.name, made, False)
+        return replace(step, args=(BufferRef(name), *step.args[1:]))
+
+    def copy(self, name: str, made: Buffer, zero: bool) -> None:
+        """A step that writes what a buffer holds into a larger one."""
+        given = self.rows.buffers[name].shape
+        axes = _axes(f"{made.name}_of_{name}", made.shape if zero else given)
+        point = tuple(AxisVar(axis) for axis in axes)
+        mask: Value | None = None
+        for axis, size in zip(axes, given, strict=True):
+            if axis.extent > size:
+                limit = Constant(size, torch.int64)
+                inside = Compute("lt", (IndexValue(AxisVar(axis)), limit), torch.bool)
+                mask = (
+                    inside if mask is None else Compute("logical_and", (mask, inside), torch.bool)
+                )
+        source, place = self.rows.behind(name, point)
+        value = Load(source, place, made.dtype, mask)
+        self.steps.append(
+            Nest(made.name, axes, (Store(made.name, (), point, value),), (made.name,))
+        )
+
+    def new(self, name: str) -> str:
+        """A name that no buffer has."""
+        taken, number, fresh = self.rows.buffers, 0, name
+        while fresh in taken:
+            number += 1
+            fresh = f"{name}_{number}"
+        return fresh
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def write(self, step: Extern, maker: Extern, sizes: _Sizes) -> None:
+        """The product of larger matrices and what is left of its result. `maker`: as it was."""
+        out = _matrices(step)[2]
+        buffers = self.rows.buffers
+        stride = (sizes.wide_n, 1)
+        made = replace(buffers[out], shape=(sizes.wide_m, sizes.wide_n), stride=stride, role="temp")
+        if not self.stays(out, maker):
+            self.in_parts(step, made)
+            return
+        made = replace(made, name=self.new(f"{out}_rows"))
+        buffers[made.name] = made
+        self.rows.lengthen(out, sizes.n, sizes.wide_n)
+        self.steps.append(replace(step, name=made.name, results=(made.name,)))
+        self.steps.append(Alias(out, made.name, 0))
+
+    def in_parts(self, step: Extern, made: Buffer) -> None:
+        """The product of some rows at a time, and a copy of each part into the result."""
+        a, b, out = _matrices(step)
+        total, columns = made.shape
+        count = _rows_of_a_part(made)
+        for begin in range(0, total, count):
+            size = min(count, total - begin)
+            part = replace(made, name=self.new(f"{out}_rows"), shape=(size, columns))
+            self.rows.buffers[part.name] = part
+            left = a if size == total else self.some_rows(a, begin, size)
+            new = _with_operands(step, left, b)
+            self.steps.append(replace(new, name=part.name, results=(part.name,)))
+            self.copy_part(part, self.rows.buffers[out], begin)
+
+    def some_rows(self, name: str, begin: int, size: int) -> str:
+        """A view of rows of an operand."""
+        buffer, part = self.rows.buffers[name], self.new(f"{name}_part")
+        shape = (size, buffer.shape[1])
+        self.rows.buffers[part] = replace(buffer, name=part, shape=shape, role="temp")
+        self.steps.append(Alias(part, name, begin * buffer.stride[0]))
+        return part
+
+    def copy_part(self, part: Buffer, result: Buffer, begin: int) -> None:
+        """A step that writes a part into the rows of a result from `begin` on."""
+        size = min(part.shape[0], result.shape[0] - begin)
+        axes = _axes(f"{part.name}_of", (size, result.shape[1]))
+        row, column = (AxisVar(axis) for axis in axes)
+        place = (add(row, Integer(begin)), column)
+        store = Store(result.name, (), place, Load(part.name, (row, column), part.dtype))
+        self.steps.append(Nest(f"{part.name}_copy", axes, (store,), (f"{part.name}_copy",)))
+
+
+def _rows_of_a_part(buffer: Buffer) -> int:
+    """How many rows of a result are multiplied at a time."""
+    total = buffer.shape[0]
+    parts = -(-total * buffer.stride[0] * buffer.dtype.itemsize // _PART_BYTES)
+    if parts == 1:
+        return total
+    each = -(-total // parts)
+    return -(-each // _PART_ROWS) * _PART_ROWS
+
+
+def _axes(label: str, shape: Sequence[int]) -> tuple[Axis, ...]:
+    return tuple(Axis(f"{label}.{n}", size) for n, size in enumerate(shape))
