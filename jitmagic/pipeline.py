@@ -51,7 +51,7 @@ from .runtime.load import load
 from .runtime.native import spent, staged, undoing, with_numbers
 from .runtime.tune import example
 from .schedule import schedule
-from .sizes import Sized, sized
+from .sizes import Build, Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
 from .trace.breaks import FailedOperation
@@ -266,12 +266,14 @@ def _compile_by(
         return [_example(entry, snapshot) for entry in traced.inputs]
 
     if places_of(traced) and options.backend != "eager":
-        static = partial(_compile_static, options=options)
-        return sized(traced, given(), static, options.recompile_limit, record)
-    return _compile_static(traced, given, record, options)
+        return sized(traced, given(), partial(_compile_static, options=options), options, record)
+    return _compile_static(traced, given, record, None, options)
 
 
-def _compile_static(traced: Trace, given: Examples, record: Recording, options: Options) -> Graph:
+def _compile_static(
+    traced: Trace, given: Examples, record: Recording, kernels: Build | None, options: Options
+) -> Graph:
+    """`kernels`: asked for an executable of each ATen graph before one is built."""
     if options.backend == "eager":
         return modes_kept(traced.graph, traced.graph.forward)
     if callable(options.backend):
@@ -284,12 +286,12 @@ def _compile_static(traced: Trace, given: Examples, record: Recording, options: 
     specs = tuple(entry.spec for entry in traced.inputs)
     try:
         if (stages := cut(traced.graph)) is not None:
-            return _compile_stages(stages, specs, options, record)
+            return _compile_stages(stages, specs, options, record, kernels)
     except OperationFailed:
         raise
     except CompileFailed as failed:  # outputs that share memory, say: one graph does without
         _tell_of_one_node(record, str(failed))
-    return _compile_ahead(traced.graph, specs, options, record, given)[0]
+    return _compile_ahead(traced.graph, specs, options, record, given, kernels)[0]
 
 
 def _tell_of_one_node(record: Recording, why: str) -> None:
@@ -303,7 +305,11 @@ def _tell_of_one_node(record: Recording, why: str) -> None:
 
 
 def _compile_stages(
-    stages: Stages, inputs: tuple[TensorSpec, ...], options: Options, record: Recording
+    stages: Stages,
+    inputs: tuple[TensorSpec, ...],
+    options: Options,
+    record: Recording,
+    kernels: Build | None,
 ) -> Graph:
     """Each stage is a graph of its own; what it gives is what the next ones are compiled for."""
     specs, runs = list(inputs), []
@@ -311,7 +317,8 @@ def _compile_stages(
         if options.verify:
             verify_graph(stage.graph)
         taken = tuple(specs[place] for place in stage.inputs)
-        run, made = _compile_ahead(stage.graph, taken, options, record, partial(_examples, taken))
+        given = partial(_examples, taken)
+        run, made = _compile_ahead(stage.graph, taken, options, record, given, kernels)
         runs.append((run, stage.inputs, stage.outputs, stage.spent))
         specs += made
     return staged(len(inputs), tuple(runs), stages.outputs)
@@ -338,13 +345,16 @@ def _compile_ahead(
     options: Options,
     record: Recording,
     given: Examples,
+    kernels: Build | None,
 ) -> tuple[Graph, list[TensorSpec]]:
     """The executable, and what its outputs are like."""
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
     with record.stage("partition") as stage:
         parts = stage.keep(partition(joint))
-    build = _build_replay if options.backend == "aot_eager" else _build_graph
+    build: Callable[..., Graph] = partial(_build_graph, kernels=kernels)
+    if options.backend == "aot_eager":
+        build = _build_replay
     forward = build(parts.forward, "forward", options, record, given)
     later = record.for_later()
     backward: Once | None = None
@@ -418,13 +428,20 @@ def _build_replay(gm: torch.fx.GraphModule, *unused: object) -> Graph:
 
 
 def _build_graph(
-    gm: torch.fx.GraphModule, name: str, options: Options, record: Recording, given: Examples
+    gm: torch.fx.GraphModule,
+    name: str,
+    options: Options,
+    record: Recording,
+    given: Examples,
+    kernels: Build | None,
 ) -> Graph:
     """Kernels of the best tier that works; one that fails hands over to the next, visibly."""
     device = device_of_kernels(gm)
     target = find_target(device, options)
     if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":
         _warn_no_compiler(target, options)
+    if kernels is not None and (made := kernels(gm, name, target, record)) is not None:
+        return made
     while target.tier != "aten":
         try:
             return build_native(gm, name, target, options, record, given)

@@ -3,41 +3,62 @@
 Comes in: a Trace whose inputs have Sizes, and how a static trace is compiled. Goes out: a callable
 of the tensors alone, which reads the sizes off them, natively. A vector that is new is a compile of
 the graph at these sizes (`trace/concrete.py`), not of the frame: nothing is traced, no guard added.
-Further vectors than `limit` run the graph op by op: compiling takes longer than many calls.
+Kernels are asked of Templates first, which have one set of them for all sizes. Further vectors that
+need a compiler than `limit` run the graph op by op: compiling takes longer than many calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
 
-from .errors import warn
+from .autograd.joint import trace_joint
+from .autograd.partition import partition
+from .autograd.result import output_specs
+from .errors import CompileFailed, warn
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
+from .graph.seams import cut
+from .guards.guard import SizesRelate
+from .options import Options
 from .records import COMPILED, Failed, Recording
 from .runtime.native import BySizes, by_sizes
+from .spec import TensorSpec
+from .symbols.context import COMPARISONS
+from .symbols.expr import Expr
+from .symbols.scalar import Symbol, evaluate
+from .symbols.size import Dimension, Size
+from .target import Target
+from .template import Templates
 from .trace.concrete import at_sizes, hints_of, places_of
 from .trace.result import Trace
 
-__all__ = ["Sized", "sized"]
+__all__ = ["Build", "Sized", "sized"]
 
 Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
-Compile = Callable[[Trace, Callable[[], Sequence[torch.Tensor]], Recording], Executable]
+Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
+Compile = Callable[[Trace, Callable[[], Sequence[torch.Tensor]], Recording, Build], Executable]
+_PLANNED = 32  # times `limit`: vectors that need no compiler, but tracing and memory for a plan
+_PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # numbers that programs do not have
+_MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # of them, where sizes have to be divisible
+_TRIED = 4096
 
 
 def sized(
     traced: Trace,
     inputs: Sequence[torch.Tensor],
     compile_static: Compile,
-    limit: int,
+    options: Options,
     record: Recording,
 ) -> Executable:
     """The executable, compiled for the sizes of `inputs`. Raises what a stage raises."""
-    made = Sized(traced, compile_static, limit, record.for_later())
+    made = Sized(traced, compile_static, options, record)
     made.add(hints_of(traced), inputs, record)
     return made.run
 
@@ -45,12 +66,20 @@ def sized(
 class Sized:
     """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
 
-    __slots__ = ("_compile", "_later", "_limit", "_lock", "_made", "_traced", "run")
+    __slots__ = (
+        *("_compile", "_costly", "_kernels", "_later", "_limit", "_lock", "_made", "_traced"),
+        "run",
+    )
 
-    def __init__(self, traced: Trace, compile_: Compile, limit: int, later: Recording) -> None:
-        self._traced, self._compile, self._limit, self._later = traced, compile_, limit, later
+    def __init__(
+        self, traced: Trace, compile_: Compile, options: Options, record: Recording
+    ) -> None:
+        self._traced, self._compile, self._later = traced, compile_, record.for_later()
+        self._limit = options.recompile_limit
         self._made: dict[Vector, Executable] = {}
+        self._costly = 0  # of these, how many were compiled
         self._lock = RLock()
+        self._kernels = _templates(traced, options, record)
         self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed)
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
@@ -61,18 +90,30 @@ class Sized:
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
         """The executable of one vector of sizes."""
+        kernels = self._kernels
+        before = 0 if kernels is None else kernels.compiled
+
+        def build(
+            gm: GraphModule, name: str, target: Target, record: Recording
+        ) -> Executable | None:
+            return None if kernels is None else kernels.executable(gm, name, values, target, record)
+
         concrete, kept = at_sizes(self._traced, values)
-        run = self._compile(concrete, lambda: [inputs[place] for place in kept], record)
+        run = self._compile(concrete, lambda: [inputs[place] for place in kept], record, build)
+        self._costly += kernels is None or kernels.compiled > before
         return run if len(kept) == len(inputs) else _with_some(run, kept)
 
     def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         """What a call of these sizes runs, which are new."""
         with self._lock:
-            if values not in self._made and len(self._made) >= self._limit:
+            if values not in self._made and self._is_full():
                 return self._op_by_op()
             if values not in self._made:
                 self._compile_in_call(values, inputs)
             return self._made[values]
+
+    def _is_full(self) -> bool:
+        return self._costly >= self._limit or len(self._made) >= _PLANNED * self._limit
 
     def _compile_in_call(self, values: Vector, inputs: Sequence[torch.Tensor]) -> None:
         record = self._later.for_later()
@@ -98,3 +139,83 @@ class Sized:
 def _with_some(run: Executable, kept: tuple[int, ...]) -> Executable:
     """A graph may take less at certain sizes: without what only told a size."""
     return lambda *inputs: run(*(inputs[place] for place in kept))
+
+
+# ------------------------------------------------------------------------ kernels for all sizes
+
+
+def _templates(traced: Trace, options: Options, record: Recording) -> Templates | None:
+    """None: each vector is compiled by itself."""
+    if options.backend != "native" or options.tunes:
+        return None
+    with record.stage("sizes") as stage:
+        probe = _other_sizes(traced)
+        if probe is None:
+            stage.keep("its guards leave no other sizes")
+            return None
+        try:
+            others = _graphs_at(traced, probe)
+        except Exception as error:  # whatever a stage raised: it compiles for sizes that come
+            stage.keep(f"no graph at sizes {probe}: {type(error).__name__}: {error}")
+            return None
+        return Templates(places_of(traced), _expressions(traced), probe, others, options)
+
+
+def _other_sizes(traced: Trace) -> Vector | None:
+    """Sizes far from the program's numbers and from one another, which pass the guards."""
+    symbols, hints = tuple(places_of(traced)), hints_of(traced)
+    related = [
+        guard
+        for guard in traced.guards
+        if isinstance(guard, SizesRelate) and set(guard.symbols) <= set(symbols)
+    ]
+    primes = itertools.islice(itertools.cycle(_PRIMES), len(hints))
+    choices = [
+        [*(prime * times for times in _MULTIPLES), hint]
+        for prime, hint in zip(primes, hints, strict=True)
+    ]
+    for values in itertools.islice(itertools.product(*choices), _TRIED):
+        known = dict(zip(symbols, values, strict=True))
+        if values != hints and all(_holds(guard, known) for guard in related):
+            return values
+    return None
+
+
+def _holds(guard: SizesRelate, values: Mapping[Symbol, int]) -> bool:
+    known = dict[Expr, int](values.items())
+    return bool(COMPARISONS[guard.op](evaluate(guard.left, known), evaluate(guard.right, known)))
+
+
+def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:
+    """The ATen graphs at these sizes, as `pipeline` would compile them."""
+    concrete, _ = at_sizes(traced, values)
+    specs = [entry.spec for entry in concrete.inputs]
+    try:
+        stages = cut(concrete.graph)
+    except CompileFailed:
+        stages = None
+    if stages is None:
+        return _aten(concrete.graph, specs)[0]
+    found = []
+    for stage in stages.stages:
+        graphs, results = _aten(stage.graph, [specs[place] for place in stage.inputs])
+        found += graphs
+        specs += results
+    return found
+
+
+def _aten(gm: GraphModule, specs: list[TensorSpec]) -> tuple[list[GraphModule], list[TensorSpec]]:
+    joint = trace_joint(gm, specs)
+    parts = partition(joint)
+    graphs = [gm for gm in (parts.forward, parts.backward) if gm is not None]
+    return graphs, output_specs(joint)
+
+
+def _expressions(traced: Trace) -> Iterator[Expr]:
+    """What the frame computes of its sizes, as far as the shapes of its tensors show it."""
+    for node in traced.graph.graph.nodes:
+        spec = node.meta.get("spec")
+        for each in spec if isinstance(spec, tuple | list) else (spec,):
+            if isinstance(each, TensorSpec):
+                sizes: tuple[Dimension, ...] = (*each.shape, *each.stride)
+                yield from (size.expr for size in sizes if isinstance(size, Size))

@@ -5,23 +5,31 @@ out: a Template, one set of kernels, from which an executable for other values i
 compiler. What the backend decides for these values is no guard of the frame: the caller asks
 `holds`, and where the answer is no, compiles for those values. A symbol that the backend cannot
 leave open is a constant of the template, which then holds for its one value.
+
+Templates are those of one frame. Sizes are read off the frame's ATen graphs at two vectors of them
+(`graph/generalise.py`); a template serves another vector only where the graph that was made for it
+by itself is the template's at these values. So nothing that joint, partition or a decomposition
+decides by a size can go unnoticed.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
 from .codegen import PlanTemplate, render_template
 from .graph.concrete import spec_at
+from .graph.generalise import Differs, fits, generalised
 from .loops.lower import lower
 from .loops.verify import verify
 from .options import Options
-from .runtime.load import load_kernels
+from .records import Recording
+from .runtime.load import Loaded, load_kernels
 from .runtime.native import KernelEntry, make_executable
 from .schedule import schedule
 from .spec import TensorSpec
@@ -29,13 +37,15 @@ from .symbols.context import Specialize
 from .symbols.expr import Expr
 from .symbols.interval import Interval
 from .symbols.predicates import Predicates
+from .symbols.reading import Readings
 from .symbols.scalar import Symbol
 from .symbols.size import Dimension, Size, value_of
 from .target import Target
 
-__all__ = ["Template", "compile_template"]
+__all__ = ["Template", "Templates", "compile_template"]
 
 Executable = Callable[..., tuple[Any, ...]]
+Vector = tuple[int, ...]
 _ATTEMPTS = itertools.count()
 
 
@@ -57,7 +67,12 @@ class Template:
 
 
 def compile_template(
-    gm: GraphModule, name: str, hints: Mapping[Symbol, int], target: Target, options: Options
+    gm: GraphModule,
+    name: str,
+    hints: Mapping[Symbol, int],
+    target: Target,
+    options: Options,
+    record: Recording,
 ) -> Template:
     """Compile the graph for all values of its symbols that nothing speaks against. Raises
     CompileFailed where the tier's kernels are for one size.
@@ -65,7 +80,7 @@ def compile_template(
     fixed: set[str] = set()
     while True:
         try:
-            return _template(gm, name, hints, fixed, target, options)
+            return _template(gm, name, hints, fixed, target, options, record)
         except Specialize as found:
             names = {symbol.name for symbol in found.symbols}
             if names <= fixed:
@@ -80,6 +95,7 @@ def _template(
     fixed: Collection[str],
     target: Target,
     options: Options,
+    record: Recording,
 ) -> Template:
     own = {symbol: _own(symbol, hint, fixed) for symbol, hint in hints.items()}
     predicates = Predicates({own[symbol]: hint for symbol, hint in hints.items()})
@@ -87,15 +103,25 @@ def _template(
         symbol: hint if symbol.name in fixed else Size(own[symbol], predicates.context)
         for symbol, hint in hints.items()
     }
-    program = lower(_moved(gm, known), name)
-    if options.verify:
-        verify(program)
-    fused = schedule(program, target, options)
-    if options.verify:
-        verify(fused.program)
-    plans, source = render_template(fused, target, predicates.symbols)
-    entries = {} if source is None else load_kernels(source, target, options).entries
-    return Template(plans, entries, predicates)
+    with record.stage(f"{name}: lower") as stage:
+        program = stage.keep(lower(_moved(gm, known), name))
+        if options.verify:
+            verify(program)
+    with record.stage(f"{name}: schedule") as stage:
+        fused = stage.keep(schedule(program, target, options))
+        if options.verify:
+            verify(fused.program)
+    with record.stage(f"{name}: render") as stage:
+        plans, source = render_template(fused, target, predicates.symbols)
+        stage.keep((plans.plan(tuple(hints.values())), source))
+    if source is None:
+        return Template(plans, {}, predicates)
+    with record.stage(f"{name}: load") as stage:
+        kernels = load_kernels(source, target, options, stage.say)
+        stage.keep(Loaded(tuple, kernels.cached, len(kernels.entries)))
+    record.kernels += len(kernels.entries)
+    record.cache_hits += len(kernels.entries) if kernels.cached else 0
+    return Template(plans, kernels.entries, predicates)
 
 
 def _own(symbol: Symbol, hint: int, fixed: Collection[str]) -> Symbol:
@@ -129,3 +155,78 @@ def _moved(gm: GraphModule, known: dict[Expr, Dimension]) -> GraphModule:
         if node.op == "call_function":
             copy.args, copy.kwargs = moved(tuple(copy.args)), moved(dict(copy.kwargs))
     return GraphModule(gm, graph)
+
+
+class Templates:
+    """The templates of one frame's graphs, for the symbols of its inputs. `others`: its ATen graphs
+    at another vector, `probe`; `exprs`: what the frame computes of its sizes. A graph that is like
+    none of these is kept: the next one that differs may be like it.
+    """
+
+    __slots__ = (
+        *("_exprs", "_limit", "_lock", "_made", "_options", "_others", "_symbols"),
+        "compiled",
+    )
+
+    def __init__(
+        self,
+        symbols: Iterable[Symbol],
+        exprs: Iterable[Expr],
+        probe: Vector,
+        others: Sequence[GraphModule],
+        options: Options,
+    ) -> None:
+        self._symbols, self._exprs, self._options = tuple(symbols), tuple(exprs), options
+        self._others = [(other, probe) for other in others]
+        self._limit = options.recompile_limit * (1 + len(others))
+        self._made: list[tuple[GraphModule, Template]] = []
+        self._lock = RLock()
+        self.compiled = 0  # how many graphs a compiler was asked for, or has to be
+
+    def executable(
+        self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording
+    ) -> Executable | None:
+        """What runs the graph, which was made for these values; None: it has to be compiled for
+        them alone, and the record says why.
+        """
+        with self._lock:
+            known = dict[Expr, int](zip(self._symbols, values, strict=True))
+            for symbolic, template in self._made:
+                if template.holds(values) and fits(symbolic, gm, dict(known)):
+                    with record.stage(f"{name}: plan"):
+                        return template.instantiate(values)
+            self.compiled += 1
+            if self.compiled > self._limit:
+                return None
+            return self._compile(gm, name, values, target, record)
+
+    def _compile(
+        self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording
+    ) -> Executable | None:
+        with record.stage(f"{name}: for all sizes") as stage:
+            hints = dict(zip(self._symbols, values, strict=True))
+            try:
+                symbolic = self._generalised(gm, hints)
+                template = compile_template(symbolic, name, hints, target, self._options, record)
+            except Exception as error:  # a stage may not take Sizes: sizes of one call it does take
+                stage.keep(f"only for {values}: {type(error).__name__}: {error}")
+                self._others.append((gm, values))
+                return None
+            if not template.holds(values):
+                stage.keep(f"only for {values}: not {template.predicates}")
+                return None
+            stage.keep(str(template.predicates))
+            self._made.append((symbolic, template))
+            return template.instantiate(values)
+
+    def _generalised(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
+        """The graph with Sizes. Raises Differs where no graph of the other vector is like it."""
+        context = Predicates(hints).context
+        why = Differs("sizes that are constants of the frame")
+        for other, values in self._others:
+            there = dict(zip(self._symbols, values, strict=True))
+            try:
+                return generalised(gm, other, Readings(self._exprs, hints, there), context)
+            except Differs as differs:
+                why = differs
+        raise why

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from jitmagic.options import Options
+from jitmagic.records import Journal, Recording
 from jitmagic.target import find_target
 from jitmagic.template import compile_template
 
@@ -18,7 +19,8 @@ def compiled(fn, make, hints):
     options = Options()
     target = find_target(torch.device("cpu"), options)
     hints = dict(zip(found.symbols, hints, strict=True))
-    return compile_template(gm, "program", hints, target, options)
+    record = Recording("program", Journal())
+    return compile_template(gm, "program", hints, target, options, record)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

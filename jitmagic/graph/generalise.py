@@ -1,0 +1,138 @@
+"""One graph for all sizes, out of the same program's graphs at two vectors of sizes.
+
+Comes in: two ATen graphs, of the same calls in the same order. Goes out: a graph with Sizes where
+their numbers differ. It is a conjecture: `fits` says whether it is the graph that was found at
+other sizes, of which nothing less than each argument and each spec has to be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ..spec import TensorSpec
+from ..symbols.context import Context
+from ..symbols.expr import Expr
+from ..symbols.reading import Readings
+from ..symbols.size import size_of, value_of
+
+__all__ = ["Differs", "fits", "generalised"]
+
+Join = Callable[[Any, Any], Any]
+Twins = dict[Node, Node]
+_COMPARED = (int, bool, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class Differs(Exception):
+    """Two graphs are not one program's at different sizes, or not visibly so."""
+
+
+def generalised(
+    first: GraphModule, second: GraphModule, readings: Readings, context: Context
+) -> GraphModule:
+    """The graph with Sizes, answered for by `context`, in place of what differs. Raises Differs."""
+
+    def join(a: Any, b: Any) -> Any:
+        if type(a) is not int or type(b) is not int:
+            return _same(a, b)
+        expr = readings.read(a, b)
+        if expr is None:
+            raise Differs(f"{a} and {b} are no visible function of the sizes")
+        return size_of(expr, context)
+
+    graph, copies, twins = Graph(), dict[Node, Node](), Twins()
+    for node, other in _pairs(first, second):
+        copy = copies[node] = graph.node_copy(node, copies.__getitem__)
+        _join_node(copy, other, twins, join)
+    return GraphModule(first, graph)
+
+
+def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -> bool:
+    """Whether the graph with these values of its symbols is the concrete one."""
+
+    def join(a: Any, b: Any) -> Any:
+        _same(value_of(a, known), b)
+        return a
+
+    twins = Twins()
+    try:
+        for node, other in _pairs(symbolic, concrete):
+            twins[node] = other
+            _joined((node.args, node.kwargs), (other.args, other.kwargs), twins, join)
+            _joined(node.meta.get("spec"), other.meta.get("spec"), twins, join)
+    except Differs:
+        return False
+    return True
+
+
+def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
+    """The nodes, which have to be of the same calls."""
+    pairs = list(zip(first.graph.nodes, second.graph.nodes, strict=False))
+    if len(pairs) != max(len(first.graph.nodes), len(second.graph.nodes)):
+        raise Differs("the graphs have other nodes")
+    for a, b in pairs:
+        if a.op != b.op or (a.op == "call_function" and a.target is not b.target):
+            raise Differs(f"{a.target} is {b.target} at other sizes")
+        if a.op == "get_attr" and _attribute(first, a) is not _attribute(second, b):
+            raise Differs(f"the constant {a.target} is another at other sizes")
+    return pairs
+
+
+def _attribute(gm: GraphModule, node: Node) -> Any:
+    made: Any = gm
+    for name in str(node.target).split("."):
+        made = getattr(made, name)
+    return made
+
+
+def _join_node(node: Node, other: Node, twins: Twins, join: Join) -> None:
+    twins[node] = other
+    spec = _joined(node.meta.get("spec"), other.meta.get("spec"), twins, join)
+    node.meta = {**node.meta, "spec": spec}
+    if node.op in ("call_function", "output"):
+        node.args = _joined(tuple(node.args), tuple(other.args), twins, join)
+        node.kwargs = _joined(dict(node.kwargs), dict(other.kwargs), twins, join)
+
+
+def _joined(a: Any, b: Any, twins: Twins, join: Join) -> Any:
+    match a, b:
+        case Node(), _:
+            if twins[a] is not b:
+                raise Differs(f"{a.name} is used elsewhere")
+            return a
+        case TensorSpec(), TensorSpec():
+            return _joined_spec(a, b, twins, join)
+        case (tuple(), tuple()) | (list(), list()) if len(a) == len(b):
+            made = [_joined(x, y, twins, join) for x, y in zip(a, b, strict=True)]
+            return made if isinstance(a, list) else tuple(made)
+        case dict(), dict() if a.keys() == b.keys():
+            return {key: _joined(a[key], b[key], twins, join) for key in a}
+    return join(a, b)
+
+
+def _joined_spec(a: TensorSpec, b: TensorSpec, twins: Twins, join: Join) -> TensorSpec:
+    sizes = {
+        name: _joined(getattr(a, name), getattr(b, name), twins, join)
+        for name in ("shape", "stride", "storage_offset")
+    }
+    made = replace(a, **sizes)
+    if replace(b, **sizes) != made:
+        raise Differs(f"{a} is {b}")
+    return made
+
+
+def _same(a: Any, b: Any) -> Any:
+    """Both, if they are indistinguishable. Of unknown types nothing but identity is known."""
+    if a is b or (type(a) is type(b) and _equal(a, b)):
+        return a
+    raise Differs(f"{a!r} is {b!r}")
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, float):  # 0.0 is -0.0 to ==, and nan is not nan
+        return bool(a.hex() == b.hex())
+    return isinstance(a, _COMPARED) and bool(a == b)
