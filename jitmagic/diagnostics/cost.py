@@ -9,7 +9,7 @@ several lines is divided among them as their times in eager are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -24,10 +24,11 @@ from ..options import Options
 from ..records import Compiled, CompileRecord
 from ..runtime.steps import timed_calls
 from ..schedule.result import Schedule
+from ..spec import TensorSpec
 from ..target import find_target, weaker_target
 from ..trace.concrete import at_sizes, hints_of, places_of
 from ..trace.result import Trace
-from .laps import Laps, laps_of_graph, laps_of_plan, operations, quiet
+from .laps import Laps, laps_of_graph, laps_of_plan, made_up, operations, quiet
 
 __all__ = ["NOTHING", "Build", "Costs", "KernelCost", "LineCost", "Place", "builds_of", "costs_of"]
 
@@ -169,25 +170,26 @@ class _Costs:
         traced = records[0].result("trace")
         if not isinstance(traced, Trace) or not operations(traced.graph.graph):
             return
-        builds = _builds_in_use(records)
-        if why := _not_measured(traced, builds):
+        builds, parts = _builds_in_use(records), _partitions(records[0])
+        if why := _not_measured(traced, builds, parts):
             self.notes.append(f"{traced.name}: lines have no times: {why}")
             return
         try:
             with quiet():
-                self._measure(traced, builds, _lines_by_node(records[0]))
+                self._measure(traced, builds, parts)
         except Exception as error:  # made-up tensors do not suit every graph: an index, a check
             self.notes.append(
                 f"{traced.name}: lines have no times: {type(error).__name__}: {error}"
             )
 
-    def _measure(self, traced: Trace, builds: list[Build], lines: Mapping[str, Lines]) -> None:
+    def _measure(self, traced: Trace, builds: list[Build], parts: list[Partition]) -> None:
         if places_of(traced):
             traced, _ = at_sizes(traced, hints_of(traced))
         backward = any(build.name == "backward" for build in builds)
         specs = [entry.spec for entry in traced.inputs]
         eager = laps_of_graph(traced.graph, specs, backward)
-        compiled = [_laps_of(build, self.options) for build in builds]  # all, or nothing is added
+        compiled = _laps_of(builds, parts[0], self.options)  # of all, or nothing is added
+        lines = _lines_by_node(parts)
         weights = self._add_eager(traced.graph, eager)
         for build, laps in zip(builds, compiled, strict=True):
             self._add_compiled(build, laps, lines, weights)
@@ -243,13 +245,15 @@ def _divided(stacks: list[Lines], weights: Mapping[Lines, float]) -> Iterator[tu
         yield stack, weight / total if total else 1 / len(stacks)
 
 
-def _not_measured(traced: Trace, builds: list[Build]) -> str:
+def _not_measured(traced: Trace, builds: list[Build], parts: list[Partition]) -> str:
     if not builds:
         return "what the backend made of it has no plan to be timed"
+    if len([build for build in builds if build.name != "backward"]) > 1:
+        return "its graph is split, and what one part gives the next cannot be made up"
     nodes = traced.graph.graph.nodes
     if any(is_foreign(node.target) for node in nodes):
         return "it calls operators of yours, which run only when you call them"
-    specs = [b.schedule.program.buffers[n] for b in builds for n in b.schedule.program.inputs]
+    specs = [spec for part in parts for gm in _graphs_of(part) for spec in _inputs_of(gm)]
     if sum(_bytes(spec.shape, spec.dtype) for spec in specs) > MOST_BYTES:
         return f"its inputs take more than {MOST_BYTES >> 30} GiB"
     return ""
@@ -262,23 +266,57 @@ def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     return size
 
 
-def _laps_of(build: Build, options: Options) -> Laps:
+def _laps_of(builds: list[Build], parts: Partition, options: Options) -> list[Laps]:
+    """Of a forward and its backward, which reads what the forward saved: a library's workspace
+    (that of a recurrent layer, say) cannot be made up.
+    """
+    forward, *backwards = builds
+    given = made_up(_inputs_of(parts.forward))
+    laps, results = _laps_of_plan(forward, options, given)
+    found = [laps]
+    for build in backwards:
+        assert parts.backward is not None
+        saved = _saved(parts, given, results)
+        tangents = made_up(_inputs_of(parts.backward)[len(saved) :])
+        found.append(_laps_of_plan(build, options, [*saved, *tangents])[0])
+    return found
+
+
+def _inputs_of(gm: torch.fx.GraphModule) -> list[TensorSpec]:
+    return [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def _graphs_of(parts: Partition) -> list[torch.fx.GraphModule]:
+    return [gm for gm in (parts.forward, parts.backward) if gm is not None]
+
+
+def _saved(
+    parts: Partition, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """What a forward keeps for its backward."""
+    intermediates = results[parts.results : parts.results + parts.saved_intermediates]
+    kept = [inputs[place] for place in parts.saved_inputs]
+    return [*kept, *(results[place] for place in parts.saved_results), *intermediates]
+
+
+def _laps_of_plan(
+    build: Build, options: Options, given: Sequence[torch.Tensor]
+) -> tuple[Laps, tuple[torch.Tensor, ...]]:
     target = find_target(build.schedule.program.device, options)
     while build.source is not None and target.tier not in (build.source.language, "aten"):
         target = weaker_target(target, options)
     plain = replace(options, cuda_graphs=False)
-    return laps_of_plan(build.schedule.program, build.plan, build.source, target, plain)
+    return laps_of_plan(build.plan, build.source, target, plain, given)
 
 
-def _lines_by_node(record: CompileRecord) -> dict[str, Lines]:
+def _partitions(record: CompileRecord) -> list[Partition]:
+    return [stage.result for stage in record.stages if isinstance(stage.result, Partition)]
+
+
+def _lines_by_node(parts: list[Partition]) -> dict[str, Lines]:
     """Of the ATen nodes that kernels name as their origins."""
-    found: dict[str, Lines] = {}
-    for stage in record.stages:
-        if isinstance(stage.result, Partition):
-            for gm in (stage.result.forward, stage.result.backward):
-                if gm is not None:
-                    found |= {node.name: lines_of(node) for node in gm.graph.nodes}
-    return found
+    graphs = [gm for part in parts for gm in _graphs_of(part)]
+    return {node.name: lines_of(node) for gm in graphs for node in gm.graph.nodes}
 
 
 def _texts(build: Build) -> dict[str, str]:

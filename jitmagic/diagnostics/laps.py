@@ -22,7 +22,6 @@ from ..codegen.plan import KernelSource, Plan
 from ..frame.sandbox import sandbox
 from ..graph.autocast import modes_kept
 from ..graph.node_meta import tensors_in
-from ..loops.ir import LoopProgram
 from ..options import Options
 from ..runtime.load import load
 from ..runtime.steps import timed_calls, with_laps
@@ -30,7 +29,7 @@ from ..runtime.tune import example
 from ..spec import TensorSpec
 from ..target import Target
 
-__all__ = ["Laps", "laps_of_graph", "laps_of_plan", "operations", "quiet"]
+__all__ = ["Laps", "laps_of_graph", "laps_of_plan", "made_up", "operations", "quiet"]
 
 SECONDS = 0.06  # of runs, for each graph and side; one of each is made in any case
 RUNS = 20
@@ -121,16 +120,19 @@ def _without_clock(seconds: Sequence[float], whole: float) -> tuple[float, ...]:
 # -- compiled code --------------------------------------------------------------------------------
 
 
+def made_up(specs: Sequence[TensorSpec]) -> list[Tensor]:
+    """Tensors for inputs of a graph."""
+    return [example(spec.shape, spec.stride, spec.dtype, spec.device) for spec in specs]
+
+
 def laps_of_plan(
-    program: LoopProgram,
     plan: Plan,
     source: KernelSource | None,
     target: Target,
     options: Options,
-) -> Laps:
-    """Of the launches and ATen calls of a plan."""
-    buffers = (program.buffers[name] for name in program.inputs)
-    given = [example(b.shape, b.stride, b.dtype, b.device) for b in buffers]
+    given: Sequence[Tensor],
+) -> tuple[Laps, tuple[Any, ...]]:
+    """Of the launches and ATen calls of a plan on these inputs, and what it returns."""
     clock = _Clock(0)
     count = len(timed_calls(plan))
     number: Iterator[int] = iter(())
@@ -148,7 +150,8 @@ def laps_of_plan(
         return clock
 
     with torch.no_grad():
-        return _measured(lambda: run(*given), lapped)
+        results = run(*given)
+        return _measured(lambda: run(*given), lapped), results
 
 
 # -- eager ----------------------------------------------------------------------------------------

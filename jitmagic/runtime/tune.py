@@ -33,6 +33,7 @@ from ..options import Options
 from ..target import Target
 from .execute import PlanRunner
 from .load import load
+from .native import slots_in
 from .store import Store, content_key, open_store
 
 __all__ = ["Build", "Timer", "Trial", "Tuned", "clock", "example", "pick", "tune", "tune_products"]
@@ -140,12 +141,12 @@ def tune(
     missing = [choice for choice in open_ones if choice.kernel not in found]
     reason = "" if open_ones else f"there is nothing to choose for the kernels of {target.tier}"
     if missing:
-        reason = _why_not(plan)
+        given = inputs()
+        reason = _why_not(plan, given)
         if not reason:
-            given = build or _builder(target, options)
-            tuner = _Tuner(plan, choices, missing, given, timer, tell)
+            tuner = _Tuner(plan, choices, missing, build or _builder(target, options), timer, tell)
             tuner.keep = lambda choice, trials: _remember(_key_of(choice, target), trials, store)
-            reason = tuner.run(inputs())
+            reason = tuner.run(given)
             found.update(tuner.found)
     return Tuned(_chosen(open_ones, found), tuple(t for ts in found.values() for t in ts), reason)
 
@@ -171,8 +172,11 @@ def _won(trial: Trial) -> bool:
     return trial.outcome == "chosen"
 
 
-def _why_not(plan: Plan) -> str:
-    """Why the plan must not be run for measuring; empty when it may."""
+def _why_not(plan: Plan, given: Sequence[torch.Tensor]) -> str:
+    """Why the plan must not be run for measuring; empty when it may. Inputs of a backward are made
+    up, which a workspace must not be: the library reads it as what its forward left there.
+    """
+    workspaces = {n for n, tensor in enumerate(given) if tensor.dtype is torch.uint8}
     for step in plan.steps:
         if not isinstance(step, Call):
             continue
@@ -180,6 +184,8 @@ def _why_not(plan: Plan) -> str:
             return f"{step.op} is not ATen's: running it once more might be seen"
         if any(isinstance(part, torch.Generator) for part in (*step.args, *step.kwargs.values())):
             return f"{step.op} draws from a generator of its own"
+        if any(slot.index in workspaces for slot in slots_in((step.args, *step.kwargs.values()))):
+            return f"{step.op} reads bytes that only a library can make"
     return ""
 
 
@@ -330,9 +336,9 @@ def _try_products(
     timer: Timer,
 ) -> tuple[tuple[Trial, ...], str]:
     plan, best = make({})
-    if reason := _why_not(plan):
-        return (), reason
     given = inputs()
+    if reason := _why_not(plan, given):
+        return (), reason
     own = [_copy(x) if n in plan.mutated else x.detach() for n, x in enumerate(given)]
     trials: list[Trial] = []
     try:

@@ -12,7 +12,7 @@ import jitmagic
 from demos.models import CharGPT, Classifier, fused
 from jitmagic.api import tagged_copy, tagged_handle
 from jitmagic.diagnostics.cost import costs_of
-from jitmagic.diagnostics.explain import Explanation
+from jitmagic.diagnostics.explain import Explanation, explanation_of
 from jitmagic.diagnostics.gutter import listings
 from jitmagic.diagnostics.laps import _without_clock
 
@@ -177,3 +177,37 @@ def test_a_long_line_of_code_has_the_largest_share() -> None:
     assert dear.eager > 0.5
     assert dear.compiled > 0.5
     assert "mm" in dear.owner
+
+
+SAVING = {  # layers whose backward reads what only their forward can write
+    "LSTM": lambda: nn.LSTM(4, 6, 2),
+    "GRU": lambda: nn.GRU(4, 6),
+    "max_pool": lambda: nn.Sequential(nn.Conv1d(5, 4, 2), nn.MaxPool1d(2)),
+    "dropout": lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)),
+}
+
+
+@pytest.mark.parametrize("name", SAVING)
+def test_a_backward_reads_what_its_forward_saved(name: str) -> None:
+    """A workspace that is made up would be read as if it were one: memory anywhere."""
+    layer = SAVING[name]()
+
+    def fn(x: Tensor) -> Tensor:
+        made = layer(x)
+        return (made[0] if isinstance(made, tuple) else made) * 2
+
+    call = jitmagic.jit(fn)
+    call(torch.randn(3, 5, 4)).sum().backward()
+    costs = explanation_of(call, measured=True).costs
+    assert not costs.notes
+    assert any(kernel.label.startswith("backward") for kernel in costs.kernels)
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.FallbackWarning")  # it tells of the split
+def test_parts_of_a_split_graph_are_not_run_on_made_up_tensors() -> None:
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        return y, torch.autograd.grad(y.sum(), x, create_graph=True)[0] + y
+
+    found = jitmagic.explain(fn)(torch.ones(3, requires_grad=True))
+    assert found.costs or any("split" in note for note in found.costs.notes)

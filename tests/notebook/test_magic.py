@@ -242,9 +242,9 @@ def test_the_line_says_who_compiled(loaded, capsys, backend, told):
 
 def test_what_takes_longer_than_a_second_runs_as_eager_meanwhile(loaded, capsys, monkeypatch):
     monkeypatch.setattr(magics, "PATIENCE", 0.0)
-    loaded.run_cell("import torch, jitmagic")
+    loaded.run_cell("import torch, jitmagic\nx = torch.ones(2)")
     number = random.Random(os.urandom(8)).randrange(2, 2**24)  # nobody has built its kernels
-    cell = f"def f(x):\n    return x * {number}\nf(torch.ones(2)).sum().item()"
+    cell = f"def f(x):\n    return x * {number}\nf(x).sum().item()"
     assert loaded.run_cell_magic("compile", "", cell) == 2.0 * number
     assert "f runs as eager while its kernels are built" in capsys.readouterr().out
     assert jitmagic.wait(300)

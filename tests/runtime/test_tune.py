@@ -452,6 +452,21 @@ def test_a_model_in_training_is_tuned(tmp_path):
     assert not any(t.measured for t in trials_of(run))
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_workspace_of_a_library_is_not_made_up(layer, tmp_path):
+    """A backward is tuned on made-up tensors; oneDNN would read these bytes as its own."""
+    torch.manual_seed(0)
+    model, x = layer(4, 6, 2), torch.randn(3, 5, 4)
+    options = {"cache_dir": str(tmp_path)}
+    run = jitmagic.jit(lambda x: model(x)[0] * 2, mode="max-autotune", options=options)
+    (model(x)[0] * 2).sum().backward()
+    grads = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    run(x).sum().backward()
+    for p, grad in zip(model.parameters(), grads, strict=True):
+        torch.testing.assert_close(p.grad, grad)
+
+
 def test_tiers_without_a_choice_say_so(tmp_path):
     pytest.importorskip("numba")
     options = {"cpu_tier": "numba", "cache_dir": str(tmp_path)}

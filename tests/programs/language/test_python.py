@@ -264,7 +264,7 @@ PROGRAMS.append(
 # -- memory --------------------------------------------------------------------------------------
 
 
-@program(lambda: (r(4, 6), r(6)), graphs=1, breaks=0, kernels=5)
+@program(lambda: (r(4, 6), r(6)), graphs=1, breaks=0, kernels=3)
 def in_place_on_inputs_and_views(x, y):
     x[1].add_(y)
     x[:, 2:4] *= 2
