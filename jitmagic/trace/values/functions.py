@@ -171,7 +171,8 @@ class FunctionValue(Value):
     def _told_of(self, machine: Machine, name: str) -> Value:
         """`__doc__` or `__module__`: of a function made here, what its code and globals say."""
         if self.live is None:
-            told = types.FunctionType(self.code, self.globals.live).__doc__
+            cells = tuple(types.CellType() for _ in self.code.co_freevars)
+            told = types.FunctionType(self.code, self.globals.live, closure=cells).__doc__
             return machine.constant(told) if name == "__doc__" else self._own_module(machine)
         if self.source is not None:
             return machine.lazy(

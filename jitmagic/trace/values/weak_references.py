@@ -48,7 +48,9 @@ class WeakReferenceValue(WithoutOperators):
 
 
 class NewReference(WithoutOperators):
-    """A reference made here to an object from before, which the frame keeps alive."""
+    """A reference made here to an object from before. Whether that is still alive when it is
+    called only Python knows: the program may have dropped it.
+    """
 
     __slots__ = ("target",)
 
@@ -61,9 +63,6 @@ class NewReference(WithoutOperators):
 
     def truth(self, machine: Machine) -> bool:
         return True
-
-    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        return self.target
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(weakref.ref, (builder(self.target),))
