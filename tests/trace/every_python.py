@@ -39,6 +39,8 @@ TORCH_SIDE = (
     "jitmagic.trace.values.contexts",
     "jitmagic.trace.values.made_modules",
     "jitmagic.trace.values.nn_module",
+    "jitmagic.trace.values.profiled",
+    "jitmagic.trace.values.scripted",
     "jitmagic.trace.values.scalars",
     "jitmagic.trace.values.tensor_inputs",
     "jitmagic.trace.values.torch_function",
