@@ -38,6 +38,7 @@ __all__ = [
     "lower_plan",
     "make_executable",
     "slot_count",
+    "slots_in",
     "spent",
     "staged",
     "undoing",
