@@ -229,7 +229,7 @@ def wait(timeout: float | None = None) -> bool:
     ends = None if timeout is None else time.monotonic() + timeout
     for handle in all_handles():
         left = None if ends is None else max(0.0, ends - time.monotonic())
-        if handle.begun is not None and not handle.begun.wait(left):
+        if handle.building is not None and not handle.building.wait(left):
             return False
     return True
 

@@ -47,9 +47,9 @@ from .loops.verify import verify as verify_loops
 from .options import Options
 from .records import COMPILED, USERS_BACKEND, Begun, Eager, Failed, Recording
 from .runtime.ahead import build_ahead, still_missing
+from .runtime.examples import examples
 from .runtime.load import load
 from .runtime.native import spent, staged, undoing, with_numbers
-from .runtime.tune import example
 from .schedule import schedule
 from .sizes import Build, Sized, sized
 from .spec import TensorSpec
@@ -317,7 +317,7 @@ def _compile_stages(
         if options.verify:
             verify_graph(stage.graph)
         taken = tuple(specs[place] for place in stage.inputs)
-        given = partial(_examples, taken)
+        given = partial(examples, taken)
         run, made = _compile_ahead(stage.graph, taken, options, record, given, kernels)
         runs.append((run, stage.inputs, stage.outputs, stage.spent))
         specs += made
@@ -409,11 +409,7 @@ def _build_backward(
 
 def _made_up(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
     """Tensors of the right kind: what a backward is given is not known when it is compiled."""
-    return _examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])
-
-
-def _examples(specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-    return [example(spec.shape, spec.stride, spec.dtype, spec.device) for spec in specs]
+    return examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])
 
 
 def _build_replay(gm: torch.fx.GraphModule, *unused: object) -> Graph:

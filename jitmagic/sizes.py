@@ -10,7 +10,7 @@ need a compiler than `limit` run the graph op by op: compiling takes longer than
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import RLock
 from typing import Any
 
@@ -29,9 +29,8 @@ from .options import Options
 from .records import COMPILED, Failed, Recording
 from .runtime.native import BySizes, by_sizes
 from .spec import TensorSpec
-from .symbols.context import COMPARISONS
+from .symbols.context import holds_for
 from .symbols.expr import Expr
-from .symbols.scalar import Symbol, evaluate
 from .symbols.size import Dimension, Size
 from .target import Target
 from .template import Templates
@@ -175,15 +174,10 @@ def _other_sizes(traced: Trace) -> Vector | None:
         for prime, hint in zip(primes, hints, strict=True)
     ]
     for values in itertools.islice(itertools.product(*choices), _TRIED):
-        known = dict(zip(symbols, values, strict=True))
-        if values != hints and all(_holds(guard, known) for guard in related):
+        known = dict[Expr, int](zip(symbols, values, strict=True))
+        if values != hints and all(holds_for(g.op, g.left, g.right, known) for g in related):
             return values
     return None
-
-
-def _holds(guard: SizesRelate, values: Mapping[Symbol, int]) -> bool:
-    known = dict[Expr, int](values.items())
-    return bool(COMPARISONS[guard.op](evaluate(guard.left, known), evaluate(guard.right, known)))
 
 
 def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:

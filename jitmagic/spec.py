@@ -7,6 +7,7 @@ Size where they differ from call to call; strides are in elements.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,11 @@ class TensorSpec:
     is_leaf: bool = True
     cls: type = torch.Tensor
     storage_offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of its elements, also of those that share memory."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")

@@ -133,9 +133,7 @@ def _fetch(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
 
 
 def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
-    value: Any = gm
-    for part in path.split("."):
-        value = getattr(value, part)
+    value = operator.attrgetter(path)(gm)
     if not isinstance(value, torch.Tensor):
         raise CompileFailed(f"graph attribute {path} is a {type(value).__name__}")
     return value

@@ -12,7 +12,6 @@ input is held only where eager holds something computed from it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -135,7 +134,7 @@ class Replay:
         """
         lost = [one for one, value in zip(self._needed, values, strict=True) if value is None]
         if lost:
-            size = sum(_bytes_of(self._inputs[one.index]) for one in lost)
+            size = sum(self._inputs[one.index].nbytes for one in lost)
             raise DoubleBackward(
                 f"{len(lost)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
                 "  hint: run it again, from now on they are kept (inference tensors cannot be)"
@@ -257,7 +256,7 @@ def _stand_in(spec: TensorSpec) -> torch.Tensor:
     """A tensor for which nothing but what `spec` says matters. 0 is an index, 1 has a logarithm."""
     floats = spec.dtype.is_floating_point or spec.dtype.is_complex
     extents = zip(spec.shape, spec.stride, strict=True)
-    span = 1 + sum((extent - 1) * stride for extent, stride in extents) if _count(spec) else 0
+    span = 1 + sum((extent - 1) * stride for extent, stride in extents) if spec.nbytes else 0
     memory = torch.full((span,), int(floats), dtype=spec.dtype, device=spec.device)
     return memory.as_strided(spec.shape, spec.stride).requires_grad_(spec.requires_grad)
 
@@ -270,15 +269,7 @@ def _saved(partition: Partition) -> int:
 
 
 def _bytes(nodes: Sequence[Node], chosen: Iterable[int]) -> int:
-    return sum(_bytes_of(_spec(nodes[i])) for i in chosen)
-
-
-def _bytes_of(spec: TensorSpec) -> int:
-    return _count(spec) * spec.dtype.itemsize
-
-
-def _count(spec: TensorSpec) -> int:
-    return math.prod(spec.shape)
+    return sum(_spec(nodes[i]).nbytes for i in chosen)
 
 
 def _spec(node: Node) -> TensorSpec:

@@ -22,6 +22,7 @@ frame falls back to eager, which raises the user's own exception.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -146,6 +147,12 @@ class Plan:
     pool_bytes: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mutated: tuple[int, ...] = ()  # inputs whose memory the plan writes to
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Of the fresh tensors that may leave the call."""
+        made = [step for step in self.steps if isinstance(step, Alloc)]
+        return sum(math.prod(step.shape) * step.dtype.itemsize for step in made)
 
 
 @dataclass(frozen=True, slots=True)

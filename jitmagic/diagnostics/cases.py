@@ -6,7 +6,9 @@ and what a function answers on a case's tensors: results, inputs as they are lef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any
@@ -20,7 +22,7 @@ from ..options import Options
 
 __all__ = [
     "Answers", "Case", "Values", "answers", "cases_of", "changed_options", "copy_graph", "copy_of",
-    "made", "with_outputs", "without_waste",
+    "made", "same_random_numbers", "with_outputs", "without_waste",
 ]  # fmt: skip
 
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
@@ -56,6 +58,14 @@ def _graphs(
 
     tagged_copy(fn, {"backend": collect})(*args, **kwargs)
     return found
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Whatever is drawn inside was not drawn."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices):
+        yield
 
 
 def copy_of(tensor: Tensor) -> Tensor:
@@ -130,14 +140,7 @@ def _flat(result: Any) -> list[Any]:
 def _attributes(gm: GraphModule) -> tuple[Tensor, ...]:
     """The tensors that the graph reads as attributes, in the order of `_lifted`."""
     targets = dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr")
-    return tuple(copy_of(_attribute(gm, str(target))) for target in targets)
-
-
-def _attribute(gm: GraphModule, target: str) -> Any:
-    found: Any = gm
-    for name in target.split("."):
-        found = getattr(found, name)
-    return found
+    return tuple(copy_of(operator.attrgetter(str(target))(gm)) for target in targets)
 
 
 def _lifted(gm: GraphModule, inputs: Sequence[Tensor]) -> Graph:

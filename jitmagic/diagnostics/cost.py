@@ -22,15 +22,26 @@ from ..graph.node_meta import lines_of
 from ..loops.ir import Extern, Nest
 from ..options import Options
 from ..records import Compiled, CompileRecord
+from ..runtime.examples import examples
 from ..runtime.steps import timed_calls
 from ..schedule.result import Schedule
 from ..spec import TensorSpec
 from ..target import find_target, weaker_target
 from ..trace.concrete import at_sizes, hints_of, places_of
 from ..trace.result import Trace
-from .laps import Laps, laps_of_graph, laps_of_plan, made_up, operations, quiet
+from .laps import Laps, laps_of_graph, laps_of_plan, operations, quiet
 
-__all__ = ["NOTHING", "Build", "Costs", "KernelCost", "LineCost", "Place", "builds_of", "costs_of"]
+__all__ = [
+    "Build",
+    "Costs",
+    "KernelCost",
+    "LineCost",
+    "Place",
+    "builds_of",
+    "costs_of",
+    "graphs_of",
+    "partitions_of",
+]
 
 MOST_BYTES = 1 << 31  # of made-up inputs
 Lines = tuple[UserLine, ...]  # innermost first, as nodes carry them
@@ -86,9 +97,6 @@ class Costs:
         if known is None:
             return 0.0, 0.0
         return known.eager / (self.eager or 1.0), known.compiled / (self.compiled or 1.0)
-
-
-NOTHING = Costs()  # was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +178,7 @@ class _Costs:
         traced = records[0].result("trace")
         if not isinstance(traced, Trace) or not operations(traced.graph.graph):
             return
-        builds, parts = _builds_in_use(records), _partitions(records[0])
+        builds, parts = _builds_in_use(records), partitions_of(records[0])
         if why := _not_measured(traced, builds, parts):
             self.notes.append(f"{traced.name}: lines have no times: {why}")
             return
@@ -253,17 +261,10 @@ def _not_measured(traced: Trace, builds: list[Build], parts: list[Partition]) ->
     nodes = traced.graph.graph.nodes
     if any(is_foreign(node.target) for node in nodes):
         return "it calls operators of yours, which run only when you call them"
-    specs = [spec for part in parts for gm in _graphs_of(part) for spec in _inputs_of(gm)]
-    if sum(_bytes(spec.shape, spec.dtype) for spec in specs) > MOST_BYTES:
+    specs = [spec for part in parts for gm in graphs_of(part) for spec in _inputs_of(gm)]
+    if sum(spec.nbytes for spec in specs) > MOST_BYTES:
         return f"its inputs take more than {MOST_BYTES >> 30} GiB"
     return ""
-
-
-def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    size = dtype.itemsize
-    for extent in shape:
-        size *= extent
-    return size
 
 
 def _laps_of(builds: list[Build], parts: Partition, options: Options) -> list[Laps]:
@@ -271,13 +272,13 @@ def _laps_of(builds: list[Build], parts: Partition, options: Options) -> list[La
     (that of a recurrent layer, say) cannot be made up.
     """
     forward, *backwards = builds
-    given = made_up(_inputs_of(parts.forward))
+    given = examples(_inputs_of(parts.forward))
     laps, results = _laps_of_plan(forward, options, given)
     found = [laps]
     for build in backwards:
         assert parts.backward is not None
         saved = _saved(parts, given, results)
-        tangents = made_up(_inputs_of(parts.backward)[len(saved) :])
+        tangents = examples(_inputs_of(parts.backward)[len(saved) :])
         found.append(_laps_of_plan(build, options, [*saved, *tangents])[0])
     return found
 
@@ -286,7 +287,8 @@ def _inputs_of(gm: torch.fx.GraphModule) -> list[TensorSpec]:
     return [node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"]
 
 
-def _graphs_of(parts: Partition) -> list[torch.fx.GraphModule]:
+def graphs_of(parts: Partition) -> list[torch.fx.GraphModule]:
+    """The ATen graphs, forward first."""
     return [gm for gm in (parts.forward, parts.backward) if gm is not None]
 
 
@@ -309,13 +311,14 @@ def _laps_of_plan(
     return laps_of_plan(build.plan, build.source, target, plain, given)
 
 
-def _partitions(record: CompileRecord) -> list[Partition]:
+def partitions_of(record: CompileRecord) -> list[Partition]:
+    """One for each graph that was differentiated or not: several where a graph was split."""
     return [stage.result for stage in record.stages if isinstance(stage.result, Partition)]
 
 
 def _lines_by_node(parts: list[Partition]) -> dict[str, Lines]:
     """Of the ATen nodes that kernels name as their origins."""
-    graphs = [gm for part in parts for gm in _graphs_of(part)]
+    graphs = [gm for part in parts for gm in graphs_of(part)]
     return {node.name: lines_of(node) for gm in graphs for node in gm.graph.nodes}
 
 
@@ -330,8 +333,4 @@ def _texts(build: Build) -> dict[str, str]:
 
 def _decisions(build: Build, origins: tuple[str, ...]) -> tuple[str, ...]:
     own = set(origins)
-    return tuple(
-        f"{'fused' if d.fused else 'kept apart'}: {d.producer} -> {d.consumer}: {d.reason}"
-        for d in build.schedule.decisions
-        if {d.producer, d.consumer} & own
-    )
+    return tuple(str(d) for d in build.schedule.decisions if {d.producer, d.consumer} & own)

@@ -232,8 +232,5 @@ def _trials(record: CompileRecord) -> list[TrialReport]:
 
 
 def _decisions(record: CompileRecord) -> list[str]:
-    return [
-        f"{'fused' if d.fused else 'kept apart'}: {d.producer} -> {d.consumer}: {d.reason}"
-        for _, schedule in _stages(record, "schedule")
-        for d in schedule.decisions
-    ]
+    schedules = [schedule for _, schedule in _stages(record, "schedule")]
+    return [str(decision) for schedule in schedules for decision in schedule.decisions]

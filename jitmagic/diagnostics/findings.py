@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from ..errors import UserLine
 from ..records import Eager, Failed
-from .cost import NOTHING, Costs
+from .cost import Costs
 
 __all__ = ["BreakReport", "Findings", "KernelReport", "TrialReport"]
 
@@ -73,7 +73,7 @@ class Findings:
     untuned: tuple[str, ...] = ()  # what it did not try, and why
     compared: tuple[str, ...] = ()  # variants timed beside eager in the calls so far, in words
     ledger: tuple[str, ...] = ()  # variant by variant: when, for which call, why not the one before
-    costs: Costs = NOTHING  # of lines and kernels; empty where nothing was measured
+    costs: Costs = field(default_factory=Costs)  # empty where nothing was measured
     numbers: tuple[str, ...] = ()  # Python numbers that change from call to call, in words
 
     @property

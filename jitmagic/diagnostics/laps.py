@@ -23,13 +23,14 @@ from ..frame.sandbox import sandbox
 from ..graph.autocast import modes_kept
 from ..graph.node_meta import tensors_in
 from ..options import Options
+from ..runtime.examples import example
 from ..runtime.load import load
 from ..runtime.steps import timed_calls, with_laps
-from ..runtime.tune import example
 from ..spec import TensorSpec
 from ..target import Target
+from .cases import same_random_numbers
 
-__all__ = ["Laps", "laps_of_graph", "laps_of_plan", "made_up", "operations", "quiet"]
+__all__ = ["Laps", "laps_of_graph", "laps_of_plan", "operations", "quiet"]
 
 SECONDS = 0.06  # of runs, for each graph and side; one of each is made in any case
 RUNS = 20
@@ -79,8 +80,7 @@ Lapped = Callable[[], _Clock]
 @contextmanager
 def quiet() -> Iterator[None]:
     """Nothing of the user's sees what is run here, and no random number is missing afterwards."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with sandbox(), torch.random.fork_rng(devices):
+    with sandbox(), same_random_numbers():
         yield
 
 
@@ -118,11 +118,6 @@ def _without_clock(seconds: Sequence[float], whole: float) -> tuple[float, ...]:
 
 
 # -- compiled code --------------------------------------------------------------------------------
-
-
-def made_up(specs: Sequence[TensorSpec]) -> list[Tensor]:
-    """Tensors for inputs of a graph."""
-    return [example(spec.shape, spec.stride, spec.dtype, spec.device) for spec in specs]
 
 
 def laps_of_plan(

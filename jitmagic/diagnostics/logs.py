@@ -124,10 +124,8 @@ def _aot_graphs(recording: Recording, stage: RunningStage) -> Told:
 
 
 def _fusions(recording: Recording, stage: RunningStage) -> Told:
-    for made in getattr(stage.result, "decisions", ()):
-        verdict = "fused" if made.fused else "kept apart"
-        text = f"{verdict}: {made.producer} -> {made.consumer}: {made.reason}"
-        yield f"{recording.name}: {text}", None
+    for decision in getattr(stage.result, "decisions", ()):
+        yield f"{recording.name}: {decision}", None
 
 
 def _hints(recording: Recording, stage: RunningStage) -> Told:

@@ -11,6 +11,7 @@ graph break; what follows a break is lowered when the compiled function comes to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -21,15 +22,15 @@ from torch.utils.flop_counter import flop_registry
 
 from ..api import handle_of, original_of, tagged_copy, tagged_handle
 from ..autograd.result import Partition
-from ..codegen.plan import Alloc, Plan
 from ..frame.binding import bind, values_of
 from ..loops.ir import Extern, Nest
 from ..loops.show import show
 from ..records import Compiled, CompileRecord
 from ..schedule.deps import reads_of, writes_of
+from ..schedule.score import buffer_bytes
 from ..spec import TensorSpec
 from ..trace.result import Trace
-from .cost import Build, builds_of
+from .cost import Build, builds_of, graphs_of, partitions_of
 
 __all__ = ["CompiledCall", "Cost", "Lowered", "Memory", "lower"]
 
@@ -112,16 +113,14 @@ class Lowered:
             traces = [record.result("trace") for record in self.records]
             return [trace.graph.code.strip() for trace in traces if isinstance(trace, Trace)]
         if stage == "aten":
-            graphs = [gm for p in self._partitions() for gm in (p.forward, p.backward)]
-            return [gm.code.strip() for gm in graphs if gm is not None]
+            return [gm.code.strip() for parts in self._partitions() for gm in graphs_of(parts)]
         if stage == "loops":
             return [show(build.schedule.program) for build in self.builds]
         sources = [build.source for build in self.builds if build.source is not None]
         return [source.text for source in sources if source.language == stage]
 
     def _partitions(self) -> list[Partition]:
-        results = [stage.result for record in self.records for stage in record.stages]
-        return [result for result in results if isinstance(result, Partition)]
+        return [parts for record in self.records for parts in partitions_of(record)]
 
     def cost(self) -> Cost:
         """Of the forward."""
@@ -167,14 +166,9 @@ class CompiledCall:
         plans = [build for build in self._lowered.builds if build.name != "backward"]
         return Memory(
             sum(_bytes_of(b, name) for b in plans for name in b.schedule.program.inputs),
-            sum(_made(build.plan) for build in plans),
+            sum(build.plan.allocated_bytes for build in plans),
             sum(build.plan.pool_bytes for build in plans),
         )
-
-
-def _made(plan: Plan) -> int:
-    steps = [step for step in plan.steps if isinstance(step, Alloc)]
-    return sum(step.dtype.itemsize * _product(step.shape) for step in steps)
 
 
 def _traffic(build: Build) -> int:
@@ -184,21 +178,13 @@ def _traffic(build: Build) -> int:
 
 
 def _bytes_of(build: Build, name: str) -> int:
-    buffer = build.schedule.program.buffers[name]
-    return buffer.dtype.itemsize * _product(buffer.shape)
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
+    return buffer_bytes(build.schedule.program.buffers[name])
 
 
 def _flops(node: torch.fx.Node) -> int:
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
-        return sum(_product(spec.shape) for spec in _specs(node.meta.get("spec")))
+        return sum(math.prod(spec.shape) for spec in _specs(node.meta.get("spec")))
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), _shape)
     return int(formula(*args, **kwargs, out_val=_shape(node)))
 

@@ -126,7 +126,7 @@ def card_of(handle: Handle) -> Card:
     """The card of one tagged function, by its handle."""
     given = handle.options.backend
     backend = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
-    building = handle.begun is not None
+    building = handle.building is not None
     variants = variants_of(handle)
     return Card(handle.label, _state(handle), handle.ledger.calls, variants, backend, building)
 
@@ -134,7 +134,7 @@ def card_of(handle: Handle) -> Card:
 def _state(handle: Handle) -> str:
     if handle.given_up is not None and not handle.ledger.is_compiled:
         return f"plain Python, because {handle.given_up.why}"
-    if handle.begun is not None and not handle.ledger.is_compiled:
+    if handle.building is not None and not handle.ledger.is_compiled:
         return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
         return "not called yet"

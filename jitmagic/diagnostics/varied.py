@@ -13,6 +13,7 @@ second time is not judged.
 from __future__ import annotations
 
 import copy
+import math
 import random
 import warnings
 from collections import Counter
@@ -27,7 +28,7 @@ from torch.utils import _pytree
 
 from ..api import handle_of, jit, original_of
 from .agreement import Line, agree, compare, in_double
-from .cases import Answers, answers, changed_options, copy_of
+from .cases import Answers, answers, changed_options, copy_of, same_random_numbers
 from .words import count
 
 __all__ = ["Failure", "TestReport", "test"]
@@ -98,8 +99,7 @@ def test(fn: Callable[..., Any], /, **options: Any) -> Callable[..., TestReport]
         leaves, shape = _pytree.tree_flatten((args, kwargs))
         trial = _Trial(original_of(fn), chosen, leaves, shape)
         name = known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
-        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        with torch.random.fork_rng(devices), warnings.catch_warnings():
+        with same_random_numbers(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _tested(name, trial, n, random.Random(seed))
 
@@ -260,9 +260,7 @@ def _other_sizes(inputs: Inputs, chance: random.Random) -> Inputs:
 
 def _resized(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """Its values again and again; ints stay in the range that they are in."""
-    total = 1
-    for size in shape:
-        total *= size
+    total = math.prod(shape)
     flat = tensor.detach().reshape(-1)
     if not flat.numel():
         flat = flat.new_zeros(1)

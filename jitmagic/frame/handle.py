@@ -106,7 +106,7 @@ class Handle:
         # for whom its callees are hooked when it runs as eager
         self._hooked = None if plain else family
         self._compiling_thread: int | None = None
-        self.begun: Begun | None = None  # while kernels are being built in the background
+        self.building: Begun | None = None  # while kernels are being built in the background
         self._lock = threading.RLock()
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
@@ -271,9 +271,9 @@ class Handle:
                 return True  # another thread was here first
             if self._given_up is not None:
                 return False
-            if self.begun is not None and not self.begun.wait(0):
+            if self.building is not None and not self.building.wait(0):
                 return False
-            self.begun = None
+            self.building = None
             self.ledger.sweep()
             if self.ledger.is_full(values, self._limit):
                 self._reach_limit(values)
@@ -290,8 +290,8 @@ class Handle:
         made = self._run_compiler(snapshot, recording)
         if isinstance(made, Begun):
             self.ledger.begun -= 1
-            self.begun = None if made.wait(self.options.patience) else made
-            return self.begun is None and self._compile(values)
+            self.building = None if made.wait(self.options.patience) else made
+            return self.building is None and self._compile(values)
         outcome = made.notes.outcome if isinstance(made, Entry) else made
         if isinstance(outcome, Failed):
             self._tell_failure(outcome)
@@ -485,7 +485,7 @@ class Handle:
                 self.journal.records.clear()
             self.drop()
             self._given_up, self.ledger.wasted = self._declared, 0
-            self.ledger.begun, self.begun = 0, None
+            self.ledger.begun, self.building = 0, None
             self._flat = None if self._root else self._flat
 
     def drop(self) -> None:

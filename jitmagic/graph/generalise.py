@@ -7,6 +7,7 @@ other sizes, of which nothing less than each argument and each spec has to be th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -83,10 +84,7 @@ def _pairs(first: GraphModule, second: GraphModule) -> list[tuple[Node, Node]]:
 
 
 def _attribute(gm: GraphModule, node: Node) -> Any:
-    made: Any = gm
-    for name in str(node.target).split("."):
-        made = getattr(made, name)
-    return made
+    return operator.attrgetter(str(node.target))(gm)
 
 
 def _join_node(node: Node, other: Node, twins: Twins, join: Join) -> None:

@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from .builder import GraphBuilder
 from .dispatch_mode import DispatchMode
+from .foreign import is_random_op
 from .nested import map_nodes
 from .node_meta import device_of
 from .ranges import known_name
@@ -40,7 +41,7 @@ class _Pure(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name:
+        if is_random_op(func) or "empty" in func._schema.name:
             raise _Unknown
         return func(*args, **(kwargs or {}))
 

@@ -28,9 +28,8 @@ __all__ = ["Build", "Wanted", "build_ahead", "still_missing"]
 
 Tell = Callable[[str], None]
 Around = Callable[[Callable[[Tell], None]], None]
-_EXIT_SECONDS = (
-    5.0  # that a thread gets to end when the process exits; compilers are killed at once
-)
+# What a thread gets to end in when the process exits; compilers are killed at once.
+_EXIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,14 +173,7 @@ def slot_count(plan: Plan) -> int:
 
 
 def _bytes_touched(plan: Plan) -> int:
-    total = plan.pool_bytes
-    for step in plan.steps:
-        if isinstance(step, Alloc):
-            size = step.dtype.itemsize
-            for extent in step.shape:
-                size *= extent
-            total += size
-    return total
+    return plan.pool_bytes + plan.allocated_bytes
 
 
 def _slots_needing_tensors(plan: Plan) -> frozenset[int]:

@@ -36,7 +36,7 @@ from .load import load
 from .native import slots_in
 from .store import Store, content_key, open_store
 
-__all__ = ["Build", "Timer", "Trial", "Tuned", "clock", "example", "pick", "tune", "tune_products"]
+__all__ = ["Build", "Timer", "Trial", "Tuned", "clock", "pick", "tune", "tune_products"]
 
 ROUNDS = 5  # measurements of each candidate, in turns; the best counts
 BATCH = 2e-3  # seconds of one measurement, in which short kernels run many times
@@ -103,20 +103,6 @@ def _clock_cuda(run: Run, device: torch.device, calls: int = 20) -> float:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3 / calls
-
-
-def example(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: Any) -> Any:
-    """A tensor to measure on where the real one is not known yet: numbers from 0.5 to 1.5, which
-    no logarithm or root minds, and zeros, which are valid as indices.
-    """
-    last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else -1
-    memory = torch.zeros(last + 1, dtype=dtype, device=device)
-    if dtype.is_floating_point or dtype.is_complex:
-        generator = torch.Generator(device=device).manual_seed(0)
-        memory.uniform_(0.5, 1.5, generator=generator) if dtype.is_floating_point else memory.add_(
-            1
-        )
-    return memory.as_strided(shape, stride)
 
 
 # -- kernels --------------------------------------------------------------------------------------

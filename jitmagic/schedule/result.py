@@ -23,6 +23,10 @@ class Decision:
     fused: bool
     reason: str
 
+    def __str__(self) -> str:
+        verdict = "fused" if self.fused else "kept apart"
+        return f"{verdict}: {self.producer} -> {self.consumer}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

@@ -13,14 +13,15 @@ Ranges only ever get narrower, so what was answered before stays true.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .expr import Expr, Integer, add, linear, mul
 from .interval import ANY_FLOAT, EXACT, INT64, Interval
 from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 
-__all__ = ["COMPARISONS", "Context", "Specialize"]
+__all__ = ["COMPARISONS", "Context", "Specialize", "holds_for"]
 
 _TINY = math.ulp(0.0)
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
@@ -37,10 +38,15 @@ _FLOAT_LADDER = (
 )  # fmt: skip
 _SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _OPPOSITE = {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}
-COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
+
+
+def holds_for(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool:
+    """`left op right` for these values of the symbols."""
+    return bool(COMPARISONS[op](evaluate(left, values), evaluate(right, values)))
 
 
 Ranges = dict[Expr, Interval | None]
@@ -118,7 +124,7 @@ class Context:
         if not all(symbol in self._hints for symbol in symbols):
             raise Specialize(symbols, f"comparison {op}")
         values = dict(self._hints)
-        answer = COMPARISONS[op](evaluate(left, values), evaluate(right, values))
+        answer = holds_for(op, left, right, values)
         holds = op if answer else _OPPOSITE[op]
         if holds == "!=" and self._can_relate(symbols):  # a range would leave out a whole side
             return self._related_as(holds, op, left, right)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .context import COMPARISONS, Context
+from .context import Context, holds_for
 from .expr import Expr
 from .interval import Interval
 from .polynomial import written
-from .scalar import Symbol, evaluate
+from .scalar import Symbol
 
 __all__ = ["Predicates"]
 
@@ -39,10 +39,7 @@ class Predicates:
         known: dict[Expr, int] = dict(zip(self.symbols, values, strict=True))
         if not all(self.ranges[symbol].has(known[symbol]) for symbol in self.symbols):
             return False
-        return all(
-            COMPARISONS[op](evaluate(left, known), evaluate(right, known))
-            for op, left, right in self.relations
-        )
+        return all(holds_for(*relation, known) for relation in self.relations)
 
     def __str__(self) -> str:
         ranges = [

@@ -173,11 +173,11 @@ def test_a_build_that_fails_is_told_by_the_compile(monkeypatch: pytest.MonkeyPat
 def test_patience_waits_that_long_and_no_longer(gate: threading.Event) -> None:
     slow = jitmagic.jit(fresh("return x * N"), options={"background": 0.05})
     slow(torch.ones(3))
-    assert handle_of(slow).begun is not None
+    assert handle_of(slow).building is not None
     gate.set()
     quick = jitmagic.jit(fresh("return x * N"), options={"background": 120.0})
     quick(torch.ones(3))
-    assert handle_of(quick).begun is None
+    assert handle_of(quick).building is None
     assert handle_of(quick).ledger.is_compiled
 
 
@@ -193,7 +193,7 @@ def test_reset_forgets_what_is_being_built(gate: threading.Event) -> None:
     tagged = jitmagic.jit(fresh("return x * N"), options={"background": True})
     tagged(torch.ones(3))
     jitmagic.reset()
-    assert handle_of(tagged).begun is None
+    assert handle_of(tagged).building is None
 
 
 def test_a_forked_child_builds_for_itself(gate: threading.Event) -> None:
@@ -201,10 +201,10 @@ def test_a_forked_child_builds_for_itself(gate: threading.Event) -> None:
     tagged(torch.ones(3))
     child = os.fork()
     if not child:
-        begun = handle_of(tagged).begun
+        begun = handle_of(tagged).building
         os._exit(0 if begun is not None and begun.wait(0) else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert not handle_of(tagged).begun.wait(0)
+    assert not handle_of(tagged).building.wait(0)
 
 
 @pytest.mark.parametrize("given", [-1.0, "yes", float("nan"), None])

@@ -17,8 +17,9 @@ from jitmagic.codegen.plan import Config, KernelSource, Plan
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options, make_options
 from jitmagic.runtime import tune as tuning
+from jitmagic.runtime.examples import example
 from jitmagic.runtime.load import load
-from jitmagic.runtime.tune import Trial, Tuned, example, pick, tune
+from jitmagic.runtime.tune import Trial, Tuned, pick, tune
 from jitmagic.schedule import Schedule, product_choices, schedule
 from jitmagic.target import Target, find_target
 from tests.codegen.interpreted import run_interpreted

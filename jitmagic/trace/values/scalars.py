@@ -26,7 +26,7 @@ from ...graph.builder import GraphBuilder
 from ...guards.guard import InRange, TypeIs
 from ...guards.source import Source, describe
 from ...spec import TensorSpec
-from ...symbols.context import Specialize
+from ...symbols.context import COMPARISONS, Specialize
 from ...symbols.expr import Expr, Integer
 from ...symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
 from ...symbols.scalar import Number, Symbol, apply, constant, symbols_of
@@ -56,10 +56,6 @@ _NODES: Mapping[str, Callable[..., Any]] = {
     "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round,
     "sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log, "tanh": torch.tanh,
     "sin": torch.sin, "cos": torch.cos,
-}  # fmt: skip
-_COMPARE: Mapping[str, Callable[..., Any]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
-    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 _INTS_ONLY = ("<<", ">>", "&", "|", "^")
 _TO_INT = ("floor", "ceil", "trunc", "round")
@@ -240,7 +236,7 @@ def _asserted(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) 
     if symbols.has_hints((left.expr, right.expr)):
         return None
     a, b = left.argument(machine, full=True), right.argument(machine, full=True)
-    return asserted(machine, _call(machine, _COMPARE[op], a, b))
+    return asserted(machine, _call(machine, COMPARISONS[op], a, b))
 
 
 def _is_unlike_numbers(machine: Machine, other: Value) -> bool:

@@ -1,0 +1,35 @@
+"""Tensors to measure on, where those of the user are not known: what autotuning and costs run on.
+
+Comes in: what a tensor has to look like. Goes out: one that looks so. What a library keeps for
+itself in a tensor (the workspace of a recurrent layer) cannot be made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..spec import TensorSpec
+
+__all__ = ["example", "examples"]
+
+
+def examples(specs: Iterable[TensorSpec]) -> list[torch.Tensor]:
+    """Of the inputs of a graph."""
+    return [example(spec.shape, spec.stride, spec.dtype, spec.device) for spec in specs]
+
+
+def example(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: Any) -> Any:
+    """A tensor to measure on where the real one is not known yet: numbers from 0.5 to 1.5, which
+    no logarithm or root minds, and zeros, which are valid as indices.
+    """
+    last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else -1
+    memory = torch.zeros(last + 1, dtype=dtype, device=device)
+    if dtype.is_floating_point or dtype.is_complex:
+        generator = torch.Generator(device=device).manual_seed(0)
+        memory.uniform_(0.5, 1.5, generator=generator) if dtype.is_floating_point else memory.add_(
+            1
+        )
+    return memory.as_strided(shape, stride)
