@@ -25,7 +25,8 @@ from .autograd.partial import backward_without
 from .autograd.partition import partition
 from .autograd.replay import Replay
 from .autograd.result import output_specs
-from .autograd.shell import Once, make_callable
+from .autograd.saved import Saved
+from .autograd.shell import Once, make_callable, replayed
 from .bytecode import FrameSnapshot
 from .codegen import render
 from .errors import CompileFailed, OperationFailed, Unsupported, warn
@@ -50,7 +51,7 @@ from .runtime.ahead import build_ahead, still_missing
 from .runtime.examples import examples
 from .runtime.load import load
 from .runtime.native import spent, staged, undoing, with_numbers
-from .schedule import schedule
+from .schedule import schedule, turned_outputs
 from .sizes import Build, Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
@@ -354,8 +355,10 @@ def _compile_ahead(
         parts = stage.keep(partition(joint))
     build: Callable[..., Graph] = partial(_build_graph, kernels=kernels)
     if options.backend == "aot_eager":
-        build = _build_replay
-    forward = build(parts.forward, "forward", options, record, given)
+        build = replayed
+    saved = Saved(parts)
+    forward = build(parts.forward, "forward", options, record, given, saved=saved)
+    parts = saved.as_they_lie()
     later = record.for_later()
     backward: Once | None = None
     if parts.backward is not None and record.wanted:
@@ -402,7 +405,7 @@ def _build_backward(
             raise
         what = f"the backward of {record.name}"
         _tell_once(record, what, failed.report(what, "is replayed op by op"))
-        return _build_replay(gm)
+        return replayed(gm)
     record.end(COMPILED)
     return run
 
@@ -412,17 +415,6 @@ def _made_up(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
     return examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])
 
 
-def _build_replay(gm: torch.fx.GraphModule, *unused: object) -> Graph:
-    """Plain ATen replay: the graph's own Python code, below autograd."""
-    forward = gm.forward
-
-    def replay(*inputs: torch.Tensor) -> tuple[Any, ...]:
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            return tuple(forward(*inputs))
-
-    return replay
-
-
 def _build_graph(
     gm: torch.fx.GraphModule,
     name: str,
@@ -430,6 +422,7 @@ def _build_graph(
     record: Recording,
     given: Examples,
     kernels: Build | None,
+    saved: Saved | None = None,
 ) -> Graph:
     """Kernels of the best tier that works; one that fails hands over to the next, visibly."""
     device = device_of_kernels(gm)
@@ -440,12 +433,12 @@ def _build_graph(
         return made
     while target.tier != "aten":
         try:
-            return build_native(gm, name, target, options, record, given)
+            return build_native(gm, name, target, options, record, given, saved)
         except (CompileFailed, ImportError) as error:
             weaker = weaker_target(target, options)
             _warn_fallback(name, target, weaker, error)
             target = weaker
-    return _build_replay(gm)
+    return replayed(gm)
 
 
 def _warn_no_compiler(target: Target, options: Options) -> None:
@@ -470,15 +463,16 @@ def build_native(
     options: Options,
     record: Recording,
     given: Examples,
+    saved: Saved | None = None,
 ) -> Graph:
-    """One ATen graph to one executable."""
+    """One ATen graph to one executable. `saved`: what of its outputs is free to lie as it likes."""
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(lower(gm, name))
         if options.verify:
             verify_loops(program)
     ours = best_products(program, target, options, record, given) if options.tunes else {}
     with record.stage(f"{name}: schedule") as stage:
-        plan = stage.keep(schedule(program, target, options, ours))
+        plan = stage.keep(schedule(program, target, options, ours, saved.count if saved else 0))
         if options.verify:
             verify_loops(plan.program)
     configs = best_kernels(plan, target, options, record, given) if options.tunes else {}
@@ -490,6 +484,8 @@ def build_native(
     with record.stage(f"{name}: load") as stage:
         loaded = load(*rendered, target, options, tell=stage.say)
         stage.keep(replace(loaded, run=_no_graph))  # the record outlives an entry handed back
+    if saved is not None:
+        saved.lie(turned_outputs(program, plan.program))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return loaded.run

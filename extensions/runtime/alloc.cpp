@@ -146,7 +146,8 @@ at::Tensor laid_out(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArra
   for (size_t d = 0; same && d < sizes.size() && tensor.numel(); ++d) {
     same = sizes[d] == 1 || tensor.stride(int64_t(d)) == strides[d];
   }
-  if (same) return tensor;
+  // Strides of extents of 1 lead nowhere, but people see them.
+  if (same) return tensor.strides() == strides ? tensor : tensor.as_strided(sizes, strides);
   const at::Tensor dense = strided ? tensor : tensor.to_dense();
   at::Tensor made = at::empty_strided(sizes, strides, dense.options());
   made.copy_(dense);

@@ -24,8 +24,9 @@ from ..extension import runtime_module
 from .partial import backward_without, spent_parts, tangent_nodes
 from .replay import Replay, drawn_from, replay_inputs
 from .result import FromInput, Output, Outside, Partition, Result, ViewCall, ViewOf, Writes
+from .saved import TRACED
 
-__all__ = ["Once", "interpreted", "make_callable"]
+__all__ = ["Once", "interpreted", "make_callable", "replayed"]
 
 Executable = Callable[..., Any]
 _CALL, _DATA, _WRITES = 0, 1, 2  # enum Outside::Kind
@@ -180,6 +181,26 @@ def interpreted(module: GraphModule) -> Executable:
             )
 
     return run
+
+
+def replayed(module: GraphModule, *unused: object, **nothing: object) -> Executable:
+    """Run an ATen graph's own Python code, below autograd. What the forward's kernels laid out in
+    their own way (saved.py) is turned back: views in the graph count on the layout of the trace.
+    """
+    forward = module.forward
+    holders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    turned = [(n, node.meta[TRACED]) for n, node in enumerate(holders) if TRACED in node.meta]
+
+    def replay(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            if turned:
+                given = list(inputs)
+                for place, stride in turned:
+                    given[place] = _laid_out(given[place], stride)
+                inputs = tuple(given)
+            return tuple(forward(*inputs))
+
+    return replay
 
 
 def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

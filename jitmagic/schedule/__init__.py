@@ -21,7 +21,7 @@ from .deps import analyse
 from .externs import without_unread_values
 from .fuse import Fusion, fuse
 from .groups import Groups
-from .layouts import with_images_channels_last
+from .layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, ordered_program
 from .products import open_products, with_small_products
@@ -29,7 +29,7 @@ from .result import Decision, Schedule
 from .split import split_reductions
 from .tile import drop_unit_axes
 
-__all__ = ["Decision", "Schedule", "product_choices", "schedule"]
+__all__ = ["Decision", "Schedule", "product_choices", "schedule", "turned_outputs"]
 
 
 def schedule(
@@ -37,14 +37,16 @@ def schedule(
     target: Target,
     options: Options,
     ours: Mapping[str, bool] = MappingProxyType({}),
+    kept: int = 0,
 ) -> Schedule:
     """Fuse, order and place in memory. `ours`: which matrix products are to be kernels of ours and
-    which the library's, by step name, where a measurement knows better than their size.
+    which the library's, by step name, where a measurement knows better than their size. `kept`: so
+    many of the last outputs are read by a backward of ours alone, which takes them as they lie.
     """
     products: list[Decision] = []
     if _makes_products(target, options):
         program, products = with_small_products(program, ours)
-    program = _prepared(program)
+    program = _prepared(program, kept)
     graph = analyse(program)
     fusion = Fusion(program, graph, target, Groups(program, graph), products)
     if options.fuse:
@@ -72,8 +74,8 @@ def _makes_products(target: Target, options: Options) -> bool:
     return options.fuse and target.tier == "cpp" and target.isa != "scalar"
 
 
-def _prepared(program: LoopProgram) -> LoopProgram:
-    program = with_images_channels_last(without_unread_values(program))
+def _prepared(program: LoopProgram, kept: int) -> LoopProgram:
+    program = with_images_channels_last(without_unread_values(program), kept)
     program = with_aligned_rows(program)
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
     return replace(program, steps=tuple(steps))

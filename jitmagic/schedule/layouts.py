@@ -1,17 +1,20 @@
 """Images that no one outside sees, in the order in which a GPU's convolutions take them.
 
-In: the unfused program. Out: the same steps; convolutions of 16-bit images read and write them
-channels_last, and so do the nests in between. Tensor cores work on nothing else: for a row-major
-image cuDNN turns it round before each convolution and its result back afterwards.
+In: the unfused program, and how many of its last outputs are kept for a backward of ours alone.
+Out: the same steps; convolutions on tensor cores read and write images channels_last, in both
+directions, and so do the nests and poolings in between. Tensor cores work on nothing else: for a
+row-major image cuDNN turns it round before each convolution and its result back afterwards.
 
-Only strides of temporaries change, which the steps that touch them take from the Buffer; other ATen
-ops see what they would have seen. A convolution that reads an image in another order gets a copy.
+Only strides of temporaries and of what is kept change, which the steps that touch them take from
+the Buffer; other ATen ops see what they would have seen. A convolution that reads an image in
+another order gets a copy.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -30,52 +33,114 @@ from ..loops.ir import (
     Step,
     Store,
 )
-from .deps import loads_of, reads_of, writes_of
+from .deps import buffer_refs, loads_of, reads_of, writes_of
 
-__all__ = ["with_images_channels_last"]
+__all__ = ["turned_outputs", "with_images_channels_last"]
 
 _DEVICES = frozenset({"cuda"})
 _HALVES = (torch.float16, torch.bfloat16)
-_CONVOLUTION = torch.ops.aten.convolution.default
+aten = torch.ops.aten
 
 
-def with_images_channels_last(program: LoopProgram) -> LoopProgram:
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """Which arguments and results of an ATen op are images, which of a convolution are weights."""
+
+    args: tuple[int, ...]
+    results: tuple[int, ...]
+    weight: int | None = None  # None: the op follows the order of its images, whatever it is
+    weight_result: int | None = None
+
+
+_IMAGES: Mapping[object, _Images] = {
+    aten.convolution.default: _Images((0,), (0,), 1),
+    aten.convolution_backward.default: _Images((0, 1), (0,), 2, 1),
+    aten.max_pool2d_with_indices.default: _Images((0,), (0, 1)),
+    aten.max_pool2d_with_indices_backward.default: _Images((0, 1, 7), (0,)),
+}
+
+
+def with_images_channels_last(program: LoopProgram, kept: int = 0) -> LoopProgram:
     """See the head of this file."""
     if program.device.type not in _DEVICES:
         return program
-    free = _free_to_choose(program)
+    free = _free_to_choose(program, kept)
     free -= _beside(_read_in_groups(program), program)
-    found = [s for s in program.steps if _is_convolution(s, program) and _result(s) in free]
+    found = [s for s in program.steps if _is_convolution(s, program) and _is_free(s, free)]
     if not found:
         return program
-    chosen = _spread(
-        {name for s in found for name in (_result(s), _image(s))} & free, free, program
-    )
+    chosen = {name for step in found for name in (*_images(step), *_weights(step))} & free
+    last = {name for name, buffer in program.buffers.items() if _is_channels_last(buffer)}
+    chosen = _spread(chosen, last, free, program)
     buffers = dict(program.buffers)
     buffers.update((name, _channels_last(buffers[name])) for name in chosen)
     steps: list[Step] = []
     for step in program.steps:
-        if any(step is one for one in found) and _image(step) not in chosen:
-            steps += _with_copy(step, buffers)
+        if any(step is one for one in found):
+            steps += _with_copies(step, chosen | last, buffers)
         else:
             steps.append(step)
     return replace(program, buffers=buffers, steps=tuple(steps))
 
 
+def turned_outputs(before: LoopProgram, after: LoopProgram) -> dict[int, tuple[int, ...]]:
+    """Strides of the outputs that a schedule lays out otherwise than its program, by position."""
+    found = {}
+    for place, name in enumerate(before.outputs):
+        if name is not None and before.buffers[name].stride != after.buffers[name].stride:
+            found[place] = after.buffers[name].stride
+    return found
+
+
 def _is_convolution(step: Step, program: LoopProgram) -> bool:
-    """Over 16-bit images; not of several groups of several channels, for which cuDNN has no fast
+    """For tensor cores; not of several groups of several channels, for which cuDNN has no fast
     kernels in this order.
     """
-    if not (isinstance(step, Extern) and step.op is _CONVOLUTION):
+    if not (isinstance(step, Extern) and step.op in _IMAGES):
         return False
-    image, weight = (program.buffers[part.name] for part in step.args[:2])
-    groups = step.args[8]
+    place = _IMAGES[step.op].weight
+    if place is None:
+        return False
+    image, weight = (program.buffers[step.args[n].name] for n in (place - 1, place))
+    groups = step.args[8 if step.op is aten.convolution.default else 9]
     return (
         len(image.shape) == 4
-        and image.dtype in _HALVES
+        and (image.dtype in _HALVES or _rounds_to_tf32(image.dtype))
         and 0 not in image.shape
         and (groups == 1 or weight.shape[1] == 1)
     )
+
+
+def _rounds_to_tf32(dtype: torch.dtype) -> bool:
+    """Whether cuDNN may use tensor cores; when that changes later, results stay the same."""
+    return dtype == torch.float32 and torch.backends.cudnn.allow_tf32
+
+
+def _is_free(step: Step, free: set[str]) -> bool:
+    """A forward's result; of a backward any image, as the gradient of its image may not be."""
+    assert isinstance(step, Extern)
+    images = step.results[:1] if step.op is aten.convolution.default else _images(step)
+    return not free.isdisjoint(images)
+
+
+def _images(step: Step) -> list[str]:
+    """Those that an ATen op of the table reads, then those that it writes; of others none."""
+    if not (isinstance(step, Extern) and step.op in _IMAGES):
+        return []
+    places = _IMAGES[step.op]
+    read = [step.args[n].name for n in places.args]
+    written = [step.results[n] for n in places.results if n < len(step.results)]
+    return [*read, *(name for name in written if name is not None)]
+
+
+def _weights(step: Step) -> list[str]:
+    """The weight of a convolution, and its gradient."""
+    assert isinstance(step, Extern)
+    places = _IMAGES[step.op]
+    found = [] if places.weight is None else [step.args[places.weight].name]
+    if places.weight_result is not None and step.results[places.weight_result] is not None:
+        found.append(step.results[places.weight_result])
+    return found
 
 
 def _read_in_groups(program: LoopProgram) -> set[str]:
@@ -112,26 +177,19 @@ def _has_groups(channel: Expr, nest: Nest) -> bool:
     return not plain and not axes_of(channel).issubset(nest.outer)
 
 
-def _image(step: Step) -> str:
-    assert isinstance(step, Extern)
-    return str(step.args[0].name)
-
-
-def _result(step: Step) -> str:
-    assert isinstance(step, Extern)
-    return str(step.results[0])
-
-
-def _free_to_choose(program: LoopProgram) -> set[str]:
-    """Row-major temporaries of four dimensions that only nests and convolutions touch, these as
-    image or result, and that one step writes.
+def _free_to_choose(program: LoopProgram, kept: int) -> set[str]:
+    """Row-major buffers of four dimensions that only nests touch, and the ops of the table as their
+    images or weights, that one step writes and nobody outside sees.
     """
+    shown = program.outputs[: len(program.outputs) - kept]
     free = {
         name
         for name, buffer in program.buffers.items()
-        if buffer.role == "temp" and _is_row_major(buffer) and buffer.device == program.device
+        if buffer.role in ("temp", "output")
+        and _is_row_major(buffer)
+        and buffer.device == program.device
     }
-    free.difference_update((*program.inputs, *program.outputs, *program.constants))
+    free.difference_update((*program.inputs, *program.constants), filter(None, shown))
     writers: dict[str, int] = defaultdict(int)
     for step in program.steps:
         for name in writes_of(step):
@@ -139,12 +197,20 @@ def _free_to_choose(program: LoopProgram) -> set[str]:
         if isinstance(step, Alias):
             free.difference_update((step.name, step.base))
         elif isinstance(step, Extern):
-            touched = {*reads_of(step), *writes_of(step)}
-            if _is_convolution(step, program):
-                others = [part.name for part in step.args[1:] if isinstance(part, BufferRef)]
-                touched = set(others)
-            free -= touched
+            free -= _seen_otherwise(step)
     return {name for name in free if writers[name] == 1}
+
+
+def _seen_otherwise(step: Extern) -> set[str]:
+    """Buffers that an ATen op takes or gives as something other than an image or a weight."""
+    places = _IMAGES.get(step.op)
+    if places is None:
+        return {*reads_of(step), *writes_of(step)}
+    known = {*places.args, places.weight}
+    args = [part for n, part in enumerate(step.args) if n not in known]
+    made = {*places.results, places.weight_result}
+    results = [name for n, name in enumerate(step.results) if n not in made and name is not None]
+    return {*buffer_refs(args), *results}
 
 
 def _is_row_major(buffer: Buffer) -> bool:
@@ -156,18 +222,42 @@ def _is_row_major(buffer: Buffer) -> bool:
     return len(buffer.shape) == 4 and step > 0
 
 
-def _spread(chosen: set[str], free: set[str], program: LoopProgram) -> set[str]:
-    """What nests read or write beside a chosen image of the same size lies as that does."""
+def _is_channels_last(buffer: Buffer) -> bool:
+    return (
+        len(buffer.shape) == 4
+        and 0 not in buffer.shape
+        and buffer.stride == _channels_last(buffer).stride
+        and not _is_row_major(buffer)
+    )
+
+
+def _spread(chosen: set[str], last: set[str], free: set[str], program: LoopProgram) -> set[str]:
+    """What nests read or write beside a chosen image of the same size lies as that does, and so
+    does what a pooling makes of it.
+    """
     chosen = set(chosen)
-    nests = [step for step in program.steps if isinstance(step, Nest)]
-    touched = [free.intersection((*reads_of(nest), *writes_of(nest))) for nest in nests]
+    touched = list(_touched_together(program))
     before = -1
     while before != len(chosen):
         before = len(chosen)
-        for names in touched:
-            shapes = {program.buffers[name].shape for name in names & chosen}
-            chosen.update(name for name in names if program.buffers[name].shape in shapes)
+        for names, alike in touched:
+            turned = names & (chosen | last)
+            shapes = {program.buffers[name].shape for name in turned}
+            chosen.update(
+                name
+                for name in names & free
+                if turned and (not alike or program.buffers[name].shape in shapes)
+            )
     return chosen
+
+
+def _touched_together(program: LoopProgram) -> Iterable[tuple[set[str], bool]]:
+    """Buffers of each step that should lie alike: those of a nest only where their shapes agree."""
+    for step in program.steps:
+        if isinstance(step, Nest):
+            yield {*reads_of(step), *writes_of(step)}, True
+        elif isinstance(step, Extern) and step.op in _IMAGES and _IMAGES[step.op].weight is None:
+            yield set(_images(step)), False
 
 
 def _channels_last(buffer: Buffer) -> Buffer:
@@ -176,13 +266,20 @@ def _channels_last(buffer: Buffer) -> Buffer:
     return replace(buffer, stride=stride)
 
 
-def _with_copy(step: Step, buffers: dict[str, Buffer]) -> tuple[Nest, Extern]:
-    """The convolution, of a copy of its image."""
+def _with_copies(step: Step, turned: set[str], buffers: dict[str, Buffer]) -> list[Step]:
+    """The convolution, of copies of the images that lie otherwise."""
     assert isinstance(step, Extern)
-    copy, buffer = f"{step.name}_image", buffers[_image(step)]
-    buffers[copy] = _channels_last(replace(buffer, name=copy, role="temp"))
-    axes = tuple(Axis(f"{copy}{n}", extent) for n, extent in enumerate(buffer.shape))
-    point = tuple(AxisVar(axis) for axis in axes)
-    store = Store(copy, (), point, Load(buffer.name, point, buffer.dtype))
-    nest = Nest(copy, axes, (store,), (copy,))
-    return nest, replace(step, args=(BufferRef(copy), *step.args[1:]))
+    steps: list[Step] = []
+    args = list(step.args)
+    for place in _IMAGES[step.op].args:
+        name = args[place].name
+        if name in turned:
+            continue
+        copy, buffer = f"{step.name}_image{place or ''}", buffers[name]
+        buffers[copy] = _channels_last(replace(buffer, name=copy, role="temp"))
+        axes = tuple(Axis(f"{copy}{n}", extent) for n, extent in enumerate(buffer.shape))
+        point = tuple(AxisVar(axis) for axis in axes)
+        store = Store(copy, (), point, Load(name, point, buffer.dtype))
+        steps.append(Nest(copy, axes, (store,), (copy,)))
+        args[place] = BufferRef(copy)
+    return [*steps, replace(step, args=tuple(args))]

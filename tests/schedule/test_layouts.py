@@ -1,15 +1,22 @@
-"""Images between convolutions lie channels_last where a GPU runs them; results stay eager's."""
+"""Images between convolutions lie channels_last where a GPU runs them, in training too; results and
+gradients stay eager's."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import jitmagic
+from jitmagic import pipeline
+from jitmagic.autograd.saved import Saved
+from jitmagic.errors import CompileFailed
 from jitmagic.loops.interp import run
 from jitmagic.loops.ir import Extern
 from jitmagic.loops.verify import verify
-from jitmagic.schedule import layouts
+from jitmagic.schedule import layouts, schedule
 from jitmagic.schedule.layouts import with_images_channels_last
 
 from .test_fusion import lowered, scheduled
@@ -70,6 +77,11 @@ def test_results_and_their_strides_are_eagers(fn, dtype):
             assert a.stride() == b.stride()
 
 
+def convolutions(program) -> list[Extern]:
+    op = torch.ops.aten.convolution.default
+    return [step for step in program.steps if isinstance(step, Extern) and step.op is op]
+
+
 def order_of(program, step: Extern) -> tuple[bool, bool]:
     """Whether a convolution reads and writes channels_last."""
     strides = [program.buffers[n].stride for n in (step.args[0].name, step.results[0])]
@@ -79,18 +91,27 @@ def order_of(program, step: Extern) -> tuple[bool, bool]:
 @pytest.mark.parametrize(("fn", "count"), [(residual, 3), (depthwise, 2), (pooled, 2)])
 def test_temporaries_lie_as_convolutions_take_them(fn, count):
     program = with_images_channels_last(lowered(fn, *inputs()))
-    found = [s for s in program.steps if isinstance(s, Extern) and s.op is layouts._CONVOLUTION]
+    found = [
+        s
+        for s in program.steps
+        if isinstance(s, Extern) and s.op is torch.ops.aten.convolution.default
+    ]
     assert [order_of(program, step) for step in found].count((True, True)) == count
+
+
+@pytest.fixture
+def without_tf32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        inputs(torch.float32),  # convolutions of 32 bits have kernels for either order
+        inputs(torch.float32),  # off tensor cores there are kernels for either order
         [inputs()[0][:, :4], inputs()[1][:, :4], inputs()[2]],
     ],
 )
-def test_others_are_left_alone(given):
+def test_others_are_left_alone(given, without_tf32):
     fn = leaves if given[0].dtype == torch.float32 else lambda x, w, v: F.conv2d(x, w)
     program = lowered(fn, *given)
     assert with_images_channels_last(program) is program
@@ -109,10 +130,82 @@ def grouped(x, w, v):
 
 def test_what_group_norm_reads_stays_row_major():
     program = with_images_channels_last(lowered(grouped, *inputs()))
-    found = [s for s in program.steps if isinstance(s, Extern) and s.op is layouts._CONVOLUTION]
+    found = [
+        s
+        for s in program.steps
+        if isinstance(s, Extern) and s.op is torch.ops.aten.convolution.default
+    ]
     assert order_of(program, found[0]) == (False, False)
     normed = [b for b in program.buffers.values() if b.shape == (2, 8, 9, 7) and b.stride[1] == 1]
     assert {b.name for b in normed}.isdisjoint(layouts._read_in_groups(program))
     expected = grouped(*inputs())
     (got,) = run(scheduled(grouped, *inputs()).program, inputs())
     torch.testing.assert_close(got, expected, rtol=5e-2, atol=5e-2)
+
+
+class Network(torch.nn.Module):
+    """Strides, a pooling, depthwise channels, norms: what image networks are made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.wide = torch.nn.Conv2d(8, 8, 5, padding=2, groups=8, bias=False)
+        self.groups = torch.nn.GroupNorm(2, 8)
+        self.down = torch.nn.Conv2d(8, 12, 3, dilation=2, padding=2)
+        self.up = torch.nn.ConvTranspose2d(12, 4, 2, stride=2)
+
+    def forward(self, x):
+        y = F.max_pool2d(self.norm(self.stem(x)).relu(), 3, 2, 1)
+        y = y + F.silu(self.wide(y))
+        y = self.down(F.hardswish(self.groups(y)) * y)
+        return self.up(F.gelu(y)), y.mean((2, 3))
+
+
+def gradients_of(network, call, x):
+    made = call(x)
+    sum((part.float() ** 2).mean() for part in made).backward()
+    found = {name: p.grad for name, p in network.named_parameters()}
+    return {"x": x.grad, **found, **dict(enumerate(made)), **dict(network.named_buffers())}
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("tier", ["cpp", "aten"])
+def test_a_backward_takes_images_as_its_forward_leaves_them(autocast, tier, monkeypatch):
+    told = []
+    monkeypatch.setattr(Saved, "lie", lambda self, s, lie=Saved.lie: told.append(s) or lie(self, s))
+    network = Network()
+    twin = copy.deepcopy(network)
+    torch.manual_seed(1)
+    x = torch.randn(2, 3, 21, 18)
+    options = {"cpu_tier": tier, "keep": "compiled"}
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        compiled = jitmagic.jit(network, fullgraph=True, options=options)
+        got = gradients_of(network, compiled, x.clone().requires_grad_())
+        expected = gradients_of(twin, twin, x.clone().requires_grad_())
+    close = {"rtol": 5e-2, "atol": 5e-2} if autocast else {"rtol": 1e-4, "atol": 1e-5}
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, **close)
+        assert got[name].stride() == value.stride(), name
+    assert any(told) == (tier == "cpp")
+
+
+def test_a_backward_that_falls_back_gets_images_as_traced(monkeypatch):
+    def refuse(program, *rest):
+        if program.name == "backward":
+            raise CompileFailed("planted")
+        return schedule(program, *rest)
+
+    monkeypatch.setattr(pipeline, "schedule", refuse)
+
+    def turned(x, w):
+        y = F.conv2d(x.sin(), w)
+        return (y * y).cos().view(2, -1).cumsum(1)
+
+    x, w = torch.randn(2, 4, 6, 5), torch.randn(4, 4, 1, 1)
+    ours, theirs = ([t.clone().requires_grad_() for t in (x, w)] for _ in range(2))
+    with pytest.warns(UserWarning, match="planted"):
+        jitmagic.jit(turned)(*ours).sum().backward()
+    turned(*theirs).sum().backward()
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,51 @@
+"""What a forward saves for its backward lies as the forward's kernels like.
+
+In: a Partition, and how the built forward lays out the values that only the backward sees. Out: a
+Partition whose backward takes them like that. Results and inputs, which the user sees, never
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch.fx import Graph
+
+from .nodes import module_of
+from .result import Partition
+
+__all__ = ["TRACED", "Saved"]
+
+TRACED = "traced_stride"  # meta of a placeholder that lies otherwise: its strides in the trace
+
+
+class Saved:
+    """The last `count` outputs of a partition's forward, which only its backward reads."""
+
+    __slots__ = ("_parts", "_strides", "count")
+
+    def __init__(self, parts: Partition) -> None:
+        self._parts, self.count = parts, parts.saved_intermediates
+        self._strides: Mapping[int, tuple[int, ...]] = {}
+
+    def lie(self, strides: Mapping[int, tuple[int, ...]]) -> None:
+        """Of outputs of the forward, by position, that its kernels do not lay out as traced."""
+        self._strides = strides
+
+    def as_they_lie(self) -> Partition:
+        """The partition, its backward's placeholders laid out as the forward leaves them."""
+        parts = self._parts
+        if not self._strides or parts.backward is None:
+            return parts
+        old, graph = parts.backward.graph, Graph()
+        graph.output(graph.graph_copy(old, {}))
+        graph.output_node().meta.update(old.output_node().meta)
+        holders = [node for node in graph.nodes if node.op == "placeholder"]
+        first = len(parts.saved_inputs) + len(parts.saved_results) - parts.results
+        for place, stride in self._strides.items():
+            meta = holders[first + place].meta
+            meta[TRACED] = meta["spec"].stride
+            meta["spec"] = replace(meta["spec"], stride=stride)
+        constants = dict(parts.backward.named_buffers())
+        return replace(parts, backward=module_of(graph, constants, "Backward"))
