@@ -134,8 +134,9 @@ template <class R> JM_INLINE R log_tail(R f) {
 }
 // For positive normal x.
 template <class R> JM_INLINE Logged<R> split_log(R x) {
-    ints<R> u = (ints<R>)x, k = (u - 0x3f3504f3) >> 23;   // x = m 2^k, m in [sqrt(1/2), sqrt(2))
-    R f = (R)(u - (k << 23)) - 1.0f;
+    words<R> u = (words<R>)x;
+    ints<R> k = (ints<R>)(u - 0x3f3504f3u) >> 23;   // x = m 2^k, m in [sqrt(1/2), sqrt(2))
+    R f = (R)(u - ((words<R>)k << 23)) - 1.0f;
     return {__builtin_convertvector(k, R), f, log_tail(f)};
 }
 template <class R> JM_INLINE ints<R> not_normal(R x) {   // zero, negative, denormal, infinite, NaN
