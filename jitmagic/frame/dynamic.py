@@ -5,13 +5,12 @@ of fixed names), what differed from the variants there are. Goes out: dimensions
 they are compiled for.
 
     dynamic=False   none
-    dynamic=None    marked ones
+    dynamic=None    marked ones; those that differ from an earlier variant
     dynamic=True    all of tensors among the arguments that are no parameters
-    dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; marked ones;
-                    those that differ from an earlier variant
+    dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None
 
-Under None what differs stays a constant for now: generated code is compiled for each vector of
-sizes (sizes.py), so that a variant for all of them saves no more than tracing.
+A dimension differs from a variant that fits the call in all but sizes and numbers: what also has
+another dtype or another mode is another use of the function, and says nothing about its sizes.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def dynamic_dims(
     """What the tracer asks of each tensor input; None: nothing is symbolic."""
     if options.dynamic is False:
         return None
-    differing = {} if options.dynamic is None else find_differing()
+    differing = find_differing()
     asked = dict(options.dynamic) if isinstance(options.dynamic, tuple) else {}
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:

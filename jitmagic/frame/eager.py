@@ -36,7 +36,7 @@ def eager_entry(
 def entry_like(entry: Entry, run: Callable[..., Any], outcome: Outcome) -> Entry:
     """An entry for the same calls that runs something else."""
     made = Entry(entry.program, run)
-    made.notes = Variant(entry.notes.guards, outcome)
+    made.notes = Variant(entry.notes.guards, outcome, constants=entry.notes.constants)
     return made
 
 

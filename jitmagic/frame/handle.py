@@ -428,7 +428,7 @@ class Handle:
         if self.options.fullgraph:
             return False  # the limit will raise
         snapshot = self.original.snapshot(values)
-        symbols = bool(self.options.dynamic)
+        symbols = self.options.dynamic is not False and self.library is None
         asked = Growing(self._root, self.family.sizes_grow, symbols)
         growth = self.ledger.growth(snapshot, values, asked)
         if growth is not None and not growth.may_end:

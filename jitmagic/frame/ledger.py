@@ -11,19 +11,20 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from ..bytecode import FrameSnapshot
 from ..guards.advice import advice
-from ..guards.check import UNREADABLE, check, is_other_number, why
-from ..guards.guard import Guard, InRange, TensorMatch, ValueEquals
+from ..guards.check import UNREADABLE, check, holds, is_other_number, why
+from ..guards.guard import Guard, InRange, SizesRelate, TensorMatch, ValueEquals
 from ..guards.read import read_source
 from ..guards.source import Argument, Source
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
+from ..symbols.size import SizeOf
 from .growth import Guards, counted, grown_int, grown_size
 from .library import LibraryFunction
 from .native import Dispatcher, Entry
@@ -82,6 +83,7 @@ class Variant:
     ends: Eager | None = None  # at a graph break: why, and on which line of the user's
     is_compared: bool = False  # with eager, on its first calls
     symbols: frozenset[Source] = frozenset()  # numbers that are data of its graph
+    constants: frozenset[Hashable] = frozenset()  # origins of symbols that could be none
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
     number: int = 0  # in the order of compiling, from 1 on
 
@@ -178,7 +180,8 @@ class Ledger:
         variants = [entry.notes.guards for entry in newest[:needed]]
         if len(variants) < needed:
             return None
-        if (guard := grown_size(variants, snapshot)) is not None:
+        guard = grown_size(variants, snapshot)
+        if guard is not None and not (family.may_be_symbols and _may_be_symbol(guard, newest[0])):
             return Growth(why(guard, snapshot))
         used_once = all(entry.hits <= 1 for entry in alike)  # else the index has come again
         return self._counting(variants, snapshot) if used_once and len(variants) > 1 else None
@@ -219,15 +222,18 @@ class Ledger:
         return changed | {source for source in declared if source.name in self._library.varying}
 
     def differing_sizes(self, snapshot: FrameSnapshot) -> dict[Source, set[int]]:
-        """Dimensions of tensors in which the frame differs from an entry, or that were symbols of
-        one. Other instances of a module have tensors of other sizes, which do not vary.
+        """Dimensions of tensors in which the frame differs from an entry that is like it in all but
+        sizes and numbers, or that were symbols of one. Other instances of a module have tensors of
+        other sizes, which do not vary.
         """
         found: dict[Source, set[int]] = {}
         for entry in self._alike((*snapshot.args, *snapshot.cells)):
+            only_sizes = _differs_in_sizes(entry.notes.guards, snapshot)
             for guard in entry.notes.guards:
-                if isinstance(guard, TensorMatch) and (dims := _differing(guard, snapshot)):
-                    found.setdefault(guard.source, set()).update(dims)
-        return found
+                if isinstance(guard, TensorMatch):
+                    dims = _differing(guard, snapshot) if only_sizes else set()
+                    found.setdefault(guard.source, set()).update(dims, guard.free_sizes)
+        return {source: dims for source, dims in found.items() if dims}
 
     def _symbols(self, snapshot: FrameSnapshot) -> frozenset[Source]:
         """A number that was data of a variant varies, though it may be back where it was."""
@@ -259,19 +265,43 @@ class Ledger:
         return tuple((number, why) for number, why in found if why is not None)
 
 
+def _may_be_symbol(guard: Guard, newest: Entry) -> bool:
+    """Whether a size that grows is a tensor's, and has not been found to be a constant."""
+    tried = newest.notes.constants
+    return isinstance(guard, TensorMatch) and not any(
+        SizeOf(guard.source, dim) in tried for dim in range(len(guard.spec.shape))
+    )
+
+
+def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
+    """Whether sizes, and numbers, are all that keeps a variant from fitting the frame."""
+    for guard in guards:
+        match guard:
+            case SizesRelate():
+                continue
+            case TensorMatch() if _differing(guard, snapshot):
+                continue
+            case ValueEquals() | InRange() if is_other_number(guard, snapshot):
+                continue
+        if not holds(guard, snapshot):
+            return False
+    return True
+
+
 def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
+    """The dimensions of other sizes than the guard's, of a tensor that is like it in all else."""
     try:
         value = read_source(guard.source, snapshot)
     except UNREADABLE:
         return set()
-    sizes = guard.spec.shape
-    if not isinstance(value, torch.Tensor) or type(value) is not guard.spec.cls:
+    spec = guard.spec
+    if not isinstance(value, torch.Tensor) or type(value) is not spec.cls:
         return set()
-    if value.layout is not torch.strided or value.is_nested:
+    if value.layout is not torch.strided or value.is_nested or value.dim() != len(spec.shape):
         return set()
-    if value.dim() != len(sizes):
-        return set()
-    return {d for d, n in enumerate(value.shape) if n != sizes[d]} | set(guard.free_sizes)
+    found = {d for d, n in enumerate(value.shape) if n != spec.shape[d]}
+    resized = replace(spec, shape=tuple(value.shape), stride=tuple(value.stride()))
+    return found if found and holds(replace(guard, spec=resized), snapshot) else set()
 
 
 def _brief(alike: list[Entry], family: Growing) -> list[Entry]:

@@ -20,7 +20,7 @@ from .guard import SizesRelate
 from .read import UNREADABLE, read_source
 from .source import describe
 
-__all__ = ["relation", "sizes_differ"]
+__all__ = ["relation", "size_name", "sizes_differ"]
 
 
 def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
@@ -32,11 +32,11 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
             numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
             known[symbol] = numbers[origin.dim]
         except UNREADABLE:
-            return f"{_size_name(symbol)} is not there any more"
+            return f"{size_name(symbol)} is not there any more"
     values = [evaluate(side, dict(known)) for side in (guard.left, guard.right)]
     if COMPARISONS[guard.op](*values):
         return None
-    now = ", ".join(f"{_size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
+    now = ", ".join(f"{size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
     return f"{now}, was such that {relation(guard)}"
 
 
@@ -51,10 +51,11 @@ def _strided(value: Any) -> torch.Tensor:
 
 def relation(guard: SizesRelate) -> str:
     """The guard as Python has it: `x.shape[0] >= 2`."""
-    return f"{written(guard.left, _size_name)} {guard.op} {written(guard.right, _size_name)}"
+    return f"{written(guard.left, size_name)} {guard.op} {written(guard.right, size_name)}"
 
 
-def _size_name(symbol: Symbol) -> str:
+def size_name(symbol: Symbol) -> str:
+    """A size or a stride as the user has it: `x.shape[0]`."""
     origin: Any = symbol.origin
     what = "shape" if isinstance(origin, SizeOf) else "stride()"
     return f"{describe(origin.source)}.{what}[{origin.dim}]"

@@ -28,7 +28,7 @@ The tracer never compiles and never changes a live object: everything it wants d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import CodeType
@@ -233,8 +233,11 @@ class InputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Specialized:
-    """A number that varies and had to be a constant: which, what asked for it, and where."""
+    """A number that varies and had to be a constant: which (its symbol's origin, and in words),
+    what asked for it, and where.
+    """
 
+    origin: Hashable
     name: str
     why: str
     where: UserLine | None

@@ -8,13 +8,14 @@ as many as there are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
 
 from ..errors import UserLine
 from ..guards.guard import Guard, InRange, SizesRelate
+from ..guards.sizes import size_name
 from ..guards.source import Source
 from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr
@@ -89,12 +90,21 @@ def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants
     if not symbols.sizes:
         raise error
     why = f"{type(error).__name__}: {error}".partition("\n")[0]
-    fresh = {s.origin: Specialized(s.name, why, symbols.where) for s in symbols.sizes.values()}
-    return {**known, **fresh}
+    return {**known, **_specialized(symbols.sizes.values(), why, symbols.where)}
 
 
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
     """Those of the next attempt."""
-    fresh = {s.origin: Specialized(s.name, special.why, where) for s in special.symbols}
+    fresh = _specialized(special.symbols, special.why, where)
     assert fresh.keys() - known.keys(), "a symbol becomes a constant once"
     return {**known, **fresh}
+
+
+def _specialized(symbols: Iterable[Symbol], why: str, where: UserLine | None) -> Constants:
+    return {
+        symbol.origin: Specialized(symbol.origin, _name(symbol), why, where) for symbol in symbols
+    }
+
+
+def _name(symbol: Symbol) -> str:
+    return size_name(symbol) if isinstance(symbol.origin, SizeOf) else symbol.name

@@ -260,7 +260,7 @@ GROWING = {
 @pytest.mark.parametrize("kind", GROWING)
 def test_sizes_that_grow_with_every_call_are_noticed_at_the_third(kind: str) -> None:
     fn, drive = GROWING[kind]
-    run = jitmagic.jit(fn)
+    run = jitmagic.jit(fn, dynamic=False)
     with pytest.warns(jitmagic.RecompileWarning) as caught:
         results = drive(run)
     (warning,) = caught
@@ -273,6 +273,19 @@ def test_sizes_that_grow_with_every_call_are_noticed_at_the_third(kind: str) -> 
     assert handle is not None
     assert len(handle.dispatcher.entries) == 2
     assert isinstance(handle.outcome, Eager)
+
+
+def test_a_dimension_that_grows_is_a_symbol_at_the_second() -> None:
+    run = jitmagic.jit(grown_by_cat)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jitmagic.RecompileWarning)
+        results = drive_cat(run)
+    for result, wanted in zip(results, drive_cat(grown_by_cat), strict=True):
+        torch.testing.assert_close(result, wanted)
+    handle = handle_of(run)
+    assert handle is not None
+    assert len(handle.dispatcher.entries) == 2
+    assert handle.given_up is None
 
 
 class Cached(torch.nn.Module):
@@ -359,13 +372,14 @@ def test_an_index_of_a_loop_is_compiled_when_it_comes_again() -> None:
 
 @pytest.mark.parametrize("sizes", [(2, 4, 8, 16), (3, 4, 4, 5), (5, 4, 3, 2), (3, 4, 3, 4, 5)])
 def test_other_sizes_get_their_variants(sizes: tuple[int, ...]) -> None:
-    run = jitmagic.jit(plain)
-    for n in sizes:
-        run(torch.zeros(n))
-    handle = handle_of(run)
-    assert handle is not None
-    assert handle.outcome == COMPILED
-    assert len(handle.dispatcher.entries) == len(set(sizes))
+    for dynamic, wanted in ((False, len(set(sizes))), (None, 2)):
+        run = jitmagic.jit(plain, dynamic=dynamic)
+        for n in sizes:
+            run(torch.zeros(n))
+        handle = handle_of(run)
+        assert handle is not None
+        assert handle.outcome == COMPILED
+        assert len(handle.dispatcher.entries) == wanted
 
 
 def test_messages_name_the_users_function_and_line_not_a_librarys() -> None:
@@ -374,7 +388,7 @@ def test_messages_name_the_users_function_and_line_not_a_librarys() -> None:
         code = compile("def wrapper(x, c): return torch.cat([c, x])", LIBRARY, "exec")
         space = {"torch": torch, "__name__": "lib"}
         exec(code, space)
-        run = jitmagic.jit(space["wrapper"])
+        run = jitmagic.jit(space["wrapper"], dynamic=False)
         def mine(c):
             for _ in range(6):
                 c = run(torch.ones(1), c)

@@ -17,7 +17,7 @@ from jitmagic.api import handle_of
 from jitmagic.bytecode import FrameSnapshot
 from jitmagic.frame.native import GuardProgram, lower_guards
 from jitmagic.guards.check import check
-from jitmagic.guards.guard import SizesRelate
+from jitmagic.guards.guard import SizesRelate, TensorMatch
 
 SIZES = (8, 5, 9, 16, 3, 2, 12, 7)
 Program = Callable[..., Any]
@@ -179,6 +179,9 @@ def test_layouts() -> None:
     [
         ({"dynamic": True}, None, 1),
         ({"dynamic": False}, None, 3),
+        ({}, None, 2),
+        ({"dynamic": False}, lambda x: jitmagic.mark_dynamic(x, 0), 3),
+        ({}, lambda x: jitmagic.mark_static(x, 0), 3),
         ({"dynamic": {"x": {0: (2, 64)}}}, None, 1),
         ({"dynamic": {"x": {0: (2, 6)}}}, None, 2),
         ({}, lambda x: jitmagic.mark_dynamic(x, 0), 1),
@@ -198,6 +201,30 @@ def test_options_and_marks(options: dict[str, Any], mark: Any, count: int) -> No
             mark(x)
         same(f(x), x.relu().sum(0))
     assert compiles(f) == count
+
+
+def test_only_what_changed_becomes_a_symbol() -> None:
+    """And only from calls that are alike in all else: a mode of its own has a size of its own."""
+
+    @jitmagic.jit(backend="eager")
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.relu() + y
+
+    def free() -> list[tuple[int, ...]]:
+        last = max(handle_of(f).dispatcher.entries, key=lambda entry: entry.notes.number)
+        return [guard.free_sizes for guard in last.notes.guards if type(guard) is TensorMatch]
+
+    for shape, dtype, wanted in (
+        ((4, 3), torch.float32, [(), ()]),
+        ((5, 3), torch.float64, [(), ()]),
+        ((6, 3), torch.float64, [(0,), ()]),
+        ((8, 3), torch.float32, [(0,), ()]),
+        ((8, 1), torch.float32, [(0,), ()]),
+        ((8, 2), torch.float32, [(0, 1), ()]),
+    ):
+        x, y = torch.randn(shape, dtype=dtype), torch.randn(())
+        same(f(x, y), x.relu() + y)
+        assert free() == wanted
 
 
 @pytest.mark.parametrize("given", [{"x": 3}, {"x": {0: (5, 2)}}, {1: {}}, {"x": {-1: None}}, "yes"])
