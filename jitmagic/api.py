@@ -155,8 +155,9 @@ def jit(
         "max-autotune-no-cudagraphs" does not. `explain` shows what was tried.
     fullgraph: raise `Unsupported` instead of breaking the graph.
     dynamic: which sizes are data, so that one variant serves them all (0 and 1 never are). None:
-        those with a mark (mark_dynamic); True: of every argument; False: none;
-        {"x": {0: (2, 4096), 1: None}}: these, within bounds, and those that change.
+        those with a mark (mark_dynamic), and those that change, from the second variant on; True:
+        of every argument; False: none; {"x": {0: (2, 4096), 1: None}}: these, within bounds, and
+        as None.
     options: further names of `jitmagic.Options`, as a mapping or an Options object.
 
     A function comes back as a real Python function of the same signature; modules are changed in

@@ -146,7 +146,7 @@ def _attempt(
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
     compared = _can_be_compared(handle, traced)
     symbols = frozenset(entry.source for entry in traced.inputs if entry.is_scalar)
-    constants = frozenset(one.origin for one in traced.specialized)
+    constants = {one.origin: one.where for one in traced.specialized}
     later = tuple(record.later)
     made.notes = Variant(traced.guards, COMPILED, later, ends, compared, symbols, constants)
     return made

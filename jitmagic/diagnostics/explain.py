@@ -17,7 +17,6 @@ from ..api import handle_of, tagged_copy, tagged_handle
 from ..frame.handle import Handle
 from ..frame.ledger import Later
 from ..guards.show import show_guard
-from ..guards.source import describe
 from ..loops.ir import Extern
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
@@ -26,6 +25,7 @@ from .findings import BreakReport, Findings, KernelReport, TrialReport
 from .html import html_report
 from .report import rich_report, text_report
 from .status import ledger_lines, variants_of
+from .symbols import changing
 
 __all__ = ["Explainer", "Explanation", "explain", "explanation_of"]
 
@@ -151,7 +151,7 @@ def _describe(handle: Handle, name: str) -> Explanation:
             if tuned.reason
         ),
         ledger=tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else (),
-        numbers=tuple(dict.fromkeys(n for t in traces for n in _numbers(t))),
+        numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
     )
 
 
@@ -162,19 +162,6 @@ def _compared(handle: Handle) -> tuple[str, ...]:
         for record in handle.journal
         if record.measured is not None
     )
-
-
-def _numbers(traced: Trace) -> list[str]:
-    constants = [
-        f"{one.name}: a constant, for {one.why}" + (f" ({one.where})" if one.where else "")
-        for one in traced.specialized
-    ]
-    return constants + [
-        f"{describe(entry.source)}: {'a float' if entry.spec.dtype.is_floating_point else 'an int'}"
-        ", data of the graph"
-        for entry in traced.inputs
-        if entry.is_scalar
-    ]
 
 
 def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:

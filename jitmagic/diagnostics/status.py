@@ -17,6 +17,7 @@ from ..api import handles, tagged_handle
 from ..errors import UserLine
 from ..frame.handle import Handle
 from ..records import Compiled, CompileRecord, Measured, Missed, Outcome
+from .symbols import changing
 from .words import count, duration, here
 
 __all__ = ["Card", "Status", "VariantReport", "card_of", "ledger_lines", "status", "variants_of"]
@@ -29,6 +30,7 @@ class VariantReport:
     hits: calls that ran it; None once it is not in use any more
     seconds: wall time of compiling it, its backward included; kernels: how many that made
     missed: by number of variant why those before it did not fit the call it was made for
+    changing: sizes and numbers that are data of it, or had to be constants
     """
 
     number: int
@@ -40,6 +42,7 @@ class VariantReport:
     called_from: UserLine | None
     missed: Missed
     measured: Measured | None
+    changing: tuple[str, ...] = ()
 
     @property
     def saved(self) -> float | None:
@@ -156,6 +159,7 @@ def variants_of(handle: Handle) -> tuple[VariantReport, ...]:
 
 def _variant(number: int, records: list[CompileRecord], hits: int | None) -> VariantReport:
     first = next((r for r in records if r.occasion.at), records[0])
+    traced = first.result("trace")
     return VariantReport(
         number=number,
         outcome=first.outcome,
@@ -166,6 +170,7 @@ def _variant(number: int, records: list[CompileRecord], hits: int | None) -> Var
         called_from=first.occasion.called_from,
         missed=first.occasion.missed,
         measured=first.measured,
+        changing=() if traced is None else tuple(dict.fromkeys(changing(traced))),
     )
 
 
@@ -180,6 +185,7 @@ def ledger_lines(variants: Iterable[VariantReport]) -> list[str]:
                 lines.append(f"      needed by {here(difference.where)}")
             if difference.edit:
                 lines.append(f"      to stop it: {difference.edit}")
+        lines.extend(f"    {line}" for line in variant.changing)
     return lines
 
 

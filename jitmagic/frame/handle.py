@@ -407,7 +407,8 @@ class Handle:
         where = self.goes_on
         part = self._named_for_user()
         misses = "the call fits none of the variants; calls like it run"
-        hint = "make what varies an argument that is a tensor"
+        edit = found[0][1].edit if found else ""
+        hint = edit or "make what varies an argument that is a tensor"
         if where is not None:  # called by no user: most often a loop with a graph break in it
             part = f"{part} from line {where.lineno} on, after a graph break,"
             misses = "now fits none of the variants; what fits none runs"

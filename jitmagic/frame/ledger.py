@@ -11,13 +11,14 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 
 from ..bytecode import FrameSnapshot
+from ..errors import UserLine
 from ..guards.advice import advice
 from ..guards.check import UNREADABLE, check, holds, is_other_number, why
 from ..guards.guard import Guard, InRange, SizesRelate, TensorMatch, ValueEquals
@@ -83,7 +84,8 @@ class Variant:
     ends: Eager | None = None  # at a graph break: why, and on which line of the user's
     is_compared: bool = False  # with eager, on its first calls
     symbols: frozenset[Source] = frozenset()  # numbers that are data of its graph
-    constants: frozenset[Hashable] = frozenset()  # origins of symbols that could be none
+    # Origins of sizes and numbers that were tried as symbols, and the line that needs a constant.
+    constants: Mapping[Hashable, UserLine | None] = field(default_factory=dict)
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
     number: int = 0  # in the order of compiling, from 1 on
 
@@ -319,4 +321,15 @@ def why_not(entry: Entry, snapshot: FrameSnapshot) -> Difference | None:
     failing = check(entry.notes.guards, snapshot)
     if failing is None:
         return None
-    return Difference(why(failing, snapshot), failing.where, advice(failing, snapshot))
+    where = _made_constant(failing, snapshot, entry.notes.constants) or failing.where
+    return Difference(why(failing, snapshot), where, advice(failing, snapshot))
+
+
+def _made_constant(
+    guard: Guard, snapshot: FrameSnapshot, constants: Mapping[Hashable, UserLine | None]
+) -> UserLine | None:
+    """The line for which a size that differs could be no symbol."""
+    if not isinstance(guard, TensorMatch) or not constants:
+        return None
+    lines = (constants.get(SizeOf(guard.source, d)) for d in sorted(_differing(guard, snapshot)))
+    return next(filter(None, lines), None)

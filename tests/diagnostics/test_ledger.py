@@ -248,6 +248,35 @@ def test_a_variant_is_told_with_its_call_cost_and_place() -> None:
     assert where is not None and where.text == "return x * 2"
 
 
+def rows_and_columns(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(x.shape[0])
+    if x.shape[0] > 6:
+        total = total * 2
+    for i in range(x.shape[1]):
+        total = total + x[:, i]
+    return total
+
+
+def test_symbols_and_constants_are_told_with_the_users_lines() -> None:
+    tagged = jitmagic.jit(rows_and_columns, backend="eager")
+    for shape in ((8, 4), (9, 4), (10, 7), (12, 5), (3, 5)):
+        tagged(torch.ones(shape))
+    variants = variants_of(jitmagic.api.tagged_handle(tagged))
+    first, second, third, fourth, fifth = (variant.changing for variant in variants)
+    assert first == ()
+    assert [line.partition(" (")[0] for line in second] == [
+        "x.shape[0]: a symbol",
+        "only where x.shape[0] >= 7",
+    ]
+    assert "torch.zeros(x.shape[0])" in second[0] and "if x.shape[0] > 6:" in second[1]
+    assert third[0].startswith("x.shape[1]: a constant") and "range(x.shape[1])" in third[0]
+    assert third == fourth and third[1:] == second
+    assert "only where x.shape[0] <= 6" in fifth[-1]
+    assert set(second) < set(map(str.strip, ledger_lines(variants)))
+    where = variants[3].missed[0][1].where  # what made a constant of the size that differs
+    assert where is not None and where.text == "for i in range(x.shape[1]):"
+
+
 def test_the_backward_is_counted_with_its_variant() -> None:
     tagged = jitmagic.jit(double)
     x = torch.ones(3, requires_grad=True)
