@@ -31,14 +31,13 @@ from .bytecode import FrameSnapshot
 from .codegen import render
 from .errors import CompileFailed, OperationFailed, Unsupported, warn
 from .frame.beside import hide
-from .frame.dynamic import dynamic_dims
 from .frame.eager import before_trace, eager_entry
 from .frame.handle import Handle
 from .frame.ledger import Variant
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
-from .graph.node_meta import devices_in, lines_of
+from .graph.node_meta import devices_in
 from .graph.seams import Stages, cut
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
@@ -55,14 +54,14 @@ from .schedule import schedule, turned_outputs
 from .sizes import Build, Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
-from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
 from .trace.emit import CannotRestore, Home, emit
-from .trace.machine import Stop, trace
+from .trace.machine import Stop
 from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
 from .trace.template import template_of
 from .trace.undo import can_start_over
+from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
 from .tuning import best_kernels, best_products
 
 __all__ = ["compile_frame", "flatten"]
@@ -72,7 +71,6 @@ Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inpu
 flatten = FlatCode.of
 for _called_in_graph in (Once.__call__, Replay.__call__, Sized.missed):
     hide(_called_in_graph.__code__)
-_PARAMETERS = 4  # how many times longer the loops of optimizers may be than the user's
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
 
 
@@ -103,25 +101,32 @@ def _compile_frame(
         try:
             return _attempt(handle, snapshot, record, stop)
         except OperationFailed as failed:
-            stop = _stop_before(failed, stop)
+            stop = stop_before(failed, stop)
     return _attempt(handle, snapshot, record, stop)
-
-
-def _stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
-    step = failed.node.meta.get("step")
-    lines = lines_of(failed.node)
-    if step is None or not lines or (last is not None and step >= last.step):
-        raise failed
-    reason = FailedOperation.of(name=failed.name, why=failed.why.partition("\n")[0])
-    return Stop(step, reason, lines[-1])
 
 
 def _attempt(
     handle: Handle, snapshot: FrameSnapshot, record: Recording, stop: Stop | None
 ) -> Entry | Eager | Begun:
-    options = handle.options
+    """With sizes as symbols, unless that has a stage fail; then as they are in this call."""
     with record.stage("trace") as stage:
-        traced = stage.keep(_trace(handle, snapshot, stop))
+        traced = stage.keep(trace_frame(handle, snapshot, stop))
+    if not has_own_symbols(handle, traced):
+        return _compile_trace(handle, snapshot, record, traced)
+    try:
+        return _compile_trace(handle, snapshot, record, traced, is_last=False)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+    with record.stage("trace") as stage:
+        traced = stage.keep(trace_statically(handle, snapshot, stop, traced, why))
+    return _compile_trace(handle, snapshot, record, traced)
+
+
+def _compile_trace(
+    handle: Handle, snapshot: FrameSnapshot, record: Recording, traced: Trace, is_last: bool = True
+) -> Entry | Eager | Begun:
+    """`is_last`: nothing else is tried for this frame."""
+    options = handle.options
     if isinstance(traced.exit, Break):
         if handle.library is None and options.fullgraph:
             reason = traced.exit.reason
@@ -137,19 +142,24 @@ def _attempt(
         with record.stage("emit"):
             made = _make_entry(handle, snapshot, traced, graph)
     except Exception as error:  # calls that these guards do not fit may fare better
-        if isinstance(error, OperationFailed | Unsupported) or handle.must_raise(record):
+        known = isinstance(error, OperationFailed | Unsupported)
+        if known or not is_last or handle.must_raise(record):
             raise
         failed = Failed.of(error, record.failed_in)
         return eager_entry(handle.run_hooked, snapshot, traced.guards, failed)
     if isinstance(made, Eager):
         return eager_entry(handle.run_hooked, snapshot, traced.guards, made)
+    made.notes = _variant(handle, traced, record)
+    return made
+
+
+def _variant(handle: Handle, traced: Trace, record: Recording) -> Variant:
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
     compared = _can_be_compared(handle, traced)
     symbols = frozenset(entry.source for entry in traced.inputs if entry.is_scalar)
     constants = {one.origin: one.where for one in traced.specialized}
     later = tuple(record.later)
-    made.notes = Variant(traced.guards, COMPILED, later, ends, compared, symbols, constants)
-    return made
+    return Variant(traced.guards, COMPILED, later, ends, compared, symbols, constants)
 
 
 def _told(record: Recording, build: Callable[[Callable[[str], None]], None]) -> None:
@@ -164,7 +174,6 @@ def _can_be_compared(handle: Handle, traced: Trace) -> bool:
     """
     options = handle.options
     wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
-    wanted = wanted and not places_of(traced)  # a call of other sizes may be a compile
     if not wanted or handle.goes_on is not None or torch.are_deterministic_algorithms_enabled():
         return False
     rest_is_unknown = isinstance(traced.exit, Break) and torch.accelerator.is_available()
@@ -232,15 +241,6 @@ def _no_graph() -> tuple[Any, ...]:
 
 
 # ------------------------------------------------------------------------------------- one graph
-
-
-def _trace(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
-    options, varying = handle.options, handle.ledger.varying(snapshot)
-    if handle.library is not None:
-        longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
-        return trace(snapshot, longer, stop, varying)
-    dynamic = dynamic_dims(options, partial(handle.ledger.differing_sizes, snapshot))
-    return trace(snapshot, options, stop, varying, dynamic)
 
 
 def compile_graph(

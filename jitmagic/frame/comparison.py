@@ -27,6 +27,9 @@ _WARM_UP = "cce"  # not counted: the backward is compiled, memory and caches are
 _BLOCK = 4
 # Thue-Morse: what drifts (a clock rate, a cache that fills) meets both sides alike.
 PLAN = _WARM_UP + "ceececceecceceececce"
+# Calls in which something was compiled (for sizes that were new) and that were made again. More are
+# the rule, and what they take is what a call takes.
+_COMPILING = 32
 _PATIENCE = 256  # calls that are waited for backwards, when all that are timed have been made
 _MARGIN = 1.05  # of eager's time: less is no loss
 # Calls of each. Where both take the same time, so many say in 1 of 5 rows that compiled code is the
@@ -53,7 +56,8 @@ class Comparison:
         self._laps = Laps()
         self._ongoing: Sample | None = None
         self._first_node = 0
-        self._waited = 0
+        self._compiles = 0  # records of the journal, when the call began
+        self._waited = self._repeated = 0
 
     def start(self) -> None:
         """From the next call on."""
@@ -78,15 +82,29 @@ class Comparison:
         sample = Sample(PLAN[at] == "e", at >= len(_WARM_UP))
         self._samples.append(sample)
         self._ongoing, self._first_node = sample, _next_node()
+        self._compiles = len(self._journal)
         return self._eager if sample.is_eager else self._compiled
 
     def end(self, result: Any, nanoseconds: int) -> None:
         """The call that begin() answered has returned."""
         sample, self._ongoing = self._ongoing, None
-        if sample is not None:
+        if sample is not None and not self._is_repeated(sample):
             sample.forward = nanoseconds
             if torch.is_grad_enabled():
                 self._laps.watch(sample, result, self._first_node)
+
+    def _is_repeated(self, sample: Sample) -> bool:
+        """Whether the call tells how long a compile takes: the next one is made in its place."""
+        is_repeated = (
+            sample.counts
+            and len(self._journal) > self._compiles
+            and self._repeated < _COMPILING
+            and sample in self._samples
+        )
+        if is_repeated:
+            self._repeated += 1
+            self._samples.remove(sample)
+        return is_repeated
 
     def drop(self) -> None:
         """It raised instead, or was not made."""

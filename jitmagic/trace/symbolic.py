@@ -8,7 +8,7 @@ as many as there are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -25,7 +25,7 @@ from ..symbols.size import SizeOf
 from .result import Specialized
 from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
 
-__all__ = ["Constants", "DynamicDims", "Symbols", "all_sizes", "with_constants"]
+__all__ = ["Constants", "DynamicDims", "Symbols", "all_sizes", "specialized", "with_constants"]
 
 DynamicDims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
 """Which dimensions of a tensor may vary, and within which range."""
@@ -90,21 +90,18 @@ def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants
     if not symbols.sizes:
         raise error
     why = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return {**known, **_specialized(symbols.sizes.values(), why, symbols.where)}
+    fresh = {s.origin: specialized(s, why, symbols.where) for s in symbols.sizes.values()}
+    return {**known, **fresh}
 
 
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
     """Those of the next attempt."""
-    fresh = _specialized(special.symbols, special.why, where)
+    fresh = {s.origin: specialized(s, special.why, where) for s in special.symbols}
     assert fresh.keys() - known.keys(), "a symbol becomes a constant once"
     return {**known, **fresh}
 
 
-def _specialized(symbols: Iterable[Symbol], why: str, where: UserLine | None) -> Constants:
-    return {
-        symbol.origin: Specialized(symbol.origin, _name(symbol), why, where) for symbol in symbols
-    }
-
-
-def _name(symbol: Symbol) -> str:
-    return size_name(symbol) if isinstance(symbol.origin, SizeOf) else symbol.name
+def specialized(symbol: Symbol, why: str, where: UserLine | None) -> Specialized:
+    """What is remembered of a symbol that has to be a constant."""
+    name = size_name(symbol) if isinstance(symbol.origin, SizeOf) else symbol.name
+    return Specialized(symbol.origin, name, why, where)

@@ -124,6 +124,29 @@ def test_other_kinds_of_calls_are_measured_apart(slower: None) -> None:
     assert ran(tagged(X)) == "e" and ran(tagged(other)) == "c"
 
 
+def sized(count: int) -> Tensor:
+    return torch.linspace(-1, 1, count)
+
+
+def test_calls_that_compile_for_their_sizes_are_made_again(slower: None) -> None:
+    """Unless that is what calls of this function are like."""
+    tagged = jitmagic.jit(which)
+    tagged(X)
+    row = "".join(ran(tagged(sized(n))) for n in range(7, 60))
+    known = handle(tagged)
+    assert len(known.dispatcher.entries) == 2
+    end = PLAN[:3] + "c" * 32 + PLAN[3:7]
+    assert row == end + "e" * (len(row) - len(end))
+
+
+def test_calls_of_sizes_that_were_met_are_measured(slower: None) -> None:
+    tagged = jitmagic.jit(which)
+    for n in (6, 7, 8, 9):
+        tagged(sized(n))
+    row = "".join(ran(tagged(sized(n))) for n in (7, 8) * 6)
+    assert row == PLAN[3:7] + "e" * 8
+
+
 OFF: dict[str, dict[str, Any]] = {
     "keep": {"options": {"keep": "compiled"}},
     "fullgraph": {"fullgraph": True},

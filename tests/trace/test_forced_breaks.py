@@ -25,7 +25,7 @@ from .library_programs import PROGRAMS
 
 pytest.importorskip("jitmagic._frame")
 jitmagic = pytest.importorskip("jitmagic")
-pipeline = pytest.importorskip("jitmagic.pipeline")
+tracing = pytest.importorskip("jitmagic.tracing")
 
 TRIES = 7  # steps tried per program
 # What only moves things or belongs to the instruction behind it never breaks.
@@ -67,7 +67,7 @@ def test_break_anywhere(
         def traced(snapshot: FrameSnapshot, options: Options, stop: None, *numbers: Any) -> Trace:
             return trace(snapshot, options, pending.pop() if pending else stop, *numbers)
 
-        monkeypatch.setattr(pipeline, "trace", traced)
+        monkeypatch.setattr(tracing, "trace", traced)
         wanted_args, args = make(), make()
         wanted = fn(*wanted_args)
         twin = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, None, fn.__closure__)

@@ -6,6 +6,7 @@ import gc
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,17 @@ import torch
 from torch.nn import functional as F
 
 import jitmagic
+from jitmagic import pipeline, tracing
 from jitmagic.api import handle_of
 from jitmagic.bytecode import FrameSnapshot
+from jitmagic.errors import UserLine
 from jitmagic.frame.native import GuardProgram, lower_guards
 from jitmagic.guards.check import check
 from jitmagic.guards.guard import SizesRelate, TensorMatch
+from jitmagic.records import COMPILED
+from jitmagic.trace.breaks import FailedOperation
+from jitmagic.trace.concrete import places_of
+from jitmagic.trace.machine import Stop
 
 SIZES = (8, 5, 9, 16, 3, 2, 12, 7)
 Program = Callable[..., Any]
@@ -225,6 +232,52 @@ def test_only_what_changed_becomes_a_symbol() -> None:
         x, y = torch.randn(shape, dtype=dtype), torch.randn(())
         same(f(x, y), x.relu() + y)
         assert free() == wanted
+
+
+def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph breaks where sizes are symbols."""
+    real = tracing.trace
+
+    def broken(snapshot: Any, options: Any, stop: Any, varying: Any, dynamic: Any = None) -> Any:
+        found = real(snapshot, options, stop, varying, dynamic)
+        if not places_of(found):
+            return found
+        end = Stop(1, FailedOperation.of(name="f", why="symbols"), UserLine(__file__, 1, "f"))
+        return replace(real(snapshot, options, end, varying, dynamic), inputs=found.inputs)
+
+    monkeypatch.setattr(tracing, "trace", broken)
+
+
+def fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage fails where sizes are symbols."""
+
+    def failing(*args: Any) -> Any:
+        raise jitmagic.errors.CompileFailed("no symbols here")
+
+    monkeypatch.setattr(pipeline, "sized", failing)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("spoil", [breaks, fails])
+def test_where_symbols_do_harm_sizes_are_constants(
+    spoil: Callable[[pytest.MonkeyPatch], None], fullgraph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch)
+
+    @jitmagic.jit(backend="aot_eager", fullgraph=fullgraph)
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.relu().sum(0)
+
+    for n in (4, 6, 9):
+        x = torch.randn(n, 3)
+        same(f(x), x.relu().sum(0))
+    known = handle_of(f)
+    assert len(known.dispatcher.entries) == 3
+    assert all(entry.notes.outcome == COMPILED for entry in known.dispatcher.entries)
+    constants = [
+        [one.name for one in record.result("trace").specialized] for record in known.journal
+    ]
+    assert constants == [[], ["x.shape[0]"], ["x.shape[0]"]]
 
 
 @pytest.mark.parametrize("given", [{"x": 3}, {"x": {0: (5, 2)}}, {1: {}}, {"x": {-1: None}}, "yes"])

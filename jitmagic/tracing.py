@@ -1,0 +1,70 @@
+"""How a frame is traced: which of its sizes and numbers may be symbols, and where it has to end.
+
+Comes in: a handle, whose ledger tells what varies, and a frame. Goes out: a Trace. Symbols that
+nobody asked for may not cost more than they save: a frame whose graph breaks with sizes as symbols,
+and does not without, is traced for the sizes of its call, and the Trace says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from .bytecode import FrameSnapshot
+from .errors import OperationFailed, UserLine
+from .frame.dynamic import dynamic_dims
+from .frame.handle import Handle
+from .graph.node_meta import lines_of
+from .trace.breaks import FailedOperation
+from .trace.concrete import places_of
+from .trace.machine import Stop, trace
+from .trace.result import Break, Trace
+from .trace.symbolic import specialized
+
+__all__ = ["has_own_symbols", "stop_before", "trace_frame", "trace_statically"]
+
+_PARAMETERS = 4  # how many times longer the loops of optimizers may be than the user's
+
+
+def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> Trace:
+    """The trace that is compiled for this call."""
+    options, varying = handle.options, handle.ledger.varying(snapshot)
+    if handle.library is not None:
+        longer = replace(options, unroll_limit=_PARAMETERS * options.unroll_limit)
+        return trace(snapshot, longer, stop, varying)
+    dynamic = dynamic_dims(options, partial(handle.ledger.differing_sizes, snapshot))
+    traced = trace(snapshot, options, stop, varying, dynamic)
+    if not (isinstance(traced.exit, Break) and has_own_symbols(handle, traced)):
+        return traced
+    why = f"a graph break: {traced.exit.reason.message}"
+    static = trace_statically(handle, snapshot, stop, traced, why, traced.exit.where)
+    return traced if isinstance(static.exit, Break) else static
+
+
+def has_own_symbols(handle: Handle, traced: Trace) -> bool:
+    """Whether sizes are symbols because they were seen to change."""
+    return handle.options.dynamic is None and bool(places_of(traced))
+
+
+def trace_statically(
+    handle: Handle,
+    snapshot: FrameSnapshot,
+    stop: Stop | None,
+    symbolic: Trace,
+    why: str,
+    where: UserLine | None = None,
+) -> Trace:
+    """The trace with the sizes of this call, and `why`."""
+    static = trace(snapshot, handle.options, stop, handle.ledger.varying(snapshot))
+    constants = tuple(specialized(symbol, why, where) for symbol in places_of(symbolic))
+    return replace(static, specialized=(*static.specialized, *constants))
+
+
+def stop_before(failed: OperationFailed, last: Stop | None) -> Stop:
+    """Where the next trace ends. Raises what failed where it has no place before the last one."""
+    step = failed.node.meta.get("step")
+    lines = lines_of(failed.node)
+    if step is None or not lines or (last is not None and step >= last.step):
+        raise failed
+    reason = FailedOperation.of(name=failed.name, why=failed.why.partition("\n")[0])
+    return Stop(step, reason, lines[-1])
