@@ -1,0 +1,241 @@
+"""Sizes that change under dynamic=None: few compiles, and eager's results and gradients at each."""
+
+from __future__ import annotations
+
+import copy
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import jitmagic
+from jitmagic.api import handle_of
+
+SIZES = (8, 5, 16, 3, 2, 7, 9, 32, 64, 33, 12, 1, 24, 48, 6, 10)
+Program = Callable[..., Any]
+
+
+class Block(nn.Module):
+    """Of a residual network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x + self.second(F.relu(self.norm(self.first(x)))))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.back = nn.Linear(6, 32), nn.Linear(8, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = c = x.new_zeros(x.shape[0], 8)
+        made = []
+        for t in range(x.shape[1]):
+            i, f, g, o = (self.into(x[:, t]) + self.back(h)).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            made.append(h)
+        return torch.stack(made, 1)
+
+
+class Decoder(nn.Module):
+    """A step of a small GPT: logits for tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, 16), nn.Embedding(128, 16)
+        self.into, self.out, self.head = nn.Linear(16, 48), nn.Linear(16, 16), nn.Linear(16, 50)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n = x.shape
+        z = self.tokens(x) + self.places(torch.arange(n, device=x.device))
+        q, k, v = (t.view(b, n, 2, 8).transpose(1, 2) for t in self.into(z).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(z + self.out(mixed.transpose(1, 2).reshape(b, n, 16)))
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5))
+
+
+Model = tuple[Callable[[], nn.Module], Callable[[int, int], torch.Tensor]]
+MODELS: dict[str, Model] = {
+    "encoder": (encoder, lambda b, n: torch.randn(b, n, 16)),
+    "mlp": (perceptron, lambda b, n: torch.randn(b, n, 20)),
+    "block": (Block, lambda b, n: torch.randn(b, 4, n, n)),
+    "decoder": (Decoder, lambda b, n: torch.randint(0, 50, (b, n))),
+    "recurrent": (Recurrent, lambda b, n: torch.randn(b, n, 6)),
+}
+CHANGING: dict[str, list[tuple[int, int]]] = {
+    "batch": [(n, 6) for n in SIZES],
+    "length": [(3, n) for n in SIZES],
+    "both": [(n, SIZES[5 * i % 16]) for i, n in enumerate(SIZES)],
+}
+
+
+def compiles(fn: Any) -> int:
+    """Of the frame."""
+    return sum(r.result("trace") is not None for r in handle_of(fn).journal.records)
+
+
+def check(
+    found: Any, wanted: Any, ours: nn.Module | None = None, theirs: nn.Module | None = None
+) -> None:
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    if ours is None or theirs is None:
+        return
+    for module, result in ((ours, found), (theirs, wanted)):
+        module.zero_grad()
+        result.square().mean().backward()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
+
+
+def run_model(name: str, changing: str, train: bool, **options: Any) -> int:
+    """How often the frame was compiled."""
+    make, inputs = MODELS[name]
+    torch.manual_seed(0)
+    model = make().train(train)
+    plain = copy.deepcopy(model)
+    made = jitmagic.jit(model, **options)
+    for b, n in CHANGING[changing]:
+        x = inputs(b, n)
+        with torch.set_grad_enabled(train):
+            found, wanted = made(x), plain(x)
+        check(found, wanted, *((model, plain) if train else ()))
+    assert handle_of(made).given_up is None
+    return compiles(made)
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("changing", CHANGING)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "recurrent"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_two_compiles_and_one_for_each_dimension_of_size_one(
+    backend: str, name: str, changing: str, train: bool
+) -> None:
+    ones = {tuple(size == 1 for size in sizes) for sizes in CHANGING[changing]} - {(False, False)}
+    assert run_model(name, changing, train, backend=backend) == 2 + len(ones)
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", ["mlp", "decoder", "recurrent"])
+def test_generated_code(name: str, train: bool) -> None:
+    assert run_model(name, "batch", train, options={"keep": "compiled"}) == 3
+
+
+@pytest.mark.parametrize("dynamic", [None, False])
+def test_a_loop_over_a_size_is_a_variant_for_each_and_says_so(dynamic: bool | None) -> None:
+    """A symbol that has to be a constant is no worse than a constant."""
+    torch.manual_seed(0)
+    plain = Recurrent()
+    made = jitmagic.jit(copy.deepcopy(plain), backend="eager", dynamic=dynamic)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", jitmagic.RecompileWarning)
+        for n in SIZES:
+            x = torch.randn(3, n, 6)
+            check(made(x), plain(x))
+    assert compiles(made) == 8 and len(caught) == 1
+
+
+# ------------------------------------------------------------------ programs that look at sizes
+
+
+def on_size(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] > 8 else x - 1
+
+
+def on_divisibility(x: torch.Tensor) -> torch.Tensor:
+    return x.view(-1, 2, 4).sum(1) if x.shape[0] % 2 == 0 else x.cumsum(0)
+
+
+def on_equality(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x + y if x.shape[0] == y.shape[0] else x.sum() * y
+
+
+def sizes_returned(x: torch.Tensor) -> tuple[Any, ...]:
+    return x + x.shape[0], x.shape[0], x.shape, len(x) // 2, x.numel()
+
+
+def views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    half = x.shape[0] // 2
+    return x[:half], x[half:], x.reshape(-1), x[-1], x.unsqueeze(1).expand(-1, 3, -1).sum(1)
+
+
+def of_list(xs: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(xs).sum(0) * len(xs)
+
+
+def one(n: int) -> tuple[Any, ...]:
+    return (torch.randn(n, 4),)
+
+
+def pairs(n: int) -> tuple[Any, ...]:
+    return torch.randn(n, 4), torch.randn(n if n % 3 else n + 1, 4)
+
+
+def lists(n: int) -> tuple[Any, ...]:
+    return ([torch.randn(n, 4)] * (2 + n % 2),)
+
+
+# Variants at most: the static one, the symbolic ones of each outcome, those of size one and zero;
+# of two rows there is one pair, which broadcasts.
+LOOKING: dict[str, tuple[Program, Callable[[int], tuple[Any, ...]], int]] = {
+    "a branch on a size": (on_size, one, 5),
+    "divisibility": (on_divisibility, one, 6),
+    "equality": (on_equality, pairs, 7),
+    "sizes returned": (sizes_returned, one, 4),
+    "views": (views, one, 4),
+    "a list of changing length": (of_list, lists, 8),
+}
+
+
+def run_program(name: str, **options: Any) -> int:
+    program, inputs, _ = LOOKING[name]
+    own = types.FunctionType(program.__code__.replace(), program.__globals__, program.__name__)
+    made = jitmagic.jit(own, **options)
+    torch.manual_seed(0)
+    for n in (8, 5, 16, 3, 12, 9, 1, 6, 32, 0, 7, 1, 10, 2, 15):
+        args = inputs(n)
+        try:
+            wanted = program(*args)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                made(*args)
+        else:
+            found = made(*args)
+            check(found, wanted)
+            if isinstance(wanted, tuple):
+                assert list(map(type, found)) == list(map(type, wanted))
+    return compiles(made)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("name", LOOKING)
+def test_programs_that_look_at_sizes(name: str, backend: str) -> None:
+    assert run_program(name, backend=backend, options={"keep": "compiled"}) <= LOOKING[name][2]
+
+
+def test_sizes_zero_and_one_are_static_and_apart() -> None:
+    @jitmagic.jit(backend="eager")
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.relu().sum(0)
+
+    for n, wanted in ((1, 1), (4, 2), (6, 2), (0, 3), (9, 3), (1, 3), (0, 3), (2, 3)):
+        x = torch.randn(n, 3)
+        check(f(x), x.relu().sum(0))
+        assert compiles(f) == wanted
