@@ -429,8 +429,8 @@ class Handle:
         if self.options.fullgraph:
             return False  # the limit will raise
         snapshot = self.original.snapshot(values)
-        symbols = self.options.dynamic is not False and self.library is None
-        asked = Growing(self._root, self.family.sizes_grow, symbols)
+        # Each new size is planned: where all are new, symbols that nobody asked for save nothing.
+        asked = Growing(self._root, self.family.sizes_grow, bool(self.options.dynamic))
         growth = self.ledger.growth(snapshot, values, asked)
         if growth is not None and not growth.may_end:
             self._stop_growing(growth.why)

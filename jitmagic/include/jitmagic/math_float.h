@@ -181,8 +181,9 @@ template <class R> JM_INLINE R log10(R x) {
 template <class R> JM_INLINE R log1p(R x) {
     R u = x + 1.0f, back = u - 1.0f,
       lost = (1.0f - (u - back)) + (x - back);   // u + lost = 1 + x exactly
-    ints<R> bits_of_u = (ints<R>)u, k = (bits_of_u - 0x3f3504f3) >> 23;
-    R f = (R)(bits_of_u - (k << 23)) - 1.0f;
+    words<R> bits_of_u = (words<R>)u;
+    ints<R> k = (ints<R>)(bits_of_u - 0x3f3504f3u) >> 23;
+    R f = (R)(bits_of_u - ((words<R>)k << 23)) - 1.0f;
     f = fma(lost, (R)(k < 100 ? (127 - k) << 23 : ints<R>{}), f);   // 2^-k
     R out = log_join(Logged<R>{__builtin_convertvector(k, R), f, log_tail(f)});
     out = x < __builtin_inff() ? out : x;   // infinity and NaN stay
