@@ -102,9 +102,9 @@ def _index_put(
 
 
 def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
-    """Drawn in the order of memory, which is how the kernels of the CPU fill it."""
+    """Drawn in the order of memory, which is how kernels fill it."""
     order, inverse = memory_order(old.meta.stride())
-    turned = old.device.type == "cpu" and order != sorted(order)
+    turned = order != sorted(order)
     made: Sym = recorder.emit(aten.bernoulli.p, old.permute(*order) if turned else old, p)
     return made.permute(*inverse) if turned else made
 

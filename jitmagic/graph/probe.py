@@ -24,7 +24,6 @@ import torch
 from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .propagate import EagerRaises
-from .target_traits import draws
 
 __all__ = ["check_dtypes"]
 
@@ -179,7 +178,7 @@ def _is_suspect(
     """
     plain = name.removesuffix("_")
     known = _number_places(plain)[0] or getattr(target, "__module__", None) in _IN_PYTHON
-    if not known or plain.startswith(_UNASKED) or draws(target, tuple(args), kwargs):
+    if not known or plain.startswith(_UNASKED):
         return False
     tensors = list(tensors_in((args, kwargs)))
     if not tensors:
@@ -269,9 +268,17 @@ def _refusal(
     kwargs: tuple[tuple[str, Described], ...],
     device: str,
 ) -> Exception | None:
-    """The error of the call on stand-ins, without the frames that it came through."""
+    """The error of the call on stand-ins, without the frames that it came through. What it draws,
+    the program still gets.
+    """
+    drawn_on = [torch.cuda.current_device()] if device == "cuda" else []
     try:
-        with torch.inference_mode(False), torch.no_grad(), torch._C._DisableAutocast():
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch._C._DisableAutocast(),
+            torch.random.fork_rng(drawn_on),
+        ):
             given = [_made(arg, device) for arg in args]
             named = {key: _made(value, device) for key, value in kwargs}
             if isinstance(target, str):

@@ -56,6 +56,42 @@ def test_parts_of_complex_numbers(operation: Callable[..., Tensor], dtype: torch
     assert raised(jitmagic.jit(run, backend="eager"), x) == raised(run, x)
 
 
+DRAWS: dict[str, Callable[[Tensor], object]] = {
+    "dropout": lambda x: F.dropout(x, 0.5, True),
+    "dropout in place": lambda x: F.dropout(x, 0.5, True, inplace=True),
+    "alpha dropout": lambda x: F.alpha_dropout(x, 0.5, True),
+    "bernoulli_": lambda x: x.bernoulli_(0.5),
+    "bernoulli": lambda x: torch.bernoulli(x),
+    "normal_": lambda x: x.normal_(),
+    "exponential_": lambda x: x.exponential_(),
+    "multinomial": lambda x: x.multinomial(1),
+    "poisson": lambda x: torch.poisson(x),
+    "randn_like": lambda x: torch.randn_like(x),
+    "rrelu": lambda x: F.rrelu(x, training=True),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("draw", DRAWS)
+def test_what_draws_raises_after_what_came_before(
+    draw: str, dtype: torch.dtype, backend: str
+) -> None:
+    """And asking its kernel, at compile time, takes no random number from the program."""
+
+    def run(x: Tensor, y: Tensor) -> None:
+        x.mul_(3)
+        DRAWS[draw](y)
+
+    found = []
+    for call in (run, jitmagic.jit(run, backend=backend)):
+        torch.manual_seed(1)
+        x, y = torch.ones(3), torch.ones(4, 4, dtype=dtype)
+        error = raised(call, x, y)
+        found.append((error, x.tolist(), y.tolist(), torch.rand(2).tolist()))
+    assert found[0] == found[1]
+
+
 INDEXES: dict[str, object] = {
     "list": [0, 5],
     "in a tuple": (..., [0, 0, 5]),
@@ -80,9 +116,9 @@ def test_a_dead_lookup_raises_as_eager(index: str, backend: str) -> None:
     assert raised(jitmagic.jit(run, backend=backend), x) is IndexError
 
 
-def raised(run: Callable[[Tensor], Tensor], x: Tensor) -> type[Exception] | None:
+def raised(run: Callable[..., object], *inputs: Tensor) -> type[Exception] | None:
     try:
-        run(x)
+        run(*inputs)
     except Exception as error:  # which one is compared
         return type(error)
     return None
