@@ -232,7 +232,7 @@ class Ledger:
         for entry in self._alike((*snapshot.args, *snapshot.cells)):
             only_sizes = _differs_in_sizes(entry.notes.guards, snapshot)
             for guard in entry.notes.guards:
-                if isinstance(guard, TensorMatch):
+                if isinstance(guard, TensorMatch) and _same_rank(guard, snapshot):
                     dims = _differing(guard, snapshot) if only_sizes else set()
                     found.setdefault(guard.source, set()).update(dims, guard.free_sizes)
         return {source: dims for source, dims in found.items() if dims}
@@ -290,16 +290,24 @@ def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
     return True
 
 
-def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
-    """The dimensions of other sizes than the guard's, of a tensor that is like it in all else."""
+def _same_rank(guard: TensorMatch, snapshot: FrameSnapshot) -> bool:
+    """Whether the guard's dimensions are the tensor's."""
     try:
         value = read_source(guard.source, snapshot)
     except UNREADABLE:
-        return set()
+        return False
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return not value.is_nested and value.dim() == len(guard.spec.shape)
+
+
+def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
+    """The dimensions of other sizes than the guard's, of a tensor that is like it in all else."""
     spec = guard.spec
-    if not isinstance(value, torch.Tensor) or type(value) is not spec.cls:
+    if not _same_rank(guard, snapshot):
         return set()
-    if value.layout is not torch.strided or value.is_nested or value.dim() != len(spec.shape):
+    value: torch.Tensor = read_source(guard.source, snapshot)
+    if type(value) is not spec.cls:
         return set()
     found = {d for d, n in enumerate(value.shape) if n != spec.shape[d]}
     resized = replace(spec, shape=tuple(value.shape), stride=tuple(value.stride()))

@@ -100,8 +100,9 @@ def test_temporaries_lie_as_convolutions_take_them(fn, count):
 
 
 @pytest.fixture
-def without_tf32(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+def without_tf32():
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 @pytest.mark.parametrize(

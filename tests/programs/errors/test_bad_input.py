@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import jitmagic
-from jitmagic import pipeline
+from jitmagic import pipeline, tracing
 from jitmagic.api import handle_of
 from jitmagic.records import COMPILED, Failed
 from jitmagic.runtime.store import open_store
@@ -208,7 +208,8 @@ STAGES = ["trace", "trace_joint", "partition", "lower", "schedule", "render", "l
 
 @pytest.mark.parametrize("stage", [s for s in STAGES if s != "emit"])
 def test_ctrl_c_during_a_compile(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, presses = getattr(pipeline, stage), [1]
+    module = tracing if stage == "trace" else pipeline
+    real, presses = getattr(module, stage), [1]
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         if presses:
@@ -216,7 +217,7 @@ def test_ctrl_c_during_a_compile(stage: str, monkeypatch: pytest.MonkeyPatch) ->
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(pipeline, stage, interrupted)
+    monkeypatch.setattr(module, stage, interrupted)
     run = jitmagic.jit(chain)
     x = torch.randn(3, 5)
     with pytest.raises(KeyboardInterrupt):
@@ -233,7 +234,7 @@ def test_a_stage_that_fails_is_a_visible_fallback(
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a bug of ours")
 
-    monkeypatch.setattr(pipeline, stage, broken)
+    monkeypatch.setattr(tracing if stage == "trace" else pipeline, stage, broken)
     run = jitmagic.jit(chain)
     with pytest.warns(jitmagic.FallbackWarning, match="a bug of ours"):
         check_chain(run)

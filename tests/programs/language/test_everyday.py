@@ -216,7 +216,7 @@ PROGRAMS = [
     case("newton", lambda: newton, (1, 0, 6), (r(30, 4), (r(30) > 0).float())),
     case("relabelled", lambda: relabelled, (1, 0, 1), (r(3, 4, grad=True),)),
     case("masked", forgetful, (2, 1, 2), (r(5, 5, grad=True),)),
-    case("clusters", lambda: clusters, (9, 9, 10), (r(20, 2), r(3, 2))),
+    case("clusters", lambda: clusters, (8, 8, 9), (r(20, 2), r(3, 2))),
     case("attention", lambda: attention, (1, 0, 1), tuple(r(2, 2, 5, 8, grad=True) for _ in "qkv")),
 ]
 

@@ -234,7 +234,7 @@ def test_a_backend_of_the_user_that_returns_nonsense() -> None:
 
 
 def test_the_recompile_limit_is_a_visible_state() -> None:
-    run = jitmagic.jit(chain, options={"recompile_limit": 2})
+    run = jitmagic.jit(chain, dynamic=False, options={"recompile_limit": 2})
     xs = [torch.randn(2, n) for n in (3, 4, 5, 6)]
     for x in xs[:2]:
         run(x, x)
@@ -248,7 +248,7 @@ def test_the_recompile_limit_is_a_visible_state() -> None:
 
 
 def test_the_recompile_limit_raises_under_fullgraph() -> None:
-    run = jitmagic.jit(chain, fullgraph=True, options={"recompile_limit": 2})
+    run = jitmagic.jit(chain, fullgraph=True, dynamic=False, options={"recompile_limit": 2})
     xs = [torch.randn(2, n) for n in (3, 4, 5)]
     for x in xs[:2]:
         run(x, x)

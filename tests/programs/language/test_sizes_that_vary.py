@@ -316,3 +316,15 @@ def test_nothing_of_the_call_stays_alive() -> None:
     del x
     gc.collect()
     assert gone() is None
+
+
+def test_a_symbol_of_another_rank_says_nothing() -> None:
+    """A dimension that was a symbol of a matrix is none of a vector."""
+
+    @jitmagic.jit(backend="eager", options={"on_error": "raise"})
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.relu() * 2
+
+    for shape in ((4, 3), (4, 5), (7,), (9, 2), (), (3, 4, 5), (6,)):
+        x = torch.randn(shape)
+        same(f(x), x.relu() * 2)
