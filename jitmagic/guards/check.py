@@ -75,6 +75,8 @@ _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _WIDTH = 60  # of a value in a sentence
 _ELEMENTWISE = (str, int, bytes, range, torch.device)
 
+_of_class = type.__getattribute__  # no metaclass of the user's answers
+
 
 def check(guards: Iterable[Guard], frame: FrameSnapshot) -> Guard | None:
     """The first guard that does not hold for the frame, or None."""
@@ -228,7 +230,7 @@ def _class_differs(guard: ClassFacts) -> str | None:
     cls = guard.cls
     if not isinstance(cls, type):
         return "a class is gone"
-    now, before = cls.__mro__, guard.mro
+    now, before = _of_class(cls, "__mro__"), guard.mro
     if len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
         return f"{_named(cls)} inherits from {_bases(now)}, did from {_bases(before)}"
     differences = (_fact_differs(cls, fact) for fact in guard.facts)
@@ -240,11 +242,12 @@ def _bases(mro: tuple[object, ...]) -> str:
 
 
 def _fact_differs(cls: type, fact: ClassFact) -> str | None:
-    owners = [base for base in cls.__mro__[fact.start :] if fact.name in vars(base)]
+    bases = _of_class(cls, "__mro__")[fact.start :]
+    owners = [base for base in bases if fact.name in _of_class(base, "__dict__")]
     name = f"{_named(owners[0] if owners else cls)}.{fact.name}"
     if not owners:
         return f"{name} is not there any more" if fact.kind in ("is", "slot") else None
-    found = vars(owners[0])[fact.name]
+    found = _of_class(owners[0], "__dict__")[fact.name]
     if fact.kind == "is":
         now, before = short(found), short(fact.value)
         before = before if now != before else f"another {type(fact.value).__name__}"
@@ -492,5 +495,5 @@ def _short_container(value: Any) -> str:
 
 
 def _named(cls: type) -> str:
-    hidden = cls.__module__ in ("builtins", "__main__")
-    return cls.__qualname__ if hidden else f"{cls.__module__}.{cls.__qualname__}"
+    module, name = _of_class(cls, "__module__"), _of_class(cls, "__qualname__")
+    return name if module in ("builtins", "__main__") else f"{module}.{name}"
