@@ -291,14 +291,15 @@ def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
 
 
 def _same_rank(guard: TensorMatch, snapshot: FrameSnapshot) -> bool:
-    """Whether the guard's dimensions are the tensor's."""
+    """Whether the guard's dimensions are the tensor's, which is of the guard's class."""
     try:
         value = read_source(guard.source, snapshot)
     except UNREADABLE:
         return False
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if type(value) is not guard.spec.cls:  # a subclass would see what is read of it
         return False
-    return not value.is_nested and value.dim() == len(guard.spec.shape)
+    is_strided = value.layout is torch.strided and not value.is_nested
+    return is_strided and value.dim() == len(guard.spec.shape)
 
 
 def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
@@ -307,8 +308,6 @@ def _differing(guard: TensorMatch, snapshot: FrameSnapshot) -> set[int]:
     if not _same_rank(guard, snapshot):
         return set()
     value: torch.Tensor = read_source(guard.source, snapshot)
-    if type(value) is not spec.cls:
-        return set()
     found = {d for d, n in enumerate(value.shape) if n != spec.shape[d]}
     resized = replace(spec, shape=tuple(value.shape), stride=tuple(value.stride()))
     return found if found and holds(replace(guard, spec=resized), snapshot) else set()
