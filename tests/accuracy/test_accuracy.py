@@ -185,6 +185,23 @@ def test_sums_that_are_infinite_or_nan(tier: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("tier", ["cpp", "numba"])
+@pytest.mark.parametrize("scale", [3e38, 1e30, 1e19, 1e-20, 1e-25, 1e-44])
+@pytest.mark.parametrize("size", [2, 7, 1000])
+def test_deviations_whose_squares_are_out_of_range(tier: str, scale: float, size: int) -> None:
+    """Eager's moments of fp32 are doubles on the CPU."""
+    if tier == "numba":
+        pytest.importorskip("numba")
+    x = torch.rand(size, 5).sub_(0.5) * scale
+
+    def fn(x: Tensor) -> tuple[Tensor, ...]:
+        return x.std(0), x.t().std(1, correction=0), x.var(0), *torch.std_mean(x, 0)
+
+    got = jitmagic.jit(fn, options={"cpu_tier": tier})(x)
+    for ours, eager in zip(got, fn(x), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-6, atol=3e-45)
+
+
 def test_what_is_measured() -> None:
     """Every layout alone and in company."""
     titles = [p.title for p in PROGRAMS]

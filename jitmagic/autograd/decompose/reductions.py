@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..recorder import Recorder, Sym
-from .registry import rule, up
+from .registry import moments_dtype, rule, up
 
 __all__: list[str] = []
 
@@ -25,7 +25,8 @@ def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tupl
     if not x.dtype.is_floating_point:
         return None
     dims = _dims(x, dim)
-    wide = up(x)
+    moments = moments_dtype(x)  # a square of fp32 may be outside of its range where its root is not
+    wide = up(x) if moments is None else x.to(moments)
     mean = wide.mean(dims, True)
     gap = wide - mean
     count = math.prod(x.shape[d] for d in dims)
