@@ -3,7 +3,7 @@
 // AutogradFunction(forward, resolve, replay, signature): called with the graph's input tensors, returns the tuple of
 // user outputs. `forward` returns (*results, *saved intermediates), None stands for one that has nothing to give;
 // `resolve(missing)` gives the backward for the case that these tangents are not given, asked for at its first use,
-// called with (*saved, *tangents). Each call that needs gradients makes one CompiledBackward (node.h). Then come the
+// called with (*saved, *tangents). Each call that needs gradients makes its autograd nodes (node.h, split.h). Then come the
 // steps outside of the graph (outside.h): views and version counters.
 // A backward that is itself to be differentiated (create_graph) calls `replay` instead, with the inputs, their
 // history and the generators as they were then (jitmagic/autograd/replay.py).
@@ -12,6 +12,7 @@
 
 #include "callable.h"
 #include "node.h"
+#include "split.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/Exceptions.h>
@@ -27,19 +28,6 @@
 
 namespace jitmagic {
 namespace {
-
-using torch::autograd::Node;
-// shared_ptr<Node> up to torch 2.11, intrusive_ptr<Node> later.
-using NodePtr = std::remove_cvref_t<decltype(std::declval<torch::autograd::Edge&>().function)>;
-
-template <class T>
-auto make_node() {
-  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<Node>>) {
-    return std::shared_ptr<T>(new T(), [](T* node) { deleteNode(node); });
-  } else {
-    return c10::make_intrusive<T>();
-  }
-}
 
 struct AutogradFunction : Callable {
   std::shared_ptr<Signature>* signature;
@@ -92,10 +80,10 @@ const at::Tensor& result_of(PyObject* made, size_t index) {
   return THPVariable_Unpack(PyTuple_GET_ITEM(made, index));
 }
 
-void save(const Signature& s, CompiledBackward& node, PyObject* const* args, PyObject* made) {
-  node.saved.reserve(s.saved_inputs.size() + s.saved_results.size() + s.intermediates);
-  for (size_t i : s.saved_inputs) node.saved.emplace_back(THPVariable_Unpack(args[i]), false);
-  for (size_t i : s.saved_results) node.saved.emplace_back(result_of(made, i), true);
+void save(const Signature& s, CallState& state, PyObject* const* args, PyObject* made) {
+  state.saved.reserve(s.saved_inputs.size() + s.saved_results.size() + s.intermediates);
+  for (size_t i : s.saved_inputs) state.saved.emplace_back(THPVariable_Unpack(args[i]), false);
+  for (size_t i : s.saved_results) state.saved.emplace_back(result_of(made, i), true);
   for (size_t i = 0; i < s.intermediates; i++) {
     const at::Tensor& value = result_of(made, s.results + i);
     for (size_t r = 0; r < s.results; r++) {
@@ -105,38 +93,40 @@ void save(const Signature& s, CompiledBackward& node, PyObject* const* args, PyO
         torch::autograd::impl::set_version_counter(value, torch::autograd::impl::version_counter(result));
       }
     }
-    node.saved.emplace_back(value, false);
+    state.saved.emplace_back(value, false);
   }
 }
 
-using BackwardPtr = decltype(make_node<CompiledBackward>());
-
-// The node, as the history of the results that require grad.
-BackwardPtr attach_node(const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made) {
+// The nodes, as the history of the results that require grad.
+std::shared_ptr<CallState> attach_nodes(
+    const std::shared_ptr<Signature>& signature, PyObject* const* args, PyObject* made) {
   const Signature& s = *signature;
-  auto node = make_node<CompiledBackward>();
-  node->signature = signature;
-  node->used_up.resize(s.spent.size());
   torch::autograd::edge_list edges;
   edges.reserve(s.grad_inputs.size());
   for (size_t i : s.grad_inputs) {
     edges.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(args[i])));
   }
-  node->set_next_edges(std::move(edges));
-  const NodePtr shared = node;
-  for (const Tangent& tangent : s.tangents) {
-    const at::Tensor& result = result_of(made, tangent.result);
-    torch::autograd::set_history(result, shared);
-    node->tangent_options.push_back(result.options());
+  torch::autograd::variable_list results;
+  for (const Tangent& tangent : s.tangents) results.push_back(result_of(made, tangent.result));
+  std::shared_ptr<CallState> state;
+  if (s.histories.are_one()) {
+    state = std::make_shared<CallState>(signature);
+    const auto node = make_node<CompiledBackward>(state);
+    node->set_next_edges(std::move(edges));
+    const NodePtr shared = node;
+    for (const at::Tensor& result : results) torch::autograd::set_history(result, shared);
+  } else {
+    state = SplitCall::attach(signature, results, std::move(edges));
   }
-  return node;
+  for (const at::Tensor& result : results) state->tangent_options.push_back(result.options());
+  return state;
 }
 
-// What the node holds of the call: with version counters as they are from now on.
-void fill_node(CompiledBackward& node, PyObject* const* args, PyObject* made, Before&& before) {
+// What the nodes hold of the call: with version counters as they are from now on.
+void fill_state(CallState& state, PyObject* const* args, PyObject* made, Before&& before) {
   try {
-    save(*node.signature, node, args, made);
-    node.keep(args, std::move(before));
+    save(*state.signature, state, args, made);
+    state.keep(args, std::move(before));
   } catch (python_error& error) {  // a hook of the user's: nothing that running as eager could make good
     GilGuard gil;
     error.restore();
@@ -221,10 +211,11 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   refuse_overlap(s, args);
   Before before = s.tangents.empty() ? Before() : Before(s, args);
   THPObjectPtr made = run_forward(s, args);
-  const BackwardPtr node = s.tangents.empty() ? BackwardPtr() : attach_node(signature, args, made.get());
+  const std::shared_ptr<CallState> state =
+      s.tangents.empty() ? nullptr : attach_nodes(signature, args, made.get());
   Places places(s, args, made.get());
   places.perform_outside();
-  if (node) fill_node(*node, args, made.get(), std::move(before));
+  if (state) fill_state(*state, args, made.get(), std::move(before));
   return assemble(s, places);
   END_HANDLE_TH_ERRORS
 }

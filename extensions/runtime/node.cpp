@@ -1,4 +1,4 @@
-// CompiledBackward: what it holds of a call, and how it gives gradients of that call.
+// CallState: what a call has kept, and how that gives gradients of the call.
 
 #include "node.h"
 
@@ -37,10 +37,10 @@ void read_gradients(PyObject* made, variable_list& gradients) {
 }
 
 // None for an undefined one.
-PyObject* wrapped(variable_list&& tensors) {
+PyObject* wrapped(const variable_list& tensors) {
   PyObject* tuple = PyTuple_New(Py_ssize_t(tensors.size()));
   for (size_t i = 0; tuple && i < tensors.size(); i++) {
-    PyObject* tensor = THPVariable_Wrap(std::move(tensors[i]));
+    PyObject* tensor = THPVariable_Wrap(tensors[i]);
     if (!tensor) Py_CLEAR(tuple);
     else PyTuple_SET_ITEM(tuple, Py_ssize_t(i), tensor);
   }
@@ -64,46 +64,43 @@ Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(
   }
 }
 
-void CompiledBackward::keep(PyObject* const* args, Before&& before) {
-  drawn = std::move(before.drawn);
+void CallState::keep(PyObject* const* args, Before&& before) {
+  drawn_ = std::move(before.drawn);
   size_t copied = 0;
   for (const Replayed& input : signature->replayed) {
     if (input.saved >= 0) continue;
     const at::Tensor& value = input.written ? before.written[copied++] : THPVariable_Unpack(args[input.input]);
     const bool held = value.defined() && (!input.large || signature->keeps_large);
     // Inference tensors cannot be saved: eager has not done so either.
-    if (held && !value.is_inference()) kept.emplace_back(value, false);
-    else kept.emplace_back();
+    if (held && !value.is_inference()) kept_.emplace_back(value, false);
+    else kept_.emplace_back();
   }
 }
 
-void CompiledBackward::will_release_variables() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  ends = true;
-}
-
-// After a backward that retains nothing: what only that one and earlier ones read is let go. Called for
-// any other reason the node is about to die.
-void CompiledBackward::release_variables() {
+void CallState::release(bool ends) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<char> still(saved.size());
-  if (std::exchange(ends, false)) {
-    const std::vector<char> done = parts_of(std::exchange(running, {}));
-    for (size_t p = 0; p < done.size(); p++) used_up[p] |= done[p];
+  if (ends) {
+    const std::vector<char> done = parts_of(std::exchange(running_, {}));
+    for (size_t p = 0; p < done.size(); p++) used_up_[p] |= done[p];
     for (size_t p = 0; p < done.size(); p++) {
-      for (size_t i : signature->spent[p].saved) still[i] |= !used_up[p];
+      for (size_t i : signature->spent[p].saved) still[i] |= !used_up_[p];
     }
   }
-  released = true;
+  released_ = true;
   for (size_t i = 0; i < saved.size(); i++) {
     if (!still[i]) saved[i].reset_data();
   }
   if (std::ranges::count(still, 0) < std::ssize(still)) return;
-  for (torch::autograd::SavedVariable& input : kept) input.reset_data();
-  drawn.clear();
+  for (torch::autograd::SavedVariable& input : kept_) input.reset_data();
+  drawn_.clear();
 }
 
 variable_list CompiledBackward::apply(variable_list&& grads) {
+  return state->differentiate(grads, getptr());
+}
+
+variable_list CallState::differentiate(const variable_list& grads, const NodePtr& node) {
   const Signature& s = *signature;
   variable_list gradients(s.grad_inputs.size());
   bool all = true, any = false;
@@ -115,10 +112,10 @@ variable_list CompiledBackward::apply(variable_list&& grads) {
   }
   if (!any) return gradients;
   if (at::GradMode::is_enabled() || std::ranges::any_of(grads, is_batch)) {
-    replay(given, std::move(grads), gradients);
+    replay(given, grads, node, gradients);
     return gradients;
   }
-  std::vector<at::Tensor> arguments = unpack(given);
+  std::vector<at::Tensor> arguments = unpack(given, node);
   for (size_t i = 0; i < grads.size(); i++) {
     const Geometry& layout = s.tangents[i].layout;
     arguments.push_back(
@@ -137,7 +134,7 @@ variable_list CompiledBackward::apply(variable_list&& grads) {
 }
 
 // Which parts of the backward these tangents run through.
-std::vector<char> CompiledBackward::parts_of(const std::vector<char>& given) const {
+std::vector<char> CallState::parts_of(const std::vector<char>& given) const {
   std::vector<char> parts;
   for (const Spent& part : signature->spent) {
     parts.push_back(!given.empty() && std::ranges::any_of(part.tangents, [&](size_t t) { return given[t]; }));
@@ -146,43 +143,43 @@ std::vector<char> CompiledBackward::parts_of(const std::vector<char>& given) con
 }
 
 // The parts that these tangents run through, from now on. None of them may have been used up.
-std::vector<char> CompiledBackward::begin(const std::vector<char>& given) {
+std::vector<char> CallState::begin(const std::vector<char>& given) {
   std::vector<char> parts = parts_of(given);
   for (size_t p = 0; p < parts.size(); p++) {
-    TORCH_CHECK(!parts[p] || !used_up[p], torch::autograd::ERR_BACKWARD_TWICE);
+    TORCH_CHECK(!parts[p] || !used_up_[p], torch::autograd::ERR_BACKWARD_TWICE);
   }
-  running = given;
+  running_ = given;
   return parts;
 }
 
-variable_list CompiledBackward::unpack(const std::vector<char>& given) {
+variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& node) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::vector<char> parts = begin(given);
-  std::vector<char> read(saved.size(), signature->absent.empty() || (!released && !std::ranges::count(given, 0)));
+  std::vector<char> read(saved.size(), signature->absent.empty() || (!released_ && !std::ranges::count(given, 0)));
   for (size_t p = 0; p < parts.size(); p++) {
     for (size_t i : signature->spent[p].saved) read[i] |= parts[p];
   }
   variable_list values;
   values.reserve(saved.size() + tangent_options.size());
   for (size_t i = 0; i < saved.size(); i++) {
-    values.push_back(read[i] ? saved[i].unpack(getptr()) : THPVariable_Unpack(signature->absent[i]));
+    values.push_back(read[i] ? saved[i].unpack(node) : THPVariable_Unpack(signature->absent[i]));
   }
   return values;
 }
 
 // With their history; undefined where an input was not kept.
-variable_list CompiledBackward::unpack_inputs(const std::vector<char>& given) {
+variable_list CallState::unpack_inputs(const std::vector<char>& given, const NodePtr& node) {
   std::lock_guard<std::mutex> lock(mutex_);
   begin(given);
   variable_list inputs;
   size_t apart = 0;
   for (const Replayed& input : signature->replayed) {
-    inputs.push_back((input.saved < 0 ? kept[apart++] : saved[size_t(input.saved)]).unpack(getptr()));
+    inputs.push_back((input.saved < 0 ? kept_[apart++] : saved[size_t(input.saved)]).unpack(node));
   }
   return inputs;
 }
 
-void CompiledBackward::call_backward(
+void CallState::call_backward(
     variable_list&& arguments, const std::vector<char>& given, variable_list& gradients) {
   PyObject* backward = signature->get_backward(given);
   if (!backward) raise_python_error();
@@ -201,17 +198,18 @@ void CompiledBackward::call_backward(
   read_gradients(made.get(), gradients);
 }
 
-void CompiledBackward::replay(const std::vector<char>& given, variable_list&& grads, variable_list& gradients) {
-  variable_list inputs = unpack_inputs(given);
+void CallState::replay(
+    const std::vector<char>& given, const variable_list& grads, const NodePtr& node, variable_list& gradients) {
+  variable_list inputs = unpack_inputs(given, node);
   GilGuard gil;
   // A backward that reads nothing of the forward may run after the node was released: any draws will do.
   const bool any = signature->spent.empty();
   const std::vector<GeneratorState> now = any ? generators_of(*signature) : std::vector<GeneratorState>();
-  const std::vector<GeneratorState>& then = any ? now : drawn;
+  const std::vector<GeneratorState>& then = any ? now : drawn_;
   if (then.size() != signature->draws.size()) {
     raise_as(signature->double_backward, "where the random generator stood could not be read");
   }
-  THPObjectPtr values(wrapped(std::move(inputs))), tangents(wrapped(std::move(grads)));
+  THPObjectPtr values(wrapped(inputs)), tangents(wrapped(grads));
   if (!values || !tangents) raise_python_error();
   signature->keeps_large = true;
   const Rewound rewound(then);

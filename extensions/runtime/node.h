@@ -1,12 +1,16 @@
-// CompiledBackward: the autograd node of one call of a compiled graph, and what has to be noted before that call
-// for a backward that is differentiated itself.
+// CallState: what one call of a compiled graph keeps for its backward. CompiledBackward: its autograd node, where all
+// results have the same history (split.h: where they have not).
 #pragma once
 
 #include "generators.h"
 #include "signature.h"
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -31,34 +35,66 @@ struct Before {
   Before(const Signature& s, PyObject* const* args);
 };
 
-struct CompiledBackward : public torch::autograd::Node {
-  std::shared_ptr<Signature> signature;
-  std::vector<torch::autograd::SavedVariable> saved;
-  std::vector<torch::autograd::SavedVariable> kept;  // of the signature's `replayed`, those not among `saved`
-  std::vector<GeneratorState> drawn;
-  std::vector<at::TensorOptions> tangent_options;
-  std::vector<char> used_up;  // of the signature's `spent`
+// shared_ptr<Node> up to torch 2.11, intrusive_ptr<Node> later.
+using NodePtr = std::remove_cvref_t<decltype(std::declval<torch::autograd::Edge&>().function)>;
 
-  std::string name() const override { return "JitmagicBackward"; }
-  void will_release_variables() override;
-  void release_variables() override;
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
+template <class T, class... Args>
+auto make_node(Args&&... args) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
+    return std::shared_ptr<T>(new T(std::forward<Args>(args)...), [](T* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>(std::forward<Args>(args)...);
+  }
+}
+
+class CallState {
+ public:
+  using variable_list = torch::autograd::variable_list;
+
+  explicit CallState(std::shared_ptr<Signature> s) : signature(std::move(s)), used_up_(signature->spent.size()) {}
+
+  const std::shared_ptr<Signature> signature;
+  std::vector<torch::autograd::SavedVariable> saved;
+  std::vector<at::TensorOptions> tangent_options;
 
   // The inputs that only a replay needs.
   void keep(PyObject* const* args, Before&& before);
 
- private:
-  using variable_list = torch::autograd::variable_list;
+  // A gradient for each of the signature's `grad_inputs`. `node`: the one that the engine runs.
+  variable_list differentiate(const variable_list& grads, const NodePtr& node);
 
-  std::vector<char> running;  // the tangents of the backward whose end uses up what it read
-  bool ends = false, released = false;
+  // After a backward that retains nothing (`ends`): what only that one and earlier ones read is let go.
+  // Otherwise, all: no node is left.
+  void release(bool ends);
+
+ private:
+  std::mutex mutex_;
+  std::vector<torch::autograd::SavedVariable> kept_;  // of the signature's `replayed`, those not among `saved`
+  std::vector<GeneratorState> drawn_;
+  std::vector<char> used_up_;  // of the signature's `spent`
+  std::vector<char> running_;  // the tangents of the backward whose end uses up what it read
+  bool released_ = false;
 
   std::vector<char> parts_of(const std::vector<char>& given) const;
   std::vector<char> begin(const std::vector<char>& given);
-  variable_list unpack(const std::vector<char>& given);
-  variable_list unpack_inputs(const std::vector<char>& given);
+  variable_list unpack(const std::vector<char>& given, const NodePtr& node);
+  variable_list unpack_inputs(const std::vector<char>& given, const NodePtr& node);
   void call_backward(variable_list&& arguments, const std::vector<char>& given, variable_list& gradients);
-  void replay(const std::vector<char>& given, variable_list&& grads, variable_list& gradients);
+  void replay(const std::vector<char>& given, const variable_list& grads, const NodePtr& node, variable_list& gradients);
+};
+
+struct CompiledBackward : public torch::autograd::Node {
+  const std::shared_ptr<CallState> state;
+
+  explicit CompiledBackward(std::shared_ptr<CallState> s) : state(std::move(s)) {}
+  std::string name() const override { return "JitmagicBackward"; }
+  void will_release_variables() override { ends_ = true; }
+  void release_variables() override { state->release(ends_.exchange(false)); }
+
+ private:
+  std::atomic<bool> ends_ = false;
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
 };
 
 }  // namespace jitmagic

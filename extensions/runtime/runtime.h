@@ -6,7 +6,9 @@
 // large.cpp     memory of large results: huge pages, a bounded number of them kept
 // cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
 // errors.cpp    Python errors thrown from C++
-// autograd.cpp  the native autograd Node around a compiled forward and backward
+// autograd.cpp  native autograd nodes around a compiled forward and backward
+// node.cpp      one such node, and what it keeps of a call
+// split.cpp     several, where results have different histories
 // signature.cpp what such a node knows of its graphs
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 // undo.cpp      inputs and the generator of graphs that raise get back what they had

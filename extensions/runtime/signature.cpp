@@ -34,6 +34,25 @@ PyObject* Signature::get_backward(const std::vector<char>& given) {
   return place->second;
 }
 
+Histories::Histories(const std::vector<std::vector<size_t>>& reach, size_t count) {
+  std::map<std::vector<size_t>, size_t> known;  // which group has inputs of this reach
+  std::vector<std::vector<size_t>> reached(count);
+  for (size_t i = 0; i < reach.size(); i++) {
+    const auto [place, is_new] = known.emplace(reach[i], inputs.size());
+    if (is_new) {
+      inputs.emplace_back();
+      for (size_t tangent : reach[i]) reached[tangent].push_back(place->second);
+    }
+    inputs[place->second].push_back(i);
+  }
+  known.clear();
+  for (size_t t = 0; t < count; t++) {
+    const auto [place, is_new] = known.emplace(reached[t], tangents.size());
+    if (is_new) tangents.emplace_back();
+    tangents[place->second].push_back(t);
+  }
+}
+
 namespace {
 
 PyObject* entry(PyObject* dict, const char* key) {
@@ -114,6 +133,7 @@ void read_signature(PyObject* dict, Signature& s) {
     s.absent.push_back(Py_NewRef(tensor));
   }
   check_places(s);
+  s.histories = Histories(s.reach, s.tangents.size());
 }
 
 }  // namespace jitmagic

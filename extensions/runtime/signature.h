@@ -42,6 +42,14 @@ struct Replayed {
   bool large = false, written = false;
 };
 
+// Tangents that reach the same inputs, and inputs (positions in `grad_inputs`) that the same tangents reach.
+struct Histories {
+  std::vector<std::vector<size_t>> tangents, inputs;
+
+  explicit Histories(const std::vector<std::vector<size_t>>& reach = {}, size_t tangents = 0);
+  bool are_one() const { return tangents.size() < 2 && inputs.size() < 2; }
+};
+
 // What is known when the function is made; shared by all its nodes.
 struct Signature {
   PyObject* forward = nullptr;
@@ -56,7 +64,8 @@ struct Signature {
   std::vector<size_t> outputs;  // their places
   std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
   std::vector<Tangent> tangents;
-  std::vector<std::vector<size_t>> reach;
+  std::vector<std::vector<size_t>> reach;  // for each of `grad_inputs`: the tangents of results that it leads to
+  Histories histories;
   std::vector<Spent> spent;
   std::vector<Replayed> replayed;
   bool keeps_large = false;        // of `replayed`; from the first time on that they were missing

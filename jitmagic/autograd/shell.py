@@ -4,10 +4,10 @@ In: a `Partition`, the forward executable (inputs -> (*results, *saved)) and wha
 executable ((*saved, *tangents) -> gradients) of a backward graph. Out: a callable (*inputs) ->
 tuple of the user's outputs. Nothing to add: the forward itself comes back, except under autocast,
 which has been applied in the trace and is off while the forward runs. Otherwise a native
-`AutogradFunction` (extensions/runtime/autograd.cpp) hangs one autograd Node on the results where
-something needs grad, and does what is to be done outside of the graph: views, version counters. The
-backward is made at the first backward, once for each set of results that get no gradient, whatever
-the thread.
+`AutogradFunction` (extensions/runtime/autograd.cpp) hangs an autograd Node on the results where
+something needs grad (several if they have different histories: extensions/runtime/split.h), and
+does what is to be done outside of the graph: views, version counters. The backward is made at the
+first backward, once for each set of results that get no gradient, whatever the thread.
 """
 
 from __future__ import annotations

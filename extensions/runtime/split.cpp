@@ -1,0 +1,174 @@
+#include "split.h"
+
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace jitmagic {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::variable_list;
+
+// Hands its results' tangents on, and notes them for GradientNodes that they do not lead to.
+struct TangentNode : public torch::autograd::Node {
+  TangentNode(std::shared_ptr<SplitCall> call, size_t group) : call_(std::move(call)), group_(group) {}
+  std::string name() const override { return "JitmagicBackward"; }
+
+ private:
+  const std::shared_ptr<SplitCall> call_;
+  const size_t group_;
+
+  variable_list apply(variable_list&& grads) override {
+    if (!num_outputs()) return {};
+    call_->take_tangents(call_->state.signature->histories.tangents[group_], grads);
+    const size_t times = num_outputs() / grads.size();
+    variable_list handed;
+    for (size_t i = 0; i < times; i++) handed.insert(handed.end(), grads.begin(), grads.end());
+    return handed;
+  }
+};
+
+// The gradients of its inputs.
+struct GradientNode : public torch::autograd::Node {
+  GradientNode(std::shared_ptr<SplitCall> call, size_t group) : call_(std::move(call)), group_(group) {}
+  ~GradientNode() override { call_->leave(group_, next_edges_); }
+  std::string name() const override { return "JitmagicBackward"; }
+  void will_release_variables() override { ends_ = true; }
+
+  void release_variables() override {
+    if (!ends_.exchange(false)) call_->leave(group_, next_edges_);  // the node is about to die
+    else if (std::exchange(last_, false)) call_->state.release(true);
+  }
+
+ private:
+  const std::shared_ptr<SplitCall> call_;
+  const size_t group_;
+  std::atomic<bool> ends_ = false;
+  bool last_ = false;
+
+  variable_list apply(variable_list&& grads) override {
+    return call_->gradients_of(group_, grads, getptr(), last_);
+  }
+};
+
+SplitCall::SplitCall(std::shared_ptr<Signature> signature)
+    : state(std::move(signature)), alive_(state.signature->histories.inputs.size()) {}
+
+std::shared_ptr<CallState> SplitCall::attach(
+    std::shared_ptr<Signature> signature, const variable_list& results, edge_list&& edges) {
+  const auto call = std::make_shared<SplitCall>(std::move(signature));
+  const Signature& s = *call->state.signature;
+  std::vector<edge_list> below(s.tangents.size());  // the tangents' edges
+  // Made first, they run last: the engine prefers nodes of later numbers.
+  for (size_t group = 0; group < s.histories.inputs.size(); group++) {
+    const std::vector<size_t>& inputs = s.histories.inputs[group];
+    const auto node = make_node<GradientNode>(call, group);
+    call->alive_[group] = node.get();
+    for (size_t i : inputs) node->add_next_edge(std::move(edges[i]));
+    for (size_t t : s.reach[inputs[0]]) below[t].emplace_back(node, node->add_input_metadata(results[t]));
+  }
+  for (size_t group = 0; group < s.histories.tangents.size(); group++) {
+    const std::vector<size_t>& tangents = s.histories.tangents[group];
+    const auto node = make_node<TangentNode>(call, group);
+    for (size_t k = 0; k < below[tangents[0]].size(); k++) {
+      for (size_t t : tangents) node->add_next_edge(std::move(below[t][k]));
+    }
+    const NodePtr shared = node;
+    for (size_t t : tangents) torch::autograd::set_history(results[t], shared);
+  }
+  return {call, &call->state};
+}
+
+// Of this backward: those that it leads to, and that somebody wants.
+size_t SplitCall::nodes_to_run() const {
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+  return std::ranges::count_if(alive_, [&](torch::autograd::Node* node) {
+    if (!nodes || !nodes->count(node)) return false;
+    if (!wanted || wanted->empty()) return true;
+    const auto known = wanted->find(node);
+    return known != wanted->end() && known->second.needed_;
+  });
+}
+
+// To be called with the mutex held.
+SplitCall::Pass& SplitCall::current_pass() {
+  const auto [place, is_new] = passes_.try_emplace(torch::autograd::get_current_graph_task_id());
+  if (is_new) {
+    place->second.tangents.resize(state.signature->tangents.size());
+    place->second.left = nodes_to_run();
+  }
+  return place->second;
+}
+
+void SplitCall::take_tangents(const std::vector<size_t>& tangents, const variable_list& grads) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Pass& pass = current_pass();
+  for (size_t i = 0; i < tangents.size(); i++) pass.tangents[tangents[i]] = grads[i];
+}
+
+// Of the inputs that these tangents reach.
+bool SplitCall::has_gradients(const std::vector<size_t>& reach, const variable_list& grads) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Pass& pass = current_pass();
+  bool known = !pass.given.empty();
+  for (size_t k = 0; k < reach.size(); k++) {
+    pass.tangents[reach[k]] = grads[k];
+    known = known && pass.given[reach[k]] == grads[k].defined();
+  }
+  return known;
+}
+
+void SplitCall::compute(const NodePtr& node) {
+  variable_list tangents, gradients;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tangents = current_pass().tangents;
+  }
+  try {
+    gradients = state.differentiate(tangents, node);
+  } catch (...) {  // the engine gives up
+    std::lock_guard<std::mutex> lock(mutex_);
+    passes_.erase(torch::autograd::get_current_graph_task_id());
+    throw;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  Pass& pass = current_pass();
+  pass.gradients = std::move(gradients);
+  pass.given.clear();
+  for (const at::Tensor& tangent : tangents) pass.given.push_back(tangent.defined());
+}
+
+variable_list SplitCall::gradients_of(size_t group, const variable_list& grads, const NodePtr& node, bool& last) {
+  const std::vector<size_t>& inputs = state.signature->histories.inputs[group];
+  const bool any = std::ranges::any_of(grads, [](const at::Tensor& grad) { return grad.defined(); });
+  if (any && !has_gradients(state.signature->reach[inputs[0]], grads)) compute(node);
+  variable_list own(inputs.size());
+  std::lock_guard<std::mutex> lock(mutex_);
+  Pass& pass = current_pass();
+  for (size_t i = 0; any && i < inputs.size(); i++) own[i] = std::move(pass.gradients[inputs[i]]);
+  last = pass.left <= 1;
+  if (last) passes_.erase(torch::autograd::get_current_graph_task_id());
+  else pass.left--;
+  return own;
+}
+
+// A GradientNode dies. Freed with the last one, when no other node holds what is behind it any more: a long history
+// is taken down by a loop over the edges of nodes, not by recursion through what they saved.
+void SplitCall::leave(size_t group, edge_list& edges) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!std::exchange(alive_[group], nullptr)) return;
+  if (std::ranges::any_of(alive_, [](torch::autograd::Node* node) { return node != nullptr; })) {
+    lent_.insert(lent_.end(), edges.begin(), edges.end());
+    return;
+  }
+  edges.insert(edges.end(), std::make_move_iterator(lent_.begin()), std::make_move_iterator(lent_.end()));
+  lent_.clear();
+  lock.unlock();
+  state.release(false);
+}
+
+}  // namespace jitmagic
