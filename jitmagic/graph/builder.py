@@ -27,7 +27,7 @@ from ..spec import TensorSpec
 from .autocast import DEVICES, OFF, Autocast, cast_result, read_autocast
 from .devices import place
 from .foreign import is_foreign
-from .gradients import gradients, is_spent, leaves_behind
+from .gradients import gradients, history_of, is_spent, leaves_behind
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, spec_on, tensors_in
@@ -65,6 +65,7 @@ class GraphBuilder:
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
         self.backwards = 0  # how many calls of `gradients` there are
         self.leaves: list[Node] = []  # tensors that the program made leaves
+        self.watched: list[Any] = []  # the tracer's notes on hooks of tensors
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared: Any = None  # the tracer's notes on which of them are separate memory
@@ -293,6 +294,14 @@ class GraphBuilder:
         for history from outside of the graph.
         """
         return [self._nodes.get(id(leaf)) for leaf in leaves_behind(list(map(_value, outputs)))]
+
+    def history(self, outputs: Sequence[Node]) -> dict[Any, None]:
+        """The autograd nodes of meta tensors that a backward from these nodes runs."""
+        return history_of(list(map(_value, outputs)))
+
+    def is_output(self, node: Node) -> bool:
+        """Whether `output` was asked for it."""
+        return node in self._outputs
 
     def differentiable_outputs(self) -> list[Node]:
         """The outputs that a backward may start from later. Those whose history a backward in the

@@ -15,7 +15,7 @@ import torch
 
 from .shapes import dense
 
-__all__ = ["first_gradient", "gradients", "is_spent", "leaves_behind"]
+__all__ = ["first_gradient", "gradients", "history_of", "is_spent", "leaves_behind"]
 
 
 def gradients(
@@ -25,17 +25,27 @@ def gradients(
     keep: bool,
     create: bool,
     unused: bool,
+    hooked: Sequence[torch.Tensor] = (),
+    replaced: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor | None, ...]:
-    """As torch.autograd.grad, which imports sympy first (0.3 s) and calls this."""
-    made: Any = torch.autograd.Variable._execution_engine.run_backward(
-        tuple(outputs),
-        tuple(incoming),
-        keep,
-        create,
-        tuple(inputs),
-        allow_unreachable=unused,
-        accumulate_grad=False,
-    )
+    """As torch.autograd.grad, which imports sympy first (0.3 s) and calls this. `replaced`: what
+    hooks have put in the place of the gradients of `hooked`.
+    """
+    pairs = zip(hooked, replaced, strict=True)
+    handles = [tensor.register_hook(lambda _, new=new: new) for tensor, new in pairs]
+    try:
+        made: Any = torch.autograd.Variable._execution_engine.run_backward(
+            tuple(outputs),
+            tuple(incoming),
+            keep,
+            create,
+            tuple(inputs),
+            allow_unreachable=unused,
+            accumulate_grad=False,
+        )
+    finally:
+        for handle in handles:
+            handle.remove()
     found: tuple[torch.Tensor | None, ...] = tuple(made)
     return found
 
@@ -78,20 +88,20 @@ def leaves_behind(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors that backward() of the outputs would add gradients to, in the engine's order of
     finding them.
     """
-    leaves: dict[int, torch.Tensor] = {}
-    seen: set[Any] = set()
-    waiting: list[Any] = []
-    for output in outputs:
-        if output.grad_fn is not None:
-            waiting.append(output.grad_fn)
-        elif output.requires_grad:
-            leaves[id(output)] = output
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+    leaves = {id(t): t for t in outputs if t.grad_fn is None and t.requires_grad}
+    for node in history_of(outputs):
         if (leaf := getattr(node, "variable", None)) is not None:
             leaves[id(leaf)] = leaf
-        waiting += [behind for behind, _ in node.next_functions if behind is not None]
     return list(leaves.values())
+
+
+def history_of(outputs: Sequence[torch.Tensor]) -> dict[Any, None]:
+    """The nodes of autograd that a backward of the outputs runs."""
+    seen: dict[Any, None] = {}
+    waiting = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen[node] = None
+            waiting += [behind for behind, _ in node.next_functions if behind is not None]
+    return seen

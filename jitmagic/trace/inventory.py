@@ -72,6 +72,7 @@ from .values import nn_module as _nn_module
 from .values import profiled as _profiled
 from .values import scalars as _scalars
 from .values import scripted as _scripted
+from .values import tensor_hooks as _tensor_hooks
 from .values import tensor_inputs as _tensor_inputs
 from .values import threads as _threads
 from .values import torch_function as _torch_function
@@ -88,6 +89,6 @@ MODULES: tuple[ModuleType, ...] = (
     _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack, _with, _cached,
     _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions, _functions, _getters,
     _instances, _live_iterators, _made_modules, _namedtuples, _namespaces, _nn_module, _scalars,
-    _tensor_inputs, _torch_function, _gradients, _recurrent, _weak_references, _class_bodies,
-    _class_statements, _attention, _optimizers, _threads, _profiled, _scripted,
+    _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent, _weak_references,
+    _class_bodies, _class_statements, _attention, _optimizers, _threads, _profiled, _scripted,
 )  # fmt: skip

@@ -8,12 +8,14 @@ gives.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ...graph.gradients import first_gradient
+from ...graph.node_meta import device_of
 from ...graph.propagate import EagerRaises
 from ...guards.state import anomaly_mode
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
@@ -22,6 +24,7 @@ from ..values.gradients import rely_on_no_hooks, store_gradient
 from ..values.operators import is_none
 from ..values.sequences import SequenceValue, TupleValue
 from ..values.tensor import TensorValue, lift, record
+from ..values.tensor_hooks import Watched, watched_behind
 from .process_state import read_state
 from .registry import handles
 
@@ -44,6 +47,8 @@ def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     keep = _flag(machine, given, "retain_graph")
     _refuse_forms(machine, given)
     _refuse_foreign_history(machine, inputs)
+    if watched_behind(machine, outputs):
+        raise _refused("a tensor has hooks")
     incoming = _incoming(machine, outputs, given.get("grad_outputs"))
     call = (
         *([value.node for value in group] for group in (outputs, inputs, incoming)),
@@ -93,21 +98,91 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     outputs = _tensors(machine, given["tensors"], "tensors")
     leaves = _leaves(machine, outputs, given.get("inputs"))
     incoming = _incoming(machine, outputs, given.get("grad_tensors"))
-    nodes = [value.node for value in incoming]
+    watched = watched_behind(machine, outputs)
+    if watched and "inputs" in given:
+        raise _refused("a tensor has hooks", _BACKWARD)
+    retained = [one.tensor for one in watched if one.hook is None]
+    start = [value.node for value in outputs], [value.node for value in incoming]
+    replaced = _run_hooks(machine, start, watched)
     call = (
-        [value.node for value in outputs],
-        [leaf.node for leaf in leaves],
-        nodes,
+        start[0],
+        [tensor.node for tensor in (*leaves, *retained)],
+        start[1],
         bool(_flag(machine, given, "retain_graph")),
         False,
         True,
+        *_extra(replaced),
     )
     made = _run(machine, _BACKWARD, call)
-    for leaf, gradient in zip(leaves, made, strict=True):
-        if gradient is not None:
-            own = machine.graph.is_fresh(gradient, (*made, *nodes))
-            _accumulate(machine, leaf, gradient, own)
+    others = (*made, *start[1], *replaced.values())
+    for tensor, gradient in zip((*leaves, *retained), made, strict=True):
+        if gradient is None:
+            continue
+        if tensor in leaves:
+            _accumulate(machine, tensor, gradient, machine.graph.is_fresh(gradient, others))
+        else:
+            _retain(machine, tensor, replaced.get(tensor.node, gradient))
     return machine.constant(None)
+
+
+def _run_hooks(
+    machine: Machine, start: tuple[list[Node], list[Node]], watched: list[Watched]
+) -> dict[Node, Node]:
+    """What hooks give for gradients: of which tensor, and what. Each is run with the gradient that
+    the engine has for its tensor after the hooks before it; the backend computes what these calls
+    of the engine have in common once.
+    """
+    replaced: dict[Node, Node] = {}
+    for one in watched:
+        if one.hook is None:
+            continue
+        node = one.tensor.node
+        gradient = replaced.get(node)
+        if gradient is None:
+            call = (start[0], [node], start[1], True, False, True, *_extra(replaced))
+            (gradient,) = _run(machine, _BACKWARD, call)
+        given = None if gradient is None else _answer(machine, one, gradient)
+        if given is not None:
+            replaced[node] = given
+    return replaced
+
+
+def _extra(replaced: dict[Node, Node]) -> tuple[list[Node], ...]:
+    """Further arguments of `gradients`."""
+    return (list(replaced), list(replaced.values())) if replaced else ()
+
+
+def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
+    """Of a hook, which runs as the engine runs it: without grad mode."""
+    assert watched.hook is not None
+    meta: torch.Tensor = gradient.meta["val"]
+    version, mode = meta._version, machine.graph.grad_enabled
+    machine.graph.set_grad_enabled(False)
+    answer = watched.hook.call(machine, [lift(machine, gradient)], {}).realize(machine)
+    machine.graph.set_grad_enabled(mode)
+    if meta._version != version:
+        raise _refused("a hook writes to a gradient", _BACKWARD)
+    if is_none(answer):
+        return None
+    if not isinstance(answer, TensorValue) or answer.meta.requires_grad:
+        raise _refused("a hook gives something else than a gradient", _BACKWARD)
+    alike = (answer.meta.shape, answer.meta.dtype) == (meta.shape, meta.dtype)
+    if not alike or device_of(answer.node) != device_of(gradient):
+        raise _refused("a hook gives another kind of gradient", _BACKWARD)
+    return answer.node
+
+
+def _retain(machine: Machine, tensor: TensorValue, gradient: Node) -> None:
+    """As the hook of retain_grad() does: a copy, or a sum that is a new tensor."""
+    mode = machine.graph.grad_enabled
+    machine.graph.set_grad_enabled(False)
+    value = lift(machine, gradient)
+    if tensor.grad is None or is_none(tensor.grad):
+        layout = machine.constant(torch.contiguous_format)
+        tensor.grad = record(machine, "clone", [value], {"memory_format": layout})
+    else:
+        tensor.grad = record(machine, operator.add, [tensor.grad, value])
+    machine.graph.set_grad_enabled(mode)
 
 
 def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -> list[TensorValue]:

@@ -19,6 +19,7 @@ from ...guards.source import Gradient
 from ..breaks import GraphBreak, RefusedTorchCall
 from .base import Machine, Value
 from .operators import is_none
+from .tensor_hooks import retains_gradient
 
 __all__ = [
     "GRADIENTS_GONE",
@@ -38,7 +39,7 @@ def read_gradient(machine: Machine, owner: Any) -> Value:
     if owner.grad is not None:
         stored: Value = owner.grad
         return stored
-    if not owner.meta.is_leaf:
+    if not owner.meta.is_leaf and not retains_gradient(machine, owner):
         owner.refuse(machine, "`.grad` of a tensor that is no leaf")
     if owner.live is None:
         return machine.constant(None)
