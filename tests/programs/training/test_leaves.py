@@ -154,3 +154,17 @@ def test_as_eager(program: Any) -> None:
             else:
                 assert ours == theirs
     assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_a_step_of_an_inference_tensor_raises_as_eager(backend: str) -> None:
+    """Autograd cannot save it; a whole step in one graph would save nothing."""
+
+    def step(x: Tensor) -> None:
+        LINEAR(x).square().sum().backward()
+
+    with torch.inference_mode():
+        x = torch.ones(2, 4)
+    for run in (step, jitmagic.jit(step, backend=backend)):
+        with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+            run(x)
