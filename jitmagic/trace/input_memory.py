@@ -22,6 +22,7 @@ from ..guards.guard import NoOverlap
 from ..spec import TensorSpec
 from .breaks import GraphBreak, MutatedInput
 from .values.base import Machine, Unrestorable
+from .values.leaves import check_leaves
 from .values.tensor_hooks import check_watched
 
 __all__ = ["check_histories", "check_written_inputs"]
@@ -44,9 +45,10 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
 
 def check_histories(graph: GraphBuilder) -> None:
     """Raise Unrestorable where the graph writes to a tensor that the history of a result leads to:
-    autograd would see the compiled graph read it before or after that write, never both. Hooks of
-    tensors are not seen from outside either.
+    autograd would see the compiled graph read it before or after that write, never both. Nor
+    does it see new leaves and hooks.
     """
+    check_leaves(graph)
     check_watched(graph)
     outputs = graph.differentiable_outputs()
     written = {n: step for n, step in graph.mutated_inputs.items() if n.meta["val"].requires_grad}

@@ -200,6 +200,8 @@ def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -
     if any(node is None for node in found):
         raise _refused("history from outside of the graph leads on", _BACKWARD)
     leaves = [value for node in found if isinstance(value := lift(machine, node), TensorValue)]
+    if any(leaf.node is not node for leaf, node in zip(leaves, found, strict=True)):
+        raise _refused("a leaf requires no grad any more", _BACKWARD)
     if given is not None and not is_none(given):
         wanted = _tensors(machine, given, "inputs")
         if len(set(wanted)) < len(wanted) or any(one not in leaves for one in wanted):

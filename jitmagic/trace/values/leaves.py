@@ -1,29 +1,68 @@
-"""`requires_grad_()` of a tensor that the traced code has made: a leaf of the autograd graph.
+"""`requires_grad_()` of a tensor: a leaf of the autograd graph, or none any more.
 
-Comes in: the node of a tensor, and the flag asked for. Goes out: the node that the tensor has from
-there on, for autograd's later questions, or a break where the tensor is from outside.
+Comes in: the tensor's value, and the flag asked for. Goes out: the node that the tensor has from
+there on, for autograd's later questions. A tensor from outside keeps its memory: its node is then
+one of `detach()`, and an effect sets the flag at the exit. Break where a later backward would have
+to lead to such a leaf.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ...graph.builder import GraphBuilder
 from ..breaks import GraphBreak, RefusedTorchCall
-from .base import Machine
+from .base import Machine, Unrestorable
 
-__all__ = ["required_grad"]
+__all__ = ["check_leaves", "required_grad"]
+
+_REASON = RefusedTorchCall.of(
+    name="Tensor.requires_grad_", why="it makes a leaf of the autograd graph"
+)
 
 
-def required_grad(machine: Machine, node: Node, live: torch.Tensor | None, wanted: object) -> Node:
-    """The same node where nothing changes."""
+def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
+    """The same node where nothing changes. `owner` is a TensorValue."""
     graph: GraphBuilder = machine.graph
+    node: Node = owner.node
     meta: torch.Tensor = node.meta["val"]
     if meta.requires_grad is wanted and not graph.flags_vary(node):
         return node
     differentiable = meta.is_floating_point() or meta.is_complex()
-    if wanted is not True or live is not None or graph.modes_vary or not differentiable:
-        why = "it makes a leaf of the autograd graph"
-        raise GraphBreak(RefusedTorchCall.of(name="Tensor.requires_grad_", why=why))
+    if not isinstance(wanted, bool) or graph.modes_vary or not differentiable:
+        raise GraphBreak(_REASON)
+    if owner.live is not None:
+        return _of_an_input(machine, owner, wanted)
+    if not wanted:
+        raise GraphBreak(_REASON)
     return graph.require_grad(node, machine.lines())
+
+
+def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
+    graph: GraphBuilder = machine.graph
+    live: torch.Tensor = owner.live
+    if graph.root is not graph or owner.source is None or not owner.meta.is_leaf:
+        raise GraphBreak(_REASON)
+    if live.is_inference() or owner.node.meta["spec"] is None:
+        raise GraphBreak(_REASON)
+    machine.effects.set_attr(owner, "requires_grad", machine.constant(wanted))
+    before = next((n for n in graph.inputs if graph.owners.get(n) is owner), None)
+    if before is not None and before.meta["val"].requires_grad is wanted:
+        return before  # as it came
+    detached: Node = graph.call("detach", (owner.node,), {}, machine.lines())
+    return graph.require_grad(detached, machine.lines()) if wanted else detached
+
+
+def check_leaves(graph: GraphBuilder) -> None:
+    """Raise Unrestorable where a later backward leads to a tensor from outside that became a leaf:
+    to autograd it is none while the graph runs.
+    """
+    owners = graph.owners
+    leaves = [n for n in graph.leaves if n in owners and owners[n].live is not None]
+    behind = set(graph.leaves_behind(graph.differentiable_outputs())) if leaves else set()
+    for leaf in leaves:
+        if leaf in behind:
+            raise Unrestorable("a tensor that became a leaf", leaf.meta["step"], _REASON)

@@ -220,7 +220,7 @@ class TensorValue(Value):
 
     def require_grad(self, machine: Machine, wanted: Value) -> TensorValue:
         flag = wanted.realize(machine).as_constant(machine)
-        self.node = required_grad(machine, self.node, self.live, flag)
+        self.node = required_grad(machine, self, flag)
         machine.graph.owners.setdefault(self.node, self)
         return self
 

@@ -1,0 +1,261 @@
+"""`requires_grad` of tensors from outside, switched within a step: saliency, adversarial examples,
+parameters that are frozen for a while.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import jitmagic
+
+from ..counts import counts_of
+
+torch.manual_seed(0)
+BODY, HEAD, FROZEN = nn.Linear(4, 5), nn.Linear(5, 3), nn.Linear(4, 4)
+FROZEN.requires_grad_(False)
+OPTIMIZER = torch.optim.SGD([*BODY.parameters(), *HEAD.parameters()], lr=0.1)
+PARAMETERS = [*BODY.parameters(), *HEAD.parameters(), *FROZEN.parameters()]
+WEIGHTS = [parameter.detach().clone() for parameter in PARAMETERS]
+
+
+def loss_of(x: Tensor) -> Tensor:
+    return HEAD(BODY(x).tanh()).square().sum()
+
+
+def saliency(x: Tensor) -> Any:
+    x.requires_grad_(True)
+    HEAD(BODY(x).relu()).max(1).values.sum().backward()
+    return x.grad.abs(), x.requires_grad, x.is_leaf
+
+
+def adversarial(x: Tensor) -> Any:
+    x.requires_grad = True
+    loss = loss_of(x)
+    BODY.zero_grad()
+    loss.backward()
+    return torch.clamp(x + 0.1 * x.grad.data.sign(), -1, 1).detach()
+
+
+def adversarial_by_grad(x: Tensor) -> Any:
+    x.requires_grad_()
+    (grad,) = torch.autograd.grad(loss_of(x), x)
+    return (x + 0.1 * grad.sign()).detach(), x
+
+
+def a_derivative_in_the_loss(x: Tensor) -> Any:
+    x.requires_grad_(True)
+    u = HEAD(BODY(x).tanh()).sum(1, keepdim=True)
+    (du,) = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)
+    loss = du.square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def on_and_off(x: Tensor) -> Any:
+    x.requires_grad_(True)
+    loss_of(x).backward()
+    x.requires_grad_(False)
+    BODY(x).sum().backward()
+    return x.grad, x.requires_grad
+
+
+def a_step_of_the_input(x: Tensor) -> Any:
+    x.requires_grad_(True)
+    loss_of(x).backward()
+    with torch.no_grad():
+        x -= 0.1 * x.grad
+    return x
+
+
+def written_before(x: Tensor) -> Any:
+    x.mul_(2)
+    view = x[0]
+    x.requires_grad_(True)
+    loss_of(x).backward()
+    return x.grad, view, view.requires_grad
+
+
+def without_grad_mode(x: Tensor) -> Any:
+    with torch.no_grad():
+        x.requires_grad_()
+        y = x * 2
+    return y, x.requires_grad
+
+
+def frozen_for_a_while(x: Tensor) -> Any:
+    for parameter in BODY.parameters():
+        parameter.requires_grad = False
+    loss = loss_of(x)
+    loss.backward()
+    flags = [parameter.requires_grad for parameter in BODY.parameters()]
+    for parameter in BODY.parameters():
+        parameter.requires_grad_(True)
+    return loss.detach(), flags
+
+
+def a_critic_and_a_generator(x: Tensor) -> Any:
+    HEAD.requires_grad_(False)
+    first = loss_of(x)
+    first.backward()
+    HEAD.requires_grad_(True)
+    second = HEAD(BODY(x).detach()).square().mean()
+    second.backward()
+    return first.detach(), second.detach()
+
+
+def frozen_for_good(x: Tensor) -> Any:
+    BODY.requires_grad_(False)
+    return loss_of(x)
+
+
+def frozen_after_its_use(x: Tensor) -> Any:
+    loss = loss_of(x)
+    BODY.requires_grad_(False)
+    return loss
+
+
+def thawed_for_a_while(x: Tensor) -> Any:
+    FROZEN.requires_grad_(True)
+    loss_of(FROZEN(x)).backward()
+    grads = [parameter.grad for parameter in FROZEN.parameters()]
+    FROZEN.requires_grad_(False)
+    return grads
+
+
+def thawed_for_good(x: Tensor) -> Any:
+    FROZEN.requires_grad_(True)
+    loss = loss_of(FROZEN(x))
+    loss.backward()
+    return loss.detach()
+
+
+def an_optimizer_of_some(x: Tensor) -> Any:
+    BODY.weight.requires_grad_(False)
+    OPTIMIZER.zero_grad()
+    loss_of(x).backward()
+    OPTIMIZER.step()
+    BODY.weight.requires_grad_(True)
+
+
+def to_what_it_is(x: Tensor) -> Any:
+    x.requires_grad_(False)
+    BODY.requires_grad_(True)
+    return loss_of(x)
+
+
+WHOLE = [
+    saliency, adversarial, adversarial_by_grad, a_derivative_in_the_loss, on_and_off,
+    a_step_of_the_input, written_before, without_grad_mode, frozen_for_a_while,
+    a_critic_and_a_generator, frozen_for_good, frozen_after_its_use, thawed_for_a_while,
+    thawed_for_good, an_optimizer_of_some, to_what_it_is,
+]  # fmt: skip
+
+
+def differentiated_later(x: Tensor) -> Any:
+    x.requires_grad_(True)
+    return loss_of(x)
+
+
+def a_view_is_handed_out(x: Tensor) -> Any:
+    x.requires_grad_(True)
+    return x[0]
+
+
+def thawed_and_differentiated_later(x: Tensor) -> Any:
+    FROZEN.requires_grad_(True)
+    return loss_of(FROZEN(x))
+
+
+def frozen_before_its_backward(x: Tensor) -> Any:
+    y = BODY(x)
+    BODY.requires_grad_(False)
+    HEAD(y).sum().backward()
+    BODY.requires_grad_(True)
+
+
+def a_leaf_is_written_to(x: Tensor) -> Any:
+    x.requires_grad_(True)
+    x.add_(1)
+
+
+def no_leaf(x: Tensor) -> Any:
+    BODY(x).requires_grad_(False)
+
+
+BROKEN = [
+    differentiated_later, a_view_is_handed_out, thawed_and_differentiated_later,
+    frozen_before_its_backward, a_leaf_is_written_to, no_leaf,
+]  # fmt: skip
+
+INPUTS = {
+    "plain": lambda: torch.linspace(-1, 2, 8).view(2, 4),
+    "transposed": lambda: torch.linspace(-1, 2, 8).view(4, 2).t(),
+    "a view": lambda: torch.linspace(-1, 2, 16).view(4, 4)[1:3],
+    "empty": lambda: torch.zeros(0, 4),
+    "with a gradient": lambda: _with_gradient(torch.linspace(-1, 2, 8).view(2, 4)),
+    "requires grad": lambda: torch.linspace(-1, 2, 8).view(2, 4).requires_grad_(),
+    "inference": lambda: _inference(),
+}
+
+
+def _with_gradient(x: Tensor) -> Tensor:
+    x.grad = torch.ones_like(x)
+    return x
+
+
+def _inference() -> Tensor:
+    with torch.inference_mode():
+        return torch.linspace(-1, 2, 8).view(2, 4)
+
+
+def flat(value: Any) -> list[Any]:
+    if isinstance(value, Tensor):
+        grad = flat(value.grad) if value.is_leaf else []
+        flags = value.requires_grad, value.is_leaf, value.stride()
+        return [value.detach().clone(), *flags, *grad]
+    if isinstance(value, (list, tuple)):
+        return [part for item in value for part in flat(item)]
+    return [value]
+
+
+def seen(fn: Any, make: Any, calls: int = 2) -> list[Any]:
+    """What calls and a backward after each give, and what they leave."""
+    for n, (parameter, weight) in enumerate(zip(PARAMETERS, WEIGHTS, strict=True)):
+        parameter.requires_grad_(n < 4)
+        parameter.data, parameter.grad = weight.clone(), None
+    found: list[Any] = []
+    x = make()
+    for _ in range(calls):
+        try:
+            value = fn(x)
+            if isinstance(value, Tensor) and value.requires_grad:
+                value.sum().backward()
+            found += flat(value)
+        except (RuntimeError, TypeError, IndexError) as error:
+            found.append((type(error), str(error)))
+        found += [*flat(x), *flat(PARAMETERS), None if x.is_inference() else x._version]
+    return found
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("program", WHOLE + BROKEN, ids=lambda program: program.__name__)
+def test_as_eager(program, backend):
+    for kind, make in INPUTS.items():
+        have, want = seen(jitmagic.jit(program, backend=backend), make), seen(program, make)
+        assert len(have) == len(want), kind
+        for ours, theirs in zip(have, want, strict=True):
+            if isinstance(theirs, Tensor):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
+            else:
+                assert ours == theirs, kind
+
+
+@pytest.mark.parametrize("program", WHOLE + BROKEN, ids=lambda program: program.__name__)
+def test_one_graph_where_no_later_backward_leads_to_the_leaf(program):
+    tagged = jitmagic.jit(program, backend="eager")
+    seen(tagged, INPUTS["plain"], calls=1)
+    assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
