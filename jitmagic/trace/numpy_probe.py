@@ -84,7 +84,9 @@ class Call:
     def key(self) -> object:
         state = torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
         function = self.name or id(self.real)
-        return function, repr((self.args, self.kwargs)), self.slots, state
+        slots = [Slot(index) for index in range(len(self.slots))]
+        given = [filled(one, slots, _told) for one in (self.args, *self.kwargs.values())]
+        return function, repr((given, [*self.kwargs])), self.slots, state
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,14 @@ def filled(tree: Any, arrays: Sequence[Any], constant: Callable[[Any], Any]) -> 
 def emulated_constant(one: Any) -> Any:
     """A constant argument as the emulation takes it."""
     is_dtype = isinstance(one, np.dtype) or (isinstance(one, type) and issubclass(one, np.generic))
-    return emulated_dtype(one) if is_dtype else one
+    if is_dtype:
+        return emulated_dtype(one)
+    return one.item() if isinstance(one, np.generic) else one
+
+
+def _told(one: Any) -> Any:
+    """A constant argument in a key: numpy 1 writes its scalars as Python does its numbers."""
+    return (type(one), one) if isinstance(one, np.generic) else one
 
 
 def _numpys(spec: ArraySpec, memory: torch.Tensor) -> Any:

@@ -84,7 +84,8 @@ _shares(torch.asarray)
 def _copies(convert: Callable[..., torch.Tensor]) -> None:
     @handles(convert)
     def converted(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if args and args[0].python_type(machine) in ARRAY_SCALARS and "dtype" not in kwargs:
+        is_scalar = args and args[0].python_type(machine) in ARRAY_SCALARS
+        if is_scalar and args[0].is_constant(machine) and "dtype" not in kwargs:
             dtype = torch_dtype(np.dtype(args[0].python_type(machine)))
             kwargs = {**kwargs, "dtype": machine.constant(dtype)}
             args = [machine.constant(args[0].as_constant(machine).item()), *args[1:]]
@@ -127,7 +128,7 @@ class NumpyFunction(BuiltinValue):
 
 def _number(machine: Machine, function: Any, args: Args, kwargs: Kwargs) -> Value | None:
     """What a pure function gives for constants, if that is a number."""
-    given = (*args, *kwargs.values())
+    given = [one.realize(machine) for one in (*args, *kwargs.values())]
     if not all(one.is_constant(machine) and not one.varies for one in given):
         return None
     names = tuple(kwargs)

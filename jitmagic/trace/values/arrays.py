@@ -21,7 +21,7 @@ from ...graph.node_meta import device_of
 from ...guards.guard import StateRead
 from ...guards.source import Source
 from ..breaks import GraphBreak, NumpyCall, UncertainStrides
-from ..numpy_emulation import emulation, np
+from ..numpy_emulation import ARRAY_SCALARS, emulation, np
 from ..numpy_probe import ArraySpec, Call, Fact, Result, Slot, emulated_constant, filled, judge
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -63,12 +63,13 @@ class DtypeValue(BuiltinValue):
 class ArrayValue(Value):
     """`kind`: np.ndarray, or the scalar class of which a 0-dim tensor has the value."""
 
-    __slots__ = ("kind", "tensor")
+    __slots__ = ("_number", "kind", "tensor")
 
     def __init__(self, tensor: TensorValue, kind: type, source: Source | None = None) -> None:
         super().__init__(source)
         self.tensor = tensor
         self.kind = kind
+        self._number: Value | None = None
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
@@ -106,9 +107,19 @@ class ArrayValue(Value):
         indices = map(machine.constant, range(self.length(machine)))
         return ListValue([self.get_item(machine, index) for index in indices]).iterate(machine)
 
+    def operand(self, machine: Machine) -> Value:
+        """Scalars are Python's numbers to torch."""
+        if self.kind not in ARRAY_SCALARS[1:]:
+            return self
+        if self._number is None:
+            self._number = number_of(machine, self.tensor.node, "item") or self
+        return self._number
+
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        if isinstance(other, TensorValue) and (number := self.operand(machine)) is not self:
+            return other.binary(machine, op, number, reflected=not reflected)
         pair = [other, self] if reflected else [self, other]
         return emulate(machine, f"ndarray {op}", BINARY[op], pair, pointwise=op != "@")
 
@@ -121,6 +132,8 @@ class ArrayValue(Value):
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
+        if isinstance(other, TensorValue) and self.operand(machine) is not self:
+            return None  # the tensor is asked next
         return emulate(machine, f"ndarray {op}", COMPARE[op], [self, other], pointwise=True)
 
     def unary(self, machine: Machine, op: str) -> Value:
@@ -298,7 +311,7 @@ class _Arguments:
             return value.live
         if value.is_constant(machine):
             constant = value.as_constant(machine)
-            if type(constant) in _CONSTANTS:
+            if type(constant) in (*_CONSTANTS, *ARRAY_SCALARS):
                 return constant
         raise _refused(self.name, f"an argument of type {value.describe()}")
 

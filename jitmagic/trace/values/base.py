@@ -271,6 +271,10 @@ class Value:
         """The Python constant it is (a fresh one where it is a container); installs ValueEquals."""
         self.refuse(machine, "its value")
 
+    def operand(self, machine: Machine) -> Value:
+        """What torch takes it for where it computes with it."""
+        return self
+
     def identity(self) -> object:
         """The live object if there is one known by identity (function, class, module), else self.
 

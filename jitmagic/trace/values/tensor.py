@@ -368,6 +368,7 @@ class TensorMethodValue(Value):
 
 
 def _is_operand(machine: Machine, other: Value) -> bool:
+    other = other.operand(machine)
     if isinstance(other, TensorValue | ScalarValue | DimensionValue):
         return True
     kind = other.python_type(machine)
@@ -447,7 +448,7 @@ def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[A
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
     """As `lower`; numbers that are data stay what they are."""
-    value = value.realize(machine)
+    value = value.realize(machine).operand(machine)
     return value if isinstance(value, ScalarValue) else lower(machine, value, name)
 
 

@@ -69,6 +69,77 @@ def test_scales_of_a_module_are_constants(backend: str) -> None:
     alike(compiled(torch.ones(4, 8)), model.forward(torch.ones(4, 8)))
 
 
+class Sizes:
+    """Numbers that are read, as configurations have them."""
+
+    width, plan, rate = 32, [3, 5], 0.5
+
+
+def of_what_was_read(x: Tensor, sizes: Sizes) -> Any:
+    made = np.zeros((2, np.sum(sizes.plan[:1])), dtype=np.int32)
+    scaled = x / np.sqrt(sizes.width) + np.log(sizes.rate) * x
+    scaled *= np.mean(sizes.plan)
+    return scaled, x * np.max([1, 2]), torch.tensor(made), x.reshape(np.prod(x.shape))
+
+
+def of_data(x: Tensor, array: Any) -> Any:
+    """Scalars that only the data tells, on either side of a tensor."""
+    top, low = array.max(), array[0]
+    y = x * top
+    y -= low
+    return top * x, low - x, x / top, y, torch.where(x > 0, x, low), torch.tensor(top), top
+
+
+def compared_with_data(x: Tensor, array: Any) -> Any:
+    """Calls that want the number itself may break, yet are right."""
+    top, low = array.max(), array[0]
+    filled = torch.full((2,), top), x.clamp(max=low * 2)
+    return x**2 % top, x < top, top <= x, x == low, filled
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_numbers_of_what_was_read_are_constants(backend: str) -> None:
+    compiled = jitmagic.jit(of_what_was_read, backend=backend, fullgraph=True)
+    sizes = Sizes()
+    for width, plan, rate in ((32, [3, 5], 0.5), (8, [2, 2, 4], 2.0), (9, [1], 0.1)):
+        sizes.width, sizes.plan, sizes.rate = width, plan, rate
+        x = torch.randn(3, 4)
+        alike(compiled(x, sizes), of_what_was_read(x, sizes))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int64])
+def test_tensors_take_scalars_for_numbers(dtype: Any, kind: torch.dtype, backend: str) -> None:
+    compiled = jitmagic.jit(of_data, backend=backend)
+    for values in ([1, 3, 2], [5, 7, 7]):
+        x, array = torch.tensor([[1.5, -2, 3], [0, 4, -0.0]]).to(kind), np.array(values, dtype)
+        try:
+            wanted = of_data(x.clone(), array)
+        except RuntimeError as error:  # an integer tensor is not scaled in place
+            with pytest.raises(RuntimeError, match="can't be cast"):
+                compiled(x.clone(), array)
+            assert "can't be cast" in str(error)
+        else:
+            alike(compiled(x.clone(), array), wanted)
+            assert counts_of(compiled).breaks == 0 or kind is not torch.float32
+        jitted = jitmagic.jit(compared_with_data, backend=backend)
+        alike(jitted(x.clone(), array), compared_with_data(x.clone(), array))
+
+
+def test_a_gradient_goes_past_a_scalar() -> None:
+    def loss(x: Tensor, array: Any) -> Any:
+        return (array.mean() * x / array.max()).sum()
+
+    compiled = jitmagic.jit(loss, fullgraph=True)
+    for array in (np.array([1.0, 2.0]), np.array([-1.0, 0.5])):
+        x, y = (torch.arange(3.0).requires_grad_() for _ in range(2))
+        compiled(x, array).backward()
+        loss(y, array).backward()
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, y.grad)
+
+
 @pytest.mark.parametrize("number", NUMBERS, ids=repr)
 def test_an_argument_is_told_by_its_bits(number: Any) -> None:
     compiled = jitmagic.jit(product, backend="eager")
