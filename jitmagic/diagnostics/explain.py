@@ -25,7 +25,7 @@ from .findings import BreakReport, Findings, KernelReport, TrialReport
 from .html import html_report
 from .report import rich_report, text_report
 from .status import ledger_lines, variants_of
-from .symbols import changing
+from .symbols import changing, symbol_reports
 
 __all__ = ["Explainer", "Explanation", "explain", "explanation_of"]
 
@@ -152,6 +152,7 @@ def _describe(handle: Handle, name: str) -> Explanation:
         ),
         ledger=tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else (),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
+        symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
     )
 
 

@@ -8,9 +8,10 @@ import torch
 
 from ..errors import UserLine
 from ..records import Eager, Failed
+from ..symbols.interval import Interval
 from .cost import Costs
 
-__all__ = ["BreakReport", "Findings", "KernelReport", "TrialReport"]
+__all__ = ["BreakReport", "Findings", "KernelReport", "SymbolReport", "TrialReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,18 @@ class TrialReport:
     measured: bool  # by this compile; else it is remembered from an earlier one
 
 
+@dataclass(frozen=True, slots=True)
+class SymbolReport:
+    """A size or a number that changes from call to call: a symbol, or a constant all the same."""
+
+    origin: str  # "x.shape[0]"
+    kind: str  # "size" | "int" | "float" | "number" (of a constant)
+    range: Interval | None = None  # the values that the compiled code serves; None: a constant
+    conditions: tuple[tuple[str, UserLine | None], ...] = ()  # decided on, and the line that asked
+    specialized: str = ""  # why it is a constant
+    where: UserLine | None = None  # the line that reads it, or that made it a constant
+
+
 @dataclass(frozen=True, repr=False)
 class Findings:
     """Everything known about one compiled function. Times in seconds."""
@@ -74,7 +87,8 @@ class Findings:
     compared: tuple[str, ...] = ()  # variants timed beside eager in the calls so far, in words
     ledger: tuple[str, ...] = ()  # variant by variant: when, for which call, why not the one before
     costs: Costs = field(default_factory=Costs)  # empty where nothing was measured
-    numbers: tuple[str, ...] = ()  # Python numbers that change from call to call, in words
+    numbers: tuple[str, ...] = ()  # sizes and numbers that change from call to call, in words
+    symbols: tuple[SymbolReport, ...] = ()  # the same as data
 
     @property
     def seconds(self) -> float:

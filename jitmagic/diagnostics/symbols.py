@@ -1,23 +1,89 @@
 """What changes from call to call and is data of a trace, or had to be a constant of it, in words.
 
-Comes in: a Trace. Goes out: a line for each size and number, with the user's line that reads it, or
-for which it is a constant.
+Comes in: a Trace. Goes out: a SymbolReport for each size and number, and the same as lines, with
+the user's line that reads it, or for which it is a constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..errors import UserLine
-from ..guards.guard import SizesRelate, TensorMatch
+from ..guards.guard import InRange, SizesRelate, TensorMatch
 from ..guards.sizes import relation
 from ..guards.source import describe
+from ..symbols.expr import Integer
+from ..symbols.interval import ANY_FLOAT, INT64, Interval
 from ..symbols.scalar import Symbol
+from ..symbols.size import SizeOf
 from ..trace.concrete import places_of
 from ..trace.result import Trace
+from .findings import SymbolReport
 from .words import here
 
-__all__ = ["changing"]
+__all__ = ["changing", "symbol_reports"]
+
+
+def symbol_reports(traced: Trace) -> list[SymbolReport]:
+    """Constants first, then sizes, then numbers."""
+    constants = [
+        SymbolReport(
+            one.name,
+            "size" if isinstance(one.origin, SizeOf) else "number",
+            specialized=one.why,
+            where=one.where,
+        )
+        for one in traced.specialized
+    ]
+    return [*constants, *_size_reports(traced), *_number_reports(traced)]
+
+
+def _size_reports(traced: Trace) -> Iterator[SymbolReport]:
+    relations = [guard for guard in traced.guards if isinstance(guard, SizesRelate)]
+    limits = {end for symbol in places_of(traced) for end in symbol.limits}
+    symbols: dict[object, Symbol] = {}  # by origin; dimensions of equal size share one
+    for guard in relations:
+        if isinstance(guard.left, Symbol):
+            shared = guard.op == "==" and isinstance(guard.right, Symbol)
+            symbols.setdefault(guard.left.origin, guard.right if shared else guard.left)  # type: ignore[arg-type]
+    for match in (guard for guard in traced.guards if isinstance(guard, TensorMatch)):
+        for dim in match.free_sizes:
+            origin = SizeOf(match.source, dim)
+            symbol = symbols[origin]
+            own = [guard for guard in relations if symbol in guard.symbols]
+            shown = [g for g in own if not _is_given(g, limits) or _equates(g, origin)]
+            yield SymbolReport(
+                f"{describe(match.source)}.shape[{dim}]",
+                "size",
+                _range_of(symbol, own),
+                tuple((relation(guard), guard.where) for guard in shown),
+                where=match.where,
+            )
+
+
+def _equates(guard: SizesRelate, origin: SizeOf) -> bool:
+    """Whether it says that a size is another one."""
+    return guard.op == "==" and getattr(guard.left, "origin", None) == origin
+
+
+def _range_of(symbol: Symbol, relations: Iterable[SizesRelate]) -> Interval:
+    """What the guards leave of the range that a size begins with."""
+    found = symbol.range
+    for guard in relations:
+        if guard.left is symbol and isinstance(guard.right, Integer):
+            low = guard.right.value if guard.op in (">=", "==") else found.low
+            high = guard.right.value if guard.op in ("<=", "==") else found.high
+            found = found.narrowed(Interval(low, high))
+    return found
+
+
+def _number_reports(traced: Trace) -> Iterator[SymbolReport]:
+    ranges = {g.source: Interval(g.low, g.high) for g in traced.guards if isinstance(g, InRange)}
+    for entry in traced.inputs:
+        if entry.is_scalar:
+            kind = "float" if entry.spec.dtype.is_floating_point else "int"
+            range = ranges.get(entry.source, ANY_FLOAT if kind == "float" else INT64)
+            yield SymbolReport(describe(entry.source), kind, range)
 
 
 def changing(traced: Trace) -> list[str]:

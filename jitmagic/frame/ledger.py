@@ -293,10 +293,11 @@ def _differs_in_sizes(guards: Guards, snapshot: FrameSnapshot) -> bool:
 def _same_rank(guard: TensorMatch, snapshot: FrameSnapshot) -> bool:
     """Whether the guard's dimensions are the tensor's, which is of the guard's class."""
     try:
-        value = read_source(guard.source, snapshot)
+        value: Any = read_source(guard.source, snapshot)
     except UNREADABLE:
         return False
-    if type(value) is not guard.spec.cls:  # a subclass would see what is read of it
+    cls: type = type(value)
+    if cls is not guard.spec.cls:  # a subclass would see what is read of it
         return False
     is_strided = value.layout is torch.strided and not value.is_nested
     return is_strided and value.dim() == len(guard.spec.shape)
