@@ -136,8 +136,11 @@ def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tens
 
 
 def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
-    """constant_pad_nd: pairs (before, after) from the last dimension on."""
-    if not _usual(x) or len(pads) % 2 or len(pads) > 2 * x.dim():
+    """constant_pad_nd: pairs (before, after) from the last dimension on. What is added to is
+    row-major, but for images.
+    """
+    is_certain = x.is_contiguous() or (max(pads, default=0) > 0 and x.dim() not in (4, 5))
+    if not is_certain or x.dtype.is_complex or len(pads) % 2 or len(pads) > 2 * x.dim():
         return None
     shape = list(x.shape)
     for i in range(len(pads) // 2):
@@ -179,7 +182,7 @@ def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     first = tensors[0]
     rank = first.dim() + 1
     kind = first.dtype
-    if not kind.is_floating_point or any(t.dtype is not kind for t in tensors):
+    if kind.is_complex or any(t.dtype is not kind for t in tensors):
         return None
     if any(not same_shape(t.shape, first.shape) for t in tensors):
         return None

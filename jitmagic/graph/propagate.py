@@ -22,6 +22,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
+from .at_hints import inferred_at_hints
 from .attribution import call_from
 from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
@@ -189,8 +190,9 @@ class _Shapes(DispatchMode):
             return view
         if func is aten._to_copy.default and next(sizes_in(args), None) is not None:
             return infer(func, args, named)  # between all dtypes; torch's own wants ints
-        if (told := told_by_kernel(func, args, named)) is not None:
-            return told
+        for tell in (inferred_at_hints, told_by_kernel):
+            if (told := tell(func, args, named)) is not None:
+                return told
         made = func(*args, **named)
         return without_data(made) if is_foreign(func) or not tensors else made
 

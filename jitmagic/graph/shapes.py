@@ -18,14 +18,17 @@ import torch
 
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
-from .fresh_meta import META, fresh_meta, same_shape
+from .fresh_meta import META, broadcast, fresh_meta, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .recurrent import RECURRENT_RULES
 from .whole import WHOLE_RULES, refuse_repeated
 from .without_meta import WITHOUT_META
 
-__all__ = ["dense", "infer", "infer_in_place", "iterator_strides", "number_dtype", "promoted"]
+__all__ = [
+    "dense", "elementwise", "infer", "infer_in_place", "iterator_strides", "number_dtype",
+    "promoted",
+]  # fmt: skip
 
 aten = torch.ops.aten
 _MOST_DIMS = 64  # of a reduction: ATen/WrapDimUtilsMulti.h, dim_bitset_size
@@ -53,24 +56,13 @@ def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 #  TensorIterator ----------------------------------------------------------------------------------
 
 
-def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
-    rank = max(map(len, shapes))
-    made = [1] * rank
-    for shape in shapes:
-        for i, extent in enumerate(shape, rank - len(shape)):
-            if made[i] == 1:
-                made[i] = extent
-            elif extent not in (1, made[i]):
-                raise RuntimeError(f"shapes {[list(s) for s in shapes]} do not broadcast")
-    return made
-
-
-def _elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
+def elementwise(tensors: Tensors, dtype: torch.dtype) -> torch.Tensor:
+    """A fresh result of TensorIterator."""
     first = tensors[0]
     shape: Sequence[int] = first.shape
     if all(same_shape(t.shape, shape) and t.is_contiguous() for t in tensors):
         return fresh_meta(shape, dtype)
-    shape = _broadcast([t.shape for t in tensors])
+    shape = broadcast([t.shape for t in tensors])
     return fresh_meta(shape, dtype, iterator_strides(shape, tensors))
 
 
@@ -202,7 +194,7 @@ def _pointwise(dtype_of: Callable[[Sequence[Any]], torch.dtype], operands: int) 
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         if not tensors or not _real(values):
             return None
-        return _elementwise(tensors, dtype_of(values))
+        return elementwise(tensors, dtype_of(values))
 
     return rule
 
@@ -215,7 +207,7 @@ def _gradient(values_first: bool) -> Rule:
     ) -> torch.Tensor | None:
         if grad.dtype is not values.dtype or not grad.dtype.is_floating_point:
             return None
-        return _elementwise([values, grad] if values_first else [grad, values], grad.dtype)
+        return elementwise([values, grad] if values_first else [grad, values], grad.dtype)
 
     return rule
 
@@ -246,7 +238,7 @@ def _where(condition: Any, then: Any, other: Any) -> torch.Tensor | None:
         return None
     if not _real((then, other)):
         return None
-    return _elementwise([condition, then, other], promoted((then, other)))
+    return elementwise([condition, then, other], promoted((then, other)))
 
 
 def _wrapped(dim: int, rank: int) -> int:
@@ -375,7 +367,7 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
 
 def _same_layout(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Activations with parameters: elementwise over the first argument."""
-    return _elementwise([x], x.dtype)
+    return elementwise([x], x.dtype)
 
 
 def _contiguous(x: torch.Tensor, dim: int, *args: Any) -> torch.Tensor | None:
@@ -414,12 +406,14 @@ _GRADIENTS = (
     "gelu", "silu", "mish", "hardtanh", "hardswish", "hardsigmoid", "softplus", "sigmoid", "tanh",
 )  # fmt: skip
 
+_ACTIVATIONS = tuple(
+    getattr(aten, name).default
+    for name in "gelu silu elu leaky_relu softplus hardtanh hardswish hardsigmoid mish celu".split()
+)
+_POINTWISE = (PROMOTING, FLOATING, KEEPING)
+
 _RULES: Mapping[Any, Rule] = {
-    **{op: _same_layout for op in (aten.gelu.default, aten.silu.default, aten.elu.default)},
-    **{op: _same_layout for op in (aten.leaky_relu.default, aten.softplus.default)},
-    **{op: _same_layout for op in (aten.hardtanh.default, aten.hardswish.default)},
-    **{op: _same_layout for op in (aten.hardsigmoid.default, aten.mish.default)},
-    **{op: _same_layout for op in (aten.celu.default, aten._prelu_kernel.default)},
+    **{op: _same_layout for op in (*_ACTIVATIONS, aten._prelu_kernel.default)},
     **{op: _contiguous for op in (aten._softmax.default, aten._log_softmax.default)},
     aten._safe_softmax.default: _contiguous,
     **{getattr(aten, f"{name}_backward").default: _gradient(False) for name in _GRADIENTS},
@@ -476,8 +470,7 @@ _RULES: Mapping[Any, Rule] = {
 
 _IN_PLACE: Mapping[Any, Any] = {
     getattr(getattr(aten, name + "_"), op._overloadname): op
-    for table in (PROMOTING, FLOATING, KEEPING)
-    for op, _ in overloads(table)
+    for op in (*_ACTIVATIONS, *(op for table in _POINTWISE for op, _ in overloads(table)))
     for name in (op._opname,)
     if hasattr(aten, name + "_") and op._overloadname in getattr(aten, name + "_").overloads()
 } | {

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import fresh_meta, same_shape
+from .fresh_meta import broadcast, fresh_meta, same_shape
 
 __all__ = ["WHOLE_RULES", "refuse_repeated"]
 
@@ -130,7 +130,7 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
         return None
     if any(i.dtype not in (torch.int64, torch.int32) or not _usual(i) for i in given):
         return None
-    shape = torch.broadcast_tensors(*given)[0].shape if given else ()  # broadcast_shapes: sympy
+    shape = broadcast([i.shape for i in given]) if given else ()
     return fresh_meta((*x.shape[:first], *shape, *x.shape[last:]), x.dtype)
 
 

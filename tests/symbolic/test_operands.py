@@ -1,0 +1,83 @@
+"""Operands of every dtype and layout keep symbolic sizes: one variant, and eager's results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import jitmagic
+from jitmagic.api import handle_of
+
+SIZES = (5, 7, 6, 11, 2)
+Program = tuple[Callable[..., Any], Callable[[int], tuple[Tensor, ...]]]
+
+
+def _numbers(n: int) -> tuple[Tensor]:
+    return (torch.randn(n, 3),)
+
+
+def _ints(n: int) -> tuple[Tensor]:
+    return (torch.randint(0, 5, (n, 3)),)
+
+
+def _mask(n: int) -> tuple[Tensor]:
+    return (torch.rand(n, 4) > 0.5,)
+
+
+def _padding_mask(mask: Tensor) -> Tensor:
+    """As models make them of a mask of tokens: a row of it for each query."""
+    b, n = mask.shape
+    batch, keys = torch.arange(b)[:, None, None, None], torch.arange(n)[None, None, None, :]
+    return mask[batch, keys] & (keys <= torch.arange(n)[None, None, :, None])
+
+
+PROGRAMS: dict[str, Program] = {
+    "and, or, not": (lambda m: (m & ~m.flip(1)) | (m == 0), _mask),
+    "ints": (lambda x: x - x // 2 + (x % 3) * (x << 1), _ints),
+    "mixed": (lambda x: (x > 1) * 2 + x.float() * (x == 2), _ints),
+    "padding mask": (_padding_mask, _mask),
+    "position ids": (lambda m: m.cumsum(-1).sub(1).masked_fill(m == 0, 1), _mask),
+    "where": (lambda x: torch.where(x > 2, x, 0), _ints),
+    "in place": (lambda x: F.hardswish(F.relu6(x.clone(), inplace=True), inplace=True), _numbers),
+    "no rule": (lambda x: torch.lerp(x, x * 2, 0.3) + torch.special.entr(x.abs()), _numbers),
+    "strides": (lambda x: torch.special.entr(x.t().abs()) + torch.logit(x.t(), 1e-3), _numbers),
+    "pad of a view": (lambda x: F.pad(x[:, 1:], [0, 0, 0, 1]) * 2, _numbers),
+    "pad of bools": (lambda m: F.pad(m, (1, 2), value=True), _mask),
+    "stack of bools": (lambda x: torch.stack([x > 1, x > 2]).any(0), _ints),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_variant_serves_all_sizes(name: str, backend: str) -> None:
+    fn, make = PROGRAMS[name]
+    made = jitmagic.jit(fn, dynamic=True, backend=backend, options={"keep": "compiled"})
+    for n in SIZES:
+        torch.manual_seed(n)
+        found, wanted = made(*(inputs := make(n))), fn(*inputs)
+        assert (found.stride(), found.dtype) == (wanted.stride(), wanted.dtype)
+        torch.testing.assert_close(found, wanted)
+    traces = [r.result("trace") for r in handle_of(made).journal if r.occasion.at]
+    assert [trace.specialized for trace in traces][1:] in ([], [()])  # sizes that are equal once
+
+
+REJECTED: dict[str, Callable[[Tensor], Any]] = {
+    "a float in and": lambda x: x & 1.5,
+    "not of floats": lambda x: ~x.float(),
+    "a difference of bools": lambda x: x.bool() - x.bool(),
+    "shapes": lambda x: x & x[:, :2],
+}
+
+
+@pytest.mark.parametrize("fn", REJECTED.values(), ids=REJECTED)
+def test_what_eager_rejects_raises_as_eager_does(fn: Callable[[Tensor], Any]) -> None:
+    x = torch.ones(5, 3, dtype=torch.int64)
+    with pytest.raises(Exception) as wanted:
+        fn(x)
+    with pytest.raises(type(wanted.value), match=r"\w"):
+        jitmagic.jit(fn, dynamic=True)(x)
