@@ -1,9 +1,8 @@
 """Shape rules of what networks are built from: normalisations, adaptive pools, padding, losses.
 
 As in whole.py, each rule covers the usual case (row-major or channels_last, matching dtypes and
-sizes)
-and answers None otherwise: torch's own meta function is asked then, which imports torch._dynamo or
-sympy. A rule never answers for arguments that eager refuses.
+sizes) and answers None otherwise: torch's own meta function is asked then, which imports
+torch._dynamo or sympy. A rule never answers for arguments that eager refuses.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from .fresh_meta import fresh_meta, same_shape
+from .sym_node import as_dimensions, has_strides_along
 
 __all__ = ["NETWORK_RULES"]
 
@@ -135,11 +135,18 @@ def _adaptive_maximum_gradient(grad: Tensor, x: Tensor, indices: Tensor) -> Tens
     return fresh_meta(x.shape, x.dtype) if fits and _usual(x, grad) else None
 
 
+def _is_of_images(x: Tensor) -> bool:
+    """Whether channels_last is the layout that at::suggest_memory_format gives."""
+    order = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}.get(x.dim())
+    sizes, strides = as_dimensions(x.shape), as_dimensions(x.stride())
+    return order is not None and has_strides_along(order, sizes, strides)
+
+
 def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
     """constant_pad_nd: pairs (before, after) from the last dimension on. What is added to is
     row-major, but for images.
     """
-    is_certain = x.is_contiguous() or (max(pads, default=0) > 0 and x.dim() not in (4, 5))
+    is_certain = x.is_contiguous() or (any(n > 0 for n in pads) and not _is_of_images(x))
     if not is_certain or x.dtype.is_complex or len(pads) % 2 or len(pads) > 2 * x.dim():
         return None
     shape = list(x.shape)

@@ -126,7 +126,9 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
     given = [i for i in indices if i is not None]
     first = next((n for n, i in enumerate(indices) if i is not None), 0)
     last = first + len(given)
-    if None in indices[first:last] or not _usual(x) or last > x.dim():
+    if None in indices[first:last] or last > x.dim() or x.dtype.is_complex:
+        return None
+    if not (x.is_contiguous() or len(given) == x.dim()):  # else its strides have a say
         return None
     if any(i.dtype not in (torch.int64, torch.int32) or not _usual(i) for i in given):
         return None

@@ -48,8 +48,18 @@ PROGRAMS: dict[str, Program] = {
     "strides": (lambda x: torch.special.entr(x.t().abs()) + torch.logit(x.t(), 1e-3), _numbers),
     "pad of a view": (lambda x: F.pad(x[:, 1:], [0, 0, 0, 1]) * 2, _numbers),
     "pad of bools": (lambda m: F.pad(m, (1, 2), value=True), _mask),
+    "pad of images": (lambda x: F.pad(x.view(-1, 1, 3, 1).transpose(1, 2), (0, 1, 1, 0)), _numbers),
+    "pad by a size": (lambda x: F.pad(x.t(), (0, -x.shape[0] % 4, 0, 1)), _numbers),
+    "shape and more": (
+        lambda x: x.view(x.size()[:-1] + (3, -1)).view((1,) + x.shape) * 2,
+        _numbers,
+    ),
+    "rows of expanded ids": (
+        lambda m: torch.arange(4).expand(m.shape)[torch.arange(len(m))[:, None], m.long()],
+        _mask,
+    ),
     "stack of bools": (lambda x: torch.stack([x > 1, x > 2]).any(0), _ints),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
@@ -81,3 +91,18 @@ def test_what_eager_rejects_raises_as_eager_does(fn: Callable[[Tensor], Any]) ->
         fn(x)
     with pytest.raises(type(wanted.value), match=r"\w"):
         jitmagic.jit(fn, dynamic=True)(x)
+
+
+def test_shapes_that_are_joined_are_of_eagers_class() -> None:
+    def parts(x: Tensor) -> tuple[Any, ...]:
+        s = x.shape[:-1]
+        return s + (4, 1), (7,) + s, torch.Size((1, 2)) + s, s + x.size(), s * 2, s + (True,)
+
+    made = jitmagic.jit(parts, dynamic=True)
+    for n in SIZES:
+        found, wanted = made(x := torch.randn(n, 3, 2)), parts(x)
+        assert found == wanted
+        assert [type(shape) for shape in found] == [type(shape) for shape in wanted]
+        assert [[type(k) for k in shape] for shape in found] == [
+            [type(k) for k in shape] for shape in wanted
+        ]

@@ -189,11 +189,17 @@ class SizeValue(TupleValue):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        both = isinstance(other, SequenceValue) and self.is_constant(machine)
-        if op == "+" and both and other.is_constant(machine):
-            pair = [one.as_constant(machine) for one in (self, other)]
-            return machine.constant(operator.add(*(reversed(pair) if reflected else pair)))
+        if op == "+" and isinstance(other, SequenceValue) and not self._varies(machine, other):
+            if self.is_constant(machine) and other.is_constant(machine):
+                pair = [one.as_constant(machine) for one in (self, other)]
+                return machine.constant(operator.add(*(reversed(pair) if reflected else pair)))
         return super().binary(machine, op, other, reflected=reflected)
+
+    def _varies(self, machine: Machine, other: SequenceValue) -> bool:
+        """Whether one of the two has sizes that are symbols, and both have ints alone."""
+        items = [*self.realized(machine), *other.realized(machine)]
+        ints = all(item.python_type(machine) is int for item in items)
+        return ints and any(item.varies for item in items)
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(torch.Size, (super().recipe(builder),))
