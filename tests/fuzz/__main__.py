@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 from tests.workers import Pool, serve
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--tier", default=GENERATED)
     parser.add_argument("--jobs", type=int, default=1, help="processes; seeds are dealt out")
+    parser.add_argument("--sizes", action="store_true", help="sizes change, programs read them")
     parser.add_argument("--show", action="store_true", help="print every program")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -41,7 +43,8 @@ def main() -> None:
 def _supervise(options: argparse.Namespace) -> None:
     started = time.monotonic()
     command = [sys.executable, "-m", "tests.fuzz", "--worker", "--tier", options.tier]
-    pool = Pool([*command, "--show"] if options.show else command, options.jobs)
+    command += [flag for flag in ("--show", "--sizes") if getattr(options, flag[2:])]
+    pool = Pool(command, options.jobs)
     for seed in range(options.seed, options.seed + options.count):
         pool.add(str(seed))
     failures = 0
@@ -54,15 +57,17 @@ def _supervise(options: argparse.Namespace) -> None:
         elif outcome.died is not None:
             failures += 1
             print(f"=== seed {outcome.task}: the process died with {outcome.died}", flush=True)
-            _show(int(outcome.task))
+            print(_text(_program(int(outcome.task), options)), flush=True)
     print(f"{options.count} programs, {failures} failures, {time.monotonic() - started:.0f} s")
     sys.exit(1 if failures else 0)
 
 
-def _show(seed: int) -> None:
+def _program(seed: int, options: argparse.Namespace) -> Any:
     from .generate import generate
+    from .sizes import with_sizes
 
-    print(_text(generate(seed)), flush=True)
+    program = generate(seed)
+    return with_sizes(program, seed) if options.sizes else program
 
 
 def _text(program: object) -> str:
@@ -75,7 +80,6 @@ def _work(options: argparse.Namespace) -> None:
     import torch
 
     from .check import find
-    from .generate import generate
     from .oracle import GpuLost
 
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -83,7 +87,7 @@ def _work(options: argparse.Namespace) -> None:
     torch.set_num_threads(int(os.environ.get("FUZZ_THREADS", "2")))
 
     def handle(seed: str) -> None:
-        program = generate(int(seed))
+        program = _program(int(seed), options)
         if options.show:
             print(_text(program), flush=True)
         try:

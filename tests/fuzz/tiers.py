@@ -1,7 +1,9 @@
 """The ways in which a fuzz program can be compiled: one wrapper per tier.
 
     cpp numba aten unfused fast   options of jit alone
+    sizes                         sizes are symbols from the first call on (dynamic=True)
     frames                        graphs run as torch functions: the tracer by itself
+    sized frames                  both of these
     joint                         the partition's ATen graphs, replayed
     loops scheduled               the reference interpreter on the lowered, or the scheduled program
     triton                        generated Triton, run by its interpreter
@@ -38,6 +40,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "aten": {"cpu_tier": "aten"},
     "unfused": {"fuse": False},
     "frames": {"backend": "eager"},
+    "sizes": {"dynamic": True},
+    "sized frames": {"dynamic": True, "backend": "eager"},
     "joint": {"backend": "aot_eager"},
     "cuda": {},
 }
