@@ -1,6 +1,7 @@
 """The tables of callables implemented in C that the tracer knows.
 
     @handles(len)                     def _len(machine, args, kwargs) -> Value
+    @handles_named("torch.onnx", "is_in_onnx_export")   of a module that is slow to import
     @method(list, "append", ...)      def _append(machine, owner, args, kwargs) -> Value
 
 Arguments arrive realized unless the registration says `lazy=True` (for those that only store them).
@@ -9,18 +10,31 @@ A callable in no table is an UnknownCFunction break.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import TypeVar
 
 from ..values.base import Args, Kwargs, Machine, Value
 
-__all__ = ["Handler", "MethodHandler", "handler_of", "handles", "method", "method_of"]
+__all__ = [
+    "Handler",
+    "MethodHandler",
+    "handler_of",
+    "handles",
+    "handles_named",
+    "load_named",
+    "method",
+    "method_of",
+]
 
 Handler = Callable[[Machine, Args, Kwargs], Value]
 MethodHandler = Callable[[Machine, Value, Args, Kwargs], Value]
 _H = TypeVar("_H", bound=Callable[..., Value])
 
 _FUNCTIONS: dict[int, tuple[object, Handler]] = {}  # by id: some callables are not hashable
+_NAMED: dict[str, tuple[str, Handler]] = {}  # name of a function: its module
 _METHODS: dict[tuple[type, str], MethodHandler] = {}
 
 
@@ -34,6 +48,26 @@ def handles(*callables: object, lazy: bool = False) -> Callable[[_H], _H]:
         return handler
 
     return register
+
+
+def handles_named(module: str, name: str) -> Callable[[_H], _H]:
+    """`handles` for a Python function of a module that takes long to import (torch.onnx: 45 ms,
+    a seventh of a first compile) and that torch itself imports when it is read.
+    """
+
+    def register(handler: _H) -> _H:
+        _NAMED[name] = module, _realizing(handler)
+        return handler
+
+    return register
+
+
+def load_named(module: str) -> None:
+    """A traced program reads that module: import it, as the program would, before facts are read.
+    Only those of `handles_named`: importing any other is left to the program, by a graph break.
+    """
+    if module not in sys.modules and any(module == named for named, _ in _NAMED.values()):
+        importlib.import_module(module)
 
 
 def _realizing(handler: Handler) -> Handler:
@@ -50,7 +84,16 @@ def _realizing(handler: Handler) -> Handler:
 def handler_of(callable_: object) -> Handler | None:
     """The handler of that very object, if there is one."""
     entry = _FUNCTIONS.get(id(callable_))
-    return entry[1] if entry is not None and entry[0] is callable_ else None
+    if entry is not None and entry[0] is callable_:
+        return entry[1]
+    return _named_handler(callable_) if isinstance(callable_, FunctionType) else None
+
+
+def _named_handler(function: FunctionType) -> Handler | None:
+    module, handler = _NAMED.get(function.__name__, ("", None))
+    loaded = sys.modules.get(module)
+    is_it = loaded is not None and vars(loaded).get(function.__name__) is function
+    return handler if is_it else None
 
 
 def method(owner: type, *names: str, lazy: bool = False) -> Callable[[_H], _H]:

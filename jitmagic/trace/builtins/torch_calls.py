@@ -25,7 +25,7 @@ from ..values.classes import ClassValue, constructs
 from ..values.sequences import SequenceValue, SizeValue
 from ..values.tensor import TensorValue
 from ..wrap import intercepts
-from .registry import handles
+from .registry import handles, handles_named
 
 __all__: list[str] = []
 
@@ -53,8 +53,8 @@ def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     torch.jit.is_scripting,  # type: ignore[attr-defined]
     torch.jit.is_tracing,  # type: ignore[attr-defined]
     torch.compiler.is_exporting,
-    torch.onnx.is_in_onnx_export,
 )
+@handles_named("torch.onnx", "is_in_onnx_export")
 def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """What eager says: no other compiler is at work."""
     return machine.constant(False)

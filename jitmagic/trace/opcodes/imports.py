@@ -9,6 +9,7 @@ from typing import Any
 from ...bytecode.instruction import Instruction
 from ...guards.source import ImportedModule
 from ..breaks import GraphBreak, UnsupportedOpcode
+from ..builtins.registry import load_named
 from ..state import Frame
 from ..values.base import ObservedError, Value
 from .registry import opcode
@@ -18,6 +19,7 @@ __all__: list[str] = []
 
 def _module(machine: Any, name: str) -> Value:
     """The Value of a loaded module; an import that would run code breaks."""
+    load_named(name)
     module = sys.modules.get(name)
     if type(module) is not ModuleType:
         why = f"module {name!r} is not loaded yet"

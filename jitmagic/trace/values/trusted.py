@@ -22,7 +22,7 @@ from ...guards.guard import IdentityIs, NameFact, NamespaceFacts
 from ...guards.source import ImportedModule, ModuleAttr, Source
 from ..breaks import GraphBreak, StateSet, UnknownObject
 from ..builtins.process_state import read_state
-from ..builtins.registry import handler_of
+from ..builtins.registry import handler_of, load_named
 from ..result import Constant, Effect, Recipe
 from ..wrap import intercepts
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -98,6 +98,8 @@ class TorchModule(ModuleValue):
     __slots__ = ()
 
     def get_attr(self, machine: Machine, name: str) -> Value:
+        if name not in vars(self.module):  # torch's `__getattr__` imports some submodules
+            load_named(f"{self.module.__name__}.{name}")
         if type(self.module) is types.ModuleType or name in vars(self.module):
             return super().get_attr(machine, name)
         raw = guarded_attribute(machine, type(self.module), name)
