@@ -117,7 +117,7 @@ def test_ctrl_c_while_compilers_work(target, slow, tmp_path):
 
     def press() -> None:
         pids.extend(at_work(tmp_path, 3))
-        signal.raise_signal(signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     units, store = [unit(name) for name in NAMES], Store(tmp_path / "cache")
     thread = threading.Thread(target=press)
