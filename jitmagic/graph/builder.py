@@ -65,6 +65,7 @@ class GraphBuilder:
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
         self.backwards = 0  # how many calls of `gradients` there are
         self.leaves: list[Node] = []  # tensors that the program made leaves
+        self.switched: list[Any] = []  # and on inputs whose requires_grad was switched
         self.watched: list[Any] = []  # the tracer's notes on hooks of tensors
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since

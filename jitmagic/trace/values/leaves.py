@@ -48,6 +48,9 @@ def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
         raise GraphBreak(_REASON)
     if live.is_inference() or owner.node.meta["spec"] is None:
         raise GraphBreak(_REASON)
+    if wanted and any(_is_view_of(owner.meta, node) for node in graph.owners):
+        raise GraphBreak(_REASON)  # they have a history from then on, in eager
+    graph.switched.append((owner, machine.step))
     machine.effects.set_attr(owner, "requires_grad", machine.constant(wanted))
     before = next((n for n in graph.inputs if graph.owners.get(n) is owner), None)
     if before is not None and before.meta["val"].requires_grad is wanted:
@@ -56,13 +59,27 @@ def _of_an_input(machine: Machine, owner: Any, wanted: bool) -> Node:
     return graph.require_grad(detached, machine.lines()) if wanted else detached
 
 
+def _is_view_of(meta: torch.Tensor, node: Node) -> bool:
+    """One without a history, to autograd."""
+    view = node.meta["val"]
+    if not isinstance(view, torch.Tensor) or view.requires_grad or not view._is_view():
+        return False
+    return bool(view.untyped_storage()._cdata == meta.untyped_storage()._cdata)
+
+
 def check_leaves(graph: GraphBuilder) -> None:
-    """Raise Unrestorable where a later backward leads to a tensor from outside that became a leaf:
-    to autograd it is none while the graph runs.
+    """Raise Unrestorable where a later backward leads to a tensor from outside that became a leaf,
+    which to autograd is none while the graph runs; and where there are views of it, whose history
+    changes with it.
     """
-    owners = graph.owners
-    leaves = [n for n in graph.leaves if n in owners and owners[n].live is not None]
-    behind = set(graph.leaves_behind(graph.differentiable_outputs())) if leaves else set()
-    for leaf in leaves:
-        if leaf in behind:
-            raise Unrestorable("a tensor that became a leaf", leaf.meta["step"], _REASON)
+    if not graph.switched:
+        return
+    behind = set(graph.leaves_behind(graph.differentiable_outputs()))
+    became = [graph.owners.get(leaf) for leaf in graph.leaves if leaf in behind]
+    handed_out = [node for node in graph.owners if graph.is_output(node)]
+    lives = [getattr(graph.owners.get(node), "live", None) for node in graph.inputs]
+    bases = [live._base for live in lives if live is not None and live._is_view()]
+    for owner, born in graph.switched:
+        views = any(_is_view_of(owner.meta, node) for node in handed_out)
+        if owner in became or views or any(base is owner.live for base in bases):
+            raise Unrestorable("a tensor that became a leaf", born, _REASON)

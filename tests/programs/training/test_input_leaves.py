@@ -19,6 +19,7 @@ BODY, HEAD, FROZEN = nn.Linear(4, 5), nn.Linear(5, 3), nn.Linear(4, 4)
 FROZEN.requires_grad_(False)
 OPTIMIZER = torch.optim.SGD([*BODY.parameters(), *HEAD.parameters()], lr=0.1)
 PARAMETERS = [*BODY.parameters(), *HEAD.parameters(), *FROZEN.parameters()]
+VIEWS: list[Tensor] = []
 WEIGHTS = [parameter.detach().clone() for parameter in PARAMETERS]
 
 
@@ -73,10 +74,9 @@ def a_step_of_the_input(x: Tensor) -> Any:
 
 def written_before(x: Tensor) -> Any:
     x.mul_(2)
-    view = x[0]
     x.requires_grad_(True)
     loss_of(x).backward()
-    return x.grad, view, view.requires_grad
+    return x.grad
 
 
 def without_grad_mode(x: Tensor) -> Any:
@@ -182,17 +182,38 @@ def a_leaf_is_written_to(x: Tensor) -> Any:
     x.add_(1)
 
 
+def a_view_from_before(x: Tensor) -> Any:
+    x.mul_(2)
+    view = x[0]
+    x.requires_grad_(True)
+    loss_of(x).backward()
+    return x.grad, view, view.requires_grad
+
+
+def a_view_made_while_frozen(x: Tensor) -> Any:
+    BODY.requires_grad_(False)
+    row = BODY.weight[0]
+    BODY.requires_grad_(True)
+    return row.requires_grad, row.sum().requires_grad
+
+
+def a_view_from_outside(x: Tensor) -> Any:
+    x.requires_grad_(True)
+    return VIEWS[-1].requires_grad, VIEWS[-1].sum().requires_grad
+
+
 def no_leaf(x: Tensor) -> Any:
     BODY(x).requires_grad_(False)
 
 
 BROKEN = [
     differentiated_later, a_view_is_handed_out, thawed_and_differentiated_later,
-    frozen_before_its_backward, a_leaf_is_written_to, no_leaf,
+    frozen_before_its_backward, a_leaf_is_written_to, a_view_from_before, a_view_made_while_frozen,
+    a_view_from_outside, no_leaf,
 ]  # fmt: skip
 
 INPUTS = {
-    "plain": lambda: torch.linspace(-1, 2, 8).view(2, 4),
+    "plain": lambda: torch.linspace(-1, 2, 8).view(2, 4).clone(),
     "transposed": lambda: torch.linspace(-1, 2, 8).view(4, 2).t(),
     "a view": lambda: torch.linspace(-1, 2, 16).view(4, 4)[1:3],
     "empty": lambda: torch.zeros(0, 4),
@@ -229,6 +250,7 @@ def seen(fn: Any, make: Any, calls: int = 2) -> list[Any]:
         parameter.data, parameter.grad = weight.clone(), None
     found: list[Any] = []
     x = make()
+    VIEWS.append(x[:1])
     for _ in range(calls):
         try:
             value = fn(x)
