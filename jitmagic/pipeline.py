@@ -34,6 +34,7 @@ from .frame.beside import hide
 from .frame.eager import before_trace, eager_entry
 from .frame.handle import Handle
 from .frame.ledger import Variant
+from .frame.locked import start_over, while_held
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
@@ -209,7 +210,7 @@ def _make_entry(
     handle: Handle, snapshot: FrameSnapshot, traced: Trace, graph: Graph | None
 ) -> Entry | Eager:
     """Natively callable when the frame is one graph with a plain result, else with a residual."""
-    template = template_of(traced)
+    template = template_of(traced) if traced.lock is None else None
     sources = tuple(entry.source for entry in traced.inputs)
     if template is not None:
         wanted = (*sources, *template.sources)
@@ -226,13 +227,16 @@ def _make_entry(
         snapshot.builtins,
         handle.resume_dispatcher,
         continue_with,
-        handle.run_plainly,
+        handle.run_plainly if traced.lock is None else start_over,
     )
     try:
         residual = emit(traced, handle.flat, graph, home)
     except CannotRestore as error:
         return Eager(str(error))
-    return Entry(GuardProgram(steps), residual, None, None, isinstance(traced.exit, Break))
+    program, run = GuardProgram(steps), residual
+    if traced.lock is not None:
+        run = while_held(traced.lock, program, residual, handle.run_plainly)
+    return Entry(program, run, None, None, isinstance(traced.exit, Break))
 
 
 def _no_graph() -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ is read before any effect is performed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class EffectLog:
         self._contents: set[int] = set()
         self._calls: set[int] = set()  # which entries are calls
         self.mutated: dict[int, Value] = {}  # values with a source, by id
+        self.lock: Any = None  # a live one: the graph runs, and all this is done, while it is held
         self.changes = 0  # how often anything was written or called
 
     def set_attr(
@@ -137,6 +139,16 @@ class EffectLog:
                 builder.effect(effect)
 
 
+def _is_write(callee: Recipe) -> bool:
+    """Whether it is `setattr` or a method of a built-in class, whose code is C."""
+    if not isinstance(callee, Constant):
+        return False
+    method = callee.value
+    if isinstance(method, MethodDescriptorType | WrapperDescriptorType):
+        return method.__objclass__.__module__ in ("builtins", "collections")
+    return method is setattr
+
+
 def _all_of(told: Effect | tuple[Effect, ...]) -> tuple[Effect, ...]:
     return told if isinstance(told, tuple) else (told,)
 
@@ -212,6 +224,10 @@ class ExitBuilder:
             raise Unrestorable("a tensor that became a leaf", leaf.meta["step"])
         index = self._graph.output(node)
         return self._outputs.setdefault(index, FromGraph(index))
+
+    def only_writes(self) -> bool:
+        """Whether no effect is a call of the program's, which might wait for something."""
+        return all(_is_write(e.callee) for e in self._effects if isinstance(e, Perform))
 
     def effect(self, effect: Effect) -> None:
         self._effects.append(effect)

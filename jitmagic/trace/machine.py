@@ -156,7 +156,7 @@ class Machine:
         self.graph.step = lambda: self._steps
         self.autocast: AutocastRest | None = None
         self.frames: list[Frame] = []
-        self._stop = stop
+        self.stop = stop
         self._programs = programs
         self._guards = GuardBook()
         self._memo: dict[int, tuple[object, Value]] = {}
@@ -241,7 +241,7 @@ class Machine:
             effects = builder.effects()
             check_histories(self.graph)
         except Unrestorable as lost:
-            cause = f": {self._stop.reason.message}" if self._stop is not None else ""
+            cause = f": {self.stop.reason.message}" if self.stop is not None else ""
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
             where = None if lost.reason else self.root.line()
             raise _Restart(Stop(lost.born, reason, where)) from None
@@ -250,13 +250,13 @@ class Machine:
                 self.guard(TypeIs(source, type(found.obj)))
         distinct_objects(self, list(self.effects.mutated.values()), self._seen())
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
-        because = self._stop.because if self._stop and isinstance(exit_, Break) else ()
+        because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
         self.guard(*because)
         name = self.snapshot.name
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
         constants = tuple(self.symbols.constants.values())
-        rest = self._instructions, self.graph.written(), because, constants
+        rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
         made = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         if self.graph.assertions and not can_start_over(made):
             what = "an assertion, where eager cannot run from the start again"
@@ -266,7 +266,7 @@ class Machine:
 
     def _break(self, builder: ExitBuilder) -> Break:
         """The state of the root frame before the instruction to stop at."""
-        assert self._stop is not None
+        assert self.stop is not None
         offset = self.root.instruction.offset
         assert offset is not None
         stack = tuple(None if value is None else builder(value) for value in self.root.stack)
@@ -275,8 +275,8 @@ class Machine:
         slots = {name: builder(value) for name, value in self.root.slots.items()}
         locals_: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n not in cell_names}
         cells: Mapping[str, Recipe] = {n: r for n, r in slots.items() if n in cell_names}
-        where = self._stop.where or self.root.line()
-        return Break(self._stop.reason, where, offset, stack, locals_, cells)
+        where = self.stop.where or self.root.line()
+        return Break(self.stop.reason, where, offset, stack, locals_, cells)
 
     def _seen(self) -> list[Value]:
         return [value for _, value in self._memo.values()]
@@ -351,7 +351,7 @@ class Machine:
     def _begin_step(self) -> None:
         self._steps += 1
         self._step_mark = len(self._guards)
-        if self._stop is not None and self._steps == self._stop.step:
+        if self.stop is not None and self._steps == self.stop.step:
             raise _Reached
 
     def unwind(self, frame: Frame, observed: ObservedError) -> None:

@@ -321,6 +321,7 @@ class Trace:
     mutated: tuple[int, ...] = ()  # the inputs that the graph writes to
     because: tuple[Guard, ...] = ()  # of the guards: what led to the break at the exit
     specialized: tuple[Specialized, ...] = ()  # numbers that vary and are constants here
+    lock: Any = None  # held while the graph runs and the effects are done
 
     @property
     def spent_results(self) -> tuple[int, ...]:

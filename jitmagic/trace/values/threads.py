@@ -2,9 +2,10 @@
 
 Comes in: a live lock, or a live `threading.local`. A block that holds a lock and only reads
 Python's state is as if it had run at the moment when the guards were checked: they say that the
-lock is free, or this thread's own. Kernels run and effects are done later than that, without the
-lock: a block with any of them is a graph break. Attributes of a `threading.local` are read, by the
-guards too, in the thread that calls; constants are followed.
+lock is free, or this thread's own. Kernels run and effects are done later than that: for a block
+with any of them the lock is acquired first, and the guards are checked again (frame/locked.py).
+There is one such lock, in a frame that is one graph. Attributes of a `threading.local` are read,
+by the guards too, in the thread that calls; constants are followed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import Any
 
 from ...guards.guard import IdentityIs, StateRead
 from ...guards.source import Source
+from ..breaks import GraphBreak, Reason, UnsupportedOperation
 from ..builtins.registry import method
 from ..wrap import wraps
-from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .base import Args, Kwargs, Machine, Unrestorable, Value
 from .callables import BuiltinMethodValue, bind_builtin
 from .constants import ATOMS
 from .identity import IdentityValue
@@ -31,12 +33,14 @@ _ABSENT = "<no such attribute>"  # a constant, for guards; no program has this s
 class LockValue(IdentityValue):
     """`held`: how often the trace has acquired it, with what the trace had done by then."""
 
-    __slots__ = ("born", "done", "held")
+    __slots__ = ("born", "done", "held", "machine", "text")
 
     def __init__(self, live: Any, source: Source) -> None:
         super().__init__(live, source)
         self.held = self.born = 0
         self.done = (0, 0)
+        self.machine: Any = None  # once it was asked for
+        self.text = ""
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         return bind_builtin(machine, self, type(self.live), name)
@@ -45,10 +49,22 @@ class LockValue(IdentityValue):
         entered = _acquire(machine, self, (), {})
         return BuiltinMethodValue(self, type(self.live), "__exit__"), entered
 
-    def leave(self, builder: Builder) -> None:
-        """No exit while it is held."""
+    def watch(self, machine: Any) -> None:
+        """Nobody else has it, or the trace ends here."""
+        if self.machine is None:
+            self.text, self.machine = _text_of(self, machine), machine
+            machine.at_exit(self._leave)
+
+    def _leave(self, builder: Any) -> None:
+        """No exit while it is held, nor one at which others could be kept waiting. That it is free
+        is guarded only here: the guards are checked again while it is held.
+        """
         if self.held:
             raise Unrestorable("a lock that is held", self.born)
+        if self.machine.effects.lock is not self.live:
+            self.machine.guard(StateRead(self.live.__repr__, self.text))
+        elif self.machine.stop is not None or not builder.only_writes():
+            raise Unrestorable("a lock", self.born, _cannot_hold(self))
 
 
 def _done(machine: Any) -> tuple[int, int]:
@@ -68,8 +84,7 @@ def _acquire(machine: Any, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     assert isinstance(owner, LockValue)
     _refuse(machine, owner, args, kwargs)
     if not owner.held:
-        _rely_on_state(machine, owner)
-        machine.at_exit(owner.leave)
+        owner.watch(machine)
         owner.born, owner.done = machine.step, _done(machine)
     elif type(owner.live) is _LOCKS[0]:
         owner.refuse(machine, "acquiring it twice")
@@ -78,14 +93,27 @@ def _acquire(machine: Any, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     return entered
 
 
-def _rely_on_state(machine: Machine, lock: LockValue) -> None:
+def _text_of(lock: LockValue, machine: Machine) -> str:
     """Only its text tells of every kind of lock, in C, whether and by whom it is held."""
-    tell = lock.live.__repr__
-    text = tell()
+    text: str = lock.live.__repr__()
     own = getattr(lock.live, "_is_owned", bool)()  # a plain lock has no owner
     if not own and not text.startswith("<unlocked "):
         lock.refuse(machine, "waiting until another has released it")
-    machine.guard(StateRead(tell, text))
+    return text
+
+
+def _hold(machine: Any, lock: LockValue) -> None:
+    """Have it held while all that the frame does is done. Of two locks there is an order in which
+    others acquire them.
+    """
+    if machine.effects.lock not in (None, lock.live) or machine.graph is not machine.graph.root:
+        raise GraphBreak(_cannot_hold(lock))
+    machine.effects.lock = lock.live
+
+
+def _cannot_hold(lock: LockValue) -> Reason:
+    what = "computing or writing something while it is held"
+    return UnsupportedOperation.of(what=what, types=lock.describe())
 
 
 @method(_LOCKS[0], "release", "__exit__")
@@ -96,16 +124,18 @@ def _release(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Valu
         owner.refuse(machine, "releasing what was acquired before this graph")
     owner.held -= 1
     if not owner.held and _done(machine) != owner.done:
-        owner.refuse(machine, "computing or writing something while it is held")
+        _hold(machine, owner)
     return machine.constant(None)
 
 
 @method(_LOCKS[0], "locked")
 def _locked(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
     assert isinstance(owner, LockValue)
-    if not owner.held:
-        machine.guard(StateRead(owner.live.locked, owner.live.locked()))
-    return machine.constant(bool(owner.held) or owner.live.locked())
+    if not owner.held and owner.live.locked():
+        machine.guard(StateRead(owner.live.locked, True))
+        return machine.constant(True)
+    owner.watch(machine)
+    return machine.constant(bool(owner.held))
 
 
 @wraps(*_LOCKS)
