@@ -21,10 +21,11 @@ rules: $(VENV)/.installed
 	$(BIN)/python -m pytest -q tests/test_house.py tests/codegen/test_goldens.py \
 	    tests/codegen/test_triton_text.py tests/loops/test_text.py
 
-# Two threads of torch in each of the workers: they must not spin while they wait.
+# Two threads of torch in each of the workers: they must not spin while they wait. Files in their
+# order: the last folder's are short, so the workers end together.
 test: $(VENV)/.installed
 	JITMAGIC_VERIFY=1 GOMP_SPINCOUNT=0 $(BIN)/python -m pytest \
-	    -n auto --maxprocesses 8 --dist loadgroup $(PYTEST_ARGS)
+	    -n auto --maxprocesses 8 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Both extensions and all generated kernels under AddressSanitizer and UndefinedBehaviorSanitizer, in
 # a copy of the tracked files. CPython leaks on purpose at its exit, so leaks are not looked for; an
