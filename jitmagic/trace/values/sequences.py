@@ -189,10 +189,10 @@ class SizeValue(TupleValue):
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
-        if op == "+" and isinstance(other, SequenceValue) and not self._varies(machine, other):
-            if self.is_constant(machine) and other.is_constant(machine):
-                pair = [one.as_constant(machine) for one in (self, other)]
-                return machine.constant(operator.add(*(reversed(pair) if reflected else pair)))
+        is_sum = op == "+" and isinstance(other, SequenceValue) and not self._varies(machine, other)
+        if is_sum and self.is_constant(machine) and other.is_constant(machine):
+            pair = [one.as_constant(machine) for one in (self, other)]
+            return machine.constant(operator.add(*(reversed(pair) if reflected else pair)))
         return super().binary(machine, op, other, reflected=reflected)
 
     def _varies(self, machine: Machine, other: SequenceValue) -> bool:
