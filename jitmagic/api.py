@@ -107,7 +107,15 @@ def _flatten(code: CodeType) -> Any:
     return load_pipeline().flatten(code)
 
 
-_COMPILER = Compiler(_compile_frame, _flatten)
+def _ask(question: str, fn: Any) -> Callable[..., Any]:
+    """The public function of that name, which is loaded when it is first asked for."""
+    asking: Callable[..., Any] = getattr(sys.modules[__package__], question)(fn)
+    return asking
+
+
+_QUESTIONS = {name: functools.partial(_ask, name) for name in ("why", "test", "lower")}
+_COMPILER = Compiler(_compile_frame, _flatten, _QUESTIONS)
+_COPIES = Compiler(_compile_frame, _flatten, makes_copies=True)
 
 
 @overload
@@ -160,8 +168,9 @@ def jit(
         as None.
     options: further names of `jitmagic.Options`, as a mapping or an Options object.
 
-    A function comes back as a real Python function of the same signature; modules are changed in
-    place and come back themselves. Nothing is compiled before the first call. Used with keywords
+    A function comes back as a real Python function of the same signature, which can be asked
+    `.why(*args)`, `.test(*args)` and `.lower(*args)`; modules are changed in place and come back
+    themselves. Nothing is compiled before the first call. Used with keywords
     alone it is a decorator. Raises TaggingError for what cannot be tagged, OptionError for unknown
     options.
     """
@@ -192,8 +201,8 @@ def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
     if isinstance(original, type):
         raise TaggingError(f"class {fn.__qualname__}", "it is a class", "use an instance of it")
     if isinstance(original, torch.nn.Module):
-        return tagged_call(original, chosen, _COMPILER)
-    return tag(original, chosen, _COMPILER)
+        return tagged_call(original, chosen, _COPIES)
+    return tag(original, chosen, _COPIES)
 
 
 def disable(fn: Callable[P, R]) -> Callable[P, R]:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..api import handle_of, jit
+from ..api import handle_of, tagged_copy
 from ..errors import FallbackWarning
 from .agreement import agree as agree_on
 from .agreement import in_double
@@ -95,7 +95,7 @@ def _failure(
     fn: Callable[..., Any], inputs: Sequence[Tensor], options: Mapping[str, Any]
 ) -> str | None:
     expected = answers(fn, inputs)
-    compiled = jit(fn, **options)
+    compiled = tagged_copy(fn, options)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..api import handle_of, jit
+from ..api import handle_of, tagged_copy
 from ..graph.node_meta import lines_of
 from .agreement import Line, compare, in_double
 from .cases import Answers, Case, Values, answers, cases_of, changed_options, with_outputs
@@ -119,9 +119,10 @@ def _in_double(case: Case) -> tuple[Answers, str]:
 
 
 def _compiled(case: Case, options: Mapping[str, Any]) -> Answers:
+    function = case.function()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return answers(jit(case.function(), **options), case.inputs, case.names)
+        return answers(tagged_copy(function, options), case.inputs, case.names)
 
 
 # -- where it begins ------------------------------------------------------------------------------

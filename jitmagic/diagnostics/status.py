@@ -121,7 +121,8 @@ def status(*targets: Any) -> Status:
     alive, or of these functions and modules. Raises TypeError for one that is not tagged.
     """
     if not targets:
-        return Status(tuple(map(card_of, sorted(handles(), key=lambda handle: handle.label))))
+        users = [handle for handle in handles() if not handle.family.compiler.makes_copies]
+        return Status(tuple(map(card_of, sorted(users, key=lambda handle: handle.label))))
     return Status(tuple(card_of(tagged_handle(target)) for target in targets))
 
 

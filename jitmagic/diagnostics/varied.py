@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from ..api import handle_of, jit, original_of
+from ..api import handle_of, original_of, tagged_copy
 from .agreement import Line, agree, compare, in_double
 from .cases import Answers, answers, changed_options, copy_of, same_random_numbers
 from .words import count
@@ -139,6 +139,7 @@ class _Trial:
         self._fn, self._options, self._leaves, self._shape = fn, options, leaves, shape
         self._places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         self._compiled: dict[object, Callable[..., Any]] = {}
+        self._module: torch.nn.Module | None = None  # the copy that is called
 
     @property
     def inputs(self) -> Inputs:
@@ -183,10 +184,11 @@ class _Trial:
         copied for each call, and shares what was compiled for others.
         """
         if isinstance(self._fn, torch.nn.Module):
-            return self._called(jit(copy.deepcopy(self._fn), **self._given()))
+            self._module = copy.deepcopy(self._fn)
+            return self._called(tagged_copy(self._module, self._given()))
         key = tuple((x.shape, x.stride(), x.dtype, x.requires_grad) for x in inputs)
         if key not in self._compiled:
-            self._compiled[key] = self._called(jit(self._fn, **self._given()))
+            self._compiled[key] = self._called(tagged_copy(self._fn, self._given()))
         return self._compiled[key]
 
     def _given(self) -> dict[str, Any]:

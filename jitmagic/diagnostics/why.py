@@ -20,6 +20,8 @@ from .words import count, here
 
 __all__ = ["Answer", "Asking", "why"]
 
+_FEW = ("has no variant yet", "does not fit its only variant")
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer:
@@ -91,7 +93,7 @@ def _state(outcome: Compiled | Eager | Failed) -> str:
 
 def _without_entry(handle: Handle, values: tuple[Any, ...]) -> str:
     known = len(handle.dispatcher.entries)
-    fits = f"fits none of its {count(known, 'variant')}" if known else "has no variant yet"
+    fits = f"fits none of its {count(known, 'variant')}" if known > 1 else _FEW[known]
     if (given_up := handle.given_up) is not None:
         return f"{fits} and would run as plain Python, because {given_up.why}"
     limit = handle.options.recompile_limit

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -40,15 +40,15 @@ _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limi
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """What frame is given to compile with; it knows no more of the stages.
-
-    An Entry comes with a Variant in its notes; an Eager or Failed says that no call is compiled, a
-    Begun that a later one may be.
+    """What frame is given to compile with; it knows no more of the stages. Entry: with a Variant in
+    its notes. Eager or Failed: no call is compiled. Begun: a later one may be.
     """
 
     compile: Callable[[Handle, FrameSnapshot, Recording], Entry | Eager | Failed | Begun]
-    flatten: Callable[[CodeType], Any] = lambda code: code
-    """The tracer's view of a code object, kept as `handle.flat`."""
+    flatten: Callable[[CodeType], Any] = lambda code: code  # the tracer's view: `handle.flat`
+    # What tagged functions can be asked: `f.why(*args)` is `questions["why"](f)(*args)`.
+    questions: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
+    makes_copies: bool = False  # to be looked at (explain, test): no functions of the user's
 
 
 @dataclass(eq=False)

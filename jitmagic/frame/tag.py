@@ -14,7 +14,7 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -157,7 +157,34 @@ def _tag_function(
             f"{function.__qualname__}()", reason, "tag the functions it calls for its tensor work"
         )
     handle = Handle.of_function(function, options, compiler)
-    return _stand_in(function, handle)
+    made = _stand_in(function, handle)
+    for name, question in compiler.questions.items():
+        if name not in vars(made) or type(vars(made)[name]) is Question:  # not one of the user's
+            setattr(made, name, Question(name, made, question))
+    return made
+
+
+class Question:
+    """`f.why` of a tagged function: called with f's arguments, it answers. f is held weakly, so
+    that f goes when its last user does.
+    """
+
+    __slots__ = ("_function", "_label", "_question")
+
+    def __init__(
+        self, name: str, function: types.FunctionType, question: Callable[[Any], Callable[..., Any]]
+    ) -> None:
+        self._function, self._question = weakref.ref(function), question
+        self._label = f"{function.__qualname__}.{name}"
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        function = self._function()
+        if function is None:
+            raise ReferenceError(f"{self._label}: the function is gone")
+        return self._question(function)(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self._label}: call it with the function's arguments>"
 
 
 def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionType:

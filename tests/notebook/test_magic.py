@@ -250,3 +250,20 @@ def test_what_takes_longer_than_a_second_runs_as_eager_meanwhile(loaded, capsys,
     assert jitmagic.wait(300)
     loaded.run_cell("f(torch.ones(2))")
     assert handle_of(loaded.user_ns["f"]).ledger.is_compiled
+
+
+def test_a_cells_function_is_asked_by_its_attributes_in_a_kernel():
+    nbformat = pytest.importorskip("nbformat")
+    cells = [
+        "import torch, jitmagic\n%load_ext jitmagic\nx = torch.ones(3)",
+        "%%compile --quiet\ndef step(x):\n    return x * 2 + 1\ny = step(x)",
+        "step.why(x.double())",
+        "step.lower(x).compile().memory().made",
+        "bool(step.test(x, n=4))",
+        "jitmagic.explain(step)(x); len([c for c in jitmagic.status().cards if c.name == 'step'])",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    execute(notebook)
+    shown = [cell.outputs[-1]["data"]["text/plain"] for cell in notebook.cells[2:]]
+    assert shown[0].startswith("step ")
+    assert shown[1:] == ["12", "True", "1"]
