@@ -137,7 +137,7 @@ def _compile_trace(
     if options.verify:
         verify_graph(traced.graph)
     try:
-        graph = compile_graph(traced, snapshot, options, record) if _computes(traced) else None
+        graph = compile_graph(handle, traced, snapshot, record) if _computes(traced) else None
         if record.wanted:
             return Begun(build_ahead(record.wanted, partial(_told, record)).wait)
         with record.stage("emit"):
@@ -248,11 +248,12 @@ def _no_graph() -> tuple[Any, ...]:
 
 
 def compile_graph(
-    traced: Trace, snapshot: FrameSnapshot, options: Options, record: Recording
+    handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording
 ) -> Graph:
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
+    options = handle.options
     numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar)
-    made = _compile_by(traced, snapshot, options, record)
+    made = _compile_by(handle, traced, snapshot, record)
     if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
         made = spent(made, traced.spent_results, traced.grad_inputs)
     if numbers:
@@ -263,17 +264,16 @@ def compile_graph(
     return made
 
 
-def _compile_by(
-    traced: Trace,
-    snapshot: FrameSnapshot,
-    options: Options,
-    record: Recording,
-) -> Graph:
+def _compile_by(handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording) -> Graph:
+    options = handle.options
+
     def given() -> list[torch.Tensor]:
         return [_example(entry, snapshot) for entry in traced.inputs]
 
     if places_of(traced) and options.backend != "eager":
-        return sized(traced, given(), partial(_compile_static, options=options), options, record)
+        static = partial(_compile_static, options=options)
+        known = handle.ledger.static_shapes(snapshot)
+        return sized(traced, given(), static, options, record, known)
     return _compile_static(traced, given, record, None, options)
 
 

@@ -5,12 +5,13 @@ of the tensors alone, which reads the sizes off them, natively. A vector that is
 the graph at these sizes (`trace/concrete.py`), not of the frame: nothing is traced, no guard added.
 Kernels are asked of Templates first, which have one set of them for all sizes. Further vectors that
 need a compiler than `limit` run the graph op by op: compiling takes longer than many calls.
+Sizes that have a static variant keep its kernels, which are faster and are in the cache.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any
 
@@ -25,6 +26,7 @@ from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
 from .graph.seams import cut
 from .guards.guard import SizesRelate
+from .guards.source import Source
 from .options import Options
 from .records import COMPILED, Failed, Recording
 from .runtime.native import BySizes, by_sizes
@@ -41,6 +43,7 @@ __all__ = ["Build", "Sized", "sized"]
 
 Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
+Shapes = Mapping[Source, tuple[int, ...]]
 Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
 Compile = Callable[[Trace, Callable[[], Sequence[torch.Tensor]], Recording, Build], Executable]
 _PLANNED = 32  # times `limit`: vectors that need no compiler, but tracing and memory for a plan
@@ -55,26 +58,44 @@ def sized(
     compile_static: Compile,
     options: Options,
     record: Recording,
+    static: Iterable[Shapes] = (),
 ) -> Executable:
-    """The executable, compiled for the sizes of `inputs`. Raises what a stage raises."""
-    made = Sized(traced, compile_static, options, record)
+    """The executable, compiled for the sizes of `inputs`. `static`: shapes of variants that have
+    kernels of their own. Raises what a stage raises.
+    """
+    made = Sized(traced, compile_static, options, record, _vectors(traced, static))
     made.add(hints_of(traced), inputs, record)
     return made.run
+
+
+def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
+    """The values that the symbols have in these shapes."""
+    origins: list[Any] = [symbol.origin for symbol in places_of(traced)]
+    return frozenset(
+        tuple(shapes[origin.source][origin.dim] for origin in origins)
+        for shapes in known
+        if all(origin.source in shapes for origin in origins)
+    )
 
 
 class Sized:
     """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
 
     __slots__ = (
-        *("_compile", "_costly", "_kernels", "_later", "_limit", "_lock", "_made", "_traced"),
-        "run",
+        *("_compile", "_costly", "_kernels", "_later", "_limit", "_lock", "_made", "_static"),
+        *("_traced", "run"),
     )
 
     def __init__(
-        self, traced: Trace, compile_: Compile, options: Options, record: Recording
+        self,
+        traced: Trace,
+        compile_: Compile,
+        options: Options,
+        record: Recording,
+        static: frozenset[Vector] = frozenset(),
     ) -> None:
         self._traced, self._compile, self._later = traced, compile_, record.for_later()
-        self._limit = options.recompile_limit
+        self._limit, self._static = options.recompile_limit, static
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._lock = RLock()
@@ -89,7 +110,7 @@ class Sized:
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
         """The executable of one vector of sizes."""
-        kernels = self._kernels
+        kernels = None if values in self._static else self._kernels
         before = 0 if kernels is None else kernels.compiled
 
         def build(

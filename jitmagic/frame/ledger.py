@@ -237,6 +237,19 @@ class Ledger:
                     found.setdefault(guard.source, set()).update(dims, guard.free_sizes)
         return {source: dims for source, dims in found.items() if dims}
 
+    def static_shapes(self, snapshot: FrameSnapshot) -> list[dict[Source, tuple[int, ...]]]:
+        """The shapes of compiled entries that differ from the frame in sizes alone, and have no
+        symbols.
+        """
+        found = []
+        for entry in self._alike((*snapshot.args, *snapshot.cells)):
+            notes = entry.notes
+            if isinstance(notes.outcome, Compiled) and _differs_in_sizes(notes.guards, snapshot):
+                matches = [guard for guard in notes.guards if isinstance(guard, TensorMatch)]
+                if not any(guard.free_sizes for guard in matches):
+                    found.append({guard.source: guard.spec.shape for guard in matches})
+        return found
+
     def _symbols(self, snapshot: FrameSnapshot) -> frozenset[Source]:
         """A number that was data of a variant varies, though it may be back where it was."""
         return frozenset(

@@ -239,3 +239,17 @@ def test_sizes_zero_and_one_are_static_and_apart() -> None:
         x = torch.randn(n, 3)
         check(f(x), x.relu().sum(0))
         assert compiles(f) == wanted
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+def test_sizes_of_the_static_variant_keep_its_kernels(train: bool) -> None:
+    model = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 4)).requires_grad_(train)
+    made = jitmagic.jit(copy.deepcopy(model), options={"keep": "compiled"})
+    for n in (8, 5, 8, 6, 8):
+        x = torch.randn(n, 6)
+        torch.testing.assert_close(made(x), model(x))
+    records = [r for r in handle_of(made).journal if r.result("forward: render")]
+    texts = [s.result[1].text for r in records for s in r.stages if s.stage == "forward: render"]
+    assert len(texts) == 3  # static, for all sizes, and the first again
+    assert texts[2] == texts[0] != texts[1]
+    assert records[2].cache_hits
