@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 from ...guards.guard import IdentityIs
 from ...guards.source import TypeOf
 from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
-from ..values.callables import BuiltinMethodValue, BuiltinValue, TypeFormValue
+from ..values.callables import BuiltinMethodValue, BuiltinValue
 from ..values.class_facts import NOTHING, guarded_attribute, is_instance, is_subclass
 from ..values.classes import ClassValue, SuperValue
 from ..values.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
@@ -17,6 +16,7 @@ from ..values.instances import InstanceValue
 from ..values.keys import is_fixed_token
 from ..values.namespaces import GlobalsValue, ModuleValue
 from ..values.sequences import TupleValue
+from ..values.type_forms import TypeFormValue
 from .registry import handles
 
 __all__: list[str] = []
@@ -44,8 +44,8 @@ def _kinds(machine: Machine, value: Value, name: str) -> list[type]:
         return [kind for one in value.realized(machine) for kind in _kinds(machine, one, name)]
     if isinstance(value, ClassValue):
         return [value.live]
-    if isinstance(value, TypeFormValue) and isinstance(value.obj, types.UnionType):
-        return list(value.obj.__args__)
+    if isinstance(value, TypeFormValue) and (kinds := value.classes) is not None:
+        return kinds
     raise GraphBreak(UnsupportedArguments.of(name=name, what="not a class"))
 
 

@@ -16,9 +16,10 @@ from torch.overrides import (
     is_tensor_like,
 )
 
+from ...graph.known import known_value
 from ...guards.guard import IdentityIs
 from ...guards.source import Source
-from ..breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
+from ..breaks import GraphBreak, RefusedTorchCall, TensorItem, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.classes import ClassValue, constructs
@@ -58,6 +59,24 @@ def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _other_compilers(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """What eager says: no other compiler is at work."""
     return machine.constant(False)
+
+
+@handles(torch.jit.annotate)
+def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """The type is for TorchScript."""
+    if len(args) != 2 or kwargs:
+        raise GraphBreak(UnsupportedArguments.of(name="annotate", what="not a type and a value"))
+    return args[1]
+
+
+@handles(torch.Tensor.tolist)
+def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """Of a tensor that is made of constants alone."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
+        known = known_value(machine.graph, args[0].node)
+        if known is not None:
+            return machine.constant(known.tolist())
+    raise GraphBreak(TensorItem.of(what=".tolist()"))
 
 
 @handles(torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)

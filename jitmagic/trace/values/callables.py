@@ -22,7 +22,6 @@ from .base import Args, Builder, Kwargs, Machine, Value
 __all__ = [
     "BuiltinMethodValue",
     "BuiltinValue",
-    "TypeFormValue",
     "bind_builtin",
     "builtin_value",
     "makes_builtins",
@@ -99,29 +98,6 @@ class BuiltinValue(Value):
         return f"built-in {name_of(self.obj)}"
 
 
-class TypeFormValue(BuiltinValue):
-    """`list[int]`, `int | None`: equal to others of the same parts."""
-
-    __slots__ = ()
-
-    def get_attr(self, machine: Machine, name: str) -> Value:
-        if name not in ("__args__", "__origin__"):
-            return super().get_attr(machine, name)
-        if not hasattr(self.obj, name):
-            message = f"'{type(self.obj).__name__}' object has no attribute '{name}'"
-            raise machine.error(AttributeError, message, exact=True)
-        return machine.constant(getattr(self.obj, name))
-
-    def compare(
-        self, machine: Machine, op: str, other: Value, *, reflected: bool = False
-    ) -> Value | None:
-        if not isinstance(other, TypeFormValue):
-            return None
-        if op not in ("==", "!="):
-            self.refuse(machine, f"comparison {op}")
-        return machine.constant((self.obj == other.obj) is (op == "=="))
-
-
 Maker = Callable[[object], "BuiltinValue | None"]
 _MAKERS: list[Maker] = []
 
@@ -186,14 +162,6 @@ def bind_builtin(machine: Machine, owner: Value, kind: type, name: str) -> Value
     if not callable(getattr(kind, name)):
         owner.refuse(machine, f"attribute {name!r}")
     return BuiltinMethodValue(owner, kind, name)
-
-
-@wraps(types.GenericAlias, types.UnionType)
-def _wrap_type_form(
-    machine: Machine, obj: types.GenericAlias | types.UnionType, source: Source
-) -> Value:
-    machine.guard(IdentityIs(source, obj))
-    return TypeFormValue(obj, source)
 
 
 @wraps(

@@ -17,7 +17,7 @@ from ...graph.sym_node import as_dimension
 from ..breaks import GraphBreak, UnknownObject
 from ..numpy_emulation import ARRAY_SCALARS
 from .base import Machine, Value
-from .callables import BuiltinValue, TypeFormValue
+from .callables import BuiltinValue
 from .constants import ATOMS, ConstantValue
 from .dimensions import dimension_value
 from .enums import EnumValue
@@ -25,6 +25,7 @@ from .mappings import DictValue
 from .sequences import ListValue, SizeValue, SliceValue, TupleValue
 from .set_store import SetStore
 from .sets import SetValue
+from .type_forms import TYPE_FORMS, TypeFormValue
 
 __all__ = ["fresh_value"]
 
@@ -66,6 +67,6 @@ def fresh_value(machine: Machine, obj: object) -> Value:
         return EnumValue(obj)
     if isinstance(obj, types.BuiltinFunctionType | types.FunctionType):
         return BuiltinValue(obj)
-    if isinstance(obj, types.GenericAlias | types.UnionType):
+    if isinstance(obj, TYPE_FORMS):
         return TypeFormValue(obj)
     raise GraphBreak(UnknownObject.of(what="a result", type=kind.__name__))

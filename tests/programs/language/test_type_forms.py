@@ -1,0 +1,89 @@
+"""Annotations as values: subscripts, keys, comparisons, `torch.jit.annotate`; `.tolist()`."""
+
+# ruff: noqa: UP006, UP007, UP035, UP045  (the old spellings are what is tested)
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any, Dict, List, Optional, Union
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitmagic
+
+TABLE = {List: 2, Optional: 3, Optional[int]: 4, list[int]: 5}
+Vectors = List[Tensor]
+
+
+def annotated_list(x: Tensor) -> Any:
+    parts = torch.jit.annotate(List[Tensor], [])
+    for i in range(3):
+        parts.append(x * i)
+    return torch.cat(parts)
+
+
+def annotated_values(x: Tensor) -> Any:
+    nothing = torch.jit.annotate(Optional[Tensor], None)
+    found = torch.jit.annotate(Dict[str, Tensor], {"x": x * 2})
+    return x if nothing is None else nothing, found
+
+
+def nested(x: Tensor) -> Any:
+    form = Dict[str, List[Optional[Tensor]]]
+    return x + 1, form, form.__args__[0]
+
+
+def keys(x: Tensor) -> Any:
+    return x + TABLE[List] + TABLE[Optional[int]] + TABLE.get(Union[int, None], 9)
+
+
+def compared(x: Tensor) -> Any:
+    same = List[int] == List[int], Vectors == List[Tensor], List == Dict
+    return x * 2, same, Vectors is List
+
+
+def instances(x: Tensor) -> Any:
+    return x + 1, isinstance([x], List), isinstance(x, Dict), isinstance(len, typing.Callable)
+
+
+def cast(x: Tensor) -> Any:
+    return typing.cast(Optional[Tensor], x) + 1
+
+
+def known_lists(x: Tensor) -> Any:
+    sizes = torch.tensor([[2, 2], [4, 1]]).prod(1).tolist()
+    return x.split(sizes), sizes, torch.tensor(-0.0).tolist(), torch.tensor([]).tolist()
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize(
+    "fn",
+    [annotated_list, annotated_values, nested, keys, compared, instances, cast, known_lists],
+)
+def test_whole_and_as_eager(fn: Callable[[Tensor], Any], backend: str) -> None:
+    compiled = jitmagic.jit(fn, backend=backend, fullgraph=True)
+    for x in (torch.arange(8.0), torch.full((8,), -0.0)):
+        assert repr(compiled(x)) == repr(fn(x))
+
+
+def test_what_data_decides_is_a_break() -> None:
+    def fn(x: Tensor) -> Any:
+        return x * 2, (x + 1).tolist()
+
+    compiled = jitmagic.jit(fn)
+    for x in (torch.arange(3.0), torch.tensor([float("nan"), -0.0])):
+        assert repr(compiled(x)) == repr(fn(x))
+
+
+def test_bad_subscripts_raise_as_in_eager() -> None:
+    def fn(x: Tensor) -> Any:
+        return x + 1, Optional[1.5, x.shape]  # type: ignore[misc]
+
+    with pytest.raises(TypeError) as eager:
+        fn(torch.ones(2))
+    with pytest.raises(TypeError) as ours:
+        jitmagic.jit(fn)(torch.ones(2))
+    assert str(ours.value) == str(eager.value)
