@@ -1,4 +1,5 @@
-"""Operators from outside of torch that write to their arguments, as functional ones.
+"""Operators that write to arguments wherever they are, as functional ones: those from outside of
+torch, and of torch's those without a functional form in autograd/mutate.py.
 
 Comes in: an overload whose schema names what it writes. Goes out: a `Functional`, an operator of
 our own that copies what is written, calls the overload on the copies and returns the overload's new
@@ -52,7 +53,8 @@ def functional_form(func: Any) -> Functional:
     text = str(schema)
     arguments = _ALIAS.sub("", text[text.index("(") + 1 : text.rindex(") ->")])
     name = f"{schema.name.replace('::', '_')}_{next(_NUMBERS)}"
-    _LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tuple(func.tags))
+    tags = tuple(tag for tag in func.tags if tag != torch.Tag.out)  # that it is no more
+    _LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
     _LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
     return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)
 

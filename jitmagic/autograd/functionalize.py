@@ -330,10 +330,10 @@ def _mutate_out(
     return target
 
 
-def _mutate_foreign(
+def _mutate_named(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """An operator from outside of torch that writes to the arguments its schema names."""
+    """An operator that writes to the arguments its schema names, wherever they are."""
     form = functional_form(func)
     slots = form.written(args, kwargs)
     targets = [mode.traced(tensor) for tensor in flat(slots)]
@@ -343,8 +343,12 @@ def _mutate_foreign(
             raise CompileFailed(f"{func} writes to memory that it is given twice")
     made = mode.emit(form.op, args, kwargs)
     new = iter(mode.wrap(made[: len(made) - len(targets)]))
+    # Without a kernel there, nothing tells autograd's version counter of the write.
+    counted = is_foreign(func) or _has_kernel(func, "ADInplaceOrView")
     for target, value in zip(targets, made[len(made) - len(targets) :], strict=True):
-        target.write(value)
+        if value.shape != tuple(target.shape):
+            raise CompileFailed(f"{func} resizes what it writes to")
+        target.write(value, counted)
     results = [next(new) if slot is None else slots[slot] for slot in form.returns]
     return results[0] if len(results) == 1 else (tuple(results) or None)
 
@@ -460,7 +464,10 @@ def _handler(func: Any) -> Handler:
 
 
 def _is_composite(func: Any) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return _has_kernel(func, "CompositeImplicitAutograd")
+
+
+def _has_kernel(func: Any, key: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
@@ -468,7 +475,7 @@ def _foreign_handler(func: Any) -> Handler:
     if _is_composite(func):
         return _composite
     if func._schema.is_mutable:
-        return _mutate_foreign
+        return _mutate_named
     shares = any(returned.alias_info is not None for returned in func._schema.returns)
     return _refuse if shares else _plain
 
@@ -478,5 +485,5 @@ def _handler_of_mutation(schema: Any) -> Handler:
     if len(written) == 1 and written[0].name == "out" and written[0].kwarg_only:
         return _refuse if isinstance(written[0].type, torch.ListType) else _mutate_out
     if len(written) != 1 or written[0].name != schema.arguments[0].name:
-        return _refuse
+        return _mutate_named
     return _mutate_list if isinstance(written[0].type, torch.ListType) else _mutate
