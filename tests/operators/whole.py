@@ -1,8 +1,9 @@
 """What share of torch's operators is one graph: each sample with fullgraph=True, and its gradient.
 
 Comes in: the options of `python -m tests.operators --whole`. Goes out: why operators break, by how
-many, and the share of those all of whose samples are one graph. What eager refuses does not count;
-results are compared by the other sweeps.
+many, and the share of those all of whose samples are one graph. What eager refuses does not count,
+and what hangs on data (by the tags of the operators that eager calls) is counted apart. Results are
+compared by the other sweeps.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.testing._internal import common_methods_invocations
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import jitmagic
@@ -38,6 +40,7 @@ def whole_graphs(options: argparse.Namespace) -> int:
     shard, of = map(int, options.shard.split("/"))
     tried: set[str] = set()
     broken: dict[str, dict[str, str]] = defaultdict(dict)  # reason -> operator -> a sample
+    apart: dict[str, str] = {}  # operator -> a sample whose result hangs on data
     until = time.monotonic() + (options.seconds or math.inf)
     for op in OPERATORS[shard::of]:
         if not name_of(op).startswith(options.only) or time.monotonic() > until:
@@ -48,21 +51,29 @@ def whole_graphs(options: argparse.Namespace) -> int:
                 jitmagic.reset()
                 if reason == "refused by eager":
                     continue
+                if reason is not None and _hangs_on_data(trial):
+                    apart.setdefault(name_of(op), trial.label)
+                    continue
                 tried.add(name_of(op))
                 if reason is not None:
                     broken[reason].setdefault(name_of(op), trial.label)
-    return _told(tried, broken, options.json)
+    return _told(tried, broken, apart, options.json)
 
 
-def _told(tried: set[str], broken: dict[str, dict[str, str]], path: str) -> int:
+def _told(
+    tried: set[str], broken: dict[str, dict[str, str]], apart: dict[str, str], path: str
+) -> int:
     for reason, samples in sorted(broken.items(), key=lambda row: -len(row[1])):
         print(f"{len(samples):4} {reason}\n     {', '.join(sorted(samples))}")
     names = {name for samples in broken.values() for name in samples}
     whole = len(tried) - len(names)
     share = whole / max(len(tried), 1)
     print(f"{whole} of {len(tried)} operators are one graph in every sample ({share:.1%})")
+    if apart:
+        print(f"{len(apart)} have samples whose results hang on data: {', '.join(sorted(apart))}")
     if path:
-        Path(path).write_text(json.dumps({"tried": sorted(tried), "broken": broken}, indent=1))
+        told = {"tried": sorted(tried), "broken": broken, "apart": apart}
+        Path(path).write_text(json.dumps(told, indent=1))
     return 0 if share >= 0.99 else 1
 
 
@@ -82,6 +93,36 @@ def _why_no_graph(trial: Trial, tier: str) -> str | None:
             return _shortened(f"{type(error).__name__}: {error}")
     told = [str(w.message) for w in caught if issubclass(w.category, jitmagic.FallbackWarning)]
     return _shortened(told[0]) if told else None
+
+
+class _Tags(TorchDispatchMode):
+    """The tags of all operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[torch.Tag] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found.update(func.tags)
+        return func(*args, **(kwargs or {}))
+
+
+def _hangs_on_data(trial: Trial) -> bool:
+    """Whether the size or place of eager's result depends on data, or it is a Python value of data:
+    torch.compile has no graph for it either. A number that is read to check it is no such thing.
+    """
+    arguments = copied(trial.arguments)
+    with _Tags() as tags:
+        made = tree_leaves(trial.call(*arguments))
+    if torch.Tag.dynamic_output_shape in tags.found:
+        return True
+    given = {t.untyped_storage()._cdata for t in _strided(arguments)}
+    placed = all(t.untyped_storage()._cdata in given for t in _strided(made))
+    return torch.Tag.data_dependent_output in tags.found and placed
+
+
+def _strided(value: Any) -> Iterator[Tensor]:
+    return (t for t in _tensors(value) if t.layout is torch.strided)
 
 
 def _shortened(text: str) -> str:
