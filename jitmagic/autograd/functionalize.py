@@ -28,7 +28,7 @@ from .line_marks import marked_lines
 from .mutate import MUTATORS, functional_twin, twin_without_out
 from .recorder import Recorder, Sym
 from .traced import Cell, Taking, Traced
-from .views import ViewStep, split_steps
+from .views import CONJUGATE, ViewStep, split_steps
 
 __all__ = ["Functionalizer"]
 
@@ -174,6 +174,8 @@ def _same(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mappin
 def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     source = mode.traced(args[0])
     rest = _positional(func, args, kwargs)
+    if source.is_conj() and func in (aten.view_as_real.default, aten.view.dtype):
+        raise CompileFailed(f"{func} of a conjugate view")
     steps = split_steps(func, tuple(source.shape), rest)
     if steps is not None:
         taking = Taking(func, source, rest, len(steps))
@@ -366,7 +368,13 @@ def _conjugate(
 ) -> Any:
     """A lazy view in eager. Nothing but a formula of autograd's reads those of a backward."""
     if not mode.in_backward:
-        return _refuse(mode, func, args, kwargs)
+        source = mode.traced(args[0])
+        origin = Taking(func, source), 0
+        path = (*source.path, CONJUGATE)
+        place = source.place()
+        place = source.sym.meta if place is None else place
+        made = CONJUGATE.apply(source.sym)
+        return Traced.make(made, source.cell, path, False, place, origin)
     if isinstance(args[0], complex):  # of `x * 1j`: its dtype must not count in promotions
         return mode.number(args[0].conjugate())
     return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))

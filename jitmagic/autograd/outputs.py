@@ -67,7 +67,7 @@ def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
     shared = {
         id(value.cell)
         for value in values
-        if seen.setdefault(id(value.cell), value) is not value or _refuses_writes(value)
+        if seen.setdefault(id(value.cell), value) is not value or _is_special(value)
     }
     bases = []
     for value in values:
@@ -78,10 +78,13 @@ def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
     return bases
 
 
-def _refuses_writes(value: Traced) -> bool:
-    """Whether eager raises when the view is written to. Another view of a temporary that nobody
-    else has is as good as a tensor of its own, and making it outside has its price at each call.
+def _is_special(value: Traced) -> bool:
+    """Whether eager raises when the view is written to, or has the conjugate bit. Another view of a
+    temporary that nobody else has is as good as a tensor of its own, and making it outside has its
+    price at each call.
     """
+    if value.is_conj():
+        return True
     if not value._is_view():
         return False
     meta = _creation_meta(value)

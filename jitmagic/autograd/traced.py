@@ -19,7 +19,7 @@ from torch.fx import Node
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import dataless
 from .recorder import Sym
-from .views import ViewStep
+from .views import CONJUGATE, ViewStep, is_conjugate
 
 __all__ = ["Cell", "Taking", "Traced"]
 
@@ -89,6 +89,8 @@ class Traced(torch.Tensor):
         made = dataless(Traced, meta, sym.device, offset, requires_grad)
         made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
         made.origin = origin
+        if is_conjugate(path):  # composites of torch ask for the bit
+            torch._C._set_conj(made, True)  # type: ignore[attr-defined]
         return made
 
     @property
@@ -121,6 +123,8 @@ class Traced(torch.Tensor):
         cell = self.cell
         if cell.frozen:
             raise CompileFailed(cell.frozen)
+        if CONJUGATE in self.path:  # torch conjugates the memory, writes and turns it back
+            raise CompileFailed("an in-place write through a conjugate view is not understood")
         bases = self._replay()
         value = self._conform(new)
         cell.version += 1

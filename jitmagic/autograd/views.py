@@ -17,7 +17,7 @@ import torch
 from ..errors import CompileFailed
 from .recorder import Sym
 
-__all__ = ["ViewStep", "may_overlap", "split_steps"]
+__all__ = ["CONJUGATE", "ViewStep", "is_conjugate", "may_overlap", "split_steps"]
 
 aten = torch.ops.aten
 
@@ -43,6 +43,15 @@ class ViewStep:
         if rule is None:
             raise CompileFailed(f"an in-place write through {self.op} is not understood")
         return rule(base, value, *self.args)
+
+
+# Lazy in eager: memory keeps the numbers as they are. Values of the graph are the numbers read.
+CONJUGATE = ViewStep(aten._conj_physical.default, ())
+
+
+def is_conjugate(path: Sequence[ViewStep]) -> bool:
+    """Whether what the steps lead to has the conjugate bit in eager."""
+    return sum(step is CONJUGATE for step in path) % 2 == 1
 
 
 def _reshaped(base: Sym, value: Sym, *args: Any) -> Sym:
