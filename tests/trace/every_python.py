@@ -42,6 +42,7 @@ TORCH_SIDE = (
     "jitmagic.trace.values.profiled",
     "jitmagic.trace.values.scripted",
     "jitmagic.trace.values.scalars",
+    "jitmagic.trace.values.tensor_hooks",
     "jitmagic.trace.values.tensor_inputs",
     "jitmagic.trace.values.torch_function",
 )
@@ -68,7 +69,7 @@ class _Graph:
 
     def __init__(self, grad_enabled: bool) -> None:
         self.grad_enabled = grad_enabled
-        self.assertions = ()
+        self.assertions = self.switched = ()
         self.mutated_inputs: dict[Any, int] = {}
 
     def finish(self, name: str) -> tuple[Any, tuple]:
@@ -101,6 +102,7 @@ def _stand_in_for_torch() -> None:
     for name in (*TORCH_SIDE, *GRAPH_SIDE):
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
+    sys.modules["jitmagic.trace.values.tensor_hooks"].check_watched = lambda graph: None
     for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch
         package = types.ModuleType(name)
         package.__path__ = [str(ROOT / name.replace(".", "/"))]
