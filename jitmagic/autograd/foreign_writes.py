@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..errors import CompileFailed
+from ..graph.shapes import infer
 
 __all__ = ["Functional", "flat", "functional_form"]
 
@@ -86,7 +87,10 @@ def _kernel(
             if holder is positional or name in named:
                 holder[key] = _copied(holder[key])
                 written += flat(holder[key])
-        made = func(*positional, **named)
+        is_meta = any(tensor.is_meta for tensor in written)
+        made = infer(func, positional, named) if is_meta else None  # torch's may import sympy
+        if made is None:
+            made = func(*positional, **named)
         results = made if isinstance(made, tuple) else (made,)
         new = [t for t, slot in zip(results, returns, strict=False) if slot is None]
         return [*new, *written]
