@@ -232,17 +232,15 @@ def test_a_lock_that_is_left_held() -> None:
     assert not NESTED._is_owned()  # type: ignore[attr-defined]
 
 
-def test_a_lock_of_another_thread_is_waited_for() -> None:
-    compiled = jitmagic.jit(reads_under_a_lock, backend="eager")
-    SCALES["a"] = 2.0
-    compiled(torch.ones(3))
+def called_while_held(lock: Any, compiled: Any) -> Any:
+    """What a call of another thread gives that begins while this one has the lock, and writes."""
     begun, results = threading.Event(), []
 
     def other() -> None:
         begun.set()
         results.append(compiled(torch.ones(3)))
 
-    with PLAIN:
+    with lock:
         thread = threading.Thread(target=other)
         thread.start()
         begun.wait()
@@ -250,7 +248,14 @@ def test_a_lock_of_another_thread_is_waited_for() -> None:
         assert thread.is_alive()
         SCALES["a"] = 7.0
     thread.join()
-    assert results[0].tolist() == [7.0] * 3
+    return results[0]
+
+
+def test_a_lock_of_another_thread_is_waited_for() -> None:
+    compiled = jitmagic.jit(reads_under_a_lock, backend="eager")
+    SCALES["a"] = 2.0
+    compiled(torch.ones(3))
+    assert called_while_held(PLAIN, compiled).tolist() == [7.0] * 3
 
 
 class Counted(torch.nn.Module):
@@ -315,18 +320,4 @@ def test_what_another_thread_wrote_meanwhile_is_seen() -> None:
         SCALES["a"] = 2.0
         compiled(torch.ones(3))
     SCALES["a"] = 2.0
-    begun, results = threading.Event(), []
-
-    def other() -> None:
-        begun.set()
-        results.append(compiled(torch.ones(3)))
-
-    with NESTED:
-        thread = threading.Thread(target=other)
-        thread.start()
-        begun.wait()
-        thread.join(0.2)
-        assert thread.is_alive()
-        SCALES["a"] = 7.0
-    thread.join()
-    assert results[0].tolist() == [8.0] * 3
+    assert called_while_held(NESTED, compiled).tolist() == [8.0] * 3
