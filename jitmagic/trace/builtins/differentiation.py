@@ -9,6 +9,8 @@ gives.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from ...graph.node_meta import device_of
 from ...graph.propagate import EagerRaises
 from ...guards.state import anomaly_mode
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
-from ..values.base import Args, Kwargs, Machine, Value
+from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.gradients import rely_on_no_hooks, store_gradient
 from ..values.operators import is_none
 from ..values.sequences import SequenceValue, TupleValue
@@ -160,10 +162,12 @@ def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
     """Of a hook, which runs as the engine runs it: without grad mode."""
     assert watched.hook is not None
     meta: torch.Tensor = gradient.meta["val"]
-    version, mode = meta._version, machine.graph.grad_enabled
-    machine.graph.set_grad_enabled(False)
-    answer = watched.hook.call(machine, [lift(machine, gradient)], {}).realize(machine)
-    machine.graph.set_grad_enabled(mode)
+    version = meta._version
+    with _without_grad_mode(machine):
+        try:
+            answer = watched.hook.call(machine, [lift(machine, gradient)], {}).realize(machine)
+        except ObservedError:  # by then the engine has accumulated some gradients, and not others
+            raise _refused("a hook raises", _BACKWARD) from None
     if meta._version != version:
         raise _refused("a hook writes to a gradient", _BACKWARD)
     if is_none(answer):
@@ -178,15 +182,24 @@ def _answer(machine: Machine, watched: Watched, gradient: Node) -> Node | None:
 
 def _retain(machine: Machine, tensor: TensorValue, gradient: Node) -> None:
     """As the hook of retain_grad() does: a copy, or a sum that is a new tensor."""
+    with _without_grad_mode(machine):
+        value = lift(machine, gradient)
+        if tensor.grad is None or is_none(tensor.grad):
+            layout = machine.constant(torch.contiguous_format)
+            tensor.grad = record(machine, "clone", [value], {"memory_format": layout})
+        else:
+            tensor.grad = record(machine, operator.add, [tensor.grad, value])
+
+
+@contextmanager
+def _without_grad_mode(machine: Machine) -> Iterator[None]:
+    """As the engine runs what it calls."""
     mode = machine.graph.grad_enabled
     machine.graph.set_grad_enabled(False)
-    value = lift(machine, gradient)
-    if tensor.grad is None or is_none(tensor.grad):
-        layout = machine.constant(torch.contiguous_format)
-        tensor.grad = record(machine, "clone", [value], {"memory_format": layout})
-    else:
-        tensor.grad = record(machine, operator.add, [tensor.grad, value])
-    machine.graph.set_grad_enabled(mode)
+    try:
+        yield
+    finally:
+        machine.graph.set_grad_enabled(mode)
 
 
 def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -> list[TensorValue]:
@@ -223,10 +236,8 @@ def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) 
         return
     if not isinstance(before, TensorValue) or before.meta.requires_grad:
         raise _refused("it adds to a gradient with a history", _BACKWARD)
-    mode = machine.graph.grad_enabled
-    machine.graph.set_grad_enabled(False)
-    record(machine, "add_", [before, lift(machine, gradient)])
-    machine.graph.set_grad_enabled(mode)
+    with _without_grad_mode(machine):
+        record(machine, "add_", [before, lift(machine, gradient)])
 
 
 def _tensors(machine: Machine, value: Value, what: str) -> list[TensorValue]:

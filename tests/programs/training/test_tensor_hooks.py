@@ -190,6 +190,15 @@ def raises(x: Tensor) -> Any:
     SECOND(h).sum().backward()
 
 
+def raises_and_is_caught(x: Tensor) -> Any:
+    h = FIRST(x)
+    h.register_hook(lambda grad: [][0])
+    try:
+        SECOND(h).sum().backward()
+    except IndexError:
+        return FIRST(x) * 2, torch.is_grad_enabled()
+
+
 def requires_no_grad(x: Tensor) -> Any:
     x.retain_grad()
 
@@ -209,8 +218,8 @@ def of_a_leaf(x: Tensor) -> Any:
 
 BROKEN = [
     handed_out, differentiated_later, differentiated_once_more_later, the_handle_is_handed_out,
-    written_to, a_hook_that_writes, a_wrong_shape, no_tensor, raises, requires_no_grad,
-    asked_for_by_grad, of_a_leaf,
+    written_to, a_hook_that_writes, a_wrong_shape, no_tensor, raises, raises_and_is_caught,
+    requires_no_grad, asked_for_by_grad, of_a_leaf,
 ]  # fmt: skip
 
 
