@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import DispatchMode
@@ -24,8 +25,8 @@ from ..spec import TensorSpec
 from .custom import Behind, leading_to
 from .decompose import TABLE
 from .foreign_writes import flat, functional_form
-from .line_marks import marked_lines
 from .mutate import MUTATORS, functional_twin, twin_without_out
+from .origins import origin_of
 from .recorder import Recorder, Sym
 from .traced import Cell, Taking, Traced
 from .views import CONJUGATE, ViewStep, split_steps
@@ -42,6 +43,7 @@ class Functionalizer(DispatchMode):
         super().__init__()
         self.recorder = recorder
         self.in_backward = False
+        self.origin: Node | None = None  # whose formula runs, in a backward
         self.custom: Behind = {}  # the autograd nodes of the program's functions
         self.results: Sequence[Traced] = ()  # those with a tangent, in a backward
         self._history: Behind | None = None  # all autograd nodes, when first asked for
@@ -93,7 +95,8 @@ class Functionalizer(DispatchMode):
             raise CompileFailed("a random generator of the program's own")
         if self.in_backward:
             node = torch._C._current_autograd_node()
-            self.recorder.lines = marked_lines(node)
+            self.origin = origin_of(node)
+            self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
             self.recorder.behind = self._behind(node, func)
             _check_numbers(func, args, kwargs or {})
         return _handler(func)(self, func, args, kwargs or {})

@@ -34,8 +34,8 @@ from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
 from .functionalize import Functionalizer
-from .line_marks import mark_lines
 from .nodes import alias_root, erase_dead, module_of
+from .origins import mark_origin, origin_of
 from .outputs import Outputs
 from .recorder import Recorder, Sym
 from .result import Joint
@@ -72,7 +72,7 @@ def trace_joint(
         with mode:  # the history of a view whose base was written since is made when asked for
             made = Outputs.of(traced, outputs)
         _check_leaves(gm, traced, made.results)
-        gradients = _differentiate(gm, mode, traced, made.results)
+        gradients = _differentiate(mode, traced, made.results)
     return _finish(recorder, traced, inputs, made, gradients)
 
 
@@ -128,7 +128,8 @@ def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
 def _fetch(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
     tensor, counter = packed
     if isinstance(tensor, Traced) and tensor.cell.counter != counter:
-        raise CompileFailed("a tensor needed for gradient computation was modified in place")
+        error = CompileFailed("a tensor needed for gradient computation was modified in place")
+        raise _refused(origin_of(torch._C._current_autograd_node()), error)
     return tensor
 
 
@@ -176,7 +177,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
         if _gives_history(node) and isinstance(tensor, Traced):
             tensor.custom = node
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
-            mark_lines(tensor, node.meta.get("lines", ()))
+            mark_origin(tensor, node)
     return made
 
 
@@ -265,7 +266,7 @@ class _Gradients:
 
 
 def _differentiate(
-    gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced], results: Sequence[Traced]
+    mode: Functionalizer, inputs: Sequence[Traced], results: Sequence[Traced]
 ) -> _Gradients:
     """Record the backward of `results` with respect to the inputs that require grad."""
     tangents = tuple(i for i, tensor in enumerate(results) if tensor.requires_grad)
@@ -296,15 +297,12 @@ def _differentiate(
                 allow_unreachable=True,
                 accumulate_grad=False,
             )
-    except Exception as error:  # e.g. a saved tensor was modified in place: eager raises it itself
-        text = f"the backward cannot be recorded: {error}"
-        lines = recorder.lines
-        for node in gm.graph.nodes:
-            if lines and node.meta.get("lines") == lines and "step" in node.meta:
-                raise OperationFailed(target_name(node.target), text, node) from error
-        raise CompileFailed(f"autograd: {text}") from error
+    except OperationFailed:
+        raise
+    except Exception as error:  # whatever a formula raises: eager raises it itself
+        raise _refused(mode.origin, error) from error
     finally:
-        mode.in_backward, recorder.behind = False, ()
+        mode.in_backward, mode.origin, recorder.behind = False, None, ()
     apart = _apart(mode, made, seeds)
     found = [
         (i, sym, behind)
@@ -314,6 +312,14 @@ def _differentiate(
     if not found:
         raise CompileFailed("the results require grad but no input gets one")
     return _Gradients(tangents, *zip(*found, strict=True))
+
+
+def _refused(operation: Node | None, error: Exception) -> CompileFailed:
+    """`operation`, whose formula raised; of what was not traced here the whole graph is refused."""
+    text = f"the backward cannot be recorded: {error}"
+    if operation is not None and "step" in operation.meta:
+        return _failed(operation, CompileFailed(text))
+    return CompileFailed(f"autograd: {text}")
 
 
 def _apart(
