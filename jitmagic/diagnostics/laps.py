@@ -162,7 +162,7 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
     in the backward pass (the autograd nodes that they made) where it is `differentiated`.
     """
     given = [_input(spec) for spec in specs]
-    leaves = [tensor for tensor in given if tensor.requires_grad and tensor.is_leaf]
+    wanted = [tensor for tensor in given if tensor.requires_grad]
     count = len(operations(gm.graph))
     clock = _Clock(0)
 
@@ -180,29 +180,29 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
         clock = _Clock(count)
         results = timed(*given)
         if differentiated:
-            _backward(results, leaves)
+            _backward(results, wanted)
             clock.begins(-1)
         return clock
 
     def whole() -> None:
         results = plain(*given)
         if differentiated:
-            _backward(results, leaves)
+            _backward(results, wanted)
 
     with torch.set_grad_enabled(differentiated):
         return _measured(whole, lapped)
 
 
-def _backward(results: object, leaves: list[Tensor]) -> None:
-    wanted = [tensor for tensor in tensors_in(results) if tensor.requires_grad]
-    tangents = [torch.ones_like(tensor) for tensor in wanted]
+def _backward(results: object, inputs: list[Tensor]) -> None:
+    ends = [tensor for tensor in tensors_in(results) if tensor.requires_grad]
+    tangents = [torch.ones_like(tensor) for tensor in ends]
     # What torch.autograd.grad calls, which imports symbolic shapes at its first use (1 s).
     _engine.run_backward(
-        tuple(wanted),
+        tuple(ends),
         tuple(tangents),
         keep_graph=False,
         create_graph=False,
-        inputs=tuple(leaves),
+        inputs=tuple(inputs),
         allow_unreachable=True,
         accumulate_grad=False,
     )

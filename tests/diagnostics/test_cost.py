@@ -53,6 +53,7 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "classifier, training": (Classifier(), (torch.randn(32, 784),)),
     "gpt": (CharGPT(50, layers=1, dropout=0.0), (torch.randint(0, 50, (2, 16)),)),
     "break": (breaks, (torch.randn(64),)),
+    "break, training": (breaks, (torch.randn(64, requires_grad=True),)),
     "random": (draws, (torch.randn(64),)),
     "callees": (branch, (torch.ones(8),)),
 }
