@@ -37,10 +37,14 @@ __all__ = [
     "KernelCost",
     "LineCost",
     "Place",
+    "builds_in_use",
     "builds_of",
     "costs_of",
     "graphs_of",
+    "lines_by_node",
+    "newest_variants",
     "partitions_of",
+    "why_not_measured",
 ]
 
 MOST_BYTES = 1 << 31  # of made-up inputs
@@ -125,7 +129,7 @@ def builds_of(record: CompileRecord) -> list[Build]:
     return made
 
 
-def _builds_in_use(records: Iterable[CompileRecord]) -> list[Build]:
+def builds_in_use(records: Iterable[CompileRecord]) -> list[Build]:
     """Of one variant: where it is compiled for several sizes, for those of the first call."""
     each = [made for record in records if (made := builds_of(record))]
     forwards = [build for build in (each[0] if each else []) if build.name != "backward"]
@@ -135,6 +139,16 @@ def _builds_in_use(records: Iterable[CompileRecord]) -> list[Build]:
 
 def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
     """Measure the newest variant of each frame."""
+    ledger = _Costs(options)
+    for frame in newest_variants(records):
+        ledger.add_frame(frame)
+    return ledger.finished()
+
+
+def newest_variants(records: Iterable[CompileRecord]) -> list[list[CompileRecord]]:
+    """Of each frame what was compiled for its newest variant: the graph first, then its backward
+    and other sizes.
+    """
     newest: dict[int, list[CompileRecord]] = {}
     for record in records:
         if isinstance(record.outcome, Compiled):
@@ -143,10 +157,7 @@ def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
                 newest[record.frame] = [record]
             elif known[0].number == record.number and record is not known[0]:
                 known.append(record)
-    ledger = _Costs(options)
-    for frame in newest.values():
-        ledger.add_frame(frame)
-    return ledger.finished()
+    return list(newest.values())
 
 
 class _Costs:
@@ -178,8 +189,8 @@ class _Costs:
         traced = records[0].result("trace")
         if not isinstance(traced, Trace) or not operations(traced.graph.graph):
             return
-        builds, parts = _builds_in_use(records), partitions_of(records[0])
-        if why := _not_measured(traced, builds, parts):
+        builds, parts = builds_in_use(records), partitions_of(records[0])
+        if why := why_not_measured(traced, builds, parts):
             self.notes.append(f"{traced.name}: lines have no times: {why}")
             return
         try:
@@ -197,7 +208,7 @@ class _Costs:
         specs = [entry.spec for entry in traced.inputs]
         eager = laps_of_graph(traced.graph, specs, backward)
         compiled = _laps_of(builds, parts[0], self.options)  # of all, or nothing is added
-        lines = _lines_by_node(parts)
+        lines = lines_by_node(parts)
         weights = self._add_eager(traced.graph, eager)
         for build, laps in zip(builds, compiled, strict=True):
             self._add_compiled(build, laps, lines, weights)
@@ -253,7 +264,8 @@ def _divided(stacks: list[Lines], weights: Mapping[Lines, float]) -> Iterator[tu
         yield stack, weight / total if total else 1 / len(stacks)
 
 
-def _not_measured(traced: Trace, builds: list[Build], parts: list[Partition]) -> str:
+def why_not_measured(traced: Trace, builds: list[Build], parts: list[Partition]) -> str:
+    """Why the graph cannot be run on made-up tensors; empty where it can."""
     if not builds:
         return "what the backend made of it has no plan to be timed"
     if len([build for build in builds if build.name != "backward"]) > 1:
@@ -316,7 +328,7 @@ def partitions_of(record: CompileRecord) -> list[Partition]:
     return [stage.result for stage in record.stages if isinstance(stage.result, Partition)]
 
 
-def _lines_by_node(parts: list[Partition]) -> dict[str, Lines]:
+def lines_by_node(parts: list[Partition]) -> dict[str, Lines]:
     """Of the ATen nodes that kernels name as their origins."""
     graphs = [gm for part in parts for gm in graphs_of(part)]
     return {node.name: lines_of(node) for gm in graphs for node in gm.graph.nodes}

@@ -23,6 +23,7 @@ from ..trace.result import Break, Trace
 from .cost import costs_of
 from .findings import BreakReport, Findings, KernelReport, TrialReport
 from .html import html_report
+from .pictures import Picture, picture_of
 from .report import rich_report, text_report
 from .status import ledger_lines, variants_of
 from .symbols import changing, symbol_reports
@@ -43,6 +44,12 @@ class Explanation(Findings):
 
     def _repr_html_(self) -> str:
         return html_report(self)
+
+    def picture(self, kind: str = "graph") -> Picture:
+        """ "graph": operations by kernel; "compile": a flame of compile time; "memory": bytes alive
+        over a step, eager and compiled, for which the graphs run once on made-up tensors.
+        """
+        return picture_of(kind, self.name, self.records)
 
 
 def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> Explainer:
@@ -153,6 +160,7 @@ def _describe(handle: Handle, name: str) -> Explanation:
         ledger=tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else (),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
+        records=tuple(records),
     )
 
 

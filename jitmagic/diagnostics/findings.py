@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..errors import UserLine
-from ..records import Eager, Failed
+from ..records import CompileRecord, Eager, Failed
 from ..symbols.interval import Interval
 from .cost import Costs
 
@@ -89,6 +89,7 @@ class Findings:
     costs: Costs = field(default_factory=Costs)  # empty where nothing was measured
     numbers: tuple[str, ...] = ()  # sizes and numbers that change from call to call, in words
     symbols: tuple[SymbolReport, ...] = ()  # the same as data
+    records: tuple[CompileRecord, ...] = ()  # what each stage made: pictures are drawn of it
 
     @property
     def seconds(self) -> float:

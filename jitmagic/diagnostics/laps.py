@@ -30,7 +30,15 @@ from ..spec import TensorSpec
 from ..target import Target
 from .cases import same_random_numbers
 
-__all__ = ["Laps", "laps_of_graph", "laps_of_plan", "operations", "quiet"]
+__all__ = [
+    "Laps",
+    "differentiate",
+    "laps_of_graph",
+    "laps_of_plan",
+    "made_up_input",
+    "operations",
+    "quiet",
+]
 
 SECONDS = 0.06  # of runs, for each graph and side; one of each is made in any case
 RUNS = 20
@@ -161,7 +169,7 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
     """Of the operations of a traced graph, called one by one as eager calls them, with their part
     in the backward pass (the autograd nodes that they made) where it is `differentiated`.
     """
-    given = [_input(spec) for spec in specs]
+    given = [made_up_input(spec) for spec in specs]
     wanted = [tensor for tensor in given if tensor.requires_grad]
     count = len(operations(gm.graph))
     clock = _Clock(0)
@@ -180,20 +188,21 @@ def laps_of_graph(gm: GraphModule, specs: Sequence[TensorSpec], differentiated: 
         clock = _Clock(count)
         results = timed(*given)
         if differentiated:
-            _backward(results, wanted)
+            differentiate(results, wanted)
             clock.begins(-1)
         return clock
 
     def whole() -> None:
         results = plain(*given)
         if differentiated:
-            _backward(results, wanted)
+            differentiate(results, wanted)
 
     with torch.set_grad_enabled(differentiated):
         return _measured(whole, lapped)
 
 
-def _backward(results: object, inputs: list[Tensor]) -> None:
+def differentiate(results: object, inputs: list[Tensor]) -> None:
+    """The backward pass from ones, which stores no gradient."""
     ends = [tensor for tensor in tensors_in(results) if tensor.requires_grad]
     tangents = [torch.ones_like(tensor) for tensor in ends]
     # What torch.autograd.grad calls, which imports symbolic shapes at its first use (1 s).
@@ -219,7 +228,8 @@ def _new_nodes(value: object, number: int) -> Iterator[Any]:
             yield node
 
 
-def _input(spec: TensorSpec) -> Tensor:
+def made_up_input(spec: TensorSpec) -> Tensor:
+    """A tensor like it, with a history where it is no leaf."""
     tensor: Tensor = example(spec.shape, spec.stride, spec.dtype, spec.device)
     if not spec.requires_grad:
         return tensor

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import UserLine
 
-__all__ = ["count", "duration", "here"]
+__all__ = ["count", "duration", "here", "size"]
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -21,6 +21,13 @@ def duration(seconds: float) -> str:
     size = abs(seconds)
     scale, unit = next((u for u in _UNITS if size >= u[0]), _UNITS[-1])
     return f"{seconds / scale:.3g} {unit}"
+
+
+def size(number: int) -> str:
+    """Bytes with a unit: `512 B`, `1.5 KiB`."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = min(max(0, (number.bit_length() - 1) // 10), len(units) - 1)
+    return f"{number / (1 << 10 * power):.3g} {units[power]}"
 
 
 def here(where: UserLine) -> str:

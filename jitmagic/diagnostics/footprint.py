@@ -1,0 +1,168 @@
+"""footprint: bytes that are alive after each operation of a graph, as eager and compiled.
+
+Comes in: the records of a frame's newest variant. Goes out: a `Footprint`. Eager's bytes are
+counted: the traced graph runs op by op on made-up tensors, forward and backward, and each storage
+is followed until it dies. Compiled bytes are read off the plans: what they allocate, take over and
+free. Inputs count for neither, nor does what a library's kernel takes while it runs.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..codegen.plan import Alloc, Call, Free, Launch, Over
+from ..graph.autocast import modes_kept
+from ..graph.dispatch_mode import DispatchMode
+from ..graph.node_meta import tensors_in
+from ..loops.ir import Extern, Nest
+from ..records import CompileRecord
+from ..runtime.steps import timed_calls
+from ..schedule.score import buffer_bytes
+from ..trace.concrete import at_sizes, hints_of, places_of
+from ..trace.result import Trace
+from .cost import Build, builds_in_use, partitions_of, why_not_measured
+from .laps import differentiate, made_up_input, operations, quiet
+
+__all__ = ["Footprint", "footprint_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes alive after each operation, in order; the backward's operations begin at those places.
+    `why_not`: why there are none.
+    """
+
+    name: str
+    eager: tuple[int, ...] = ()
+    compiled: tuple[int, ...] = ()
+    backward_at: tuple[int, int] = (0, 0)  # eager, compiled
+    why_not: str = ""
+
+
+def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
+    """Of one frame's newest variant (newest_variants); None where it computes nothing."""
+    traced = records[0].result("trace")
+    if not isinstance(traced, Trace) or not operations(traced.graph.graph):
+        return None
+    builds, parts = builds_in_use(records), partitions_of(records[0])
+    if why := why_not_measured(traced, builds, parts):
+        return Footprint(traced.name, why_not=why)
+    try:
+        with quiet():
+            eager, eager_turn = _eager(traced, any(b.name == "backward" for b in builds))
+    except Exception as error:  # made-up tensors do not suit every graph: an index, a check
+        return Footprint(traced.name, why_not=f"{type(error).__name__}: {error}")
+    compiled, turn = _compiled(builds)
+    return Footprint(traced.name, eager, compiled, (eager_turn, turn))
+
+
+# -- eager ----------------------------------------------------------------------------------------
+
+
+class _Alive(DispatchMode):
+    """Follows the storages that operations make."""
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.bytes = 0
+        self.points: list[int] = []
+        self._known: dict[int, object] = {}
+        for tensor in given:
+            self._known[tensor.untyped_storage()._cdata] = tensor
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tensors_in(made):
+            self._follow(tensor.untyped_storage())
+        self.points.append(self.bytes)
+        return made
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def died(_: object) -> None:
+            self.bytes -= size
+            del self._known[key]
+
+        # A storage's Python object lives as long as the storage.
+        self._known[key] = weakref.ref(storage, died)
+        self.bytes += size
+
+
+def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
+    """The points, and where the backward begins."""
+    if places_of(traced):
+        traced, _ = at_sizes(traced, hints_of(traced))
+    given = [made_up_input(entry.spec) for entry in traced.inputs]
+    wanted = [tensor for tensor in given if tensor.requires_grad]
+    gm = traced.graph
+    held = [*given, *gm.parameters(), *gm.buffers()]
+    with torch.set_grad_enabled(differentiated), _Alive(held) as alive:
+        results = modes_kept(gm, gm.forward)(*given)
+        turn = len(alive.points)
+        if differentiated:
+            differentiate(results, wanted)
+    return tuple(alive.points), turn
+
+
+# -- compiled -------------------------------------------------------------------------------------
+
+
+def _compiled(builds: Sequence[Build]) -> tuple[tuple[int, ...], int]:
+    """What a forward hands on stays while its backward runs, as its results may be held."""
+    forward, *backwards = builds
+    points, left = _of_plan(forward)
+    turn = len(points)
+    for build in backwards:
+        points += [left + point for point in _of_plan(build)[0]]
+    return tuple(points), turn
+
+
+def _of_plan(build: Build) -> tuple[list[int], int]:
+    """After each launch and call, the call's workspace included; and what is handed on."""
+    plan, known = build.plan, _sizes_of_calls(build)
+    sizes: dict[int, int] = {}
+    points = []
+    for step in plan.steps:
+        if isinstance(step, Alloc):
+            sizes[step.slot] = math.prod(step.shape) * step.dtype.itemsize
+        elif isinstance(step, Over):
+            sizes[step.slot] = sizes.pop(step.base, 0)
+        elif isinstance(step, Free):
+            sizes.pop(step.slot, None)
+        elif isinstance(step, Launch | Call):
+            if isinstance(step, Call) and not step.out:
+                sizes.update(known[id(step)])
+            points.append(plan.pool_bytes + sum(sizes.values()))
+    return points, sum(sizes.values())
+
+
+def _sizes_of_calls(build: Build) -> dict[int, dict[int, int]]:
+    """By call what its results take, by slot."""
+    program = build.schedule.program
+    steps = [step for step in program.steps if isinstance(step, Nest | Extern)]
+    found = {}
+    for step, call in zip(steps, timed_calls(build.plan), strict=True):
+        if isinstance(step, Extern) and isinstance(call, Call):
+            pairs = zip(step.results, call.results, strict=True)
+            found[id(call)] = {
+                slot: buffer_bytes(program.buffers[name])
+                for name, slot in pairs
+                if name is not None and slot is not None
+            }
+    return found

@@ -1,0 +1,75 @@
+"""svg: a drawing put together from shapes, as one SVG that needs nothing else.
+
+Text takes the notebook's colour; all text is escaped. Units are pixels, y grows downwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+__all__ = ["COLOURS", "Drawing"]
+
+# Okabe and Ito's, which people who cannot tell red from green can tell apart.
+COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442")
+_PER_LETTER = 7.3  # of 12 px monospace
+
+
+@dataclass(eq=False)
+class Drawing:
+    """Shapes in the order in which they are painted, and how far they reach."""
+
+    parts: list[str] = field(default_factory=list)
+    width: float = 0.0
+    height: float = 0.0
+
+    def text(
+        self, x: float, y: float, text: str, *, strong: bool = False, dim: bool = False
+    ) -> None:
+        """Left-aligned at x on the base line y."""
+        style = " font-weight='700'" if strong else " opacity='.65'" if dim else ""
+        self.parts.append(f"<text x='{x:.1f}' y='{y:.1f}'{style}>{escape(text)}</text>")
+        self._reach(x + len(text) * _PER_LETTER, y + 4)
+
+    def box(
+        self, x: float, y: float, width: float, height: float, colour: str, title: str = ""
+    ) -> None:
+        """A filled rectangle; `title` appears under the mouse and is read aloud."""
+        told = f"<title>{escape(title)}</title>" if title else ""
+        self.parts.append(
+            f"<rect x='{x:.1f}' y='{y:.1f}' width='{max(width, 0.5):.1f}' height='{height:.1f}' "
+            f"rx='3' fill='{colour}' fill-opacity='.45' stroke='{colour}'>{told}</rect>"
+        )
+        self._reach(x + width, y + height)
+
+    def arc(self, x: float, top: float, bottom: float, depth: float) -> None:
+        """From (x, top) to (x, bottom), bent to the left by `depth`."""
+        path = f"M{x:.1f} {top:.1f}C{x - depth:.1f} {top:.1f} {x - depth:.1f} {bottom:.1f}"
+        self.parts.append(
+            f"<path d='{path} {x:.1f} {bottom:.1f}' fill='none' stroke='currentColor' "
+            "stroke-opacity='.35'/>"
+        )
+
+    def line(
+        self, points: Sequence[tuple[float, float]], colour: str, *, dashed: bool = False
+    ) -> None:
+        """Straight pieces from point to point."""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dash = " stroke-dasharray='4 3' stroke-opacity='.5'" if dashed else " stroke-width='2'"
+        self.parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}'{dash}/>")
+        for x, y in points:
+            self._reach(x, y)
+
+    def finished(self, title: str) -> str:
+        """The SVG; `title` names it to those who do not see it."""
+        width, height = self.width + 8, self.height + 8
+        head = (
+            f"<svg xmlns='http://www.w3.org/2000/svg' role='img' viewBox='0 0 {width:.0f} "
+            f"{height:.0f}' width='{width:.0f}' height='{height:.0f}' font-family='monospace' "
+            f"font-size='12' fill='currentColor'><title>{escape(title)}</title>"
+        )
+        return head + "".join(self.parts) + "</svg>"
+
+    def _reach(self, x: float, y: float) -> None:
+        self.width, self.height = max(self.width, x), max(self.height, y)
