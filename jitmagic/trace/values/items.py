@@ -1,8 +1,9 @@
 """`tensor.item()`, `float(tensor)`, `int(tensor)`: tensor data as a Python number.
 
 Comes in: the node of a tensor with one element. Goes out: a ScalarValue, whose symbol has no hint:
-it is used in arithmetic, kept, returned, and nothing is decided by it. What asks for more than that
-(a branch, a size, text) makes the next attempt at the trace break at the read.
+it is used in arithmetic, kept, returned, and nothing is decided by it. Of a bool: a TruthValue,
+which is kept, returned and asserted. What asks for more than that (a branch, a size, text) makes
+the next attempt at the trace break at the read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.fx import Node
@@ -20,11 +21,14 @@ from ...graph.known import known_number
 from ...graph.nested import map_nodes
 from ...graph.node_meta import device_of
 from ...graph.propagate import DataDependent, Target
+from ...symbols.context import Specialize
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import Symbol
 from ..numpy_emulation import ARRAY_SCALARS
-from .base import Machine, Value
-from .scalars import ScalarValue
+from ..result import Recipe
+from .base import Builder, Machine, Value
+from .scalars import ScalarValue, SymbolicNumber
+from .validation import asserted
 
 __all__ = ["NUMBERS", "call_with_known", "number_of", "plain_number", "with_known"]
 
@@ -47,8 +51,10 @@ def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     known = known_number(machine.graph, node)
     if known is not None and (name != "__int__" or math.isfinite(known)):
         return machine.constant(known if name == "item" else _CONVERT[name](known))
+    if name != "item" and node.meta["val"].dtype is torch.bool:
+        return None
     number = _read(machine, node)
-    if number is None or name == "item":
+    if name == "item" or not isinstance(number, ScalarValue):
         return number
     return number.as_float(machine) if name == "__float__" else number.apply(machine, "trunc")
 
@@ -78,28 +84,59 @@ def with_known(graph: GraphBuilder, node: Node) -> Any:
     return node if number is None else number
 
 
-def _read(machine: Machine, node: Node) -> ScalarValue | None:
+class TruthValue(SymbolicNumber):
+    """A bool that is data. `node`: it, as a 0-dim tensor of the graph."""
+
+    __slots__ = ("node", "symbol")
+
+    def __init__(self, symbol: Symbol, node: Node) -> None:
+        super().__init__(None)
+        self.symbol, self.node = symbol, node
+
+    def python_type(self, machine: Machine) -> type:
+        return bool
+
+    def refuse(self, machine: Machine, what: str) -> NoReturn:
+        raise Specialize((self.symbol,), f"{what} of {self.describe()}")
+
+    def truth(self, machine: Machine) -> bool:
+        wanted = asserted(machine, self.node)
+        return self.refuse(machine, "a branch") if wanted is None else wanted
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.invoke(torch.Tensor.item, (builder.output(self, self.node),))
+
+    def describe(self) -> str:
+        return "a bool that varies"
+
+
+def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
     """On a GPU eager waits for the number, and what it is used for goes on there: that breaks."""
     graph: GraphBuilder = machine.graph
     meta: torch.Tensor = node.meta["val"]
     if graph is not graph.root or graph.modes_vary or meta.numel() != 1:
         return None
-    kind = float if meta.is_floating_point() else int
-    if device_of(node) != _CPU or meta.dtype is torch.bool or meta.is_complex():
+    if device_of(node) != _CPU or meta.is_complex():
         return None
     origin = Reading(machine.symbols.count_of(Reading))
     if origin in machine.symbols.constants:
         return None
+    kind: type = float if meta.is_floating_point() else int
     limits = ANY_FLOAT
-    if kind is int:
+    if meta.dtype is torch.bool:
+        limits = Interval(0, 1)
+    elif kind is int:
         info = torch.iinfo(meta.dtype)
         limits = Interval(info.min, info.max)
     symbol = Symbol(f"item {origin.number}", kind, limits, origin)
     machine.symbols.add(symbol, None)
-    return ScalarValue(kind, symbol, _copied(machine, node, meta, kind))
+    if meta.dtype is torch.bool:
+        return TruthValue(symbol, _copied(machine, node, meta, torch.bool))
+    dtype = torch.float64 if kind is float else torch.int64
+    return ScalarValue(kind, symbol, _copied(machine, node, meta, dtype))
 
 
-def _copied(machine: Machine, node: Node, meta: torch.Tensor, kind: type) -> Node:
+def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype) -> Node:
     """As it is now, whatever is written to the tensor later."""
     graph: GraphBuilder = machine.graph
     lines = machine.lines()
@@ -107,7 +144,6 @@ def _copied(machine: Machine, node: Node, meta: torch.Tensor, kind: type) -> Nod
         node = graph.call("detach", [node], {}, lines)
     if meta.dim():
         node = graph.call("reshape", [node, ()], {}, lines)
-    dtype = torch.float64 if kind is float else torch.int64
     made: Node = graph.call("to", [node, dtype], {"copy": True}, lines)
     return made
 

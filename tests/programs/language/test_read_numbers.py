@@ -50,8 +50,25 @@ def sliced_by_constants(x: Tensor) -> Tensor:
     return x[2 - span : 2 + span].sum(0)
 
 
+def truths(x: Tensor) -> tuple[Tensor, bool, list[bool]]:
+    kept = x.clone()
+    positive = (kept > 0).all().item()
+    rows = [row.isnan().any().item() for row in kept]
+    kept.fill_(1)  # what was read is as it was
+    return kept, positive, rows
+
+
+def asserted(x: Tensor) -> Tensor:
+    if torch.any(x * 0 == 1).item():  # pytest makes more of an assert than a branch that raises
+        raise AssertionError("never")
+    if not (x.isnan() | (x < 1e30)).any().item():
+        raise ValueError("nor this")
+    return x * 2
+
+
 WHOLE = [
-    returned, in_arithmetic, gathered, read_before_a_write, of_a_loss, sliced_by_constants,
+    returned, in_arithmetic, gathered, read_before_a_write, of_a_loss, sliced_by_constants, truths,
+    asserted,
 ]  # fmt: skip
 
 
@@ -88,11 +105,18 @@ def sized(x: Tensor) -> Tensor:
     return x.new_zeros(int((x > 0).sum())) + 1
 
 
-def of_a_bool(x: Tensor) -> tuple[object, Tensor]:
-    return (x > 0).any().item(), x * 2
+def branched_on_a_bool(x: Tensor) -> Tensor:
+    return x + 1 if (x > 0).any().item() else x - 1
 
 
-@pytest.mark.parametrize("function", [branched, formatted, sized, of_a_bool])
+def computed_with_a_bool(x: Tensor) -> tuple[Tensor, object]:
+    some = (x > 0).any().item()
+    return x * some, [not some, some + 1, f"{some}", some is True, {some: 1}, "ab"[some]]
+
+
+@pytest.mark.parametrize(
+    "function", [branched, formatted, sized, branched_on_a_bool, computed_with_a_bool]
+)
 def test_what_asks_for_the_number_breaks_at_the_read(function: Callable[..., Any]) -> None:
     compiled = jitmagic.jit(function)
     for x in (torch.ones(4, 3), -torch.ones(4, 3), torch.randn(4, 3)):
