@@ -1,5 +1,5 @@
 """`gradients`: what torch.autograd.grad is in a graph, a call of the engine like any other call;
-`first_gradient`: what backward() stores in a leaf that has no gradient yet.
+`first_gradient`, `copied_gradient`: what backward() stores in a leaf that has no gradient yet.
 
 Comes in: outputs, inputs and the gradients that come into the outputs, as tensors of any kind with
 a history: real ones, meta tensors of the trace, traced ones of the joint trace, which records what
@@ -15,7 +15,14 @@ import torch
 
 from .shapes import dense
 
-__all__ = ["first_gradient", "gradients", "history_of", "is_spent", "leaves_behind"]
+__all__ = [
+    "copied_gradient",
+    "first_gradient",
+    "gradients",
+    "history_of",
+    "is_spent",
+    "leaves_behind",
+]
 
 
 def gradients(
@@ -60,6 +67,13 @@ def first_gradient(gradient: torch.Tensor, leaf: torch.Tensor, own: bool) -> tor
         if leaf.is_contiguous() or not dense(tuple(leaf.shape), leaf.stride()):
             return gradient.clone(memory_format=torch.contiguous_format)
         return torch.empty_like(leaf, memory_format=torch.preserve_format).copy_(gradient)
+
+
+def copied_gradient(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """As AccumulateGrad under create_graph=True: a copy with a history, laid out as the leaf."""
+    if not dense(tuple(leaf.shape), leaf.stride()):
+        return gradient.clone(memory_format=torch.contiguous_format)
+    return gradient.new_empty_strided(leaf.shape, leaf.stride()).copy_(gradient)
 
 
 def _lies_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:

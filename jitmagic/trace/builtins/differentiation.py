@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...graph.gradients import first_gradient
+from ...graph.gradients import copied_gradient, first_gradient
 from ...graph.node_meta import device_of
 from ...graph.propagate import EagerRaises
 from ...guards.state import anomaly_mode
@@ -27,6 +27,7 @@ from ..values.operators import is_none
 from ..values.sequences import SequenceValue, TupleValue
 from ..values.tensor import TensorValue, lift, record
 from ..values.tensor_hooks import Watched, watched_behind
+from .logs import raises_warnings
 from .process_state import read_state
 from .registry import handles
 
@@ -99,14 +100,16 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     given = {**dict(zip(_BACKWARD_PARAMETERS, args, strict=False)), **kwargs}
     if set(given) - set(_BACKWARD_PARAMETERS) or "grad_variables" in given:
         raise _unfollowed("other arguments", _BACKWARD)
-    if _flag(machine, given, "create_graph"):
-        raise _unfollowed("create_graph", _BACKWARD)
+    create = bool(_flag(machine, given, "create_graph"))
+    keep = _flag(machine, given, "retain_graph")
     outputs = _tensors(machine, given["tensors"], "tensors")
     leaves = _leaves(machine, outputs, given.get("inputs"))
     incoming = _incoming(machine, outputs, given.get("grad_tensors"))
     watched = watched_behind(machine, outputs)
-    if watched and "inputs" in given:
+    if watched and (create or "inputs" in given):
         raise _refused("a tensor has hooks", _BACKWARD)
+    if create:
+        _warn_of_cycles(machine)
     retained = [one.tensor for one in watched if one.hook is None]
     start = [value.node for value in outputs], [value.node for value in incoming]
     replaced = _run_hooks(machine, start, watched)
@@ -114,8 +117,8 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         start[0],
         [tensor.node for tensor in (*leaves, *retained)],
         start[1],
-        bool(_flag(machine, given, "retain_graph")),
-        False,
+        create if keep is None else bool(keep),
+        create,
         True,
         *_extra(replaced),
     )
@@ -124,7 +127,9 @@ def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     for tensor, gradient in zip((*leaves, *retained), made, strict=True):
         if gradient is None:
             continue
-        if tensor in leaves:
+        if create:
+            _accumulate_with_history(machine, tensor, gradient)
+        elif tensor in leaves:
             _accumulate(machine, tensor, gradient, machine.graph.is_fresh(gradient, others))
         else:
             _retain(machine, tensor, replaced.get(tensor.node, gradient))
@@ -238,6 +243,30 @@ def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) 
         raise _refused("it adds to a gradient with a history", _BACKWARD)
     with _without_grad_mode(machine):
         record(machine, "add_", [before, lift(machine, gradient)])
+
+
+def _accumulate_with_history(machine: Machine, leaf: TensorValue, gradient: Node) -> None:
+    """With create_graph=True nothing is written in place: `.grad` is a new tensor each time."""
+    before = leaf.get_attr(machine, "grad").realize(machine)
+    if is_none(before):
+        made = lift(machine, machine.graph.call(copied_gradient, (gradient, leaf.node)))
+    elif isinstance(before, TensorValue):
+        made = record(machine, operator.add, [before, lift(machine, gradient)])
+    else:
+        raise _refused("it adds to such a gradient", _BACKWARD)
+    store_gradient(machine, leaf, made)
+
+
+def _warn_of_cycles(machine: Machine) -> None:
+    """The engine warns of create_graph=True once in a process; only the engine knows whether it
+    has. A filter that makes the warning an error would end the program at its line.
+    """
+    if not machine.graph.grad_enabled:
+        raise _refused("grad mode is off", _BACKWARD)
+    if read_state(machine, torch._C._get_warnAlways).truth(machine) or raises_warnings(UserWarning):
+        raise _refused("it warns", _BACKWARD)
+    with torch.inference_mode(False), torch.enable_grad():
+        torch.ones((), requires_grad=True).backward(create_graph=True)
 
 
 def _tensors(machine: Machine, value: Value, what: str) -> list[TensorValue]:

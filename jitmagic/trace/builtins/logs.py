@@ -18,7 +18,7 @@ from ..values.base import Args, Kwargs, Machine, Value
 from ..values.classes import ClassValue
 from .registry import handles
 
-__all__: list[str] = []
+__all__ = ["raises_warnings"]
 
 _NAMES = ("message", "category", "stacklevel")
 
@@ -77,11 +77,13 @@ def _warn(machine: Any, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _is_only_said(category: Value) -> bool:
-    """Whether no filter makes such a warning an error, which would end the program at its line."""
-    if not isinstance(category, ClassValue):
-        return False
+    return isinstance(category, ClassValue) and not raises_warnings(category.live)
+
+
+def raises_warnings(category: type) -> bool:
+    """Whether a filter makes such a warning an error, which would end the program at its line."""
     kinds = [kind for action, _, kind, *_ in warnings.filters if action == "error"]
-    return not any(issubclass(category.live, kind) for kind in kinds)
+    return any(issubclass(category, kind) for kind in kinds)
 
 
 def _warn_at(

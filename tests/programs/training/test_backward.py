@@ -7,6 +7,8 @@ with its gradient afterwards: values, layout, whether two gradients are one tens
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -130,6 +132,43 @@ def spent_and_alive(t):
     return freed, (t["v"] * 2).sum()
 
 
+def penalty(t):
+    """Gradients with a history, differentiated by the next backward."""
+    (t["w"] * t["v"]).sin().sum().backward(create_graph=True, inputs=[t["w"]])
+    norm = (t["w"].grad ** 2).sum()
+    t["w"].grad = None
+    norm.backward()
+    return norm.detach()
+
+
+def created(t):
+    (t["w"] ** 3).sum().backward(create_graph=True)
+
+
+def created_twice(t):
+    loss = (t["w"] ** 3).sum() + t["v"].sum()
+    loss.backward(create_graph=True)
+    loss.backward(create_graph=True)
+    return t["w"].grad * 2
+
+
+def created_and_freed(t):
+    loss = (t["w"] ** 3).sum()
+    loss.backward(retain_graph=False, create_graph=True)
+    t["w"].grad = t["w"].grad.detach()
+
+
+def created_and_summed(t):
+    (t["w"] ** 3).sum().backward(create_graph=True)
+    (t["w"].grad ** 2).sum().backward()
+
+
+def created_without_grad_mode(t):
+    loss = (t["w"] ** 3).sum()
+    with torch.no_grad():
+        loss.backward(create_graph=True)
+
+
 def without_grad(t):
     with torch.no_grad():
         loss = (t["w"] * 2).sum()
@@ -139,9 +178,11 @@ def without_grad(t):
 WHOLE: list[Callable[[Tensors], Any]] = [
     given, in_reverse, of_a_leaf, views_of_one_gradient, chosen, through_an_input, retained,
     assigned, deleted, replaced, unused, own_leaf, written_behind, spent_and_alive,
+    penalty, created, created_twice, created_and_freed,
 ]  # fmt: skip
 ENDS: list[Callable[[Tensors], Any]] = [
     again, nothing_requires, no_scalar, written_between, alive_and_written, without_grad,
+    created_and_summed, created_without_grad_mode,
 ]  # fmt: skip
 
 
@@ -201,6 +242,50 @@ def test_as_eager(program: Callable[[Tensors], Any], grads: bool, backend: str) 
     assert (counts_of(tagged).breaks == 0) == (program in WHOLE)
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("program", [created, created_twice], ids=lambda f: f.__name__)
+@pytest.mark.filterwarnings("ignore:.*:jitmagic.errors.FallbackWarning")  # a result of another
+def test_a_gradient_with_a_history_is_differentiated_later(
+    program: Callable[[Tensors], Any], backend: str
+) -> None:
+    def second(call: Callable[[Tensors], Any]) -> Tensor:
+        made = tensors()
+        call(made)
+        first: Any = made["w"].grad
+        return torch.autograd.grad((first**2).sum(), made["w"])[0]
+
+    tagged = jitmagic.jit(program, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(second(tagged), second(program))
+
+
+def test_create_graph_warns_once_as_the_engine_does() -> None:
+    """Once in a process, so each side has one of its own; a filter may make it an error."""
+    for filters, told in (("default", 1), ("error", 1)):
+        seen = [
+            subprocess.run(
+                [sys.executable, "-W", filters, "-c", WARNS.format(run=run)],
+                capture_output=True, text=True, check=False,
+            )
+            for run in ("f", "jitmagic.jit(f, backend='eager')")
+        ]  # fmt: skip
+        for one in seen:
+            assert one.stdout.count("reference cycle") == told, (one.stdout, one.stderr)
+
+
+WARNS = """
+import warnings, torch, jitmagic
+
+def f(w):
+    (w ** 2).sum().backward(create_graph=True)
+
+warnings.showwarning = lambda message, *rest: print(message)
+for _ in range(2):
+    try:
+        ({run})(torch.ones(2, requires_grad=True))
+    except UserWarning as error:
+        print(error)
+"""
 CALLS: list[str] = []
 
 

@@ -144,7 +144,19 @@ def seeded(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return out.detach().sum()
 
 
-LOSSES: dict[str, Loss] = {f.__name__: f for f in (one, returned, two, parts, seeded)}
+def penalized(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The norm of gradients that backward() has left with a history is part of the loss."""
+    loss = F.mse_loss(model(x), y)
+    loss.backward(create_graph=True)
+    norms = [(p.grad**2).sum() for p in model.parameters() if p.grad is not None]
+    total = loss + 0.1 * torch.stack(norms).sum()
+    model.zero_grad()
+    total.backward()
+    return total.detach()
+
+
+PLAIN = (one, returned, two, parts, seeded)
+LOSSES: dict[str, Loss] = {f.__name__: f for f in (*PLAIN, penalized)}
 
 
 def grads(model: nn.Module) -> Iterator[Any]:
@@ -182,7 +194,8 @@ def check(kind: Kind, model: str, optimizer: str, dtype: torch.dtype, backend: s
     assert (counts.breaks, counts.graphs) in {(0, 1), (0, 2)}, counts
 
 
-KINDS = [Kind(*parts) for parts in itertools.product(("", "norm", "value"), (True, False), LOSSES)]
+NAMES = [loss.__name__ for loss in PLAIN]
+KINDS = [Kind(*parts) for parts in itertools.product(("", "norm", "value"), (True, False), NAMES)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["32", "64"])
@@ -194,6 +207,13 @@ def test_family_on_the_traced_graph(number: int, dtype: torch.dtype) -> None:
         model = models[(number + offset * 3) % len(models)]
         optimizer = optimizers[(number * 3 + offset * 5) % len(optimizers)]
         check(KINDS[number], model, optimizer, dtype, "eager")
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_penalty_on_gradients(model: str, backend: str) -> None:
+    kind = Kind(losses="penalized", clip="norm")
+    check(kind, model, "adam", torch.float64, backend)
 
 
 @pytest.mark.parametrize("number", range(0, len(KINDS), 4))
