@@ -64,12 +64,14 @@ class Dispatcher:
     error(entry, args, exception): a graph entry raised; finds out what eager raises
     give_up(function, count): calls without an entry go to function(*first count arguments),
     natively; (None, 0) takes it back
+    title: what profilers call it
     owner: the Handle       family: whose options callees are compiled with
     stub: weak reference to the function whose code calls this. Deep in a recursion that function
     gets owner.code_set_aside() for as long as owner.run_original(args) runs.
     """
 
     name: str
+    title: str | None
     arity: int
     calls: int
     owner: Any

@@ -55,6 +55,7 @@ from .schedule import schedule, turned_outputs
 from .sizes import Build, Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
+from .titles import titles_of
 from .trace.concrete import places_of
 from .trace.emit import CannotRestore, Home, emit
 from .trace.machine import Stop
@@ -483,7 +484,9 @@ def build_native(
             verify_loops(plan.program)
     configs = best_kernels(plan, target, options, record, given) if options.tunes else {}
     with record.stage(f"{name}: render") as stage:
-        rendered = stage.keep(render(plan, target, configs))
+        made, source = render(plan, target, configs)
+        titles = titles_of(plan.program, gm, record.title)
+        rendered = stage.keep((replace(made, titles=titles), source))
     if record.wanted is not None and (missing := still_missing(rendered[1], target, options)):
         record.wanted.append(missing)
         return _no_graph

@@ -211,6 +211,7 @@ class Recording:
     number: int = 0
     occasion: Occasion = Occasion()
     told: set[str] = field(default_factory=set)  # what the user has been told once; the family's
+    title: str = ""  # what profilers call what is compiled: "step (model.py:12)"
     later: list[Any] = field(default_factory=list)  # weakly: what is compiled at its first use
     kernels: int = 0
     cache_hits: int = 0
@@ -259,7 +260,8 @@ class Recording:
 
     def for_later(self) -> Recording:
         """An empty one: for the backward, which is compiled at its first use."""
-        return Recording(self.name, self.journal, self.frame, self.number, told=self.told)
+        own = (self.name, self.journal, self.frame, self.number)
+        return Recording(*own, told=self.told, title=self.title)
 
 
 Watcher = Callable[[Recording, RunningStage, bool], None]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
@@ -41,6 +41,7 @@ from .symbols.reading import Readings
 from .symbols.scalar import Symbol
 from .symbols.size import Dimension, Size, value_of
 from .target import Target
+from .titles import titles_of
 
 __all__ = ["Template", "Templates", "compile_template"]
 
@@ -56,6 +57,7 @@ class Template:
     plans: PlanTemplate
     entries: Mapping[str, KernelEntry]
     predicates: Predicates
+    titles: tuple[str, ...]
 
     def holds(self, values: tuple[int, ...]) -> bool:
         """Whether it was made for these values too, in the order of its symbols."""
@@ -63,7 +65,8 @@ class Template:
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
         """The executable for inputs of these sizes, of which `holds` is true."""
-        return make_executable(self.plans.plan(values), self.entries)
+        plan = replace(self.plans.plan(values), titles=self.titles)
+        return make_executable(plan, self.entries)
 
 
 def compile_template(
@@ -114,14 +117,15 @@ def _template(
     with record.stage(f"{name}: render") as stage:
         plans, source = render_template(fused, target, predicates.symbols)
         stage.keep((plans.plan(tuple(hints.values())), source))
+    titles = titles_of(fused.program, gm, record.title)
     if source is None:
-        return Template(plans, {}, predicates)
+        return Template(plans, {}, predicates, titles)
     with record.stage(f"{name}: load") as stage:
         kernels = load_kernels(source, target, options, stage.say)
         stage.keep(Loaded(tuple, kernels.cached, len(kernels.entries)))
     record.kernels += len(kernels.entries)
     record.cache_hits += len(kernels.entries) if kernels.cached else 0
-    return Template(plans, kernels.entries, predicates)
+    return Template(plans, kernels.entries, predicates, titles)
 
 
 def _own(symbol: Symbol, hint: int, fixed: Collection[str]) -> Symbol:

@@ -45,11 +45,12 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "sizes": BASE
     | {"records", "frame", "guards", "graph", "trace", "autograd", "runtime", "template"},
     "tracing": BASE | {"bytecode", "frame", "graph", "trace"},
-    "template": BASE | {"records", "graph", "loops", "schedule", "codegen", "runtime"},
+    "titles": BASE | {"graph", "loops", "schedule"},
+    "template": BASE | {"records", "titles", "graph", "loops", "schedule", "codegen", "runtime"},
     "tuning": BASE | {"records", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
-    | {"codegen", "runtime", "sizes", "tracing", "tuning"},
+    | {"codegen", "runtime", "sizes", "titles", "tracing", "tuning"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode"},
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}

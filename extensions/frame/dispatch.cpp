@@ -8,6 +8,7 @@
 
 #include "compared.h"
 #include "dispatch.h"
+#include "profiled.h"
 
 #include <structmember.h>
 
@@ -26,6 +27,7 @@ struct Dispatcher {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   PyObject* name;
+  PyObject* title;         // what profilers call it: str, or NULL
   PyObject* miss;
   PyObject* error;
   PyObject* owner;
@@ -252,6 +254,8 @@ PyObject* dispatch(PyObject* object, PyObject* const* args, size_t flags, PyObje
                  self->name, self->arity, count);
     return nullptr;
   }
+  PyObject* title = self->title ? self->title : self->name;
+  const std::unique_ptr<ProfiledCall> profiled(profiler_is_on() ? new ProfiledCall(title) : nullptr);
   if (!jm_is_looked_at()) return follow(dispatch_once(self, args));
   PyObject* hidden = jm_hide();
   if (!hidden) return nullptr;
@@ -319,6 +323,7 @@ void dispatcher_dealloc(PyObject* object) {
   if (self->weakrefs) PyObject_ClearWeakRefs(object);
   dispatcher_clear(object);
   Py_CLEAR(self->name);
+  Py_CLEAR(self->title);
   delete self->entries;
   Py_TYPE(object)->tp_free(object);
 }
@@ -393,6 +398,7 @@ PyMethodDef dispatcher_methods[] = {
 
 PyMemberDef dispatcher_members[] = {
     {"name", T_OBJECT, offsetof(Dispatcher, name), READONLY, nullptr},
+    {"title", T_OBJECT, offsetof(Dispatcher, title), 0, "what profilers call it"},
     {"arity", T_PYSSIZET, offsetof(Dispatcher, arity), READONLY, nullptr},
     {"calls", T_LONGLONG, offsetof(Dispatcher, calls), READONLY, "calls so far"},
     {"owner", T_OBJECT, offsetof(Dispatcher, owner), 0, "the Python Handle"},

@@ -8,8 +8,9 @@
 //   class_facts.cpp    what is relied on of a class, remembered while it does not change
 //   namespace_facts.cpp  the same of the dictionary of a module
 //   guards.cpp         running guard programs      guard_program.cpp  making them
-//   guards_tensor.cpp  tensors and torch's state; with observers_tensor.cpp all that knows torch
+//   guards_tensor.cpp  tensors and torch's state; with the next two all that knows torch
 //   observers_tensor.cpp  who watches the thread's operations
+//   profiled.cpp       calls that a profiler is told of
 //   template.cpp       result templates            entry.cpp          guards, run and template
 //   compared.cpp       calls that are timed, compiled code beside eager
 //   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances

@@ -2,6 +2,7 @@
 
 #include "dispatch.h"
 #include "entry.h"
+#include "profiled.h"
 
 namespace {
 
@@ -19,7 +20,7 @@ PyMODINIT_FUNC PyInit__frame() {
                      jitmagic::register_module_call(module) && jm_register_hook(module) &&
                      jm_register_watch(module) &&
                      jitmagic::register_tensor_guards(module) &&
-                     jitmagic::register_observers(module);
+                     jitmagic::register_observers(module) && jitmagic::register_profiled();
   if (!ready) {
     Py_DECREF(module);
     return nullptr;

@@ -1,6 +1,7 @@
 // jitmagic._runtime: module initialisation. Records the torch it was built for, so that a mismatch is an
 // error with a remedy instead of a crash (jitmagic/runtime/native.py checks it).
 
+#include "profiled.h"
 #include "runtime.h"
 
 namespace {
@@ -24,7 +25,7 @@ PyMODINIT_FUNC PyInit__runtime() {
   const bool ready = jitmagic::register_plan(module) && jitmagic::register_autograd(module) &&
                      jitmagic::register_numbers(module) && jitmagic::register_undo(module) &&
                      jitmagic::register_stages(module) && jitmagic::register_spent(module) &&
-                     jitmagic::register_sized(module) &&
+                     jitmagic::register_sized(module) && jitmagic::register_profiled() &&
                      PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;
   if (!ready) {
     Py_DECREF(module);

@@ -17,6 +17,7 @@
 
 #include "callable.h"
 #include "plan.h"
+#include "profiled.h"
 
 namespace jitmagic {
 namespace {
@@ -43,6 +44,7 @@ struct Slot {
 struct Frame {
   c10::SmallVector<Slot, 16> slots;
   c10::Storage pool;
+  const std::vector<std::string>* titles = nullptr;  // of the program, where somebody profiles
 };
 
 // The result as the plan counts on it: copied where ATen chose other strides than the meta kernel said.
@@ -135,6 +137,11 @@ void run_launch(const Step& step, Frame& frame) {
   TORCH_CHECK_INDEX(step.kernel(pointers.data()) == 0, "index out of range in a compiled kernel");
 }
 
+[[gnu::noinline]] void run_profiled_launch(const Step& step, Frame& frame) {
+  const ProfiledBlock block((*frame.titles)[step.number], at::RecordScope::FUNCTION);
+  run_launch(step, frame);
+}
+
 void run_view(const Step& step, Frame& frame) {
   const at::Tensor& base = *frame.slots[step.base].seen;
   frame.slots[step.slot].hold(
@@ -181,7 +188,8 @@ void run_steps(const Program& program, Frame& frame) {
         break;
       case Kind::Launch:
       case Kind::LaunchCuda:
-        run_launch(step, frame);
+        if (frame.titles) [[unlikely]] run_profiled_launch(step, frame);
+        else run_launch(step, frame);
         break;
       case Kind::Call:
         run_call(*step.call, frame);
@@ -197,6 +205,21 @@ void run_steps(const Program& program, Frame& frame) {
         break;
     }
   }
+}
+
+void run_program(const Program& program, Frame& frame) {
+  if (program.heavy) {
+    pybind11::gil_scoped_release released;
+    run_steps(program, frame);
+  } else {
+    run_steps(program, frame);
+  }
+}
+
+[[gnu::noinline]] void run_profiled(const Program& program, Frame& frame) {
+  const ProfiledBlock block(program.titles[0], at::RecordScope::USER_SCOPE);
+  frame.titles = &program.titles;
+  run_program(program, frame);
 }
 
 void bind_inputs(const Program& program, Frame& frame, PyObject* const* args) {
@@ -265,11 +288,10 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   Frame frame;
   frame.slots.resize(program.slots);
   bind_inputs(program, frame, args);
-  if (program.heavy) {
-    pybind11::gil_scoped_release released;
-    run_steps(program, frame);
+  if (!program.titles.empty() && profiler_is_on()) [[unlikely]] {
+    run_profiled(program, frame);
   } else {
-    run_steps(program, frame);
+    run_program(program, frame);
   }
   return wrap_outputs(program, frame);
   END_HANDLE_TH_ERRORS

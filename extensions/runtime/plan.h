@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -46,6 +47,7 @@ struct Step {
   TensorLayout layout;
   Kernel kernel = nullptr;
   std::vector<int> args;
+  int number = 0;  // Launch, LaunchCuda: of the program's
   CudaLaunch cuda;
   std::shared_ptr<Call> call;
 };
@@ -59,6 +61,7 @@ struct Program {
   std::vector<at::Tensor> constants;
   std::vector<Step> steps;
   std::vector<int> outputs;  // -1: None
+  std::vector<std::string> titles;  // what profilers call the graph, then its launches; may be empty
   std::vector<int> aligned;  // inputs that kernels take to be on 16-byte boundaries
 };
 

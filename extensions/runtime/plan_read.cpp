@@ -176,7 +176,7 @@ Step read_step(PyObject* tuple, int limit) {
 
 }  // namespace
 
-// (inputs, slots, pool_bytes, device, heavy, steps, outputs)
+// (inputs, slots, pool_bytes, device, heavy, steps, outputs, titles)
 std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyObject* aligned) {
   auto program = std::make_unique<Program>();
   program->inputs = int(integer(item(tuple, 0)));
@@ -185,8 +185,17 @@ std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyOb
   program->device =
       torch::jit::toIValue(item(tuple, 3), c10::DeviceObjType::get(), std::nullopt).toDevice();
   program->heavy = truth(item(tuple, 4));
-  for (PyObject* step : items(item(tuple, 5))) program->steps.push_back(read_step(step, program->slots));
+  int launches = 0;
+  for (PyObject* step : items(item(tuple, 5))) {
+    program->steps.push_back(read_step(step, program->slots));
+    Step& made = program->steps.back();
+    if (made.kind == Kind::Launch || made.kind == Kind::LaunchCuda) made.number = ++launches;
+  }
   program->outputs = slot_numbers(item(tuple, 6), program->slots, kNone);
+  for (PyObject* title : items(item(tuple, 7))) program->titles.push_back(text(title));
+  check(
+      PyExc_ValueError, program->titles.empty() || int(program->titles.size()) == launches + 1,
+      "malformed program: %d launches have %zd titles", launches, Py_ssize_t(program->titles.size()) - 1);
   for (PyObject* constant : items(constants)) {
     check(PyExc_TypeError, THPVariable_Check(constant), "constants must be tensors");
     program->constants.push_back(THPVariable_Unpack(constant));

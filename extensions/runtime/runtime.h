@@ -5,6 +5,7 @@
 // alloc.cpp     tensors for results; small ones out of our own free list
 // large.cpp     memory of large results: huge pages, a bounded number of them kept
 // cuda.cpp      CUDA driver launches, bound at run time (no CUDA headers or libraries at build time)
+// profiled.cpp  graphs and kernels that a profiler is told of
 // errors.cpp    Python errors thrown from C++
 // autograd.cpp  native autograd nodes around a compiled forward and backward
 // node.cpp      one such node, and what it keeps of a call

@@ -147,6 +147,7 @@ class Plan:
     pool_bytes: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     mutated: tuple[int, ...] = ()  # inputs whose memory the plan writes to
+    titles: tuple[str, ...] = ()  # what profilers call the graph, then its launches in order
 
     @property
     def allocated_bytes(self) -> int:

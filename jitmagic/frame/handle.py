@@ -111,6 +111,7 @@ class Handle:
         self.serial = next(_serials)
         self.dispatcher = Dispatcher(original.qualname, original.arity, self._missed, self._failed)
         self.dispatcher.owner, self.dispatcher.family = self, family
+        self.dispatcher.title = original.title
         self.ledger = Ledger(self.dispatcher, library)
         if not root:
             family.members.append(self)
@@ -197,17 +198,14 @@ class Handle:
     @property
     def label(self) -> str:
         """What the user calls it: a method with its class, a notebook's cell `<cell>`."""
-        name = self.original.code.co_qualname.rpartition("<locals>.")[2]
-        return self.name if name == "<module>" else name
+        return self.original.label
 
     @property
     def goes_on(self) -> UserLine | None:
         """Of a resume function: where in the user's function it goes on."""
         if not self._goes_on:
             return None
-        code = self.original.code
-        lines = (line for _, _, line in code.co_lines() if line is not None)
-        return UserLine(code.co_filename, next(lines, code.co_firstlineno), self.label)
+        return UserLine(self.original.code.co_filename, self.original.first_line, self.label)
 
     @property
     def source_lines(self) -> tuple[str, int, tuple[str, ...]]:
@@ -285,8 +283,8 @@ class Handle:
     def _compile(self, values: tuple[Any, ...]) -> bool:
         snapshot = self.original.snapshot(values)
         number, occasion = self.ledger.begin(snapshot)
-        told = self.family.told
-        recording = Recording(self.name, self.journal, self.serial, number, occasion, told)
+        told, title = self.family.told, self.original.title
+        recording = Recording(self.name, self.journal, self.serial, number, occasion, told, title)
         made = self._run_compiler(snapshot, recording)
         if isinstance(made, Begun):
             self.ledger.begun -= 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import os
 import weakref
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
@@ -52,6 +53,25 @@ class Original:
         if code is None:
             raise ReferenceError(f"the code of {self.qualname} is gone")
         return code
+
+    @property
+    def label(self) -> str:
+        """What the user calls it: a method with its class, a notebook's cell `<cell>`."""
+        name = self.code.co_qualname.rpartition("<locals>.")[2]
+        return self.name if name == "<module>" else name
+
+    @property
+    def first_line(self) -> int:
+        """Where it begins; of a resume function: where it goes on."""
+        code = self.code
+        lines = (line for _, _, line in code.co_lines() if line is not None)
+        return next(lines, code.co_firstlineno)
+
+    @property
+    def title(self) -> str:
+        """What profilers call it: `step (model.py:12)`."""
+        text = f"{self.label} ({os.path.basename(self.code.co_filename)}:{self.first_line})"
+        return text.encode(errors="replace").decode()  # a file's name may be no text
 
     @property
     def is_alive(self) -> bool:

@@ -148,7 +148,7 @@ def by_sizes(
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:
-    """(inputs, slots, pool_bytes, device, heavy, steps, outputs), see plan.cpp."""
+    """(inputs, slots, pool_bytes, device, heavy, steps, outputs, titles), see plan.cpp."""
     as_tensor = _slots_needing_tensors(plan)
     steps = tuple(_lower_step(step, kernels, as_tensor, plan.device) for step in plan.steps)
     outputs = tuple(-1 if slot is None else slot for slot in plan.outputs)
@@ -160,6 +160,7 @@ def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...
         _bytes_touched(plan) > _HEAVY_BYTES,
         steps,
         outputs,
+        plan.titles,
     )
 
 

@@ -53,4 +53,5 @@ def with_laps(
             steps.append(Launch(_LAP, ()))
     ours: Mapping[str, CpuEntry] = {_LAP: CpuEntry(address, callback)}
     plain = replace(options, cuda_graphs=False)  # a replayed graph calls no lap
-    return load(replace(plan, steps=tuple(steps)), source, target, plain, others=ours).run
+    lapped = replace(plan, steps=tuple(steps), titles=())
+    return load(lapped, source, target, plain, others=ours).run

@@ -23,13 +23,20 @@ from .fuse import Fusion, fuse
 from .groups import Groups
 from .layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
-from .order import drop_dead_stores, ordered_program
+from .order import drop_dead_stores, operations_in, ordered_program
 from .products import open_products, with_small_products
 from .result import Decision, Schedule
 from .split import split_reductions
 from .tile import drop_unit_axes
 
-__all__ = ["Decision", "Schedule", "product_choices", "schedule", "turned_outputs"]
+__all__ = [
+    "Decision",
+    "Schedule",
+    "operations_in",
+    "product_choices",
+    "schedule",
+    "turned_outputs",
+]
 
 
 def schedule(

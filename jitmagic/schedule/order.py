@@ -7,7 +7,7 @@ comes after what it waits for and otherwise as early as the user wrote it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..loops.ir import Alias, Extern, LoopProgram, Nest, Step
@@ -16,7 +16,7 @@ from .fuse import Fusion
 from .groups import Group
 from .tile import final_nest, without_roundings
 
-__all__ = ["drop_dead_stores", "ordered_program"]
+__all__ = ["drop_dead_stores", "operations_in", "ordered_program"]
 
 
 def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
@@ -104,9 +104,13 @@ def _sorted(alive: Mapping[int, Group]) -> list[Group]:
 
 def _name(group: Group) -> str:
     """A C identifier from the ATen nodes inside: `softmax`-like names for people to recognise."""
-    plain = [re.sub(r"(_default|_tensor|_scalar)?(_\d+)?$", "", origin) for origin in group.origins]
-    words = list(dict.fromkeys(re.sub(r"\W", "_", word) for word in plain if word))
-    return "_".join(words[:5]) or "nest"
+    return "_".join(operations_in(group.origins)[:5]) or "nest"
+
+
+def operations_in(origins: Sequence[str]) -> list[str]:
+    """What a kernel computes, from the names of its ATen nodes: `add`, `relu`."""
+    plain = [re.sub(r"(_default|_tensor|_scalar)?(_\d+)?$", "", origin) for origin in origins]
+    return list(dict.fromkeys(re.sub(r"\W", "_", word) for word in plain if word))
 
 
 def _unique(name: str, used: dict[str, int], taken: set[str]) -> str:
