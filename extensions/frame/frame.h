@@ -10,7 +10,7 @@
 //   guards.cpp         running guard programs      guard_program.cpp  making them
 //   guards_tensor.cpp  tensors and torch's state; with the next two all that knows torch
 //   observers_tensor.cpp  who watches the thread's operations
-//   profiled.cpp       calls that a profiler is told of
+//   profiled_tensor.cpp  calls that a profiler is told of
 //   template.cpp       result templates            entry.cpp          guards, run and template
 //   compared.cpp       calls that are timed, compiled code beside eager
 //   dispatch.cpp       dispatchers                 module_call.cpp    tagged nn.Module instances

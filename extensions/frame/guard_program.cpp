@@ -4,9 +4,14 @@
 //     .check(args: tuple) -> bool      .first_failure(args: tuple) -> int (-1: passes)      .alive
 
 #include "guards.h"
+#include "profiled.h"
 
 #include <algorithm>
 #include <string_view>
+
+#ifdef JITMAGIC_WITHOUT_TORCH
+struct at::RecordFunction {};
+#endif
 
 namespace jitmagic {
 namespace {
@@ -411,6 +416,10 @@ bool is_unhooked(PyObject*) { return false; }
 bool register_tensor_guards(PyObject*) { return true; }
 bool torch_is_observed() { return false; }
 bool register_observers(PyObject*) { return true; }
+bool register_profiled() { return true; }
+bool profiler_is_on() { return false; }
+ProfiledCall::ProfiledCall(PyObject*) {}
+ProfiledCall::~ProfiledCall() = default;
 #endif
 
 bool register_guards(PyObject* module) { return PyModule_AddType(module, &ProgramType) == 0; }
