@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import difflib
 import linecache
+import re
 import sys
 import warnings
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ __all__ = [
     "Unsupported",
     "UserLine",
     "VerifyError",
+    "plain_title",
     "warn",
 ]
 
@@ -73,6 +75,11 @@ class UserLine:
         if self.function:
             where += f", in {self.function}"
         return f"{where}\n    {self.text}" if self.text else where
+
+
+def plain_title(text: str) -> str:
+    """Without what the name of a file may have and a profiler writes to its JSON as it is."""
+    return re.sub(r'["\\\x00-\x1f\x7f\ud800-\udfff]', "?", text)
 
 
 def _hinted(hint: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from torch.fx import GraphModule
 
-from .errors import UserLine
+from .errors import UserLine, plain_title
 from .graph.node_meta import lines_of
 from .loops.ir import LoopProgram, Nest
 from .schedule import operations_in
@@ -33,7 +33,7 @@ def titles_of(program: LoopProgram, gm: GraphModule, owner: str) -> tuple[str, .
         computes = _listed(operations_in(nest.origins) or [nest.name])
         where = _places(line for origin in nest.origins for line in lines.get(origin, ()))
         titles.append(f"{part}kernel {number} of {name}: {computes}{where}")
-    return tuple(title.encode(errors="replace").decode() for title in titles)
+    return tuple(map(plain_title, titles))
 
 
 def _places(lines: Iterable[UserLine]) -> str:

@@ -18,6 +18,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ..bytecode import FrameSnapshot
+from ..errors import plain_title
 from .native import call_plainly
 
 __all__ = ["Original", "parameter_count"]
@@ -71,7 +72,7 @@ class Original:
     def title(self) -> str:
         """What profilers call it: `step (model.py:12)`."""
         text = f"{self.label} ({os.path.basename(self.code.co_filename)}:{self.first_line})"
-        return text.encode(errors="replace").decode()  # a file's name may be no text
+        return plain_title(text)
 
     @property
     def is_alive(self) -> bool:
