@@ -120,7 +120,8 @@ def test_a_backwards_bytes_are_counted_where_it_begins() -> None:
     assert bytes_ is not None
     mib = 1 << 20
     eager_at, compiled_at = bytes_.backward_at
-    assert bytes_.eager[eager_at - 1] == 3 * mib + 4  # sin and cos are saved; the product is being read
+    # sin and cos are saved; the product is being read
+    assert bytes_.eager[eager_at - 1] == 3 * mib + 4
     assert 0 < compiled_at < len(bytes_.compiled)
     assert bytes_.compiled[compiled_at - 1] < mib  # recomputed: only x is saved
     assert bytes_.compiled[-1] >= mib  # the gradient
