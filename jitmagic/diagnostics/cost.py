@@ -36,6 +36,7 @@ __all__ = [
     "Costs",
     "KernelCost",
     "LineCost",
+    "MeasuredFrame",
     "Place",
     "builds_in_use",
     "builds_of",
@@ -44,7 +45,6 @@ __all__ = [
     "lines_by_node",
     "newest_variants",
     "partitions_of",
-    "why_not_measured",
 ]
 
 MOST_BYTES = 1 << 31  # of made-up inputs
@@ -137,6 +137,47 @@ def builds_in_use(records: Iterable[CompileRecord]) -> list[Build]:
     return forwards + backwards[: len(forwards)]
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredFrame:
+    """What is run again to measure a frame: its newest variant, of newest_variants."""
+
+    traced: Trace
+    builds: list[Build]
+    parts: list[Partition]
+
+    @classmethod
+    def of(cls, records: Sequence[CompileRecord]) -> MeasuredFrame | None:
+        """None where it computes nothing."""
+        traced = records[0].result("trace")
+        if not isinstance(traced, Trace) or not operations(traced.graph.graph):
+            return None
+        return cls(traced, builds_in_use(records), partitions_of(records[0]))
+
+    @property
+    def why_not(self) -> str:
+        """Why it cannot be run on made-up tensors; empty where it can."""
+        if not self.builds:
+            return "what the backend made of it has no plan to be timed"
+        if len([build for build in self.builds if build.name != "backward"]) > 1:
+            return "its graph is split, and what one part gives the next cannot be made up"
+        if any(is_foreign(node.target) for node in self.traced.graph.graph.nodes):
+            return "it calls operators of yours, which run only when you call them"
+        specs = [spec for part in self.parts for gm in graphs_of(part) for spec in _inputs_of(gm)]
+        if sum(spec.nbytes for spec in specs) > MOST_BYTES:
+            return f"its inputs take more than {MOST_BYTES >> 30} GiB"
+        return ""
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether a backward is compiled."""
+        return any(build.name == "backward" for build in self.builds)
+
+    def at_hints(self) -> Trace:
+        """The trace, with the sizes of the first call in place of symbols."""
+        traced = self.traced
+        return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced
+
+
 def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
     """Measure the newest variant of each frame."""
     ledger = _Costs(options)
@@ -186,27 +227,23 @@ class _Costs:
 
     def add_frame(self, records: list[CompileRecord]) -> None:
         """The graph of a frame, and its backward once that is compiled."""
-        traced = records[0].result("trace")
-        if not isinstance(traced, Trace) or not operations(traced.graph.graph):
+        frame = MeasuredFrame.of(records)
+        if frame is None:
             return
-        builds, parts = builds_in_use(records), partitions_of(records[0])
-        if why := why_not_measured(traced, builds, parts):
-            self.notes.append(f"{traced.name}: lines have no times: {why}")
+        name = frame.traced.name
+        if why := frame.why_not:
+            self.notes.append(f"{name}: lines have no times: {why}")
             return
         try:
             with quiet():
-                self._measure(traced, builds, parts)
+                self._measure(frame)
         except Exception as error:  # made-up tensors do not suit every graph: an index, a check
-            self.notes.append(
-                f"{traced.name}: lines have no times: {type(error).__name__}: {error}"
-            )
+            self.notes.append(f"{name}: lines have no times: {type(error).__name__}: {error}")
 
-    def _measure(self, traced: Trace, builds: list[Build], parts: list[Partition]) -> None:
-        if places_of(traced):
-            traced, _ = at_sizes(traced, hints_of(traced))
-        backward = any(build.name == "backward" for build in builds)
+    def _measure(self, frame: MeasuredFrame) -> None:
+        traced, builds, parts = frame.at_hints(), frame.builds, frame.parts
         specs = [entry.spec for entry in traced.inputs]
-        eager = laps_of_graph(traced.graph, specs, backward)
+        eager = laps_of_graph(traced.graph, specs, frame.has_backward)
         compiled = _laps_of(builds, parts[0], self.options)  # of all, or nothing is added
         lines = lines_by_node(parts)
         weights = self._add_eager(traced.graph, eager)
@@ -262,21 +299,6 @@ def _divided(stacks: list[Lines], weights: Mapping[Lines, float]) -> Iterator[tu
     total = sum(known)
     for stack, weight in zip(stacks, known, strict=True):
         yield stack, weight / total if total else 1 / len(stacks)
-
-
-def why_not_measured(traced: Trace, builds: list[Build], parts: list[Partition]) -> str:
-    """Why the graph cannot be run on made-up tensors; empty where it can."""
-    if not builds:
-        return "what the backend made of it has no plan to be timed"
-    if len([build for build in builds if build.name != "backward"]) > 1:
-        return "its graph is split, and what one part gives the next cannot be made up"
-    nodes = traced.graph.graph.nodes
-    if any(is_foreign(node.target) for node in nodes):
-        return "it calls operators of yours, which run only when you call them"
-    specs = [spec for part in parts for gm in graphs_of(part) for spec in _inputs_of(gm)]
-    if sum(spec.nbytes for spec in specs) > MOST_BYTES:
-        return f"its inputs take more than {MOST_BYTES >> 30} GiB"
-    return ""
 
 
 def _laps_of(builds: list[Build], parts: Partition, options: Options) -> list[Laps]:

@@ -25,10 +25,9 @@ from ..loops.ir import Extern, Nest
 from ..records import CompileRecord
 from ..runtime.steps import timed_calls
 from ..schedule.score import buffer_bytes
-from ..trace.concrete import at_sizes, hints_of, places_of
 from ..trace.result import Trace
-from .cost import Build, builds_in_use, partitions_of, why_not_measured
-from .laps import differentiate, made_up_input, operations, quiet
+from .cost import Build, MeasuredFrame
+from .laps import differentiate, made_up_input, quiet
 
 __all__ = ["Footprint", "footprint_of"]
 
@@ -48,19 +47,19 @@ class Footprint:
 
 def footprint_of(records: Sequence[CompileRecord]) -> Footprint | None:
     """Of one frame's newest variant (newest_variants); None where it computes nothing."""
-    traced = records[0].result("trace")
-    if not isinstance(traced, Trace) or not operations(traced.graph.graph):
+    frame = MeasuredFrame.of(records)
+    if frame is None:
         return None
-    builds, parts = builds_in_use(records), partitions_of(records[0])
-    if why := why_not_measured(traced, builds, parts):
-        return Footprint(traced.name, why_not=why)
+    name = frame.traced.name
+    if why := frame.why_not:
+        return Footprint(name, why_not=why)
     try:
         with quiet():
-            eager, eager_turn = _eager(traced, any(b.name == "backward" for b in builds))
+            eager, eager_turn = _eager(frame.at_hints(), frame.has_backward)
     except Exception as error:  # made-up tensors do not suit every graph: an index, a check
-        return Footprint(traced.name, why_not=f"{type(error).__name__}: {error}")
-    compiled, turn = _compiled(builds)
-    return Footprint(traced.name, eager, compiled, (eager_turn, turn))
+        return Footprint(name, why_not=f"{type(error).__name__}: {error}")
+    compiled, turn = _compiled(frame.builds)
+    return Footprint(name, eager, compiled, (eager_turn, turn))
 
 
 # -- eager ----------------------------------------------------------------------------------------
@@ -106,8 +105,6 @@ class _Alive(DispatchMode):
 
 def _eager(traced: Trace, differentiated: bool) -> tuple[tuple[int, ...], int]:
     """The points, and where the backward begins."""
-    if places_of(traced):
-        traced, _ = at_sizes(traced, hints_of(traced))
     given = [made_up_input(entry.spec) for entry in traced.inputs]
     wanted = [tensor for tensor in given if tensor.requires_grad]
     gm = traced.graph

@@ -22,7 +22,7 @@ from ..loops.ir import Extern, Nest
 from ..records import CompileRecord
 from .cost import Build, builds_in_use, graphs_of, newest_variants, partitions_of
 from .footprint import Footprint, footprint_of
-from .svg import COLOURS, Drawing
+from .svg import COLOURS, Drawing, letters_in, width_of
 from .words import duration, here, size
 
 __all__ = ["PICTURES", "Picture", "picture_of"]
@@ -140,7 +140,7 @@ def _computed_before(node: Node, place: Mapping[Node, int]) -> Iterator[Node]:
 def _draw_rows(drawing: Drawing, rows: Sequence[_Row]) -> None:
     """One below the other, joined by arcs on their left; those of a kernel share a box."""
     top, left = drawing.height + 6, 90.0
-    wide = max((len(row.text) for row in rows), default=0) * 7.3 + 16
+    wide = max((width_of(row.text) for row in rows), default=0) + 16
     start = 0
     for number, row in enumerate(rows):
         y = top + number * _ROW
@@ -153,7 +153,7 @@ def _draw_rows(drawing: Drawing, rows: Sequence[_Row]) -> None:
             drawing.box(left, top + start * _ROW, wide, tall, row.colour, row.group)
             drawing.text(left + wide + 8, top + (start + 0.7) * _ROW, row.group)
             start = number + 1
-    beyond = left + wide + 24 + max((len(row.group) for row in rows), default=0) * 7.3
+    beyond = left + wide + 24 + max((width_of(row.group) for row in rows), default=0)
     for number, row in enumerate(rows):
         y = top + (number + 0.7) * _ROW
         drawing.text(left + 8, y, row.text)
@@ -202,7 +202,7 @@ def _flame(
     """A box with as much of its name as fits."""
     y = 50 + depth * (_ROW + 2)
     drawing.box(x, y, width, _ROW, colour, f"{name}: {duration(seconds)}")
-    fits = int((width - 8) / 7.3)
+    fits = letters_in(width - 8)
     if fits >= min(4, len(name)):
         drawing.text(x + 4, y + 0.7 * _ROW, name[:fits])
 

@@ -9,11 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["COLOURS", "Drawing"]
+__all__ = ["COLOURS", "Drawing", "letters_in", "width_of"]
 
 # Okabe and Ito's, which people who cannot tell red from green can tell apart.
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442")
 _PER_LETTER = 7.3  # of 12 px monospace
+
+
+def width_of(text: str) -> float:
+    """How wide a text is drawn."""
+    return len(text) * _PER_LETTER
+
+
+def letters_in(width: float) -> int:
+    """How many letters of a text fit."""
+    return int(width / _PER_LETTER)
 
 
 @dataclass(eq=False)
@@ -30,7 +40,7 @@ class Drawing:
         """Left-aligned at x on the base line y."""
         style = " font-weight='700'" if strong else " opacity='.65'" if dim else ""
         self.parts.append(f"<text x='{x:.1f}' y='{y:.1f}'{style}>{escape(text)}</text>")
-        self._reach(x + len(text) * _PER_LETTER, y + 4)
+        self._reach(x + width_of(text), y + 4)
 
     def box(
         self, x: float, y: float, width: float, height: float, colour: str, title: str = ""
