@@ -7,8 +7,6 @@ with its gradient afterwards: values, layout, whether two gradients are one tens
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
+from tests.processes import run_python
 
 from ..counts import counts_of
 
@@ -263,12 +262,9 @@ def test_create_graph_warns_once_as_the_engine_does() -> None:
     """Once in a process, so each side has one of its own; a filter may make it an error."""
     for filters, told in (("default", 1), ("error", 1)):
         seen = [
-            subprocess.run(
-                [sys.executable, "-W", filters, "-c", WARNS.format(run=run)],
-                capture_output=True, text=True, check=False,
-            )
+            run_python(WARNS.format(run=run), PYTHONWARNINGS=filters)
             for run in ("f", "jitmagic.jit(f, backend='eager')")
-        ]  # fmt: skip
+        ]
         for one in seen:
             assert one.stdout.count("reference cycle") == told, (one.stdout, one.stderr)
 
