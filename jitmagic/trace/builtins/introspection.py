@@ -9,7 +9,13 @@ from ...guards.source import TypeOf
 from ..breaks import GraphBreak, StatefulCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.callables import BuiltinMethodValue, BuiltinValue
-from ..values.class_facts import NOTHING, guarded_attribute, is_instance, is_subclass
+from ..values.class_facts import (
+    NOTHING,
+    guarded_attribute,
+    is_instance,
+    is_subclass,
+    load_attribute,
+)
 from ..values.classes import ClassValue, SuperValue
 from ..values.functions import BoundMethodValue, CellValue, FunctionValue, PartialValue
 from ..values.instances import InstanceValue
@@ -90,7 +96,7 @@ def _callable(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _getattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     name = args[1].as_constant(machine)
     try:
-        return args[0].get_attr(machine, name)
+        return load_attribute(machine, args[0], name)
     except ObservedError as observed:
         if len(args) < 3 or not observed.error.matches(machine, AttributeError):
             raise
@@ -100,7 +106,7 @@ def _getattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(hasattr)
 def _hasattr(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     try:
-        args[0].get_attr(machine, args[1].as_constant(machine))
+        load_attribute(machine, args[0], args[1].as_constant(machine))
     except ObservedError as observed:
         if not observed.error.matches(machine, AttributeError):
             raise

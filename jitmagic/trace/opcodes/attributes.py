@@ -8,6 +8,7 @@ from ...bytecode.instruction import Instruction
 from ...bytecode.versions import RUNNING
 from ..state import Frame
 from ..values.base import Value
+from ..values.class_facts import load_attribute
 from ..values.sequences import SliceValue
 from .registry import opcode
 
@@ -27,7 +28,7 @@ def _push_callable(frame: Frame, value: Value) -> None:
 @opcode("LOAD_ATTR")
 def load_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
     owner = frame.pop(machine)
-    value = owner.get_attr(machine, str(instruction.arg))
+    value = load_attribute(machine, owner, str(instruction.arg))
     if instruction.flag:
         _push_callable(frame, value)
     else:
@@ -37,7 +38,7 @@ def load_attr(machine: Any, frame: Frame, instruction: Instruction) -> None:
 @opcode("LOAD_METHOD", until=(3, 11))
 def load_method(machine: Any, frame: Frame, instruction: Instruction) -> None:
     owner = frame.pop(machine)
-    _push_callable(frame, owner.get_attr(machine, str(instruction.arg)))
+    _push_callable(frame, load_attribute(machine, owner, str(instruction.arg)))
 
 
 @opcode("LOAD_SUPER_ATTR", since=(3, 12))

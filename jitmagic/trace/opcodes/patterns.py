@@ -12,7 +12,7 @@ from ...bytecode.instruction import Instruction
 from ..breaks import GraphBreak, UnsupportedOperation
 from ..state import Frame
 from ..values.base import ObservedError, Value
-from ..values.class_facts import has_flag, is_instance
+from ..values.class_facts import has_flag, is_instance, load_attribute
 from ..values.classes import ClassValue
 from ..values.mappings import DictValue
 from ..values.sequences import TupleValue
@@ -95,7 +95,9 @@ def _with_attributes(machine: Any, subject: Value, wanted: list[Value | str]) ->
     if len(set(names)) < len(names):
         subject.refuse(machine, "a class pattern that names an attribute twice")
     try:
-        return [subject.get_attr(machine, one) if isinstance(one, str) else one for one in wanted]
+        return [
+            load_attribute(machine, subject, one) if isinstance(one, str) else one for one in wanted
+        ]
     except ObservedError as observed:
         if not observed.error.matches(machine, AttributeError):
             raise

@@ -41,6 +41,7 @@ __all__ = [
     "is_library_module",
     "is_standard",
     "is_subclass",
+    "load_attribute",
     "may_change",
     "path_of_class",
 ]
@@ -164,7 +165,18 @@ def is_standard(machine: Machine, kind: type, name: str) -> bool:
     return True
 
 
-# ------------------------------------------------------------------------ isinstance and issubclass
+# --------------------------------------------------------------- attributes, isinstance, issubclass
+
+
+def load_attribute(machine: Machine, value: Value, name: str) -> Value:
+    """`value.name`, as LOAD_ATTR and getattr() read it. `__class__` is one question for every kind
+    of object: its type, but where a class answers it by itself.
+    """
+    if name == "__class__" and type(value).python_type is not Value.python_type:
+        kind = value.python_type(machine)
+        if all(is_standard(machine, kind, one) for one in ("__class__", "__getattribute__")):
+            return machine.constant(kind)
+    return value.get_attr(machine, name)
 
 
 def is_instance(machine: Machine, value: Value, kind: type) -> bool:

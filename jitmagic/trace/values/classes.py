@@ -202,8 +202,6 @@ class ClassValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name in _CLASS_CONSTANTS:
             return self._constant(machine, name)
-        if name == "__class__":
-            return machine.constant(type(self.live))
         if name == "__mro__" or (name == "__bases__" and is_library_class(self.live)):
             guard_bases(machine, self.live)
             return TupleValue([machine.constant(base) for base in getattr(self.live, name)])

@@ -10,19 +10,20 @@ torch's and inlined (builtins/autocast.py has what it calls).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ...graph.builder import GraphBuilder
 from ...guards.guard import IdentityIs, TypeIs, ValueEquals
 from ...guards.source import InstanceDict, Item, Source
-from ..breaks import GraphBreak, RefusedTorchCall
+from ..breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ..builtins.registry import handles
 from ..result import Perform, Recipe
 from ..wrap import intercepts, wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
+from .classes import ClassValue, constructs
 from .constants import ConstantValue
 
 __all__ = ["GradContext", "context_class", "set_grad_mode"]
@@ -81,8 +82,6 @@ class GradContext(Value):
         return _EndOfBlock(self.kind, self.mode, self.previous), machine.constant(None)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if name == "__class__":
-            return ContextClass(self.kind)
         if name in ("mode", "prev"):
             return machine.constant(self.mode if name == "mode" else self.previous)
         if name == "clone":
@@ -143,28 +142,36 @@ def exit_of_entered_context(kind: type, previous: bool) -> Callable[..., Any]:
     return leave
 
 
+def _construct(machine: Machine, kind: Any, args: Args, kwargs: Kwargs) -> Value:
+    """A call of one of the classes."""
+    if kind in _REFUSED:
+        raise GraphBreak(RefusedTorchCall.of(name=kind.__qualname__, why=_REFUSED[kind]))
+    fixed = _GRAD_CLASSES[kind]
+    if fixed is not None:
+        if args or kwargs:
+            _refuse(kind, "a function to decorate")
+        return GradContext(kind, fixed)
+    (wanted,) = [*args, *kwargs.values()]
+    mode = wanted.realize(machine)
+    if not isinstance(mode, ConstantValue):
+        _refuse(kind, "such an argument")
+    made = _SetGradEnabled(kind, bool(mode.as_constant(machine)))
+    made.previous = machine.graph.grad_enabled
+    set_grad_mode(machine, made.mode)
+    return made
+
+
+def _refuse(kind: type, what: str) -> NoReturn:
+    raise GraphBreak(UnsupportedArguments.of(name=kind.__name__, what=what))
+
+
 class ContextClass(BuiltinValue):
     """One of torch's context classes: a call makes (set_grad_enabled: and enters) the context."""
 
     __slots__ = ()
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        kind: Any = self.obj
-        if kind in _REFUSED:
-            raise GraphBreak(RefusedTorchCall.of(name=kind.__qualname__, why=_REFUSED[kind]))
-        fixed = _GRAD_CLASSES[kind]
-        if fixed is not None:
-            if args or kwargs:
-                self.refuse(machine, "decorating a function")
-            return GradContext(kind, fixed)
-        (wanted,) = [*args, *kwargs.values()]
-        mode = wanted.realize(machine)
-        if not isinstance(mode, ConstantValue):
-            self.refuse(machine, "such an argument")
-        made = _SetGradEnabled(kind, bool(mode.as_constant(machine)))
-        made.previous = machine.graph.grad_enabled
-        set_grad_mode(machine, made.mode)
-        return made
+        return _construct(machine, self.obj, args, kwargs)
 
     def is_constant(self, machine: Machine) -> bool:
         return True
@@ -192,6 +199,12 @@ def made_grad_setter(mode: bool, previous: bool) -> torch.set_grad_enabled:
     made = torch.set_grad_enabled.__new__(torch.set_grad_enabled)
     made.mode, made.prev = mode, previous
     return made
+
+
+@constructs(lambda kind: kind in _GRAD_CLASSES or kind in _REFUSED)
+def _construct_asked_for(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    """`type(context)()`: no path of the frame led to the class."""
+    return _construct(machine, cls.live, args, kwargs)
 
 
 def context_class(obj: object) -> Value | None:

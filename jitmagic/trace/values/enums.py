@@ -120,8 +120,6 @@ class EnumValue(Value):
         return found
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if name == "__class__":
-            return self.cls(machine)
         if is_users(guarded_attribute(machine, type(self.value), "__getattribute__")):
             self.refuse(machine, f"attribute {name!r}")
         raw = guarded_attribute(machine, type(self.value), name)

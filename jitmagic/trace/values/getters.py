@@ -16,6 +16,7 @@ from ..builtins.registry import handles
 from ..result import Recipe
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
+from .class_facts import load_attribute
 from .constants import ATOMS
 from .sequences import TupleValue
 
@@ -61,7 +62,7 @@ class GetterValue(Value):
         if self.kind is operator.itemgetter:
             return target.get_item(machine, what)
         for name in what.as_constant(machine).split("."):
-            target = target.realize(machine).get_attr(machine, name)
+            target = load_attribute(machine, target.realize(machine), name)
         return target
 
     def recipe(self, builder: Builder) -> Recipe:

@@ -67,8 +67,6 @@ class MadeModuleValue(NNModuleValue):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if not self.leaves(machine, "__getattribute__") or name == "__dict__":
             self.refuse(machine, f"attribute {name!r}")
-        if name == "__class__" and is_standard(machine, self.cls.live, name):
-            return self.cls
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
             guard_precedence(machine, raw)

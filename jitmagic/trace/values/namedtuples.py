@@ -75,8 +75,6 @@ class NamedTupleValue(TupleValue):
             guard_attribute(machine, kind, name, raw)
             item: Value = self.items[kind._fields.index(name)]  # type: ignore[attr-defined]
             return item
-        if name == "__class__":
-            return self.cls
         raw, value = self.cls.find(machine, name)
         if raw is NOTHING or name in vars(tuple):
             return super().get_attr(machine, name)

@@ -34,7 +34,6 @@ from .class_facts import (
     guard_precedence,
     guarded_attribute,
     is_data_descriptor,
-    is_standard,
 )
 from .classes import ClassValue, bind
 from .constants import ConstantValue
@@ -78,8 +77,6 @@ class NNModuleValue(InstanceValue):
             self.refuse(machine, f"attribute {name!r}")
         if name == "__dict__":
             return self.own_table(machine)
-        if name == "__class__" and is_standard(machine, self.cls.live, name):
-            return self.cls
         raw = self.cls.peek(machine, name)
         if is_data_descriptor(raw):
             guard_precedence(machine, raw)

@@ -114,7 +114,18 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
         return False
     left.pin(machine)
     right.pin(machine)
-    return left.identity() is right.identity()
+    first, second = left.identity(), right.identity()
+    if _is_undecided(machine, (left, first), (right, second)):
+        left.refuse(machine, "`is`")
+    return first is second
+
+
+def _is_undecided(machine: Machine, *sides: tuple[Value, object]) -> bool:
+    """Whether one side is an object that a path leads to and the other one that is known without
+    a path, so that no guard can say whether they are the same."""
+    at_path = any(value.source and value is known for value, known in sides)
+    pathless = any(not value.source and value is not known for value, known in sides)
+    return at_path and pathless and len({value.python_type(machine) for value, _ in sides}) == 1
 
 
 def is_none(value: Value) -> bool:

@@ -168,8 +168,6 @@ class TensorValue(Value):
             return read_gradient(machine, self)
         if name == "grad_fn" and not self.meta.requires_grad:
             return machine.constant(None)
-        if name == "__class__":
-            return machine.constant(self.kind)
         return self._other_attribute(machine, name)
 
     def _other_attribute(self, machine: Machine, name: str) -> Value:

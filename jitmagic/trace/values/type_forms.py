@@ -19,15 +19,15 @@ from .constants import fold
 
 __all__ = ["TYPE_FORMS", "TypeFormValue"]
 
-_SAMPLES = (
-    *(typing.List, typing.Tuple, typing.Callable, typing.Union, typing.ClassVar),  # noqa: UP006
-    *(typing.List[int], typing.Union[int, str], typing.Callable[[], int]),  # noqa: UP006, UP007
-    *(typing.Literal[1], typing.Annotated[int, 1]),
+# The classes of typing are its own business; Literal's, say, is one that no other form has.
+TYPE_FORMS: tuple[type, ...] = (
+    types.GenericAlias,
+    types.UnionType,
+    typing._SpecialForm,
+    typing._BaseGenericAlias,  # type: ignore[attr-defined]
 )
-# The classes of typing are its own business.
-TYPE_FORMS = (types.GenericAlias, types.UnionType, *dict.fromkeys(map(type, _SAMPLES)))
-
 _ALIASES = (type(typing.List), type(typing.Callable))  # noqa: UP006  (without parts)
+_PARTS = ("__args__", "__metadata__", "__origin__", "__parameters__")
 
 
 class TypeFormValue(BuiltinValue):
@@ -50,7 +50,7 @@ class TypeFormValue(BuiltinValue):
         return [form.__origin__] if type(form) in _ALIASES else None
 
     def get_attr(self, machine: Machine, name: str) -> Value:
-        if name not in ("__args__", "__origin__"):
+        if name not in _PARTS:
             return super().get_attr(machine, name)
         if not hasattr(self.obj, name):
             message = f"'{type(self.obj).__name__}' object has no attribute '{name}'"
@@ -72,7 +72,7 @@ class TypeFormValue(BuiltinValue):
         return machine.constant((self.obj == other.obj) is (op == "=="))
 
 
-@wraps(*TYPE_FORMS)
+@wraps(*TYPE_FORMS, subclasses=True)
 def _wrap_type_form(machine: Machine, obj: object, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     return TypeFormValue(obj, source)

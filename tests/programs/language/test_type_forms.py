@@ -58,10 +58,42 @@ def known_lists(x: Tensor) -> Any:
     return x.split(sizes), sizes, torch.tensor(-0.0).tolist(), torch.tensor([]).tolist()
 
 
+FORMS = [form for form in vars(typing).values() if isinstance(form, typing._SpecialForm)]
+PARTS = (Optional[typing.Literal["a", 1]], typing.ClassVar[List[int]], typing.Annotated[int, "m"])
+BY_ORIGIN = {form: n for n, form in enumerate(FORMS)}
+
+
+def origins(x: Tensor) -> Any:
+    """A form that a path leads to and the same one found as a part of another."""
+    found = [typing.get_origin(part) for one in PARTS for part in (one, *typing.get_args(one))]
+    literal = typing.get_origin(typing.get_args(PARTS[0])[0])
+    same = (
+        literal is typing.Literal,
+        literal == typing.Literal,
+        typing.get_origin(PARTS[0]) is Union,
+    )
+    return x + 1, found, [BY_ORIGIN.get(one) for one in found if one is not None], same
+
+
+def every_form(x: Tensor) -> Any:
+    return x + 1, [BY_ORIGIN[form] for form in FORMS], [form is typing.Final for form in FORMS]
+
+
 @pytest.mark.parametrize("backend", ["native", "eager"])
 @pytest.mark.parametrize(
     "fn",
-    [annotated_list, annotated_values, nested, keys, compared, instances, cast, known_lists],
+    [
+        origins,
+        every_form,
+        annotated_list,
+        annotated_values,
+        nested,
+        keys,
+        compared,
+        instances,
+        cast,
+        known_lists,
+    ],  # fmt: skip
 )
 def test_whole_and_as_eager(fn: Callable[[Tensor], Any], backend: str) -> None:
     compiled = jitmagic.jit(fn, backend=backend, fullgraph=True)
