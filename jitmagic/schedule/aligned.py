@@ -1,9 +1,10 @@
-"""Matrices of a GPU's 16-bit products, of sizes that its tensor cores take.
+"""Matrices of the products that a GPU's tensor cores do, of sizes that these take.
 
-In: the unfused program. Out: the same values; a product with sizes that are no multiples of 8 is
-one of larger matrices. Tensor cores are fed 16 bytes at a time: for other sizes cuBLAS takes
-kernels of older GPUs. H200, bf16: 8192 x 768 @ 768 x 30522 (BERT's words) 1.61 ms, x 30528 0.56 ms;
-1024 x 512 @ 512 x 51865 (Whisper's, odd) 0.65 and 0.11 ms; the products of a backward alike.
+In: the unfused program. Out: the same values; a product with rows that do not begin at multiples
+of 16 bytes is one of larger matrices. Tensor cores are fed 16 bytes at a time: for other sizes
+cuBLAS takes kernels of older GPUs. H200, bf16: 8192 x 768 @ 768 x 30522 (BERT's words) 1.61 ms, x
+30528 0.56 ms; 1024 x 512 @ 512 x 51865 (Whisper's, odd) 0.65 and 0.11 ms; the products of a
+backward alike. TF32: BERT's three products of its words take 9.2 ms of a training step's 56 ms.
 
 Columns that are added to the right operand give columns of the result that nobody reads; what is
 added where elements are summed up is 0. An operand is copied for that, if the product is worth it.
@@ -38,15 +39,15 @@ from ..loops.ir import (
 )
 from ..symbols.expr import Integer, add
 from ..symbols.size import Size
+from .precision import on_tensor_cores
 from .rows import Rows
 
 __all__ = ["with_aligned_rows"]
 
 _DEVICES = frozenset({"cuda"})
-_HALVES = (torch.float16, torch.bfloat16)
 aten = torch.ops.aten
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # where the left operand is
-_WHOLE = 8  # elements: 16 bytes
+_ROW_BYTES = 16  # begin at multiples of so many
 # Multiply-adds that an element copied is worth (4 bytes at 4 TB/s), where sizes are even and where
 # one is odd; and the elements that a GPU copies while one more kernel is launched.
 _WORTH, _WORTH_ODD, _LAUNCH = 256, 32, 4 << 20
@@ -64,7 +65,7 @@ def with_aligned_rows(program: LoopProgram) -> LoopProgram:
 
 
 def _is_product(step: Step, program: LoopProgram) -> bool:
-    """Of two 16-bit matrices, with at most a bias per column."""
+    """Of two matrices, on tensor cores, with at most a bias per column."""
     if not isinstance(step, Extern) or step.op not in _PRODUCTS or step.kwargs:
         return False
     if len(step.results) != 1 or step.results[0] is None:
@@ -73,7 +74,7 @@ def _is_product(step: Step, program: LoopProgram) -> bool:
         return False
     named = [program.buffers[name] for name in _matrices(step)]
     return all(
-        b.dtype in _HALVES
+        on_tensor_cores(b.dtype, "products")
         and b.device == program.device
         and not any(isinstance(size, Size) or size <= 1 for size in b.shape)
         for b in named
@@ -109,14 +110,20 @@ def _row(buffer: Buffer) -> tuple[int, int] | None:
     return (m, right) if down == 1 and right >= m else None
 
 
-def _whole(size: int) -> int:
-    return -(-size // _WHOLE) * _WHOLE
+def _unit(dtype: torch.dtype) -> int:
+    """Elements, of which a row has a multiple."""
+    return _ROW_BYTES // dtype.itemsize
+
+
+def _whole(size: int, dtype: torch.dtype) -> int:
+    return -(-size // _unit(dtype)) * _unit(dtype)
 
 
 def _enlarged(buffer: Buffer, shape: tuple[int, int], name: str) -> Buffer:
     """A temporary of the same order, whose rows begin at 16 bytes."""
     down = buffer.stride[1] == 1 and buffer.stride[0] >= buffer.shape[1]
-    stride = (_whole(shape[1]), 1) if down else (1, _whole(shape[0]))
+    dtype = buffer.dtype
+    stride = (_whole(shape[1], dtype), 1) if down else (1, _whole(shape[0], dtype))
     return replace(buffer, name=name, shape=shape, stride=stride, role="temp")
 
 
@@ -130,12 +137,14 @@ class _Sizes:
     wide_m: int
     wide_n: int
     wide_k: int
+    slow: int  # sizes that are no multiple of it are the worst
 
     @property
     def odd(self) -> bool:
-        """Whether rows begin at any multiple of two bytes, the worst case."""
+        """Whether rows begin at any multiple of an element's bytes, the worst case. For TF32, all
+        that are not whole are as slow."""
         return any(
-            size % 2 and wide != size
+            size % self.slow and wide != size
             for size, wide in zip((self.m, self.n, self.k), self.wide, strict=True)
         )
 
@@ -147,8 +156,9 @@ class _Sizes:
 def _sizes(a: Buffer, b: Buffer) -> _Sizes:
     """The rows of the left operand matter where they lie side by side."""
     (m, k), n = a.shape, b.shape[1]
-    wide_m = _whole(m) if a.stride[0] == 1 else m
-    return _Sizes(m, n, k, wide_m, _whole(n), _whole(k))
+    slow = 2 if a.dtype.itemsize == 2 else _unit(a.dtype)
+    wide_m = _whole(m, a.dtype) if a.stride[0] == 1 else m
+    return _Sizes(m, n, k, wide_m, _whole(n, a.dtype), _whole(k, a.dtype), slow)
 
 
 @dataclass(slots=True)
@@ -198,7 +208,7 @@ class _Aligner:
         """Whether an operand has this shape, and rows that begin at 16 bytes."""
         buffer = self.rows.buffers[name]
         found = _row(buffer)
-        return found is not None and buffer.shape == shape and found[1] % _WHOLE == 0
+        return found is not None and buffer.shape == shape and found[1] % _unit(buffer.dtype) == 0
 
     def is_worth(self, step: Extern, changed: list[str], sizes: _Sizes) -> bool:
         """Whether the product gains more than copies take."""

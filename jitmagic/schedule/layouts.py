@@ -34,11 +34,11 @@ from ..loops.ir import (
     Store,
 )
 from .deps import buffer_refs, loads_of, reads_of, writes_of
+from .precision import on_tensor_cores
 
 __all__ = ["turned_outputs", "with_images_channels_last"]
 
 _DEVICES = frozenset({"cuda"})
-_HALVES = (torch.float16, torch.bfloat16)
 aten = torch.ops.aten
 
 
@@ -105,15 +105,10 @@ def _is_convolution(step: Step, program: LoopProgram) -> bool:
     groups = step.args[8 if step.op is aten.convolution.default else 9]
     return (
         len(image.shape) == 4
-        and (image.dtype in _HALVES or _rounds_to_tf32(image.dtype))
+        and on_tensor_cores(image.dtype, "convolutions")
         and 0 not in image.shape
         and (groups == 1 or weight.shape[1] == 1)
     )
-
-
-def _rounds_to_tf32(dtype: torch.dtype) -> bool:
-    """Whether cuDNN may use tensor cores; when that changes later, results stay the same."""
-    return dtype == torch.float32 and torch.backends.cudnn.allow_tf32
 
 
 def _is_free(step: Step, free: set[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Products of sizes that are no multiples of 8: values, gradients and layouts as eager's."""
+"""Products whose rows begin at no multiples of 16 bytes: values, gradients, layouts as eager's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ pytestmark = pytest.mark.device
 def always(monkeypatch):
     monkeypatch.setattr(aligned, "_WORTH", 0)
     monkeypatch.setattr(aligned, "_WORTH_ODD", 0)
+
+
+@pytest.fixture
+def tf32():
+    """Products of float32 may be rounded to it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 def head(x, w, b):
@@ -41,12 +50,13 @@ def attention(x, w, b):
 @pytest.mark.parametrize("graphs", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("part", [64 << 20, 1 << 17])
 @pytest.mark.parametrize("words", [1001, 1002, 1004, 1008])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("fn", [head, loss, mixed, attention])
-def test_values_gradients_and_layouts(fn, words, part, graphs, monkeypatch):
+def test_values_gradients_and_layouts(fn, dtype, words, part, graphs, tf32, monkeypatch):
     monkeypatch.setattr(aligned, "_PART_BYTES", part)
     torch.manual_seed(0)
     x, w, b = torch.randn(4, 197, 64), torch.randn(words, 64) / 8, torch.randn(words)
-    given = [t.to("cuda", torch.bfloat16) for t in (x, w, b)]
+    given = [t.to("cuda", dtype) for t in (x, w, b)]
     compiled = jitmagic.jit(fn, fullgraph=True, mode=graphs)
     for _ in range(3):
         results = []

@@ -1,4 +1,4 @@
-"""A GPU's 16-bit products have whole sizes; results stay eager's."""
+"""Products on a GPU's tensor cores have whole sizes; results stay eager's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jitmagic.loops.ir import Extern, Nest
 from jitmagic.loops.verify import verify
 from jitmagic.schedule import aligned
 from jitmagic.schedule.aligned import with_aligned_rows
+from jitmagic.schedule.precision import on_tensor_cores
 
 from .test_fusion import lowered, scheduled
 
@@ -24,6 +25,15 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(aligned, "_DEVICES", {"cpu"})
     monkeypatch.setattr(aligned, "_WORTH", 0)
     monkeypatch.setattr(aligned, "_WORTH_ODD", 0)
+
+
+@pytest.fixture
+def tf32():
+    """Products of float32 may be rounded to it."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 def rows(*shape, dtype=BF16, seed=0):
@@ -103,7 +113,9 @@ SIZES = [(2, 5, 16, 13), (3, 7, 12, 30), (1, 9, 8, 24), (2, 8, 11, 10)]
 
 def inputs(sizes=SIZES[0], dtype=BF16):
     batch, length, inner, words = sizes
-    return [rows(batch, length, inner, dtype=dtype), rows(words, inner, dtype=dtype), rows(words)]
+    return [
+        rows(*shape, dtype=dtype) for shape in ((batch, length, inner), (words, inner), (words,))
+    ]
 
 
 def products(program):
@@ -116,7 +128,7 @@ def are_aligned(program) -> bool:
         a, b, out = (program.buffers[name] for name in aligned._matrices(step))
         sizes = [a.shape[1], b.shape[1], *(a.shape[:1] if a.stride[0] == 1 else ())]
         rows = [max(a.stride), max(b.stride), max(out.stride)]
-        if any(size % 8 for size in (*sizes, *rows)):
+        if any(size % (16 // a.dtype.itemsize) for size in (*sizes, *rows)):
             return False
     return True
 
@@ -126,10 +138,11 @@ def results(fn, given):
     return made if isinstance(made, tuple) else (made,)
 
 
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("fn", FUNCTIONS)
-def test_results_and_their_strides_are_eagers(fn, sizes):
-    given = inputs(sizes)
+def test_results_and_their_strides_are_eagers(fn, sizes, dtype, tf32):
+    given = inputs(sizes, dtype)
     program = with_aligned_rows(lowered(fn, *given))
     verify(program)
     assert are_aligned(program)
@@ -177,7 +190,7 @@ def test_a_result_is_copied_in_parts(monkeypatch):
     "given",
     [
         inputs((2, 8, 16, 24)),
-        inputs((2, 5, 16, 13), torch.float32)[:2] + [rows(13, dtype=torch.float32)],
+        inputs((2, 5, 16, 13), torch.float32),
     ],
 )
 def test_others_are_left_alone(given):
@@ -190,3 +203,16 @@ def test_small_products_are_left_alone(monkeypatch):
     monkeypatch.setattr(aligned, "_WORTH_ODD", 32)
     program = lowered(both, *inputs())
     assert with_aligned_rows(program).steps == program.steps
+
+
+def test_settings_of_both_kinds_are_read():
+    """Reading allow_tf32 raises where the new settings say what it has no word for."""
+    conv, rnn = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    kept = conv.fp32_precision, rnn.fp32_precision
+    try:
+        for conv.fp32_precision, rnn.fp32_precision in (("ieee", "tf32"), ("tf32", "ieee")):
+            assert on_tensor_cores(torch.float32, "convolutions") is (conv.fp32_precision == "tf32")
+            assert on_tensor_cores(BF16, "convolutions")
+            assert not on_tensor_cores(torch.float64, "convolutions")
+    finally:
+        conv.fp32_precision, rnn.fp32_precision = kept
