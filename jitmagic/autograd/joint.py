@@ -103,6 +103,7 @@ def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> lis
     with mode:
         for node in gm.graph.nodes:
             mode.recorder.lines = node.meta.get("lines", ())
+            mode.recorder.region = node.meta.get("checkpoint")
             if node.op == "placeholder":
                 env[node] = next(supply)
             elif node.op == "output":
@@ -274,7 +275,7 @@ def _differentiate(
     if not tangents or not wanted:
         return _Gradients()
     recorder = mode.recorder
-    recorder.lines = ()
+    recorder.lines, recorder.region = (), None
     reach = _reach([results[i] for i in tangents], [inputs[i] for i in wanted])
     seeds = [
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))

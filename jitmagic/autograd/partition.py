@@ -5,7 +5,8 @@ a minimum cut weighs the bytes written and read against the work (after Chen et 
 deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
 products, convolutions and whole ATen calls run once. Inputs and results are kept for backward only
 where eager autograd keeps them too (`meta["kept"]`): a later in-place write to them is then an
-error exactly where it is one in eager.
+error exactly where it is one in eager. What lies inside of a region that the program checkpoints
+(`meta["checkpoint"]`) is computed again whatever the work, but for draws.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _READ_BYTE = 4
 _CHEAP = 1  # per element: an addition, a comparison, a cast
 _COSTLY = 16  # per element: exp, erf, tanh
 _REDUCED = 6  # per element read by a reduction
+_ASKED_FOR = 1  # of an operation inside of a region that the program checkpoints
 
 _FREE = frozenset({aten.full.default, aten.arange.start_step})
 _REDUCTIONS = frozenset(
@@ -67,7 +69,7 @@ def partition(joint: Joint) -> Partition:
             outside=joint.outside,
         )
     parts = _Parts.of(joint)
-    saved, recomputed = _choose(parts)
+    saved, recomputed = _choose(parts, _inside_regions(parts))
     return _split(joint, parts, saved, recomputed)
 
 
@@ -120,8 +122,10 @@ class _Parts:
 # -- save or compute again -------------------------------------------------------------------------
 
 
-def _choose(parts: _Parts) -> tuple[set[Node], set[Node]]:
-    """(nodes saved by forward, forward nodes that backward computes again)."""
+def _choose(parts: _Parts, inside: set[Node]) -> tuple[set[Node], set[Node]]:
+    """(nodes saved by forward, forward nodes that backward computes again). `inside`: nodes that
+    are not to be saved.
+    """
     place = {node: 2 * i for i, node in enumerate(parts.needed)}
     source = 2 * len(place)
     sink = source + 1
@@ -129,9 +133,14 @@ def _choose(parts: _Parts) -> tuple[set[Node], set[Node]]:
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
     for node, vertex in place.items():
-        lost = node in parts.mutated
-        network.edge(vertex, vertex + 1, INFINITE if lost else _cost_to_save(node, results, shown))
+        lost = node in parts.mutated or node in inside
+        save = INFINITE if lost else _cost_to_save(node, results, shown)
+        network.edge(vertex, vertex + 1, save)
         again = _cost_again(node, parts) if node in parts.forward else 0
+        if node in inside:
+            again = min(again, _ASKED_FOR)
+        elif "checkpoint" in node.meta and save < INFINITE:
+            again = INFINITE  # a region is computed again from what entered it
         if node.op == "placeholder":
             again = INFINITE
         if again:
@@ -142,11 +151,49 @@ def _choose(parts: _Parts) -> tuple[set[Node], set[Node]]:
             if user in place:
                 network.edge(vertex + 1, place[user], INFINITE)
     total, early = network.cut(source, sink)
+    if total >= INFINITE and inside:  # a value of a region can only be kept
+        return _choose(parts, set())
     if total >= INFINITE:
         raise CompileFailed("autograd: the backward needs a value that cannot be kept")
     saved = {node for node, v in place.items() if v in early and v + 1 not in early}
     late = {node for node, v in place.items() if v not in early and node in parts.forward}
     return saved, late
+
+
+def _inside_regions(parts: _Parts) -> set[Node]:
+    """What is made in a region that the program checkpoints, and read there and in backward alone.
+    Draws are kept: they run once.
+    """
+    results = set(parts.results)
+    return {
+        node
+        for node in parts.needed
+        if "checkpoint" in node.meta
+        and node in parts.forward
+        and not _is_drawn(node)
+        and not _leaves_region(node, parts, results)
+    }
+
+
+def _is_drawn(node: Node) -> bool:
+    if node.target is operator.getitem:
+        return _is_drawn(node.all_input_nodes[0])
+    return runs_once(node)
+
+
+def _leaves_region(node: Node, parts: _Parts, results: set[Node]) -> bool:
+    """Whether forward reads the value, or a view of it, elsewhere."""
+    if node in results:
+        return True
+    return any(
+        user.meta.get("checkpoint") != node.meta["checkpoint"]
+        or (
+            (is_view(user) or user.target is operator.getitem)
+            and _leaves_region(user, parts, results)
+        )
+        for user in node.users
+        if user in parts.forward
+    )
 
 
 def _bytes(spec: TensorSpec) -> int:

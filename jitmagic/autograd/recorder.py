@@ -236,6 +236,7 @@ class Recorder:
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
         self.behind: tuple[int, ...] = ()  # see custom.py
+        self.region: int | None = None  # of what backward computes again, see partition.py
         self.constants: dict[str, torch.Tensor] = {}
         self._known: dict[Any, Any] = {}
         self._last_placeholder: Node | None = None
@@ -276,7 +277,7 @@ class Recorder:
         # Of random numbers, of new memory and of effects each call has its own.
         own = acts(op) or op._opname.startswith(_EMPTY)
         named = ((k, _frozen(v)) for k, v in kwargs.items())
-        key = None if own else (op, self.behind, _frozen(args), *named)
+        key = None if own else (op, self.behind, self.region, _frozen(args), *named)
         if key is not None:
             try:
                 known = self._known.get(key)
@@ -378,9 +379,8 @@ class Recorder:
         self._note(node)
 
     def _note(self, node: Node) -> None:
-        node.meta["lines"] = self.lines
-        if self.behind:
-            node.meta["behind"] = self.behind
+        facts = {"behind": self.behind or None, "checkpoint": self.region}
+        node.meta.update({k: v for k, v in facts.items() if v is not None}, lines=self.lines)
 
     def full(
         self, shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device

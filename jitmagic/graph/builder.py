@@ -47,7 +47,7 @@ from .strictness import check_as_kernels_do, check_for_meta, check_out
 from .sym_node import as_torch, with_hints
 from .target_traits import draws, statistics_written
 
-__all__ = ["GraphBuilder", "map_nodes"]
+__all__ = ["GraphBuilder", "map_nodes", "storage_of"]
 
 
 aten = torch.ops.aten
@@ -70,7 +70,9 @@ class GraphBuilder:
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared: Any = None  # the tracer's notes on which of them are separate memory
-        self.writers: dict[int, list[Node]] = {}  # memory -> the nodes that write there, in order
+        self.writers: dict[
+            int | None, list[Node]
+        ] = {}  # memory -> the nodes that write there, in order
         self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
@@ -188,7 +190,7 @@ class GraphBuilder:
         written = tuple(
             node
             for node, version in zip(given, before, strict=True)
-            if node.meta["val"]._version != version or _storage_of(node) in storages
+            if node.meta["val"]._version != version or storage_of(node) in storages
         )
         changed = [node.meta["val"] for node in written]
         if cast is None:  # else the calls inside it were checked
@@ -213,8 +215,8 @@ class GraphBuilder:
         """The leaf of the program's own that a tensor is, or shares memory and history with."""
         if not node.meta["val"].requires_grad:
             return None
-        memory = _storage_of(node)
-        return next((leaf for leaf in self.leaves if _storage_of(leaf) == memory), None)
+        memory = storage_of(node)
+        return next((leaf for leaf in self.leaves if storage_of(leaf) == memory), None)
 
     def call_function(
         self,
@@ -458,7 +460,8 @@ class GraphBuilder:
             self.latest_writes[node] = None
 
 
-def _storage_of(node: Node) -> int | None:
+def storage_of(node: Node) -> int | None:
+    """Which memory the tensor of a node lies in; None where it is none."""
     value = node.meta["val"]
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 

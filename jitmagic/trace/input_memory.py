@@ -15,7 +15,8 @@ from itertools import islice
 import torch
 from torch.fx import Node
 
-from ..graph.builder import GraphBuilder
+from ..graph.builder import GraphBuilder, storage_of
+from ..graph.node_meta import tensors_in
 from ..graph.overlap import meets_itself
 from ..graph.sym_node import as_dimensions
 from ..guards.guard import NoOverlap
@@ -55,14 +56,25 @@ def check_histories(graph: GraphBuilder) -> None:
     if not written:
         return
     behind = set(graph.leaves_behind(outputs))
-    steps = [
-        step for node, step in written.items() if node in behind or not _is_leaf(node.meta["spec"])
-    ]
+    reason = MutatedInput.of(why="the tensor takes part in autograd")
     if None in behind:  # history from outside may lead anywhere
-        steps = list(written.values())
-    if steps:
-        reason = MutatedInput.of(why="the tensor takes part in autograd")
-        raise Unrestorable("a tensor written to", min(steps), reason)
+        raise Unrestorable("a tensor written to", min(written.values()), reason)
+    met = [node for node in written if node in behind or not _is_leaf(node.meta["spec"])]
+    if met:
+        raise Unrestorable("a tensor written to", _step_between(graph, met), reason)
+
+
+def _step_between(graph: GraphBuilder, written: list[Node]) -> int:
+    """Where to break, so that writes and history are of two graphs: before the history begins, if
+    all is written by then (parameters that follow others), else before the first write.
+    """
+    writers = [w for n in written for w in graph.writers.get(storage_of(n), ())]
+    readers = {user for node in written for user in node.users} - set(writers)
+    recorded = [n for n in readers if any(t.requires_grad for t in tensors_in(n.meta["val"]))]
+    begins: int = min((n.meta["step"] for n in recorded), default=0)
+    if all(writer.meta["step"] < begins for writer in writers):
+        return begins
+    return min(graph.mutated_inputs[node] for node in written)
 
 
 def _is_leaf(spec: TensorSpec) -> bool:

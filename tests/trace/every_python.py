@@ -22,6 +22,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.attention",
     "jitmagic.trace.builtins.autocast",
     "jitmagic.trace.builtins.autograd_functions",
+    "jitmagic.trace.builtins.checkpointing",
     "jitmagic.trace.builtins.checks",
     "jitmagic.trace.builtins.copying",
     "jitmagic.trace.builtins.differentiation",

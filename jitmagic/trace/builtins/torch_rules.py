@@ -155,6 +155,10 @@ _INLINED_FUNCTIONS = frozenset(
     (
         *(f"torch.func.{name}" for name in ("functional_call", "stack_module_state")),
         "torch._functorch.functional_call.construct_stacked_leaf",
+        *(
+            f"torch.utils.checkpoint.checkpoint_sequential{inner}"
+            for inner in ("", ".<locals>.run_function", ".<locals>.run_function.<locals>.forward")
+        ),
     )
 )
 _INLINED = (

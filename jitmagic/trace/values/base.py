@@ -121,6 +121,7 @@ class Effects(Protocol):
     """The log of side effects (effects.py): the order of the program, contents as of the exit."""
 
     mutated: dict[int, Value]  # values with a source that were changed, by id
+    changes: int  # how often anything was written or called
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.fx import GraphModule
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import jitmagic
+from jitmagic.api import handle_of
+from jitmagic.autograd.result import Partition
+from jitmagic.errors import Unsupported
 from jitmagic.records import COMPILED
+from jitmagic.spec import TensorSpec
 
 LAYER = nn.Linear(3, 3)
 with torch.no_grad():
@@ -54,7 +61,152 @@ def agree(function: Callable[[Tensor], Tensor], eager: Callable[[Tensor], Tensor
             torch.testing.assert_close(ours, wanted)
 
 
-@pytest.mark.parametrize("function", [inside, reentrant, in_segments, outside])
+def with_dropout(x: Tensor) -> Tensor:
+    def drop(q: Tensor) -> Tensor:
+        return nn.functional.dropout(LAYER(q).relu(), 0.5) * q
+
+    return checkpoint(drop, checkpoint(drop, x, use_reentrant=False), use_reentrant=False)
+
+
+def with_keywords(x: Tensor) -> tuple[Tensor, ...] | Tensor:
+    def pair(q: Tensor, *, scale: float) -> tuple[Tensor, Tensor]:
+        return LAYER(q).tanh() * scale, q.view(-1)
+
+    found, flat = checkpoint(pair, x * 2, use_reentrant=False, scale=3.0)
+    return found.exp() + flat.view_as(found)
+
+
+def nested_regions(x: Tensor) -> Tensor:
+    def outer(q: Tensor) -> Tensor:
+        return checkpoint(block, q, use_reentrant=False).cos() * q
+
+    return checkpoint(outer, x + 1, use_reentrant=False)
+
+
+def in_place_inside(x: Tensor) -> Tensor:
+    return checkpoint(lambda q: LAYER(q).relu_() * 2, x * 2, use_reentrant=False).exp()
+
+
+def under_autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return checkpoint(block, x, use_reentrant=False).float()
+
+
+FOLLOWED = [
+    inside, in_segments, outside, with_dropout, with_keywords, nested_regions, in_place_inside,
+    under_autocast,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("function", FOLLOWED)
+def test_a_checkpoint_is_part_of_the_graph(
+    function: Callable[[Tensor], Tensor], backend: str
+) -> None:
+    agree(jitmagic.jit(function, backend=backend, fullgraph=True), function)
+
+
+def saved_bytes(parts: Partition) -> int:
+    flat = parts.forward.graph.output_node().args[0][parts.results :]
+    return sum(spec_bytes(node.meta["spec"]) for node in flat)
+
+
+def spec_bytes(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) * spec.dtype.itemsize
+
+
+def of_blocks(run: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]) -> Partition:
+    """Three blocks of two products and a draw, each called by `run`."""
+    weights = [torch.randn(16, 16, requires_grad=True) for _ in range(3)]
+
+    def fn(x: Tensor) -> Tensor:
+        for w in weights:
+            x = run(lambda q, w=w: nn.functional.dropout((q @ w).tanh() @ w, 0.5).exp() + q, x)
+        return x.sum()
+
+    compiled = jitmagic.jit(fn, backend="aot_eager", fullgraph=True)
+    compiled(torch.randn(8, 16, requires_grad=True)).backward()
+    (found,) = [part for r in handle_of(compiled).journal if (part := r.result("partition"))]
+    return found
+
+
+def products(module: GraphModule) -> int:
+    return sum(node.target is torch.ops.aten.mm.default for node in module.graph.nodes)
+
+
+def test_a_region_keeps_what_enters_it_and_its_draws() -> None:
+    regions = of_blocks(lambda block, x: checkpoint(block, x, use_reentrant=False))
+    plain = of_blocks(lambda block, x: block(x))
+    draws, entered = 3 * 8 * 16 * 4, 2 * 8 * 16 * 4
+    assert saved_bytes(regions) == draws + entered < saved_bytes(plain)
+    assert (products(plain.forward), products(plain.backward)) == (6, 12)
+    assert (products(regions.forward), products(regions.backward)) == (6, 18)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.calls = nn.BatchNorm1d(3), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.norm(LAYER(x))
+
+
+def statistics() -> tuple[Callable[[Tensor], Tensor], Callable[[], list[object]]]:
+    norm = nn.BatchNorm1d(3)
+    table = lambda: [norm.running_mean, norm.running_var, norm.num_batches_tracked]  # noqa: E731
+    return lambda x: checkpoint(norm, LAYER(x), use_reentrant=False), table
+
+
+def counted() -> tuple[Callable[[Tensor], Tensor], Callable[[], list[object]]]:
+    module = Counting().eval()
+    return lambda x: checkpoint(module, x, use_reentrant=False), lambda: [module.calls]
+
+
+def written_outside() -> tuple[Callable[[Tensor], Tensor], Callable[[], list[object]]]:
+    seen = torch.zeros(3)
+
+    def note(x: Tensor) -> Tensor:
+        seen.add_(x.detach().sum(0))
+        return LAYER(x).tanh()
+
+    return lambda x: checkpoint(note, x, use_reentrant=False), lambda: [seen]
+
+
+def other_draws() -> tuple[Callable[[Tensor], Tensor], Callable[[], list[object]]]:
+    def drop(x: Tensor) -> Tensor:
+        return checkpoint(
+            lambda q: nn.functional.dropout(LAYER(q).exp()),
+            x,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+
+    return drop, lambda: [torch.get_rng_state()]
+
+
+@pytest.mark.parametrize("make", [statistics, counted, written_outside, other_draws])
+def test_what_a_second_run_changes_again_is_a_break(
+    make: Callable[[], tuple[Callable[[Tensor], Tensor], Callable[[], list[object]]]],
+) -> None:
+    (function, state), (plain, wanted) = make(), make()
+    compiled = jitmagic.jit(function)
+    shown: list[list[object]] = []
+    for run, seen in ((compiled, state), (plain, wanted)):
+        LAYER.zero_grad()
+        torch.manual_seed(0)
+        for _ in range(3):
+            x = torch.randn(4, 3, requires_grad=True)
+            run(x * 1).sum().backward()
+        shown.append([LAYER.weight.grad.clone(), x.grad, *map(copy.deepcopy, seen())])
+    for ours, eagers in zip(*shown, strict=True):
+        torch.testing.assert_close(ours, eagers)
+    with pytest.raises(Unsupported, match=r"checkpoint\(\) stays outside"):
+        jitmagic.jit(make()[0], fullgraph=True)(torch.randn(4, 3, requires_grad=True))
+
+
+@pytest.mark.parametrize("function", [inside, in_segments, outside, with_dropout, reentrant])
 def test_a_compiled_function_checkpoints(function: Callable[[Tensor], Tensor]) -> None:
     agree(jitmagic.jit(function), function)
 

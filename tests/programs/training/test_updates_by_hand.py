@@ -96,3 +96,54 @@ def test_only_eagers_writes_are_counted() -> None:
                 loss.backward()
                 assert torch.equal(p.grad, 2 * p.detach())
         assert counts_of(step) == Counts(1, 0, 1)
+
+
+def follows(target: nn.Module, source: nn.Module) -> None:
+    for p, q in zip(target.parameters(), source.parameters(), strict=True):
+        p.data.mul_(0.9)
+        p.data.add_(q.data, alpha=0.1)
+
+
+def follow_then_call(target: nn.Module, source: nn.Module, x: Tensor) -> Tensor:
+    follows(target, source)
+    return (target(x) - source(x)).square().sum()
+
+
+def call_then_follow(target: nn.Module, source: nn.Module, x: Tensor) -> Tensor:
+    loss = (target(x) - source(x)).square().sum()
+    follows(target, source)
+    return loss
+
+
+def unrolled(target: nn.Module, source: nn.Module, x: Tensor) -> Tensor:
+    target[0].weight.data.mul_(0.9)
+    target[0].bias.data.add_(1)
+    target[2].weight.data.clamp_(-0.1, 0.1)
+    target[2].bias.data.copy_(source[2].bias.data)
+    return (target(x) - source(x)).square().sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("fn", [follow_then_call, call_then_follow, unrolled])
+def test_any_number_of_writes_beside_history_is_one_break(
+    fn: Callable[..., Tensor], backend: str
+) -> None:
+    """Of parameters that take part in autograd in the same frame."""
+
+    def run(step: Callable[..., Tensor]) -> list[Any]:
+        torch.manual_seed(3)
+        models = [
+            nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)) for _ in ("target", "source")
+        ]
+        seen: list[Any] = []
+        for _ in range(3):
+            loss = step(*models, torch.randn(4, 6))
+            if fn is not call_then_follow:  # else the backward would meet what was written
+                loss.backward()
+            seen += [loss.detach(), *(p.detach().clone() for m in models for p in m.parameters())]
+            seen += [p.grad.clone() for m in models for p in m.parameters() if p.grad is not None]
+        return seen
+
+    compiled = jitmagic.jit(fn, backend=backend)
+    same(run(compiled), run(fn))
+    assert counts_of(compiled).breaks == 1
