@@ -13,13 +13,17 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..loops.expr import Axis, Expr, linear
+from ..loops.expr import Axis, Expr, Integer, axes_of, substitute
 from ..loops.ir import Load, Store, Value, walk
 from ..schedule.products import Product, products_of
+from ..symbols.size import Size, hint_of
+from .cpp_text import count_text, step_text
 from .cpp_values import Body
 from .structure import Structure, coefficient
 
 __all__ = ["products_in", "write_products"]
+
+Step = int | Expr
 
 
 def products_in(one: Structure) -> tuple[Product, ...]:
@@ -44,23 +48,29 @@ def _main_store(stores: list[Store], product: Product) -> Store | None:
 
 
 def write_products(
-    one: Structure, products: Sequence[Product], body: Body, names: Mapping[str, str]
+    one: Structure,
+    products: Sequence[Product],
+    body: Body,
+    names: Mapping[str, str],
+    lanes: int,
 ) -> None:
-    """One call of jm::gemm or jm::chain."""
+    """One call of jm::gemm or jm::chain. `lanes`: of a register."""
     if len(products) == 1:
-        _write_gemm(one, products[0], body, names)
+        _write_gemm(one, products[0], body, names, lanes)
     else:
         _write_chain(one, products, body, names)
 
 
-def _write_gemm(one: Structure, product: Product, body: Body, names: Mapping[str, str]) -> None:
+def _write_gemm(
+    one: Structure, product: Product, body: Body, names: Mapping[str, str], lanes: int
+) -> None:
     stores, main = _stores(one, product)
     m, n, k = product.m, product.n, product.k
-    a_steps, b_steps = _a_steps(product), _b_steps(product)
-    left, right = _operand(product.a, a_steps, names), _operand(product.b, b_steps, names)
+    left = _operand(product.a, _a_steps(product), names)
+    right = _operand(product.b, _b_steps(product), names)
     # chosen by the compiler, so that it compiles one method of the three
-    way = f"jm::gemm_way({m.extent}, {n.extent}, {{nullptr, {a_steps}}}, {{nullptr, {b_steps}}})"
-    sizes, target = f"{m.extent}, {n.extent}, {k.extent}", _target(main, m, names)
+    way = _way(product, lanes)
+    sizes, target = _extents(m, n, k), _target(main, m, names)
     call = f"jm::gemm<{way}>(\n    {sizes}, {left}, {right}, {target},"
     if stores == [main] and main.value == product.total:
         for text in f"{call} jm::NoEpilogue{{}});".split("\n"):
@@ -68,6 +78,23 @@ def _write_gemm(one: Structure, product: Product, body: Body, names: Mapping[str
         return
     # one header: what the epilogue reads of no axis is loaded before the whole call
     _write_epilogue(stores, main, product, body, f"{call}\n    ", ");")
+
+
+def _way(product: Product, lanes: int) -> str:
+    """The method, a constant. Where sizes vary, the best one of this call: all are right for any
+    sizes. Few rows are another matter (dot products, up to 3 times as fast), which is asked.
+    """
+    m, n = product.m.extent, product.n.extent
+    # a distance that varies is none of 1
+    left, right = (
+        tuple(step if isinstance(step, int) else 0 for step in steps)
+        for steps in (_a_steps(product), _b_steps(product))
+    )
+    if isinstance(m, Size) and left[1] == 1 != right[1]:
+        few = bool(m * 2 < lanes)
+        m = min(hint_of(m), lanes // 2 - 1) if few else max(hint_of(m), lanes // 2)
+    a, b = (f"{{nullptr, {first}, {second}}}" for first, second in (left, right))
+    return f"jm::gemm_way({hint_of(m)}, {hint_of(n)}, {a}, {b})"
 
 
 def _write_chain(
@@ -87,9 +114,8 @@ def _write_chain(
     final = products[-1]
     stores, main = _stores(one, final)
     _write_epilogue(stores, main, final, body, "const auto finish = ", ";")
-    body.line(
-        f"jm::chain({final.m.extent}, {_operand(products[0].a, _a_steps(products[0]), names)},"
-    )
+    first = _operand(products[0].a, _a_steps(products[0]), names)
+    body.line(f"jm::chain({_extents(final.m)}, {first},")
     for text in links:
         body.line(f"    {text},")
     body.line(f"    jm::last({_link(final, names)}, {_target(main, final.m, names)}, finish));")
@@ -124,32 +150,46 @@ def _stores(one: Structure, product: Product) -> tuple[list[Store], Store]:
     return stores, main
 
 
-def _a_steps(product: Product) -> str:
+def _a_steps(product: Product) -> tuple[Step, Step]:
     assert isinstance(product.a, Load)
     offset = product.a.index[0]
-    return f"{coefficient(offset, product.m)}, {coefficient(offset, product.k)}"
+    return _pair(offset, product.m, product.k)
 
 
-def _b_steps(product: Product) -> str:
+def _b_steps(product: Product) -> tuple[Step, Step]:
     offset = product.b.index[0]
-    return f"{coefficient(offset, product.k)}, {coefficient(offset, product.n)}"
+    return _pair(offset, product.k, product.n)
 
 
-def _operand(load: Value, steps: str, names: Mapping[str, str]) -> str:
+def _pair(offset: Expr, first: Axis, second: Axis) -> tuple[Step, Step]:
+    one, other = coefficient(offset, first), coefficient(offset, second)
+    assert one is not None
+    assert other is not None
+    return one, other
+
+
+def _extents(*axes: Axis) -> str:
+    return ", ".join(count_text(axis.extent) for axis in axes)
+
+
+def _operand(load: Value, steps: tuple[Step, Step], names: Mapping[str, str]) -> str:
     assert isinstance(load, Load)
-    return f"{{{_start(names[load.buffer], load.index[0])}, {steps}}}"
+    first, second = map(step_text, steps)
+    return f"{{{_start(names[load.buffer], load.index[0])}, {first}, {second}}}"
 
 
 def _link(product: Product, names: Mapping[str, str]) -> str:
-    sizes = f"{product.n.extent}, {product.k.extent}"
+    sizes = _extents(product.n, product.k)
     return f"{sizes}, {_operand(product.b, _b_steps(product), names)}"
 
 
 def _target(main: Store, m: Axis, names: Mapping[str, str]) -> str:
     offset = main.index[0]
-    return f"{_start(names[main.buffer], offset)}, {coefficient(offset, m)}"
+    step = coefficient(offset, m)
+    assert step is not None
+    return f"{_start(names[main.buffer], offset)}, {step_text(step)}"
 
 
 def _start(pointer: str, offset: Expr) -> str:
-    constant = linear(offset)[0]
-    return f"{pointer} + {constant}" if constant else pointer
+    first = substitute(offset, dict.fromkeys(axes_of(offset), Integer(0)))
+    return pointer if first == Integer(0) else f"{pointer} + {step_text(first)}"

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Load, Store, Value
+from ..symbols.size import hint_of
 from .deps import store_values
 from .fuse import MAX_BUFFERS, Fusion
 from .groups import Group
 from .legality import inline_load, solve
-from .products import Product, contiguous_stores, products_of
+from .products import Product, contiguous_stores, has_contiguous_axis, products_of
 from .rebuild import Rebuilder
 from .score import extent_product
 
@@ -81,7 +82,7 @@ def _refusal(
         return "its rows are not the next product's rows"
     left = _products(before)[0].a
     assert isinstance(left, Load)
-    if 1 not in fusion.buffers[left.buffer].stride:
+    if not has_contiguous_axis(fusion.buffers[left.buffer]):
         return "its left operand has gaps between its elements"
     products = products_of(group.outer, store_values(joined))
     if not products:
@@ -98,11 +99,11 @@ def _uneven(fusion: Fusion, rows: Axis, products: list[Product]) -> str | None:
     share the columns.
     """
     lanes, threads = fusion.target.lanes, fusion.target.threads
-    if rows.extent * 2 < lanes:
+    if rows.extent * 2 < lanes:  # where sizes vary, in all calls or in none
         return f"{rows.extent} rows do not fill a register of {lanes}"
     if sum(extent_product((p.m, p.n, p.k)) for p in products) <= ONE_THREAD:
         return None
-    panels = -(-rows.extent // lanes)
+    panels = -(-hint_of(rows.extent) // lanes)
     rounds = -(-panels // threads)
     if rounds * threads * 4 > panels * 5:
         return f"{rows.extent} rows are shared out unevenly over {threads} threads"

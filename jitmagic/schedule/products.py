@@ -37,7 +37,7 @@ from ..loops.ir import (
     Value,
     walk,
 )
-from ..symbols.size import Size
+from ..symbols.size import Dimension
 from .rebuild import value_axes
 from .result import Decision
 
@@ -45,6 +45,7 @@ __all__ = [
     "SMALL",
     "Product",
     "contiguous_stores",
+    "has_contiguous_axis",
     "open_products",
     "product_of",
     "products_of",
@@ -190,17 +191,24 @@ def _as_nest(step: Extern, buffers: Mapping[str, Buffer], limit: int) -> Nest | 
             return None
     out = buffers[step.results[0]]
     named = [buffers[name] for name in (a, b, bias) if name is not None]
-    if any(isinstance(size, Size) for buffer in (out, *named) for size in buffer.shape):
-        return None  # how small it is differs from call to call
     (m, k), n = buffers[a].shape, buffers[b].shape[1]
-    if 1 not in buffers[b].stride or not _fits(m, n, k, [*named, out], limit):
+    if not has_contiguous_axis(buffers[b]) or not _fits(m, n, k, [*named, out], limit):
         return None  # gemm.h reads the right operand in whole vectors
     return _nest(step.name, buffers[a], buffers[b], None if bias is None else buffers[bias], out)
 
 
-def _fits(m: int, n: int, k: int, buffers: Sequence[Buffer], limit: int) -> bool:
-    plain = all(b.dtype == torch.float32 and b.device.type == "cpu" for b in buffers)
-    return plain and min(m, n, k) >= 2 and m * n * k <= limit and buffers[-1].stride == (n, 1)
+def _fits(m: Dimension, n: Dimension, k: Dimension, buffers: Sequence[Buffer], limit: int) -> bool:
+    """Where sizes vary, the answer holds for those on the same side of the limit alone."""
+    if any(b.dtype != torch.float32 or b.device.type != "cpu" for b in buffers):
+        return False
+    # each by itself: the least of several Sizes would be a guard on their order
+    large = all(size >= 2 for size in (m, n, k))
+    return large and buffers[-1].stride == (n, 1) and bool(m * n * k <= limit)
+
+
+def has_contiguous_axis(buffer: Buffer) -> bool:
+    """Whether elements lie side by side along an axis, in every call."""
+    return any(isinstance(step, int) and step == 1 for step in buffer.stride)
 
 
 def _nest(name: str, a: Buffer, b: Buffer, bias: Buffer | None, out: Buffer) -> Nest:

@@ -1,0 +1,129 @@
+"""Matrix products whose sizes vary: kernels of ours, right on their side of each limit."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from jitmagic.codegen import render_template
+from jitmagic.loops.lower import lower
+from jitmagic.options import Options
+from jitmagic.schedule import schedule
+from jitmagic.schedule.products import SMALL
+from tests.schedule.test_fusion import TARGET
+
+from .sized import symbolic_graph
+from .test_template import compiled
+
+aten = torch.ops.aten
+SIZES = (2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 1000)
+
+
+def _linear(x, w, b):
+    return aten.addmm(b, x, w.t()).relu()
+
+
+def _three_layers(x, *weights):
+    for weight in weights:
+        x = aten.mm(x, weight).tanh()
+    return x
+
+
+PROGRAMS = {
+    "linear": (_linear, lambda n, k: (torch.randn(n, 24), torch.randn(40, 24), torch.randn(40))),
+    "plain": (lambda x, w: aten.mm(x, w), lambda n, k: (torch.randn(n, 24), torch.randn(24, 5))),
+    "layers": (
+        _three_layers,
+        lambda n, k: (torch.randn(n, 20), *(torch.randn(20, 20) / 4 for _ in range(3))),
+    ),
+    # a backward's: the sum runs over the batch, and either operand may be turned
+    "weight gradient": (
+        lambda dy, x: aten.mm(dy.t(), x) * 0.5,
+        lambda n, k: (torch.randn(n, 12), torch.randn(n, 33)),
+    ),
+    "turned result": (
+        lambda x, w: aten.mm(w, x.t()) + 1,
+        lambda n, k: (torch.randn(n, 24), torch.randn(7, 24)),
+    ),
+    "distance between rows": (
+        lambda x, w: aten.mm(x.t(), w),
+        lambda n, k: (torch.randn(24, n), torch.randn(24, 9)),
+    ),
+    "every size": (
+        lambda x, y: (aten.mm(x, y) * 2, aten.mm(y, x).relu()),
+        lambda n, k: (torch.randn(n, k), torch.randn(k, n)),
+    ),
+    "part of rows": (
+        lambda x, w: aten.mm(x[:, 3:27], w) + 1,
+        lambda n, k: (torch.randn(n, 30), torch.randn(24, 16)),
+    ),
+}
+
+
+def _results(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("hints", [(5, 6), (64, 50)], ids=["few", "many"])
+def test_results_are_eager_results_at_every_size(name, hints):
+    fn, make = PROGRAMS[name]
+    template = compiled(fn, make, hints)
+    assert template.holds(hints)
+    served = 0
+    for values in [*itertools.product(SIZES, (2, 3, 17, 64)), hints]:
+        if not template.holds(values):
+            continue
+        served += 1
+        inputs = make(*values)
+        expected = _results(fn(*(x.double() for x in inputs)))
+        for result, exact in zip(template.instantiate(values)(*inputs), expected, strict=True):
+            torch.testing.assert_close(result.double(), exact, rtol=1e-4, atol=1e-4)
+    assert served > 5, str(template.predicates)
+
+
+def _text_and_predicates(name, hints):
+    fn, make = PROGRAMS[name]
+    gm, found = symbolic_graph(fn, make, hints)
+    fused = schedule(lower(gm, "program"), TARGET, Options())
+    _, source = render_template(fused, TARGET, found.symbols)
+    return "" if source is None else source.text, found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_products_are_kernels_whose_sizes_are_arguments(name):
+    text, found = _text_and_predicates(name, (64, 50))
+    assert "jm::gemm<" in text or "jm::chain(" in text
+    assert "s0" in text
+    assert found.hold((64, 50)) and found.hold((48, 51))
+
+
+def test_layers_are_a_chain():
+    text, _ = _text_and_predicates("layers", (64, 50))
+    assert text.count("jm::chain(s0, ") == 1 and "jm::gemm<" not in text
+
+
+def test_the_limit_of_small_products_divides_the_sizes():
+    limit = SMALL // (24 * 40)
+    text, small = _text_and_predicates("linear", (limit, 2))
+    assert "jm::gemm<" in text
+    assert small.hold((limit - 1, 2)) and not small.hold((limit + 1, 2))
+    text, large = _text_and_predicates("linear", (limit + 1, 2))
+    assert "jm::gemm<" not in text
+    assert large.hold((limit + 2, 2)) and not large.hold((limit, 2))
+
+
+def test_products_are_not_asked_for_the_order_of_their_sizes():
+    _, found = _text_and_predicates("every size", (64, 50))
+    assert found.hold((50, 64)) and found.hold((51, 51))
+
+
+def test_few_rows_have_a_method_of_their_own():
+    few = TARGET.lanes // 2 - 1
+    for name in ("linear", "layers"):
+        _, found = _text_and_predicates(name, (64, 50))
+        assert not found.hold((few, 50))
+        _, found = _text_and_predicates(name, (few, 50))
+        assert found.hold((2, 50)) and not found.hold((few + 1, 50))
