@@ -37,6 +37,7 @@ __all__ = ["CppRenderer"]
 UNIT = 10_000  # characters that a translation unit is meant to have; a kernel is never cut
 PRODUCTS = 2 * UNIT  # of a unit of products, for whose templates each compiler pays anew
 PRODUCT = 2_500  # what a product weighs besides its text
+_PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # of gemm.h, chain.h
 
 
 class CppRenderer:
@@ -123,7 +124,7 @@ def _even_runs(weights: Mapping[str, int], size: int) -> list[tuple[str, ...]]:
 
 
 def _products(text: str) -> int:
-    return text.count("jm::gemm<") + text.count("jm::chain(")
+    return len(_PRODUCT_CALL.findall(text))
 
 
 def _compile_weight(text: str) -> int:
@@ -149,8 +150,9 @@ def _head(text: str) -> str:
     """The includes, and one alias per number of lanes that the text uses."""
     widths = sorted({int(found) for found in re.findall(r"\bV(\d+)<", text)})
     lines = ["#include <jitmagic/loop.h>"]
-    header = "chain" if "jm::chain(" in text else "gemm" if "jm::gemm<" in text else None
-    if header is not None:
+    called = {found.split("_")[0] for found in _PRODUCT_CALL.findall(text)}
+    if called:  # chain.h includes gemm.h
+        header = min(called)
         lines += [f"#include <jitmagic/{header}.h>", "", "constexpr int L = jm::lanes<float>;"]
         lines.append("template <class T> using VL = jm::Vec<T, L>;")
     else:

@@ -87,7 +87,7 @@ class KernelWriter:
     def _loops(self) -> None:
         products = products_in(self.one)
         if products:
-            write_products(self.one, products, self.body, self.names, self.target.lanes)
+            write_products(self.one, products, self.body, self.names)
             return
         if self.lanes.outer is not None:
             self._outer_lanes(self.lanes.outer, self.lanes.width)

@@ -48,30 +48,22 @@ def _main_store(stores: list[Store], product: Product) -> Store | None:
 
 
 def write_products(
-    one: Structure,
-    products: Sequence[Product],
-    body: Body,
-    names: Mapping[str, str],
-    lanes: int,
+    one: Structure, products: Sequence[Product], body: Body, names: Mapping[str, str]
 ) -> None:
-    """One call of jm::gemm or jm::chain. `lanes`: of a register."""
+    """One call of jm::gemm or jm::chain."""
     if len(products) == 1:
-        _write_gemm(one, products[0], body, names, lanes)
+        _write_gemm(one, products[0], body, names)
     else:
         _write_chain(one, products, body, names)
 
 
-def _write_gemm(
-    one: Structure, product: Product, body: Body, names: Mapping[str, str], lanes: int
-) -> None:
+def _write_gemm(one: Structure, product: Product, body: Body, names: Mapping[str, str]) -> None:
     stores, main = _stores(one, product)
     m, n, k = product.m, product.n, product.k
     left = _operand(product.a, _a_steps(product), names)
     right = _operand(product.b, _b_steps(product), names)
-    # chosen by the compiler, so that it compiles one method of the three
-    way = _way(product, lanes)
     sizes, target = _extents(m, n, k), _target(main, m, names)
-    call = f"jm::gemm<{way}>(\n    {sizes}, {left}, {right}, {target},"
+    call = f"{_function(product)}(\n    {sizes}, {left}, {right}, {target},"
     if stores == [main] and main.value == product.total:
         for text in f"{call} jm::NoEpilogue{{}});".split("\n"):
             body.line(text)
@@ -80,21 +72,20 @@ def _write_gemm(
     _write_epilogue(stores, main, product, body, f"{call}\n    ", ");")
 
 
-def _way(product: Product, lanes: int) -> str:
-    """The method, a constant. Where sizes vary, the best one of this call: all are right for any
-    sizes. Few rows are another matter (dot products, up to 3 times as fast), which is asked.
+def _function(product: Product) -> str:
+    """The function with its method, a constant, so that one method of the three is compiled. Where
+    rows vary, the method that suits those of this call: any is right for all of them.
     """
-    m, n = product.m.extent, product.n.extent
-    # a distance that varies is none of 1
-    left, right = (
+    left, right = (  # a distance that varies is not known to be 1
         tuple(step if isinstance(step, int) else 0 for step in steps)
         for steps in (_a_steps(product), _b_steps(product))
     )
-    if isinstance(m, Size) and left[1] == 1 != right[1]:
-        few = bool(m * 2 < lanes)
-        m = min(hint_of(m), lanes // 2 - 1) if few else max(hint_of(m), lanes // 2)
+    # few rows are dot products, 3 times as fast, where both operands lie along k
+    several = isinstance(product.m.extent, Size) and left[1] == 1 != right[1]
+    rows, columns = hint_of(product.m.extent), hint_of(product.n.extent)
     a, b = (f"{{nullptr, {first}, {second}}}" for first, second in (left, right))
-    return f"jm::gemm_way({hint_of(m)}, {hint_of(n)}, {a}, {b})"
+    name = "jm::gemm_rows" if several else "jm::gemm"
+    return f"{name}<jm::gemm_way({rows}, {columns}, {a}, {b})>"
 
 
 def _write_chain(
@@ -115,7 +106,8 @@ def _write_chain(
     stores, main = _stores(one, final)
     _write_epilogue(stores, main, final, body, "const auto finish = ", ";")
     first = _operand(products[0].a, _a_steps(products[0]), names)
-    body.line(f"jm::chain({_extents(final.m)}, {first},")
+    function = "jm::chain_rows" if isinstance(final.m.extent, Size) else "jm::chain"
+    body.line(f"{function}({_extents(final.m)}, {first},")
     for text in links:
         body.line(f"    {text},")
     body.line(f"    jm::last({_link(final, names)}, {_target(main, final.m, names)}, finish));")

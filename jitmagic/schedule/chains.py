@@ -99,11 +99,12 @@ def _uneven(fusion: Fusion, rows: Axis, products: list[Product]) -> str | None:
     share the columns.
     """
     lanes, threads = fusion.target.lanes, fusion.target.threads
-    if rows.extent * 2 < lanes:  # where sizes vary, in all calls or in none
+    count = hint_of(rows.extent)
+    if count * 2 < lanes:
         return f"{rows.extent} rows do not fill a register of {lanes}"
     if sum(extent_product((p.m, p.n, p.k)) for p in products) <= ONE_THREAD:
         return None
-    panels = -(-hint_of(rows.extent) // lanes)
+    panels = -(-count // lanes)
     rounds = -(-panels // threads)
     if rounds * threads * 4 > panels * 5:
         return f"{rows.extent} rows are shared out unevenly over {threads} threads"

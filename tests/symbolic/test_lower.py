@@ -65,7 +65,9 @@ def test_one_program_is_right_for_every_size(name, fused):
         options = Options()
         program = schedule(program, find_target(torch.device("cpu"), options), options).program
         verify(program)
-    assert name == "slice" or not found.relations, str(found)
+    # a product's kind depends on how small it is, at sizes far above these
+    asks = {"slice"} | ({"matmul"} if fused else set())
+    assert name in asks or not found.relations, str(found)
     for values in VALUES:
         inputs = make(*values)
         if not found.hold(values):

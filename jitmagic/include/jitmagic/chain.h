@@ -11,6 +11,9 @@
 // that of the last product is as gemm's. Out: C; the results between stay in the threads' scratch.
 // Invariants: as gemm.h; lanes beyond M hold values that are computed and never stored.
 //
+// jm::chain_rows, of the same arguments, is for any number of rows: few do not fill the lanes, so
+// they are dot products along K where A and the B lie so, layer by layer.
+//
 // Method: gemm.h's tile for C^T. L rows of A are the lanes, packed, transposed, into a panel; what
 // a tile leaves behind (L columns of all lanes) is a piece of the next product's panel as it
 // stands, so that nothing is packed, turned or waited for between products.
@@ -62,6 +65,42 @@ JM_INLINE void follow(const float* panel, float* free, int64_t m, int64_t count,
     follow(free, free + step.N * L, m, count, rest...);
 }
 
+// The same of few rows, `stride` apart: a layer's columns are shared out to threads. The sums of a
+// column are turned into a vector for its epilogue, and back into rows.
+template <class E> JM_INLINE void follow_rows(const float* x, int64_t stride, float*, int64_t M,
+                                              const Last<E>& step) {
+    int team = threads_for(M * step.N * (step.K + 16), thread_grain);
+    gemm_dots(M, step.N, step.K, {x, stride, 1}, step.b, step.out, team);
+}
+template <class E, class... Rest>
+JM_INLINE void follow_rows(const float* x, int64_t stride, float* free, int64_t M,
+                           const Link<E>& step, const Rest&... rest) {
+    constexpr int R = 4;
+    int team = threads_for(M * step.N * (step.K + 16), thread_grain);
+    parallel_region(team, [&](int part, int parts) {
+        Range mine = part_of(step.N, part, parts, L);
+        for (int64_t n = mine.begin; n < mine.end; n += R) {
+            int64_t count = mine.end - n < R ? mine.end - n : R;
+            const float* b = step.b.p + n * step.b.n;
+            alignas(64) float columns[R * L] = {};
+            for (int64_t m = 0; m < M; ++m) {
+                float sums[R];
+                if (count == R) dots<R>(x + m * stride, b, step.b.n, step.K, sums);
+                else
+                    for (int64_t i = 0; i < count; ++i)
+                        dots<1>(x + m * stride, b + i * step.b.n, step.b.n, step.K, sums + i);
+                for (int64_t i = 0; i < count; ++i) columns[i * L + m] = sums[i];
+            }
+            for (int64_t i = 0; i < count; ++i) {
+                float* column = columns + i * L;
+                step.epilogue(Lanes::load(column), n + i).store(column);
+                for (int64_t m = 0; m < M; ++m) free[m * step.N + n + i] = column[m];
+            }
+        }
+    });
+    follow_rows(free, step.N, free + M * step.N, M, rest...);
+}
+
 // Columns of what lies between the products, and what a row costs in gemm's units.
 template <class E> constexpr int64_t widths(const Last<E>&) {
     return 0;
@@ -92,6 +131,14 @@ inline void chain(int64_t M, MatrixA a, const First& first, const Rest&... rest)
             follow(panel, panel + (K + L) * L, m, count, first, rest...);
         }
     });
+}
+
+template <class First, class... Rest>
+inline void chain_rows(int64_t M, MatrixA a, const First& first, const Rest&... rest) {
+    using namespace detail;
+    bool along = a.k == 1 && first.b.k == 1 && (... && (rest.b.k == 1));
+    if (M >= L / 2 || !along) return chain(M, a, first, rest...);
+    follow_rows(a.p, a.m, scratch(M * widths(first, rest...)), M, first, rest...);
 }
 
 }   // namespace jm

@@ -7,7 +7,8 @@
 //     NT  linear: x W^T       A {x, ldx, 1}    B {w, 1, ldw}
 //     TN  dW = dY^T X         A {dy, 1, ldy}   B {x, ldx, 1}
 // Way is what gemm_way(M, N, a, b) gives. A caller that knows sizes and strides when it is compiled
-// names it, and one method is compiled; without it all three are, and the call chooses.
+// names it, and one method is compiled; without it all three are, and the call chooses. gemm_rows<Way>
+// is for any number of rows: few of them are dot products, more go by the Way named.
 // The epilogue sees each finished Vec before it is stored, its lanes C[m, n … n + count):
 //     Vec<float, L> epilogue(Vec<float, L> sum, int64_t m, int64_t n, int64_t count)
 // NoEpilogue{}, AddBias{bias} and AddInto{c, ldc} (C += A B) are ready; a lambda must load with
@@ -393,6 +394,12 @@ template <class E> inline void gemm(int64_t M, int64_t N, int64_t K, MatrixA a, 
     case Way::Swapped: return gemm<Way::Swapped>(M, N, K, a, b, c, ldc, epilogue, threads);
     case Way::Plain: return gemm<Way::Plain>(M, N, K, a, b, c, ldc, epilogue, threads);
     }
+}
+
+template <Way W, class E> inline void gemm_rows(int64_t M, int64_t N, int64_t K, MatrixA a, MatrixB b,
+                                                float* c, int64_t ldc, const E& epilogue) {
+    if (M < detail::L / 2) gemm<Way::Dots>(M, N, K, a, b, c, ldc, epilogue);
+    else gemm<W == Way::Dots ? Way::Swapped : W>(M, N, K, a, b, c, ldc, epilogue);
 }
 
 }   // namespace jm
