@@ -19,7 +19,7 @@ from ..loops.expr import Axis, AxisVar, Expr, Integer, add, mul, times
 from ..loops.ir import Reduction, Value
 from ..schedule.score import extent_product, points
 from ..symbols.size import Size
-from .cpp_blocks import Span, block_level, spans_of, whole_span
+from .cpp_blocks import BlockLevel, Span, block_level, spans_of, whole_span
 from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES
 from .cpp_values import Body
@@ -108,12 +108,7 @@ class PassWriter:
         outside, inside = spans[: level.depth], spans[level.depth :]
         self.serial([span.axis for span in outside])
         if level.size:
-            first, *rest = inside
-            start, size = body.name("block"), level.size
-            declared, stop = _until(start, first)
-            body.open(f"for (int64_t {declared}; {start} < {stop}; {start} += {size}) {{")
-            end = f"{start} + {size}" if level.even else f"jm::least_of({stop}, {start} + {size})"
-            inside = (replace(first, start=start, stop=end), *rest)
+            inside = (self._blocks(level, inside[0]), *inside[1:])
         blocks = [replace(a, name=body.name("acc"), total=False) if a.total else a for a in totals]
         pairs = [(a, b) for a, b in zip(totals, blocks, strict=True) if a.total]
         for _, block in pairs:
@@ -122,6 +117,21 @@ class PassWriter:
         for total, block in pairs:
             body.line(total.join_part(block.name))
         self.close(len(outside) + bool(level.size))
+
+    def _blocks(self, level: BlockLevel, span: Span) -> Span:
+        """Open a loop over the blocks of the span; the span of one of them."""
+        start, size = self.body.name("block"), level.size
+        end = f"{start}_end"
+        if _single_block(level, span):
+            header = (
+                f"jm::in_parts<{size}>({span.stop}, [&](int64_t {start}, int64_t {end}) JM_BODY {{"
+            )
+            self.body.open(header, footer="});")
+            return replace(span, start=start, stop=end)
+        declared, stop = _until(start, span)
+        self.body.open(f"for (int64_t {declared}; {start} < {stop}; {start} += {size}) {{")
+        end = f"{start} + {size}" if level.even else f"jm::least_of({stop}, {start} + {size})"
+        return replace(span, start=start, stop=end)
 
     def _loops(
         self, one: Pass, spans: Sequence[Span], rows: Rows, accumulators: Sequence[Accumulator]
@@ -195,8 +205,10 @@ class PassWriter:
 
     def _named(self, node: Reduction, width: int, spans: Sequence[Span]) -> Accumulator:
         """An accumulator for all points of the spans."""
-        if block_level(spans) is not None:
-            return self._total(node, width)
+        level = block_level(spans)
+        if level is not None:
+            single = _single_block(level, spans[level.depth]) if level.size else ""
+            return replace(self._total(node, width), single=single)
         return Accumulator(node, self.body.name("acc"), width)
 
     def _total(self, node: Reduction, width: int) -> Accumulator:
@@ -360,6 +372,13 @@ class PassWriter:
             else:
                 count = "n" if body.lane in axes else "jm::Full{}"
                 body.define(value, f"jm::load<{body.count}>({place}, {count})", vector=True)
+
+
+def _single_block(level: BlockLevel, span: Span) -> str:
+    """Where sizes vary: whether the span, the outermost one, is one block in this call. Else ""."""
+    if level.depth or span.start != "0" or not isinstance(span.extent, Size):
+        return ""
+    return f"{span.stop} <= {level.size}"
 
 
 def _until(name: str, span: Span) -> tuple[str, str]:

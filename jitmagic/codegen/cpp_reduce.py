@@ -2,7 +2,8 @@
 
 In: a Reduction and whether it runs over lanes. Out: the declaration, the update statement, the
 final expression. Sums of halves are made in the dtype the Reduction names; max and min keep NaN.
-A `total` is the jm::Total that a long sum of floats puts its blocks into.
+A `total` is the jm::Total that a long sum of floats puts its blocks into; `single`, where it says
+so at run time, that there is one block.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Accumulator:
     name: str
     width: int
     total: bool = False
+    single: str = ""
 
     @property
     def adds_floats(self) -> bool:
@@ -77,6 +79,8 @@ class Accumulator:
         if self.positional:
             return f"{self.scalar_type} {self.name};"
         kind = f"V{self.width}<{self.scalar_type}>" if self.width > 1 else self.scalar_type
+        if self.total and self.single:
+            return f"jm::TotalOfSome<{kind}> {self.name}({self.single});"
         if self.total:
             return f"jm::Total<{kind}> {self.name};"
         if self.width > 1:

@@ -22,6 +22,13 @@ template <int N, class Body> JM_INLINE void blocks(int64_t begin, int64_t end, B
 
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// [0, end) in parts of `Size`: body(begin, end). A single part starts at a constant.
+template <int64_t Size, class Body> JM_INLINE void in_parts(int64_t end, Body&& body) {
+    if (end <= Size) body(int64_t(0), end);
+    else
+        for (int64_t at = 0; at < end; at += Size) body(at, least_of(at + Size, end));
+}
+
 // --- memory ---------------------------------------------------------------------------------------------------------
 
 template <int N, class T> JM_INLINE Vec<T, N> load(const T* p, Full) { return Vec<T, N>::load(p); }

@@ -1,0 +1,54 @@
+"""Sums whose length varies: one block, several, none; as exact as where the length is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .test_template import compiled
+
+# around one step of lanes, one block of 32 steps of 16 lanes or of 1, and several
+LENGTHS = (2, 3, 15, 16, 17, 31, 32, 33, 64, 511, 512, 513, 1024, 2047, 2048, 2049, 30_001)
+
+
+def _centred(x):
+    return x - x.mean(1, keepdim=True)
+
+
+SUMS = {
+    "rows": lambda x: (x * 2).sum(1),
+    "columns": lambda x: (x * 2).sum(0),
+    "mean and square": lambda x: (x.mean(1), (x * x).sum(1)),
+    "sum and greatest": lambda x: (x.sum(1), x.amax(1)),
+    "softmax": lambda x: (x / 50).softmax(1),
+    "norm": lambda x: _centred(x) * (_centred(x).square().mean(1, keepdim=True) + 1).rsqrt(),
+}
+
+
+def _checked(fn, template, x):
+    assert template.holds(tuple(x.shape)), str(template.predicates)
+    expected = fn(x.double())
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for result, exact in zip(template.instantiate(tuple(x.shape))(x), expected, strict=True):
+        torch.testing.assert_close(result.double(), exact, rtol=1e-6, atol=2e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("hints", [(6, 3), (64, 900)], ids=["short", "long"])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_is_exact_whatever_its_length(name, hints):
+    torch.manual_seed(0)
+    template = compiled(SUMS[name], lambda m, n: (torch.randn(m, n),), hints)
+    for length in LENGTHS:
+        shape = (length, 6) if name == "columns" else (6, length)
+        _checked(SUMS[name], template, torch.rand(shape) + 10)
+
+
+@pytest.mark.parametrize("length", [8, 512, 513, 3000])
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf"), 3e38, -0.0], ids=str)
+def test_values_that_no_correction_survives(length, odd):
+    template = compiled(SUMS["rows"], lambda m, n: (torch.randn(m, n),), (6, 64))
+    x = torch.zeros(2, length)
+    x[0, length // 2] = x[1, -1] = odd
+    (result,) = template.instantiate((2, length))(x)
+    expected = (x.double() * 2).sum(1).float()
+    torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
