@@ -37,8 +37,8 @@ template <class V> struct Total {
     }
 };
 
-// A Total where the call says how many blocks there are: the sum of `one` block is the result, as it would be had the compiler
-// known. (Rows of 8 floats: 5.3 ns each with the arithmetic of a Total, 2.7 without.)
+// A Total where the call says how many blocks there are: the sum of `one` block is the result, as it would be had the
+// compiler known. (Rows of 8 floats: 5.3 ns each with the arithmetic of a Total, 2.7 without.)
 template <class V> struct TotalOfSome : Total<V> {
     bool one;
     JM_INLINE explicit TotalOfSome(bool one) : one(one) {}
