@@ -135,11 +135,13 @@ def _choose(parts: _Parts, inside: set[Node]) -> tuple[set[Node], set[Node]]:
     for node, vertex in place.items():
         lost = node in parts.mutated or node in inside
         save = INFINITE if lost else _cost_to_save(node, results, shown)
+        if node.op == "placeholder" and not lost and _enters_region(node, inside):
+            save = 0  # as eager does, for which the region's function holds it
         network.edge(vertex, vertex + 1, save)
         again = _cost_again(node, parts) if node in parts.forward else 0
         if node in inside:
             again = min(again, _ASKED_FOR)
-        elif "checkpoint" in node.meta and save < INFINITE:
+        elif inside and "checkpoint" in node.meta and save < INFINITE:
             again = INFINITE  # a region is computed again from what entered it
         if node.op == "placeholder":
             again = INFINITE
@@ -173,6 +175,13 @@ def _inside_regions(parts: _Parts) -> set[Node]:
         and not _is_drawn(node)
         and not _leaves_region(node, parts, results)
     }
+
+
+def _enters_region(node: Node, inside: set[Node]) -> bool:
+    """Whether what is computed again reads the value, or a view of it."""
+    return any(
+        user in inside or (is_view(user) and _enters_region(user, inside)) for user in node.users
+    )
 
 
 def _is_drawn(node: Node) -> bool:
