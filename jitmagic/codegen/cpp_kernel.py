@@ -25,9 +25,9 @@ from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..target import Target
 from .cpp_passes import PARTIAL_SUMS, PassWriter
 from .cpp_product import products_in, write_products
-from .cpp_text import CTYPES, closed, comment_line, count_text
+from .cpp_text import CTYPES, closed, comment_line, count_text, step_text
 from .cpp_values import Body
-from .lanes import Lanes, lane_step
+from .lanes import Lanes, lane_step, likely_extent
 from .structure import Structure
 
 __all__ = ["KernelWriter"]
@@ -187,7 +187,7 @@ class KernelWriter:
 
     def _outer_lanes(self, lane: Axis, width: int) -> None:
         others = tuple(axis for axis in self.one.outer if axis != lane)
-        tiled = None if self.one.symbols else self._tiled_axis(others, lane)
+        tiled = self._tiled_axis(others, lane)
         if not self.one.symbols and self._is_tall(others, lane):
             most = 4 * max(self.target.lanes, 4)
             self.passes.tall(self.one.passes, lane, min(most, width * 4) if width < most else width)
@@ -195,13 +195,13 @@ class KernelWriter:
         if not others:
             self._blocks_in_parallel(lane, width)
             return
+        if tiled is not None:
+            self._tiles(others, tiled, lane, width)
+            return
         if self.one.symbols:
             opened = self._rows_of_blocks(others, lane)
             self._block(f"jm::blocks<{width}>(0, {count_text(lane.extent)}", lane, width)
             self.passes.close(opened)
-            return
-        if tiled is not None:
-            self._tiles(others, tiled, lane, width)
             return
         if extent_product(others) >= 4 * self.target.threads or not self._parallel(
             extent_product(self.one.outer)
@@ -290,10 +290,12 @@ class KernelWriter:
         """The axis along which loads are contiguous that are far apart along the lanes."""
         if any(p.axes for p in self.one.passes):
             return None
-        wide = (axis for axis in others if axis.extent >= 4 and self._turned_loads(axis, lane))
+        wide = (
+            axis for axis in others if likely_extent(axis) >= 4 and self._turned_loads(axis, lane)
+        )
         return next(wide, None)
 
-    def _turned_loads(self, tiled: Axis, lane: Axis) -> list[tuple[Load, int]]:
+    def _turned_loads(self, tiled: Axis, lane: Axis) -> list[tuple[Load, int | Expr]]:
         """Loads that run along `tiled`, with the distance between their lanes."""
         found = []
         for node in self.one.free:
@@ -301,7 +303,7 @@ class KernelWriter:
                 continue
             step = lane_step(node.index[0], lane, self.one)
             if (
-                isinstance(step, int)
+                step is not None
                 and step not in (0, 1)
                 and lane_step(node.index[0], tiled, self.one) == 1
             ):
@@ -319,22 +321,30 @@ class KernelWriter:
         rest = tuple(strip if axis == tiled else axis for axis in others)
         rows = extent_product(rest)
         if self._parallel(extent_product(self.one.outer)):
-            opened = self._flat_rows(rest, f"{rows}, {max(1, rows // (8 * self.target.threads))}")
+            work = self._exact_work() * lane.extent * (width * some)
+            grain = max(1, rows // (8 * self.target.threads))
+            opened = self._flat_rows(rest, self._pieces(points(rest), work, grain))
         else:
             self.passes.serial(rest)
             opened = len(rest)
         body, name = self.body, tiled.name
         body.set_lanes(lane, width)
-        header = f"jm::blocks<{width}>(0, {lane.extent}, [&](int64_t {lane.name}, auto n) JM_BODY"
+        extent = count_text(lane.extent)
+        header = f"jm::blocks<{width}>(0, {extent}, [&](int64_t {lane.name}, auto n) JM_BODY"
         body.open(f"{header} {{", (lane,), footer="});")
         start, end = f"{strip.name} * {some}", f"{tile.name}_end"
-        stop = f"jm::least_of({tile.extent}, {start} + {some})"
+        stop = f"jm::least_of({count_text(tile.extent)}, {start} + {some})"
         loop = f"int64_t {tile.name} = {start}, {end} = {stop}; {tile.name} < {end}; ++{tile.name}"
         body.open(f"for ({loop}) {{", (tile,))
         body.line(f"const int64_t first = {tile.name} * {width};")
-        body.line(f"const int64_t rows = jm::least_of({tiled.extent} - first, {width});")
+        left = f"{count_text(tiled.extent)} - first"
+        body.line(f"const int64_t rows = jm::least_of({left}, {width});")
         turned = self._load_tiles(tiled, mul(AxisVar(tile), width), lane, width)
-        body.open(f"for (int64_t {name} = first; {name} < first + rows; ++{name}) {{", (tiled,))
+        if isinstance(tiled.extent, Size):  # else the compiler knows which tiles are whole
+            rows_loop = f"jm::tile_rows<{width}>(first, rows, [&](int64_t {name}) JM_BODY {{"
+            body.open(rows_loop, (tiled,), footer="});")
+        else:
+            body.open(f"for (int64_t {name} = first; {name} < first + rows; ++{name}) {{", (tiled,))
         for node, tile_name in turned.items():
             body.define(node, f"{tile_name}[{name} - first]", vector=True)
         self.passes.write(self.one.passes)
@@ -350,5 +360,6 @@ class KernelWriter:
             at = body.scalar_position(substitute(node.index[0], {tiled: start}))
             body.line(f"{body.vector_type(node.dtype)} {names[node]}[{width}];")
             pointer = f"{self.names[node.buffer]} + {at}"
-            body.line(f"jm::load_tile({names[node]}, {pointer}, {step}, rows, n);")
+            distance = step_text(step)
+            body.line(f"jm::load_tile({names[node]}, {pointer}, {distance}, rows, n);")
         return names

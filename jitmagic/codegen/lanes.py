@@ -20,7 +20,7 @@ from ..symbols.size import Dimension, Size, hint_of
 from ..target import Target
 from .structure import Pass, Structure, coefficient
 
-__all__ = ["Lanes", "choose_lanes", "lane_step"]
+__all__ = ["Lanes", "choose_lanes", "lane_step", "likely_extent"]
 
 SHORT = 8  # an axis below this extent does not fill a register
 LIGHT = 12  # cost of a body that leaves room for more registers per step
@@ -71,11 +71,11 @@ def _with_width(lanes: Lanes, wanted: int) -> Lanes:
 def _by_accesses(one: Structure, target: Target, base: int) -> Lanes:
     scalar = tuple((None, 1) for _ in one.passes)
     # Where passes are long, what is stored once per outer point costs next to nothing.
-    long = [p for p in one.passes if prod(_likely(axis.extent) for axis in p.axes) >= SHORT]
+    long = [p for p in one.passes if prod(likely_extent(axis) for axis in p.axes) >= SHORT]
     outer, outer_score = _best(one.outer, one, long or one.passes)
     inner = [_best(p.axes, one, (p,)) if p.axes else (None, 0) for p in one.passes]
     inner_score = sum(score for _, score in inner)
-    longest = max((_likely(a.extent) for a, _ in inner if a is not None), default=0)
+    longest = max((likely_extent(a) for a, _ in inner if a is not None), default=0)
     rows = any(axis is not None for axis, _ in inner)
     if (
         rows
@@ -94,10 +94,11 @@ def _by_accesses(one: Structure, target: Target, base: int) -> Lanes:
     return Lanes(outer, _outer_width(one, outer, base, target), scalar)
 
 
-def _likely(extent: Dimension) -> int:
+def likely_extent(axis: Axis) -> int:
     """The extent; one that varies is not taken to be short because it is in this call: lanes along
     the wrong axis cost most where it is long (softmax of rows of 1,000, made at 3: 2.4 times).
     """
+    extent: Dimension = axis.extent
     return max(hint_of(extent), SHORT) if isinstance(extent, Size) else extent
 
 
@@ -113,7 +114,7 @@ def _best(axes: Sequence[Axis], one: Structure, passes: Iterable[Pass]) -> tuple
     accesses = _accesses(passes)
     best: tuple[Axis | None, int] = (None, -(10**6))
     for axis in axes:
-        if _likely(axis.extent) < 4 or not _adds_stay_apart(accesses, axis, one):
+        if likely_extent(axis) < 4 or not _adds_stay_apart(accesses, axis, one):
             continue
         score = sum(_points(access, axis, one) for access in accesses)
         if score >= best[1]:

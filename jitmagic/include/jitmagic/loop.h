@@ -113,6 +113,16 @@ JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, int64
     for (int64_t r = 0; r < N && r < rows; ++r) tile[r] = load_strided<N>(p + r, stride, n);
 }
 
+// body(row) for the rows of a tile of N; those of a whole tile stay in registers.
+template <int N, class Body> JM_INLINE void tile_rows(int64_t first, int64_t rows, Body&& body) {
+    if (rows == N) {
+#pragma GCC unroll 16
+        for (int64_t r = 0; r < N; ++r) body(first + r);
+    } else {
+        for (int64_t r = 0; r < rows; ++r) body(first + r);
+    }
+}
+
 // --- run-time indexes -------------------------------------------------------------------------------------------------
 
 JM_INLINE void flag(int& bad) { __atomic_store_n(&bad, 1, __ATOMIC_RELAXED); }
