@@ -33,12 +33,24 @@ def _three_layers(x, *weights):
     return x
 
 
+def _weights():
+    return [torch.randn(a, b) / 8 for a, b in ((390, 41), (41, 390), (390, 41))]
+
+
 PROGRAMS = {
     "linear": (_linear, lambda n, k: (torch.randn(n, 24), torch.randn(40, 24), torch.randn(40))),
     "plain": (lambda x, w: aten.mm(x, w), lambda n, k: (torch.randn(n, 24), torch.randn(24, 5))),
     "layers": (
         _three_layers,
         lambda n, k: (torch.randn(n, 20), *(torch.randn(20, 20) / 4 for _ in range(3))),
+    ),
+    "wide layers": (  # few rows of them are shared out to threads
+        _three_layers,
+        lambda n, k: (torch.randn(n, 41), *(w.t().contiguous() for w in _weights())),
+    ),
+    "turned layers": (  # as nn.Linear has them: few rows are dot products
+        lambda x, *weights: _three_layers(x, *(weight.t() for weight in weights)),
+        lambda n, k: (torch.randn(n, 41), *_weights()),
     ),
     # a backward's: the sum runs over the batch, and either operand may be turned
     "weight gradient": (
@@ -102,8 +114,9 @@ def test_products_are_kernels_whose_sizes_are_arguments(name):
     assert found.hold((64, 50)) and found.hold((48, 51))
 
 
-def test_layers_are_a_chain():
-    text, _ = _text_and_predicates("layers", (64, 50))
+@pytest.mark.parametrize("name", ["layers", "turned layers"])
+def test_layers_are_a_chain(name):
+    text, _ = _text_and_predicates(name, (64, 50))
     assert CALL.findall(text) == ["jm::chain_rows("]
     assert "jm::chain_rows(s0, " in text
 
