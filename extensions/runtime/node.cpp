@@ -103,11 +103,10 @@ variable_list CompiledBackward::apply(variable_list&& grads) {
 variable_list CallState::differentiate(const variable_list& grads, const NodePtr& node) {
   const Signature& s = *signature;
   variable_list gradients(s.grad_inputs.size());
-  bool all = true, any = false;
+  bool any = false;
   std::vector<char> given;
   for (const at::Tensor& grad : grads) {
     given.push_back(grad.defined());
-    all &= grad.defined();
     any |= grad.defined();
   }
   if (!any) return gradients;
@@ -125,7 +124,7 @@ variable_list CallState::differentiate(const variable_list& grads, const NodePtr
   }
   GilGuard gil;
   call_backward(std::move(arguments), given, gradients);
-  for (size_t i = 0; !all && i < gradients.size(); i++) {
+  for (size_t i = 0; i < gradients.size(); i++) {
     bool reached = false;
     for (size_t tangent : s.reach[i]) reached |= given[tangent] != 0;
     if (!reached) gradients[i] = at::Tensor();

@@ -311,8 +311,23 @@ def _differentiate(
         if sym is not None
     ]
     if not found:
-        raise CompileFailed("the results require grad but no input gets one")
+        # Their formula gives nothing: a node must stand behind the results, which hands on as much.
+        found = [_nothing_for(mode, inputs, wanted, reach)]
     return _Gradients(tangents, *zip(*found, strict=True))
+
+
+def _nothing_for(
+    mode: Functionalizer,
+    inputs: Sequence[Traced],
+    wanted: Sequence[int],
+    reach: Sequence[tuple[int, ...]],
+) -> tuple[int, Sym, tuple[int, ...]]:
+    """An input of the results' history that gets no gradient: no tangent leads to it."""
+    place = next((i for i, behind in zip(wanted, reach, strict=True) if behind), wanted[0])
+    tensor = inputs[place]
+    with mode:
+        zeros = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+    return place, mode.read(zeros), ()
 
 
 def _refused(operation: Node | None, error: Exception) -> CompileFailed:

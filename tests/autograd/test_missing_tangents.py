@@ -68,3 +68,40 @@ def test_zeros_for_a_gradient_are_made_where_there_is_one(name, backend):
             assert (have is None) == (want is None), wanted
             if want is not None:
                 torch.testing.assert_close(have, want, equal_nan=True)
+
+
+GIVING_NOTHING = {  # differentiable results whose formula hands no gradient on
+    "no_reflectors": lambda a, tau: torch.linalg.householder_product(a, tau),
+    "beside_a_gradient": lambda a, tau: (torch.linalg.householder_product(a, tau), a.sin())[0],
+    "behind_an_operation": lambda a, tau: torch.linalg.householder_product(a.sin(), tau * 2).neg(),
+    "before_an_operation": lambda a, tau: torch.linalg.householder_product(a, tau) * 3 + 1,
+}
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("name", GIVING_NOTHING)
+@pytest.mark.parametrize("shape", [(0, 0), (5, 5), (5, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_results_that_hand_no_gradient_on_give_none(name, backend, shape, dtype):
+    """They require grad as in eager, a backward runs, and what it gives is None, not zeros."""
+    run = GIVING_NOTHING[name]
+
+    def outcome(f, unused, only):
+        a = torch.linspace(-1, 2, shape[0] * shape[1], dtype=dtype).view(shape).requires_grad_()
+        tau = torch.ones(0, dtype=dtype, requires_grad=not only)
+        y = f(a, tau)
+        wanted = (a,) if only else (a, tau)
+        try:
+            found = torch.autograd.grad(y.sum(), wanted, allow_unused=unused, retain_graph=True)
+        except RuntimeError as error:
+            found = str(error)
+        else:
+            found = [grad if grad is None else grad.tolist() for grad in found]
+        y.sum().backward()
+        grads = [leaf.grad if leaf.grad is None else leaf.grad.tolist() for leaf in (a, tau)]
+        return y.tolist(), y.requires_grad, y.is_leaf, found, grads
+
+    call = jitmagic.jit(run, backend=backend, fullgraph=True)
+    for unused in (True, False):
+        for only in (False, True):
+            assert outcome(call, unused, only) == outcome(run, unused, only)
