@@ -298,6 +298,10 @@ class GraphBuilder:
         """
         return [self._nodes.get(id(leaf)) for leaf in leaves_behind(list(map(_value, outputs)))]
 
+    def has_history(self, node: Node) -> bool:
+        """Whether autograd has recorded what a node made."""
+        return any(tensor.requires_grad for tensor in tensors_in(node.meta["val"]))
+
     def history(self, outputs: Sequence[Node]) -> dict[Any, None]:
         """The autograd nodes of meta tensors that a backward from these nodes runs."""
         return history_of(list(map(_value, outputs)))

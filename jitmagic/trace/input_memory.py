@@ -16,7 +16,6 @@ import torch
 from torch.fx import Node
 
 from ..graph.builder import GraphBuilder, storage_of
-from ..graph.node_meta import tensors_in
 from ..graph.overlap import meets_itself
 from ..graph.sym_node import as_dimensions
 from ..guards.guard import NoOverlap
@@ -70,9 +69,9 @@ def _step_between(graph: GraphBuilder, written: list[Node]) -> int:
     """
     writers = [w for n in written for w in graph.writers.get(storage_of(n), ())]
     readers = {user for node in written for user in node.users} - set(writers)
-    recorded = [n for n in readers if any(t.requires_grad for t in tensors_in(n.meta["val"]))]
+    recorded = filter(graph.has_history, readers)
     begins: int = min((n.meta["step"] for n in recorded), default=0)
-    if all(writer.meta["step"] < begins for writer in writers):
+    if writers and all(writer.meta["step"] < begins for writer in writers):
         return begins
     return min(graph.mutated_inputs[node] for node in written)
 
