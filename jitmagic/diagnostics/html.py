@@ -30,9 +30,9 @@ __all__ = ["html_report"]
 _STYLE = """
 .jitmagic{font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;max-width:60em}
 .jitmagic pre{margin:.3em 0;padding:.5em;overflow-x:auto;font-size:12px;background:#8881}
-.jitmagic .no{opacity:.5;user-select:none}
+.jitmagic .no{opacity:.75;user-select:none}
 .jitmagic .break{background:#e5484d33}
-.jitmagic .why{color:#e5484d;font-weight:600}
+.jitmagic .why{color:#e5484d;color:color-mix(in srgb,#e5484d 60%,currentColor);font-weight:600}
 .jitmagic .hint{opacity:.75}
 .jitmagic table{border-collapse:collapse;margin:.4em 0}
 .jitmagic td,.jitmagic th{padding:.1em .8em;text-align:left;border-bottom:1px solid #8884}
