@@ -1,0 +1,55 @@
+"""One JupyterLab and one Chromium for all tests here, with a notebook whose cells have run.
+
+Skips where chromium or the packages of the extra `browser` are missing, but fails where
+JITMAGIC_BROWSER is set: there they must not be missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.lab import Lab, opened, running
+
+_PACKAGES = ("jupyterlab", "playwright", "axe_playwright_python")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Where the browser is."""
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    path = shutil.which("chromium")
+    if path is None:
+        missing.append("chromium")
+    if missing or path is None:
+        told = f"not installed: {', '.join(missing)}"
+        if os.environ.get("JITMAGIC_BROWSER"):
+            pytest.fail(told)
+        pytest.skip(told)
+    return path
+
+
+@pytest.fixture(scope="session")
+def server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("lab")
+    with running(folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def lab(chromium: str, server: str) -> Iterator[Lab]:
+    with opened(chromium, server) as lab:
+        yield lab
+
+
+@pytest.fixture(params=["Light"])
+def themed(request: Any, lab: Lab) -> Iterator[Lab]:
+    lab.set_theme(f"JupyterLab {request.param}")
+    yield lab
+    lab.set_theme("JupyterLab Light")

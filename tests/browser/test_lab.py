@@ -1,0 +1,84 @@
+"""What people see in JupyterLab: rendered, folding, copied, free of errors and of a network."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.lab import CELLS, Lab, outside
+
+SHOWN = {
+    "compile": "compiled this cell in",
+    "report": "jitmagic explain: broken",
+    "gutter": "jitmagic explain",
+    "card": "step",
+    "status": "step",
+    "passport": "bitwise",
+}
+
+
+@pytest.mark.parametrize("cell", SHOWN)
+def test_a_cell_shows_its_report(lab: Lab, cell: str) -> None:
+    text = "\n".join(lab.output(cell).all_inner_texts())
+    assert SHOWN[cell] in text
+
+
+def test_no_cell_has_a_red_box(lab: Lab) -> None:
+    red = "[data-mime-type='application/vnd.jupyter.error'], [data-mime-type$='stderr']"
+    assert lab.page.locator(".jp-CodeCell").count() >= len(CELLS)
+    assert lab.page.locator(f".jp-NotebookPanel :is({red})").all_inner_texts() == []
+
+
+def test_nothing_is_asked_outside_and_nothing_is_complained_of(lab: Lab) -> None:
+    assert lab.asked
+    assert [address for address in lab.asked if outside(address)] == []
+    assert lab.errors == []
+
+
+def test_a_picture_is_drawn_and_named(lab: Lab) -> None:
+    picture = lab.output("picture").locator("svg[role='img'], img").first
+    box = picture.bounding_box()
+    assert box is not None
+    assert box["width"] > 50 < box["height"]
+
+
+@pytest.mark.parametrize("key", ["click", "Enter", "Space"])
+def test_a_fold_opens_and_closes(lab: Lab, key: str) -> None:
+    summary = lab.output("report").locator("details:not([open]) > summary").first
+    fold = summary.locator("..").element_handle()
+    assert fold is not None
+    for is_open in (True, False):
+        top = fold.query_selector(":scope > summary")
+        assert top is not None
+        if key == "click":
+            top.click()
+        else:
+            top.press(key)
+        assert fold.evaluate("fold => fold.open") is is_open
+
+
+def test_copied_source_has_no_line_numbers(lab: Lab) -> None:
+    copied = lab.page.evaluate(
+        "source => { getSelection().selectAllChildren(source); return getSelection().toString() }",
+        lab.output("report").locator(".source").first.element_handle(),
+    )
+    assert "    y = x * 2" in copied
+
+
+@pytest.mark.parametrize("cell", ["compile", "report", "gutter", "card", "status"])
+def test_axe_finds_nothing_serious(themed: Lab, cell: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    place = f".jp-NotebookPanel .jp-CodeCell:nth-of-type({list(CELLS).index(cell) + 1})"
+    root = themed.output(cell).last
+    root.evaluate("output => output.setAttribute('data-axe', '')")
+    try:
+        found = Axe().run(themed.page, context="[data-axe]").response["violations"]
+    finally:
+        root.evaluate("output => output.removeAttribute('data-axe')")
+    serious = [
+        (rule["id"], node["html"][:200], node["failureSummary"])
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
+    assert serious == [], place
