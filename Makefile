@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(shell find extensions -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.py')
 
-.PHONY: demo check rules test asan bench ecosystem docs lint build clean
+.PHONY: demo check rules test browser asan bench ecosystem docs lint build clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -52,6 +52,10 @@ bench: $(VENV)/.bench
 ecosystem: $(VENV)/.ecosystem
 	$(BIN)/python -m tests.ecosystem $(ECOSYSTEM_ARGS)
 
+# Reports in JupyterLab, in headless Chromium, which must be installed (Debian: chromium).
+browser: $(VENV)/.browser
+	JITMAGIC_BROWSER=1 $(BIN)/python -m pytest -q tests/browser
+
 # The site, in build/site: every code block in it is run.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
@@ -83,6 +87,10 @@ $(VENV)/.bench: $(VENV)/.installed
 $(VENV)/.ecosystem: $(VENV)/.installed
 	$(PIP) --no-build-isolation --editable ".[ecosystem]" "$(TORCH)"
 	$(PIP) --no-deps "timm>=1.0.20,<2"
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.installed
+	$(PIP) --no-build-isolation --editable ".[browser]"
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.installed

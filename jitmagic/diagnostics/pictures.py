@@ -11,8 +11,10 @@ Comes in: the records of what was compiled. Goes out: a `Picture`, shown by a no
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from torch.fx import Node
@@ -51,6 +53,11 @@ class Picture:
 
     def _repr_svg_(self) -> str:
         return self.svg
+
+    def _repr_html_(self) -> str:
+        """Front ends show an SVG as an image that has no name; this one has."""
+        data = b64encode(self.svg.encode()).decode()
+        return f'<img alt="{escape(self.title)}" src="data:image/svg+xml;base64,{data}">'
 
     def __repr__(self) -> str:
         return f"<{self.title}: .save('name.svg'), or look at it in a notebook>"

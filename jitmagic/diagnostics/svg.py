@@ -1,6 +1,7 @@
 """svg: a drawing put together from shapes, as one SVG that needs nothing else.
 
-Text takes the notebook's colour; all text is escaped. Units are pixels, y grows downwards.
+It lies on white paper of its own: front ends show an SVG as an image, which does not know the
+colours of a dark theme. All text is escaped. Units are pixels, y grows downwards.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ __all__ = ["COLOURS", "Drawing", "letters_in", "width_of"]
 
 # Okabe and Ito's, which people who cannot tell red from green can tell apart.
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442")
+_INK = "#1a1a1a"
 _PER_LETTER = 7.3  # of 12 px monospace
 
 
@@ -57,7 +59,7 @@ class Drawing:
         """From (x, top) to (x, bottom), bent to the left by `depth`."""
         path = f"M{x:.1f} {top:.1f}C{x - depth:.1f} {top:.1f} {x - depth:.1f} {bottom:.1f}"
         self.parts.append(
-            f"<path d='{path} {x:.1f} {bottom:.1f}' fill='none' stroke='currentColor' "
+            f"<path d='{path} {x:.1f} {bottom:.1f}' fill='none' stroke='{_INK}' "
             "stroke-opacity='.35'/>"
         )
 
@@ -77,7 +79,8 @@ class Drawing:
         head = (
             f"<svg xmlns='http://www.w3.org/2000/svg' role='img' viewBox='0 0 {width:.0f} "
             f"{height:.0f}' width='{width:.0f}' height='{height:.0f}' font-family='monospace' "
-            f"font-size='12' fill='currentColor'><title>{escape(title)}</title>"
+            f"font-size='12' fill='{_INK}'><title>{escape(title)}</title>"
+            "<rect width='100%' height='100%' rx='4' fill='white'/>"
         )
         return head + "".join(self.parts) + "</svg>"
 

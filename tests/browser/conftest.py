@@ -48,7 +48,7 @@ def lab(chromium: str, server: str) -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture(params=["Light"])
+@pytest.fixture(params=["Light", "Dark"])
 def themed(request: Any, lab: Lab) -> Iterator[Lab]:
     lab.set_theme(f"JupyterLab {request.param}")
     yield lab

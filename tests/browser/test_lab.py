@@ -35,10 +35,29 @@ def test_nothing_is_asked_outside_and_nothing_is_complained_of(lab: Lab) -> None
 
 
 def test_a_picture_is_drawn_and_named(lab: Lab) -> None:
-    picture = lab.output("picture").locator("svg[role='img'], img").first
+    picture = lab.page.get_by_role("img", name="step")
     box = picture.bounding_box()
     assert box is not None
     assert box["width"] > 50 < box["height"]
+
+
+def test_a_picture_is_legible_in_every_theme(themed: Lab) -> None:
+    """Its paper is painted with it: most of what is seen is white, whatever lies behind."""
+    picture = themed.page.get_by_role("img", name="step").element_handle()
+    assert picture is not None
+    drawn = picture.evaluate(
+        """image => {
+            const canvas = new OffscreenCanvas(image.width, image.height);
+            const context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            const found = context.getImageData(0, 0, image.width, image.height).data;
+            let white = 0;
+            for (let i = 0; i < found.length; i += 4)
+                white += Math.min(...found.subarray(i, i + 4)) > 250;
+            return white / (found.length / 4);
+        }"""
+    )
+    assert drawn > 0.5
 
 
 @pytest.mark.parametrize("key", ["click", "Enter", "Space"])
@@ -57,6 +76,9 @@ def test_a_fold_opens_and_closes(lab: Lab, key: str) -> None:
 
 
 def test_copied_source_has_no_line_numbers(lab: Lab) -> None:
+    numbers = lab.output("report").locator(".source .no")
+    assert numbers.count() > 1
+    assert numbers.first.evaluate("number => getComputedStyle(number).userSelect") == "none"
     copied = lab.page.evaluate(
         "source => { getSelection().selectAllChildren(source); return getSelection().toString() }",
         lab.output("report").locator(".source").first.element_handle(),
@@ -64,17 +86,19 @@ def test_copied_source_has_no_line_numbers(lab: Lab) -> None:
     assert "    y = x * 2" in copied
 
 
-@pytest.mark.parametrize("cell", ["compile", "report", "gutter", "card", "status"])
+@pytest.mark.parametrize(
+    "cell", ["compile", "report", "gutter", "card", "status", "picture", "passport"]
+)
 def test_axe_finds_nothing_serious(themed: Lab, cell: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     place = f".jp-NotebookPanel .jp-CodeCell:nth-of-type({list(CELLS).index(cell) + 1})"
-    root = themed.output(cell).last
-    root.evaluate("output => output.setAttribute('data-axe', '')")
+    mark = "(outputs, on) => outputs.forEach(one => one.toggleAttribute('data-axe', on))"
+    themed.output(cell).evaluate_all(mark, True)
     try:
         found = Axe().run(themed.page, context="[data-axe]").response["violations"]
     finally:
-        root.evaluate("output => output.removeAttribute('data-axe')")
+        themed.output(cell).evaluate_all(mark, False)
     serious = [
         (rule["id"], node["html"][:200], node["failureSummary"])
         for rule in found

@@ -133,7 +133,7 @@ def _call(run: Callable[..., Any], call: tuple[Any, ...]) -> Any:
 
 
 def compare(eager: Any, ours: Any, exact: Any, bitwise: bool, where: str) -> None:
-    """Same structure, types, dtypes, strides; values within four times eager's own error, or equal."""
+    """Same structure, types, dtypes, strides; values within four times eager's error, or equal."""
     flat_eager, spec_eager = tree_flatten(eager)
     flat_ours, spec_ours = tree_flatten(ours)
     assert spec_eager == spec_ours, f"{where}: {spec_ours} instead of {spec_eager}"
