@@ -80,7 +80,7 @@ class Drawing:
             f"<svg xmlns='http://www.w3.org/2000/svg' role='img' viewBox='0 0 {width:.0f} "
             f"{height:.0f}' width='{width:.0f}' height='{height:.0f}' font-family='monospace' "
             f"font-size='12' fill='{_INK}'><title>{escape(title)}</title>"
-            "<rect width='100%' height='100%' rx='4' fill='white'/>"
+            f"<path d='M0 0H{width:.0f}V{height:.0f}H0Z' fill='white'/>"
         )
         return head + "".join(self.parts) + "</svg>"
 

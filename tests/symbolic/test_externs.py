@@ -80,5 +80,6 @@ def test_one_set_of_kernels_is_right_for_every_size(name):
         held += 1
         inputs = make(*values)
         (made,) = template.instantiate(values)(*inputs)
-        torch.testing.assert_close(made, fn(*inputs), rtol=1e-4, atol=1e-4)
+        rtol = torch.finfo(torch.bfloat16).eps if name == "halves" else 1e-4
+        torch.testing.assert_close(made, fn(*inputs), rtol=rtol, atol=1e-4)
     assert held >= len(VALUES) - 2, str(template.predicates)

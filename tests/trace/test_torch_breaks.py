@@ -190,7 +190,7 @@ def linearize(x):
 
 def checkpoint(x):
     y = x + 1
-    return torch.utils.checkpoint.checkpoint(torch.sin, y, use_reentrant=False)  # here
+    return torch.utils.checkpoint.checkpoint(torch.sin, y, use_reentrant=True)  # here
 
 
 def deepcopy(x):
@@ -308,7 +308,7 @@ BREAKS = {
     hook: "register_hook",
     parameter_inside: "", set_data: "data", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
-    vmap: "branch", linearize: "function", checkpoint: "checkpointing", deepcopy: "",
+    vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference mode",
