@@ -23,6 +23,7 @@ import jitmagic
 
 from .counts import Counts, counts_of
 
+_MANY = 16  # numbers of a tensor
 Calls = Sequence[tuple[Any, ...]]
 
 
@@ -133,7 +134,9 @@ def _call(run: Callable[..., Any], call: tuple[Any, ...]) -> Any:
 
 
 def compare(eager: Any, ours: Any, exact: Any, bitwise: bool, where: str) -> None:
-    """Same structure, types, dtypes, strides; values within four times eager's error, or equal."""
+    """Same structure, types, dtypes, strides; values within twice eager's own error, or equal. Of a
+    few numbers which one is rounded worst is luck: there it is four times.
+    """
     flat_eager, spec_eager = tree_flatten(eager)
     flat_ours, spec_ours = tree_flatten(ours)
     assert spec_eager == spec_ours, f"{where}: {spec_ours} instead of {spec_eager}"
@@ -154,7 +157,8 @@ def compare(eager: Any, ours: Any, exact: Any, bitwise: bool, where: str) -> Non
         error = (a.double() - judge.double()).abs()
         ours_error = (b.double() - judge.double()).abs()
         floor = torch.finfo(a.dtype).eps * 4 * judge.double().abs().amax().clamp(min=1e-3)
-        bound = 4 * error.amax() + floor if a.numel() else 0
+        times = 2 if a.numel() >= _MANY else 4
+        bound = times * error.amax() + floor if a.numel() else 0
         assert (ours_error <= bound).all(), f"{where}: {ours_error.max()} > {bound}"
 
 
