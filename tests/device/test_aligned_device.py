@@ -18,15 +18,6 @@ def always(monkeypatch):
     monkeypatch.setattr(aligned, "_WORTH_ODD", 0)
 
 
-@pytest.fixture
-def tf32():
-    """Products of float32 may be rounded to it."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 def head(x, w, b):
     return F.linear(F.gelu(x), w, b)
 

@@ -27,15 +27,6 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(aligned, "_WORTH_ODD", 0)
 
 
-@pytest.fixture
-def tf32():
-    """Products of float32 may be rounded to it."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 def rows(*shape, dtype=BF16, seed=0):
     g = torch.Generator().manual_seed(seed + sum(shape))
     return (torch.randn(shape, generator=g) / shape[-1] ** 0.5).to(dtype)

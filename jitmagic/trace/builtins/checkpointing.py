@@ -14,7 +14,7 @@ from typing import Any
 from torch.fx import Node
 from torch.utils import checkpoint
 
-from ...graph.node_meta import tensors_in
+from ...graph.builder import storage_of
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..values.base import Args, Kwargs, Machine, Value
 from .registry import handles
@@ -64,20 +64,11 @@ def _since(nodes: Any, before: Sequence[Node]) -> list[Node]:
 
 
 def _writes_outside(made: Sequence[Node], before: Sequence[Node]) -> bool:
-    """Whether any node writes to memory that was there before the region."""
-    written = {_memory(node) for one in made for node in one.meta.get("mutates", ())}
-    return bool(written) and any(_memory(node) in written for node in _tensors(made, before))
-
-
-def _tensors(made: Sequence[Node], before: Sequence[Node]) -> list[Node]:
-    """Nodes from before, and inputs that the region was the first to read."""
-    read = [node for one in made for node in one.all_input_nodes if node.op == "placeholder"]
-    return [node for node in (*before, *read) if list(tensors_in(node.meta.get("val")))]
-
-
-def _memory(node: Node) -> int:
-    tensor = next(iter(tensors_in(node.meta["val"])))
-    return int(tensor.untyped_storage()._cdata)
+    """Whether any node writes to memory that was there before the region, or to that of an input
+    that the region was the first to read."""
+    written = {storage_of(node) for one in made for node in one.meta.get("mutates", ())}
+    read = (node for one in made for node in one.all_input_nodes if node.op == "placeholder")
+    return any(storage_of(node) in written for node in (*before, *read) if "val" in node.meta)
 
 
 def _mark(made: Sequence[Node], region: int) -> None:
