@@ -32,11 +32,8 @@ from .structure import Structure, structure
 __all__ = ["CppRenderer"]
 
 # Of g++ 12 at -O3 on Zen 4: the header and the link take 0.1 s, 1,000 characters of a kernel 0.02
-# (long straight lines) to 0.07 s, the templates of the first matrix product 0.55 s, of each other
-# one 0.13 s. So products go together, apart from what has none.
+# (long straight lines) to 0.07 s, a matrix product (its tiles are compiled once) 0.03 s.
 UNIT = 10_000  # characters that a translation unit is meant to have; a kernel is never cut
-PRODUCTS = 2 * UNIT  # of a unit of products, for whose templates each compiler pays anew
-PRODUCT = 2_500  # what a product weighs besides its text
 _PRODUCT_CALL = re.compile(r"\bjm::((?:gemm|chain)(?:_rows)?)[<(]")  # of gemm.h, chain.h
 
 
@@ -99,46 +96,16 @@ def _function(
 
 def _shared_out(functions: Mapping[str, str]) -> list[tuple[str, ...]]:
     """The kernels in runs of about equal compile time, each worth a compiler of its own."""
-    weights = {name: _compile_weight(text) for name, text in functions.items()}
-    if sum(weights.values()) <= UNIT:
+    total = sum(map(len, functions.values()))
+    if total <= UNIT:
         return [tuple(functions)]
-    kinds: dict[str, dict[str, int]] = {}
-    for name, text in functions.items():
-        kinds.setdefault(_templates(text), {})[name] = weights[name]
-    return [
-        run
-        for kind in sorted(kinds, reverse=True)  # what takes longest is begun first
-        for run in _even_runs(kinds[kind], PRODUCTS if kind else UNIT)
-    ]
-
-
-def _even_runs(weights: Mapping[str, int], size: int) -> list[tuple[str, ...]]:
-    total = sum(weights.values())
-    count = -(-total // size)
+    count = -(-total // UNIT)
     runs: list[list[str]] = [[] for _ in range(count)]
     before = 0
-    for name, weight in weights.items():
-        runs[(before + weight // 2) * count // total].append(name)
-        before += weight
+    for name, text in functions.items():
+        runs[(before + len(text) // 2) * count // total].append(name)
+        before += len(text)
     return [tuple(run) for run in runs if run]
-
-
-def _products(text: str) -> int:
-    return len(_PRODUCT_CALL.findall(text))
-
-
-def _compile_weight(text: str) -> int:
-    """Compile time, in characters of loops."""
-    return len(text) + PRODUCT * _products(text)
-
-
-def _templates(text: str) -> str:
-    """Which templates of gemm.h a kernel needs: products whose right side is contiguous along n
-    have tiles of their own (Way::Plain).
-    """
-    if not _products(text):
-        return ""
-    return "plain" if re.search(r", 1}\)>\(", text) else "packed"
 
 
 def _unit(functions: Mapping[str, str], names: Iterable[str]) -> Unit:

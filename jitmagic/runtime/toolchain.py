@@ -3,6 +3,7 @@
 A library is cached under the hash of the text, the headers, the flags, the compiler's identity and
 the machine's instruction set, so a second process loads what the first one built. What was cached
 and cannot be loaded is built anew; what is built is cached once it was loaded and has its symbols.
+A text with matrix products is linked with what multiplies, an object that is cached likewise.
 A refused text, and a compiler that hangs, raise ToolchainError with the compiler's own words;
 Ctrl-C stops the compiler with all its children and leaves the cache clean.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -34,11 +36,11 @@ _FLAGS = (
     "-fno-trapping-math",
     "-ffp-contract=off",
     "-fno-semantic-interposition",
-    "-shared",
     "-fPIC",
     "-w",
 )
 _LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codegen/cpp.py)
+_PRODUCTS = re.compile(r"^#include <jitmagic/(?:gemm|chain)\.h>$", re.MULTILINE)
 SECONDS = 600.0  # of one compiler: a hundred times what the largest kernels take
 _LOOK = 0.1  # seconds between two looks at `cancel`
 _ROOM = 1 << 20  # bytes that a library may well take
@@ -79,7 +81,8 @@ def header_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def _headers_key() -> str:
-    files = sorted(header_folder().rglob("*.h"))
+    """Of what a text may include or be linked with."""
+    files = sorted(file for file in header_folder().rglob("*") if file.is_file())
     return content_key(*(file.read_bytes() for file in files))
 
 
@@ -145,7 +148,9 @@ def build_library(
         with contextlib.suppress(ImageError):  # whole and still of no use: replaced below
             return Library(data, key, symbols, True, store.folder)
     try:
-        data, library = _build(text, target.cxx, key, symbols, store, seconds, cancel)
+        objects = _objects(text, target, store, seconds, cancel)
+        job = _Compile(text, target.cxx, seconds, cancel, objects=objects)
+        data, library = _build(job, key, symbols, store)
     except ToolchainError:
         if (cancel is None or not cancel.is_set()) and (why := _broken(target.cxx, store, seconds)):
             distrust_compiler(target.cxx, why)
@@ -154,20 +159,44 @@ def build_library(
     return library
 
 
-def _build(
-    text: str,
-    cxx: str,
-    key: str,
-    symbols: Iterable[str],
-    store: Store,
-    seconds: float,
-    cancel: threading.Event | None,
-) -> tuple[bytes, Library]:
-    data = _compile(text, cxx, store, seconds, cancel)
+@dataclass(frozen=True, slots=True)
+class _Compile:
+    """One run of the compiler: a text with the objects it is linked with, or to an object."""
+
+    text: str
+    cxx: str
+    seconds: float
+    cancel: threading.Event | None
+    output: tuple[str, ...] = ("-shared",)
+    objects: tuple[bytes, ...] = ()
+
+
+def _build(job: _Compile, key: str, symbols: Iterable[str], store: Store) -> tuple[bytes, Library]:
+    data = _compile(job, store)
     try:
         return data, Library(data, key, symbols, False, store.folder)
     except ImageError as error:
-        raise ToolchainError(cxx, "load what it built", str(error)) from error
+        raise ToolchainError(job.cxx, "load what it built", str(error)) from error
+
+
+_object_lock = threading.Lock()  # several units ask for it at once: it is compiled for the first
+
+
+def _objects(
+    text: str, target: Target, store: Store, seconds: float, cancel: threading.Event | None
+) -> tuple[bytes, ...]:
+    """What the text is linked with: the tiles of its matrix products, whose compile takes longer
+    than that of most texts and is the same for all.
+    """
+    if _PRODUCTS.search(text) is None:
+        return ()
+    source = (header_folder() / "jitmagic" / "products.cpp").read_text(encoding="utf-8")
+    key = _key(source, target)
+    with _object_lock:
+        if (data := store.get(key, ".o")) is None:
+            data = _compile(_Compile(source, target.cxx, seconds, cancel, ("-c",)), store)
+            store.put(key, ".o", data)
+    return (data,)
 
 
 _PROBE = 'extern "C" int probe(void* const*) { return 0; }'
@@ -180,40 +209,41 @@ def _broken(cxx: str, store: Store, seconds: float) -> str:
     """
     least, most = _PROBE_SECONDS
     try:
-        _build(_PROBE, cxx, "probe", ("probe",), store, min(max(seconds, least), most), None)
+        job = _Compile(_PROBE, cxx, min(max(seconds, least), most), None)
+        _build(job, "probe", ("probe",), store)
     except ToolchainError as error:
         return error.output.strip().partition("\n")[0]
     return ""
 
 
-def _compile(
-    text: str, cxx: str, store: Store, seconds: float, cancel: threading.Event | None
-) -> bytes:
+def _compile(job: _Compile, store: Store) -> bytes:
     """In the store's folder, or elsewhere where it is read-only, full or removed meanwhile."""
     try:
         with store.scratch() as folder:
-            return _compile_in(folder, text, cxx, seconds, cancel)
+            return _compile_in(folder, job)
     except OSError:
         pass
     try:
         with temporary_folder() as folder:
-            return _compile_in(folder, text, cxx, seconds, cancel)
+            return _compile_in(folder, job)
     except OSError as error:
-        raise ToolchainError(cxx, "write its files", str(error)) from error
+        raise ToolchainError(job.cxx, "write its files", str(error)) from error
 
 
-def _compile_in(
-    folder: Path, text: str, cxx: str, seconds: float, cancel: threading.Event | None
-) -> bytes:
-    """The bytes of the library; OSError where the folder is at fault."""
+def _compile_in(folder: Path, job: _Compile) -> bytes:
+    """The bytes of what it makes; OSError where the folder is at fault."""
     source, out = folder / "kernels.cpp", folder / "kernels.so"
-    source.write_text(text, encoding="utf-8")
-    command = [cxx, *flags(text), _march(), f"-I{header_folder()}", str(source), "-o", str(out)]
-    done = run(command, seconds, cancel)
+    source.write_text(job.text, encoding="utf-8")
+    objects = [folder / f"{number}.o" for number in range(len(job.objects))]
+    for path, data in zip(objects, job.objects, strict=True):
+        path.write_bytes(data)
+    options = (*flags(job.text), *job.output, _march(), f"-I{header_folder()}")
+    command = [job.cxx, *options, *map(str, (source, *objects)), "-o", str(out)]
+    done = run(command, job.seconds, job.cancel)
     if done.code == 0 and out.is_file():
         return out.read_bytes()
     (folder / "room").write_bytes(bytes(_ROOM))  # raises where the disk is full or the folder gone
-    raise ToolchainError(cxx, " ".join(command), done.words or f"exit code {done.code}")
+    raise ToolchainError(job.cxx, " ".join(command), done.words or f"exit code {done.code}")
 
 
 # --------------------------------------------------------------------------- one compiler process

@@ -116,7 +116,8 @@ def test_a_wheel_of_an_sdist(sources: Path, tmp_path: Path) -> None:
     environment.run("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", str(tmp_path / made))
     (wheel,) = environment.folder.glob("jitmagic-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    headers = {str(p.relative_to(sources)) for p in (sources / "jitmagic").rglob("*.h")}
+    included = (sources / "jitmagic" / "include").rglob("*.*")
+    headers = {str(path.relative_to(sources)) for path in included}
     assert headers and headers <= held
     assert not [name for name in held if name.startswith(("tests", "extensions", "demos"))]
     environment.run(*PIP, str(wheel))

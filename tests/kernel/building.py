@@ -52,5 +52,6 @@ def library(source: str, isa: str) -> ctypes.CDLL:
     assert CXX is not None
     # Built as kernels are for this machine, quickly for the other instruction sets.
     extra = [] if isa == "native" else ["-O1"]
-    compile_text([CXX, *FLAGS, *extra, *arch, str(HERE / source), "-o", str(out)])
+    sources = (HERE / source, header_folder() / "jitmagic" / "products.cpp")
+    compile_text([CXX, *FLAGS, *extra, *arch, *map(str, sources), "-o", str(out)])
     return ctypes.CDLL(str(out))

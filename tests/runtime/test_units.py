@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 import time
@@ -13,14 +12,15 @@ import torch
 import torch.nn.functional as F
 
 from jitmagic.codegen import render
-from jitmagic.codegen.cpp import UNIT
 from jitmagic.codegen.plan import Unit
 from jitmagic.errors import ToolchainError
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options, make_options
+from jitmagic.runtime import toolchain
 from jitmagic.runtime import units as units_module
 from jitmagic.runtime.load import load
 from jitmagic.runtime.store import Store
+from jitmagic.runtime.toolchain import run
 from jitmagic.runtime.units import build_units
 from jitmagic.schedule import schedule
 from jitmagic.target import find_target
@@ -152,35 +152,30 @@ def test_a_small_source_is_one_unit_and_a_long_one_is_shared_out(target):
     assert all(f"int {name}(" in u.text for u in long.units for name in u.symbols)
 
 
-def test_matrix_products_weigh_more_than_their_text(target):
-    def layers(x, *weights):
-        for n, w in enumerate(weights):
-            x = torch.relu(x @ w + n).t()
-        return x
-
-    if target.isa == "scalar":
-        pytest.skip("products are left to the library")
-    weights = [torch.randn(24, 24) for _ in range(9)]
-    _, source = rendered(layers, target, torch.randn(24, 24), *weights)
-    assert len(source.text) < UNIT
-    assert len(source.units) > 1
-
-
-def test_matrix_products_share_a_unit_of_their_own(target):
+def test_the_tiles_of_matrix_products_are_compiled_once(target, tmp_path, monkeypatch):
     def layers(x, w, v):
-        for k in range(12):
+        for k in range(40):
             x = torch.relu(F.linear(torch.softmax(x + k, -1), w) + k).cumsum(0)
         return x @ v
 
     if target.isa == "scalar":
         pytest.skip("products are left to the library")
-    _, source = rendered(layers, target, *(torch.randn(24, 24) for _ in range(3)))
-    found = [len(re.findall(r"jm::(?:gemm<|chain\()", u.text)) for u in source.units]
-    assert sum(found) == 13
-    assert 0 in found  # what has no product is compiled without their templates
-    assert len([count for count in found if count]) <= 4
-    names = [name for u in source.units for name in u.symbols]
-    assert sorted(names) == sorted(source.symbols)
+    inputs = [torch.randn(24, 24) for _ in range(3)]
+    plan, source = rendered(layers, target, *inputs)
+    assert sum("jm::gemm<" in unit.text for unit in source.units) > 1
+    commands: list[list[str]] = []
+
+    def watched(command, *rest):
+        commands.append(command)
+        return run(command, *rest)
+
+    monkeypatch.setattr(toolchain, "run", watched)
+    for folder, compiles in (("one", 1), ("one", 0), ("other", 1)):
+        commands.clear()
+        options = make_options(cache_dir=str(tmp_path / folder))
+        (result,) = load(plan, source, target, options).run(*inputs)
+        assert torch.allclose(result, layers(*inputs), rtol=1e-4, atol=1e-4)
+        assert sum("-c" in command for command in commands) == compiles
 
 
 def test_a_long_program_computes_what_eager_does(target, tmp_path):

@@ -62,6 +62,7 @@ struct Range {
 };
 // The part-th of `parts` nearly equal ranges of [0, n), cut at multiples of `align`.
 JM_INLINE Range part_of(int64_t n, int64_t part, int64_t parts, int64_t align = 1) {
+    if (parts == 1) return {0, n};
     int64_t units = (n + align - 1) / align, end = units * (part + 1) / parts * align;
     return {units * part / parts * align, end < n ? end : n};
 }
