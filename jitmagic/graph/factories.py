@@ -115,8 +115,10 @@ def _like_first(x: Tensor, *args: Any, generator: Any = None) -> Tensor | None:
 
 def _leaky(x: Tensor, noise: Tensor, low: float = 0.125, high: float = 1 / 3, *args: Any,
            generator: Any = None) -> Tensor | None:  # fmt: skip
-    """rrelu_with_noise."""
-    return _alike(x) if low <= high and same_shape(noise.shape, x.shape) else None
+    """rrelu_with_noise: row-major, whatever the layout of x."""
+    if not _is_float(x.dtype) or low > high or not same_shape(noise.shape, x.shape):
+        return None
+    return torch.empty(x.shape, dtype=x.dtype, device=META)
 
 
 def _integers_like(x: Tensor, *bounds: int, **options: Any) -> Tensor | None:

@@ -127,7 +127,7 @@ with block as entered:
 ---
 with torch.amp.autocast("cpu", torch.bfloat16):
     $v = $m.float() @ $m.float().t()
-    $w = torch.empty_like($v)
+    $w = torch.ones_like($v)
     torch.mm($m.float(), $m.float().t(), out=torch.empty($v.shape))
 ---
 with torch.autocast("cpu", dtype=torch.bfloat16):

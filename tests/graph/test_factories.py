@@ -54,8 +54,9 @@ FROM_TENSORS = [
     *((aten.normal.Tensor_Tensor, (flat, x)) for x in (flat, flat[:1], flat.double())),
     *((aten.multinomial.default, (x, n, again)) for x in (flat, flat[0], flat[None], flat.long())
       for n in (0, 1, 4, 5) for again in (False, True)),
-    *((aten.rrelu_with_noise.default, (flat, torch.empty(shape), low, 0.3, True))
-      for shape in ((3, 4), (3,)) for low in (0.1, 0.9)),
+    *((aten.rrelu_with_noise.default, (x, torch.empty(shape), low, 0.3, training))
+      for x in (flat, turned) for shape in ((3, 4), (4, 3), (3,)) for low in (0.1, 0.9)
+      for training in (False, True)),
     *((aten.repeat.default, (x, times)) for x in (flat, turned, flat[0, 0], flat.long())
       for times in ([2, 3], [2, 1, 0], [2], [2, -1], [])),
     *((aten.diag_embed.default, (x, offset)) for x in (flat, turned, flat[0], flat[0, 0])
