@@ -232,7 +232,10 @@ class Body:
             return self._load_lanes(pointer, offset, step, depth)
         all_lanes = mask.code if mask.vector else f"{self.vector_type(torch.bool)}({mask.code})"
         if step == 1:
-            at = self._pointer(pointer, offset, depth, f", {all_lanes}")
+            used = (
+                f"jm::any({all_lanes} & jm::valid<{self.count}>(n))" if mask.vector else mask.code
+            )
+            at = self._pointer(pointer, offset, depth, f", {used}")
             return f"jm::load_where({at}, {all_lanes}, {fill}, n)"
         index = self._lane_index(offset, depth, all_lanes)
         return f"jm::gather_where({pointer}, {index}, {all_lanes}, {fill}, n)"

@@ -31,7 +31,7 @@ CANONICAL = [
     *("chain", "softmax_parts", "layer_norm_saved", "batch_norm", "everything_sum"),
     *("cross_entropy", "half_chain", "embedding", "arg_reductions", "masked", "concatenated"),
     *("padded", "row_then_pieces", "momentum", "running_stats", "integers", "doubles"),
-    *("mixed_types", "diamond", "windows"),
+    *("mixed_types", "diamond", "windows", "padded_rows"),
 ]
 
 

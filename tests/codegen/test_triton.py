@@ -82,7 +82,7 @@ def test_extents_taken_in_steps(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["chain", "transposed_add", "embedding", "strided_slices", "padded"]
+    "name", ["chain", "transposed_add", "embedding", "strided_slices", "padded", "padded_rows"]
 )
 def test_offsets_of_64_bits(name, monkeypatch):
     monkeypatch.setattr(triton_tile, "FAR", 100)

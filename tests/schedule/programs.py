@@ -214,6 +214,11 @@ def padded(x):
     return aten.constant_pad_nd(x, [1, 2, 3, 0], 0.5) * 2
 
 
+def padded_rows(x, index):
+    """A row of run-time index, whose lanes are loaded under a mask."""
+    return aten.slice.Tensor(aten.index.Tensor(aten.constant_pad_nd(x, [1, 2], 0.5), [index]), 1, 1)
+
+
 def strided_slices(x):
     return x[:, ::2] * x[:, 1::2], x[1:] - x[:-1]
 
@@ -353,6 +358,7 @@ PROGRAMS = {
     "causal_softmax": Program(causal_softmax, (((3, 20, 20), f32),), 1),
     "concatenated": Program(concatenated, (((6, 20), f32), ((6, 13), f32)), 1),
     "padded": Program(padded, (((9, 21), f32),), 1),
+    "padded_rows": Program(padded_rows, (((8, 17), f32), ((3,), i64, 8)), 1),
     "strided_slices": Program(strided_slices, (((20, 40), f32),), 2),
     "reshaped": Program(reshaped, (((6, 12), f32), ((4,), f32)), 1),
     "row_then_pieces": Program(row_then_pieces, (((3, 5, 33), f32),), 1),
