@@ -68,7 +68,7 @@ constexpr OpName kOps[] = {
     {"DIFFERENT", Op::Different, 3},            // sources, others
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources
     {"SIZES", Op::Sizes, 3},                    // sources, program
-    {"STATE", Op::State, 9},                    // the fields of StateFacts
+    {"STATE", Op::State, 10},                   // the fields of StateFacts
     {"AUTOCAST", Op::Autocast, 5},              // the fields of AutocastRest
 };
 

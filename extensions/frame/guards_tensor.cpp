@@ -4,6 +4,7 @@
 // tensor when the module is imported. What autograd knows of a tensor is read where it lies: asked
 // through torch's functions it is most of the price of a guard.
 
+#include "function_modes.h"
 #include "guards.h"
 
 #include <ATen/Context.h>
@@ -160,11 +161,12 @@ bool fill(KindCheck& check, PyObject* step) {
 }
 
 // ("STATE", grad, inference, autocast_cpu, autocast_cuda, default_dtype, deterministic, function
-// modes, dispatch modes)
+// modes, dispatch modes, default device)
 struct StateCheck final : TorchCheck {
   bool grad = true, inference = false, deterministic = false;
   std::optional<at::ScalarType> autocast_cpu, autocast_cuda, default_dtype;
-  int64_t function_modes = 0, dispatch_modes = 0;
+  int64_t watching = 0, dispatch_modes = 0;
+  std::optional<c10::Device> default_device;
   const at::Context* context = &at::globalContext();
 
   // Autocast is on where its dispatch key is not excluded, and a dispatch mode has its key included:
@@ -183,13 +185,18 @@ struct StateCheck final : TorchCheck {
     return (modes ? c10::impl::TorchDispatchModeTLS::stack_len() : 0) == dispatch_modes;
   }
 
+  bool same_modes() const {
+    const FunctionModes modes = function_modes();
+    return modes.watching == watching && modes.device == default_device;
+  }
+
   bool passes(PyObject*) const override {
     using Functions = at::impl::PythonTorchFunctionTLS;
     const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
     return autograd.get_grad_mode() == grad && autograd.get_inference_mode() == inference &&
            same_keys() && c10::get_default_dtype_as_scalartype() == *default_dtype &&
            context->deterministicAlgorithms() == deterministic &&
-           Functions::stack_len() == function_modes &&
+           same_modes() &&
            Functions::get_disabled_state() == at::impl::ENABLED;
   }
 };
@@ -203,8 +210,13 @@ bool fill(StateCheck& check, PyObject* step) {
   if (cuda != Py_None && !(check.autocast_cuda = dtype_of(cuda))) return false;
   if (!(check.default_dtype = dtype_of(PyTuple_GET_ITEM(step, 5)))) return false;
   check.deterministic = PyObject_IsTrue(PyTuple_GET_ITEM(step, 6)) == 1;
-  check.function_modes = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 7));
+  check.watching = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 7));
   check.dispatch_modes = PyLong_AsLongLong(PyTuple_GET_ITEM(step, 8));
+  PyObject* device = PyTuple_GET_ITEM(step, 9);
+  if (device != Py_None) {
+    if (!THPDevice_Check(device)) return refuse("guard step: a torch.device is expected");
+    check.default_device = reinterpret_cast<THPDevice*>(device)->device;
+  }
   return !PyErr_Occurred();
 }
 

@@ -5,10 +5,13 @@
 // be constants of what is recorded. While anybody watches, the original runs. So it does where
 // torch's own code has switched __torch_function__ off: such code is in the middle of one operation.
 
+#include "function_modes.h"
 #include "guards.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/PyInterpreter.h>
 
 namespace jitmagic {
 namespace {
@@ -21,6 +24,31 @@ Lookup fx_lookup;
 
 bool fx_traces() { return fx_lookup.in(fx_globals, fx_flag) == Py_True; }
 
+using Functions = at::impl::PythonTorchFunctionTLS;
+
+// torch.utils._device.DeviceContext, or nullptr while nobody has imported it.
+PyObject* device_context() {
+  static PyObject* found = nullptr;
+  if (found) return found;
+  PyObject* name = PyUnicode_FromString("torch.utils._device");
+  PyObject* module = name ? PyImport_GetModule(name) : nullptr;
+  if (module) found = PyObject_GetAttrString(module, "DeviceContext");
+  Py_XDECREF(module);
+  Py_XDECREF(name);
+  PyErr_Clear();
+  return found;
+}
+
+std::optional<c10::Device> device_of(PyObject* mode) {
+  if ((PyObject*)Py_TYPE(mode) != device_context()) return std::nullopt;
+  PyObject* device = PyObject_GetAttrString(mode, "device");
+  std::optional<c10::Device> found;
+  if (device && THPDevice_Check(device)) found = reinterpret_cast<THPDevice*>(device)->device;
+  Py_XDECREF(device);
+  PyErr_Clear();
+  return found;
+}
+
 PyObject* observed(PyObject*, PyObject*) { return PyBool_FromLong(torch_is_observed()); }
 
 PyMethodDef functions[] = {
@@ -30,10 +58,17 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
+FunctionModes function_modes() {
+  FunctionModes modes{Functions::stack_len(), std::nullopt};
+  if (modes.watching == 0) return modes;
+  modes.device = device_of(Functions::get_stack_at(0)->ptr(getPyInterpreter()));
+  if (modes.device) --modes.watching;
+  return modes;
+}
+
 bool torch_is_observed() {
-  using Functions = at::impl::PythonTorchFunctionTLS;
   const auto keys = c10::impl::tls_local_dispatch_key_set();
-  return keys.included_.has_any(kWatching) || Functions::stack_len() != 0 ||
+  return keys.included_.has_any(kWatching) || function_modes().watching != 0 ||
          Functions::get_disabled_state() != at::impl::ENABLED || fx_traces();
 }
 

@@ -313,14 +313,14 @@ def _other_values(inputs: Inputs, chance: random.Random) -> Inputs:
         fresh = copy_of(tensor)
         with torch.no_grad():
             if tensor.is_floating_point():
-                values = torch.randn(tensor.shape, generator=generator)
+                values = torch.randn(tensor.shape, generator=generator, device="cpu")
                 fresh.copy_(values)
                 for _ in range(min(3, tensor.numel()) if special else 0):
                     place = chance.randrange(tensor.numel())
                     index = torch.unravel_index(torch.tensor(place), tensor.shape)
                     fresh[tuple(index)] = chance.choice(_SPECIAL)
             elif tensor.numel():
-                order = torch.randperm(tensor.numel(), generator=generator)
+                order = torch.randperm(tensor.numel(), generator=generator, device="cpu")
                 fresh.copy_(tensor.cpu().reshape(-1)[order].reshape(tensor.shape))
         made.append(fresh)
     return tuple(made)

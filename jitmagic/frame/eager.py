@@ -53,7 +53,4 @@ def under_mode() -> Eager | None:
     state = read_state()
     if not (state.function_modes or state.dispatch_modes):
         return None
-    return Eager(
-        "a torch function mode or dispatch mode is active "
-        "(torch.set_default_device and `with torch.device(...)` are such modes)"
-    )
+    return Eager("a torch function mode or dispatch mode is active")

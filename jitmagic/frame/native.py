@@ -356,6 +356,7 @@ def _state(guard: GlobalState) -> Step:
         facts.deterministic,
         facts.function_modes,
         facts.dispatch_modes,
+        facts.default_device,
     )
 
 

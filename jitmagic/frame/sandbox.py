@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..guards.state import SET_ASIDE
+from ..guards.state import FUNCTION_MODES, SET_ASIDE
 from .beside import torch_compile_set_aside
 
 __all__ = ["sandbox"]
@@ -62,9 +62,12 @@ def _hooks_set_aside() -> Iterator[None]:
 def _function_modes_set_aside() -> Iterator[None]:
     count = torch._C._len_torch_function_stack()
     modes = [torch._C._pop_torch_function_stack() for _ in range(count)]
+    before = FUNCTION_MODES.set_aside
+    FUNCTION_MODES.set_aside = (*before, *reversed(modes))
     try:
         yield
     finally:
+        FUNCTION_MODES.set_aside = before
         for mode in reversed(modes):
             torch._C._push_on_torch_function_stack(mode)
 

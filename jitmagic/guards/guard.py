@@ -405,8 +405,9 @@ class StateFacts:
     autocast_cuda: object
     default_dtype: object
     deterministic: bool
-    function_modes: int  # torch-function mode stack depth (0 in ordinary code)
+    function_modes: int  # torch-function modes, but for the default device's (0 in ordinary code)
     dispatch_modes: int  # torch-dispatch mode stack depth (0 in ordinary code)
+    default_device: object = None  # of factories: torch.set_default_device, `with torch.device()`
     autocast_rest: AutocastRest | None = None  # where autocast blocks relied on it
 
 

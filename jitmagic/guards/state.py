@@ -6,13 +6,32 @@ only blocks of autocast rely on it.
 
 from __future__ import annotations
 
+import sys
+import threading
+from typing import Any
+
 import torch
 
 from .guard import AutocastRest, StateFacts
 
-__all__ = ["SET_ASIDE", "anomaly_mode", "read_autocast_rest", "read_state"]
+__all__ = [
+    "FUNCTION_MODES", "SET_ASIDE", "anomaly_mode", "function_modes", "read_autocast_rest",
+    "read_state",
+]  # fmt: skip
 
 SET_ASIDE: set[str] = set()  # modes of the process that are off while something is compiled
+
+
+class _FunctionModes(threading.local):
+    """What this thread does without while something is compiled, the innermost mode last."""
+
+    set_aside: tuple[object, ...] = ()
+
+
+FUNCTION_MODES = _FunctionModes()
+
+
+_DEVICE = "torch.utils._device"  # imported by torch when a default device is first set
 
 
 def anomaly_mode() -> bool:
@@ -22,6 +41,7 @@ def anomaly_mode() -> bool:
 
 def read_state() -> StateFacts:
     """The state of this thread."""
+    watching, default_device = function_modes()
     return StateFacts(
         grad_enabled=torch.is_grad_enabled(),
         inference_mode=torch.is_inference_mode_enabled(),
@@ -29,9 +49,22 @@ def read_state() -> StateFacts:
         autocast_cuda=_autocast("cuda"),
         default_dtype=torch.get_default_dtype(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
-        function_modes=torch._C._len_torch_function_stack(),
+        function_modes=watching,
         dispatch_modes=torch._C._len_torch_dispatch_stack(),
+        default_device=default_device,
     )
+
+
+def function_modes() -> tuple[int, torch.device | None]:
+    """How many torch-function modes watch the user's calls, and the default device: torch keeps it
+    in a mode at the bottom of the stack (extensions/frame/function_modes.h).
+    """
+    count = torch._C._len_torch_function_stack()
+    modes: list[Any] = list(FUNCTION_MODES.set_aside)
+    modes += map(torch._C._get_function_stack_at, range(count))
+    if modes and type(modes[0]) is getattr(sys.modules.get(_DEVICE), "DeviceContext", None):
+        return len(modes) - 1, modes[0].device
+    return len(modes), None
 
 
 def read_autocast_rest() -> AutocastRest:

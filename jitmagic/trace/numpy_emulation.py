@@ -48,7 +48,7 @@ class _Torch:
 
     def as_tensor(self, obj: object) -> torch.Tensor:
         """A tensor of the dtype that numpy would give an array of it."""
-        return torch.as_tensor(obj, dtype=torch_dtype(np.asarray(obj).dtype))
+        return torch.as_tensor(obj, dtype=torch_dtype(np.asarray(obj).dtype), device="cpu")
 
 
 @cache

@@ -189,6 +189,7 @@ class Frame:
     stack: list[Value | None] = field(default_factory=list)  # None is a NULL
     handling: list[Value] = field(default_factory=list)  # exceptions being handled, innermost last
     names: dict[str, Value] = field(default_factory=dict)  # of a class body
+    past_default_device: bool = False  # its mode is off in what it calls
     keyword_names: tuple[str, ...] = ()  # 3.11, 3.12: set by KW_NAMES for the CALL that follows
 
     @property

@@ -69,14 +69,6 @@ def mode(run: Callable[..., Any]) -> Any:
         return run(X)
 
 
-def default_device(run: Callable[..., Any]) -> Any:
-    torch.set_default_device("cpu")
-    try:
-        return run(X)
-    finally:
-        torch.set_default_device(None)
-
-
 TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "break": (breaks, lambda run: run(X), "partly as plain Python: test_notice.py, line"),
     "eager": (looks, lambda run: run(X), "looks at its own frame"),
@@ -85,7 +77,6 @@ TOLD: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
     "subclass": (plain, lambda run: run(X.as_subclass(type("Sub", (Tensor,), {}))), "subclass Sub"),
     "sparse": (plain, lambda run: run(X.to_sparse()), "layout is torch.sparse"),
     "mode": (plain, mode, "mode is active"),
-    "device": (plain, default_device, "torch.set_default_device"),
 }
 
 

@@ -140,7 +140,6 @@ def _fact(read: Callable[..., Any]) -> None:
 
 for _reader in (
     torch._C._is_autocast_available,
-    torch._C._is_torch_function_mode_enabled,  # the guard of the state counts the modes
     torch._C._get_privateuse1_backend_name,
     torch.cuda.amp.common.amp_definitely_not_available,
     torch.cuda.is_bf16_supported,

@@ -17,6 +17,7 @@ import torch
 from ...guards.guard import StateRead
 from ..breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
+from ..values.default_device import default_device
 from .registry import handles
 
 __all__ = ["read_state"]
@@ -77,7 +78,12 @@ for _reader in (
 
 @handles(torch.get_default_device)
 def _default_device(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Under a default device nothing is compiled, as its function mode is active."""
+    device = default_device(machine)
+    if device is not None and (device.index is not None or device.type in ("cpu", "meta")):
+        return machine.constant(device)
+    if device is not None:
+        why = "the index of the current device belongs to the thread"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.get_default_device", why=why))
     if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not None:
         why = "a default device is set, but its function mode is not active"
         raise GraphBreak(RefusedTorchCall.of(name="torch.get_default_device", why=why))

@@ -23,6 +23,7 @@ from ..breaks import GraphBreak, RefusedTorchCall, TensorItem, UnsupportedArgume
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.classes import ClassValue, constructs
+from ..values.default_device import default_device
 from ..values.sequences import SequenceValue, SizeValue
 from ..values.tensor import TensorValue
 from ..wrap import intercepts
@@ -46,7 +47,14 @@ def _is_tensor_like(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(has_torch_function, has_torch_function_unary, has_torch_function_variadic, lazy=True)
 def _has_torch_function(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Tensors with a `__torch_function__` of their own never become graph inputs."""
+    """Tensors with a `__torch_function__` of their own never become graph inputs. The mode of a
+    default device is shown this call, and calls the function again without itself: as if it were
+    off from here on, but that plain Python after a break in this very frame would see it.
+    """
+    if default_device(machine) is not None and len(machine.frames) == 1:
+        why = "the mode of the default device is shown the call"
+        raise GraphBreak(RefusedTorchCall.of(name="torch.overrides.has_torch_function", why=why))
+    machine.frames[-1].past_default_device = True
     return machine.constant(False)
 
 
@@ -79,10 +87,20 @@ def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     raise GraphBreak(TensorItem.of(what=".tolist()"))
 
 
-@handles(torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)
-def _modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+@handles(torch._C._len_torch_dispatch_stack)
+def _dispatch_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """Nothing is compiled while a mode of the user's is active."""
     return machine.constant(0)
+
+
+@handles(torch._C._len_torch_function_stack)
+def _function_modes(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(int(default_device(machine) is not None))
+
+
+@handles(torch._C._is_torch_function_mode_enabled)
+def _is_function_mode_enabled(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    return machine.constant(default_device(machine) is not None)
 
 
 @handles(torch._C._get_tracing_state)

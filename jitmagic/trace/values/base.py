@@ -45,7 +45,7 @@ import torch
 
 from ...bytecode import FrameSnapshot
 from ...errors import UserLine
-from ...guards.guard import AutocastRest, Guard
+from ...guards.guard import AutocastRest, Guard, StateFacts
 from ...guards.source import Source
 from ...options import Options
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
@@ -153,6 +153,8 @@ class Machine(Protocol):
     graph: Any  # a GraphBuilder and whatever the tensors need of it
     symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
     tables: Tables  # dictionaries that are the attributes of something as well
+    entry_state: StateFacts  # what the entry is guarded with
+    frames: list[Any]  # the Python frames being followed, the root first
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
 
     @property

@@ -29,6 +29,7 @@ from ..wrap import intercepts, wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue, makes_builtins, name_of
 from .class_facts import attribute_of_class, guard_attribute
+from .default_device import on_default_device
 from .originals import TENSOR, is_library_made
 from .tensor import TensorMethodValue, TensorValue, record
 
@@ -54,6 +55,7 @@ class TorchFunctionValue(BuiltinValue):
         self.refusal = refusal
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        kwargs = on_default_device(machine, self.obj, kwargs)
         handler = handler_of(self.obj)
         if handler is not None:
             return handler(machine, args, kwargs)
