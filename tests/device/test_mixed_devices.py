@@ -142,3 +142,26 @@ def test_what_the_gpus_kernels_refuse_is_refused_where_eager_refuses_it(
         jitmagic.jit(program)(ours)
     assert str(raised.value).partition("\n")[0] == str(wanted.value).partition("\n")[0]
     torch.testing.assert_close(ours, eager)
+
+
+def _defaults(x: Tensor) -> tuple[Tensor, ...]:
+    layer = torch.nn.Linear(4, 2)
+    made = torch.tensor([1.0, 2.0]), torch.arange(3), torch.zeros(2, device="cpu"), layer.weight
+    return *made, torch.randn(3), x * torch.ones(4), layer(x), x.new_zeros(2)
+
+
+@pytest.mark.parametrize("device", [None, "cuda", "cuda:0", "cpu"])
+def test_factories_under_a_default_device(device: str | None) -> None:
+    compiled = jitmagic.jit(_defaults, options={"on_error": "raise"})
+    torch.set_default_device(device)
+    try:
+        x = torch.ones(2, 4)
+        for _ in range(2):
+            torch.manual_seed(0)
+            want = _defaults(x)
+            torch.manual_seed(0)
+            for one, other in zip(compiled(x), want, strict=True):
+                assert (one.device, one.dtype) == (other.device, other.dtype)
+                torch.testing.assert_close(one, other)
+    finally:
+        torch.set_default_device(None)

@@ -26,9 +26,9 @@ def _none_is_left() -> Iterator[None]:
 def factories(x):
     made = (
         torch.zeros(3), torch.ones(2, 2), torch.full((2,), 7.0), torch.arange(4), torch.eye(2),
-        torch.linspace(0, 1, 3), torch.empty(0, device=None), torch.scalar_tensor(2.0), torch.hann_window(4),
-        torch.tril_indices(2, 2), torch.rand(2), torch.randn(2, dtype=torch.float64),
-        torch.randint(0, 3, (2,)), torch.randperm(3),
+        torch.linspace(0, 1, 3), torch.empty(0, device=None), torch.scalar_tensor(2.0),
+        torch.hann_window(4), torch.tril_indices(2, 2), torch.rand(2), torch.randperm(3),
+        torch.randn(2, dtype=torch.float64), torch.randint(0, 3, (2,)),
     )  # fmt: skip
     kept = torch.zeros(2, device="cpu"), x.new_zeros(2), torch.ones_like(x), x * 2, F.relu(x)
     return (*made, *kept)
