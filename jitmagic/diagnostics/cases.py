@@ -22,7 +22,7 @@ from ..options import Options
 
 __all__ = [
     "Answers", "Case", "Values", "answers", "cases_of", "changed_options", "copy_graph", "copy_of",
-    "made", "same_random_numbers", "with_outputs", "without_waste",
+    "made", "same_random_numbers", "source_of", "with_outputs", "without_waste",
 ]  # fmt: skip
 
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
@@ -100,17 +100,20 @@ class Case:
         """Of the inputs."""
         return [node.name for node in self.graph.nodes if node.op == "placeholder"]
 
-    def source(self) -> str:
-        """The graph as a plain function `repro`."""
-        text = self.graph.python_code("self").src.strip()
-        body = text[text.index("def forward(self") :]
-        return body.replace("def forward(self, ", "def repro(", 1).replace("(self)", "()", 1)
-
     def function(self) -> Callable[..., Any]:
-        names = dict(self.graph.python_code("self").globals)
-        exec(compile(self.source(), "<jitmagic repro>", "exec"), names)
+        source, names = source_of(self.graph, "repro")
+        exec(compile(source, "<jitmagic repro>", "exec"), names)
         made: Callable[..., Any] = names["repro"]
         return made
+
+
+def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
+    """The graph as a plain function, and what the names in it are that torch does not have."""
+    code = graph.python_code("self")
+    text = code.src.strip()
+    body = text[text.index("def forward(self") :]
+    head = body.replace("def forward(self, ", f"def {name}(", 1)
+    return head.replace("def forward(self)", f"def {name}()", 1), dict(code.globals)
 
 
 def answers(fn: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[str] = ()) -> Answers:
@@ -217,5 +220,9 @@ def made(
         values = torch.randn(tuple(shape), generator=generator, dtype=torch.float32)
     else:
         values = torch.randint(low, high + 1, tuple(shape), generator=generator)
-    fresh = torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=where)
-    return fresh.copy_(values).requires_grad_(requires_grad)
+    # Along a stride of zero there is one element.
+    held = [1 if s == 0 else n for n, s in zip(shape, stride, strict=True)]
+    fresh = torch.empty_strided(held, tuple(stride), dtype=dtype, device=where)
+    if fresh.numel():
+        fresh.copy_(values[tuple(slice(n) for n in held)])
+    return fresh.as_strided(tuple(shape), tuple(stride)).requires_grad_(requires_grad)
