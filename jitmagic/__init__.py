@@ -25,6 +25,7 @@ from .errors import (
     NativeMissing,
     OptionError,
     RecompileWarning,
+    ReportError,
     TaggingError,
     ToolchainError,
     Unsupported,
@@ -34,6 +35,7 @@ from .options import logs_asked_for as _logs_asked_for
 from .progress import install as _show_progress
 
 if TYPE_CHECKING:
+    from .diagnostics.collected import Report, report
     from .diagnostics.explain import Explanation, explain
     from .diagnostics.logs import logs
     from .diagnostics.lowered import lower
@@ -55,6 +57,8 @@ __all__ = [
     "OptionError",
     "Options",
     "RecompileWarning",
+    "Report",
+    "ReportError",
     "TaggingError",
     "ToolchainError",
     "Unsupported",
@@ -69,6 +73,7 @@ __all__ = [
     "mark_static",
     "minify",
     "passport",
+    "report",
     "reset",
     "status",
     "test",
@@ -83,11 +88,13 @@ _show_progress()
 
 _LATE = {
     "Explanation": "explain",
+    "Report": "collected",
     "explain": "explain",
     "logs": "logs",
     "lower": "lowered",
     "minify": "minify",
     "passport": "passport",
+    "report": "collected",
     "status": "status",
     "test": "varied",
     "why": "why",

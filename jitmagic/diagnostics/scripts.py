@@ -10,6 +10,7 @@ report calls `replay`.
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from ..errors import FallbackWarning
 from ..graph.foreign import is_foreign, name_of
 from ..graph.regions import FunctionCall
 from ..graph.transforms import Pattern, Pull, Slot, Transformed
-from ..spec import TensorSpec
+from ..spec import TensorSpec, spec_of
 from ..trace.result import Break, Trace
 from .agreement import Line, compare, in_double
 from .cases import Answers, answers, made, source_of
@@ -45,6 +46,7 @@ __all__ = [
     "not_replayable",
     "remade",
     "replay",
+    "run",
     "script",
 ]
 
@@ -207,10 +209,16 @@ def made_text(tensor: Tensor) -> str:
 
 
 def made_text_of(spec: TensorSpec) -> str:
-    """The same where only the spec is known: integers are zeros, which are valid as indices."""
-    facts = (tuple(map(int, spec.shape)), tuple(map(int, spec.stride)), spec.dtype,
-             str(spec.device), spec.requires_grad)  # fmt: skip
-    return f"made({', '.join(map(repr, facts))})"
+    """The same where only the spec is known: integers are zeros, which are valid as indices. What
+    looks like a layer's weights is as small as such are: of the numbers that a chain of products of
+    normal ones comes to, rounding leaves little, and eager agrees with nothing.
+    """
+    shape = tuple(map(int, spec.shape))
+    facts = (shape, tuple(map(int, spec.stride)), spec.dtype, str(spec.device), spec.requires_grad)
+    fan_in = math.prod(shape[1:])
+    is_weight = spec.requires_grad and spec.is_leaf and len(shape) > 1 and fan_in > 1
+    scale = f", scale={fan_in**-0.5:.3g}" if is_weight else ""
+    return f"made({', '.join(map(repr, facts))}{scale})"
 
 
 def inputs_text(texts: Sequence[str]) -> str:
@@ -291,6 +299,13 @@ def agree(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> N
     print("the compiled function agrees with eager")
 
 
+def run(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
+    """Run the graph as it is, and say what came out."""
+    for number, result in enumerate(fn(*inputs)):
+        told = spec_of(result) if isinstance(result, Tensor) else result
+        print(f"result {number}: {told}")
+
+
 def replay(
     fn: Callable[..., Any],
     inputs: Callable[[], Sequence[Tensor]],
@@ -320,9 +335,17 @@ def replay(
 
 
 def _enter(
-    stack: ExitStack, grad: bool, inference: bool, autocast: Mapping[str, torch.dtype], default: Any
+    stack: ExitStack,
+    grad: bool,
+    inference: bool,
+    autocast: Mapping[str, torch.dtype],
+    default: torch.dtype,
+    deterministic: bool,
 ) -> None:
     """The state of the process and the thread, until the stack is left."""
+    were = torch.are_deterministic_algorithms_enabled()
+    stack.callback(torch.use_deterministic_algorithms, were)
+    torch.use_deterministic_algorithms(deterministic)
     stack.callback(torch.set_default_dtype, torch.get_default_dtype())
     torch.set_default_dtype(default)
     stack.enter_context(torch.set_grad_enabled(grad))

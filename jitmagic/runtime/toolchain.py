@@ -25,7 +25,16 @@ from ..target import Target, distrust_compiler
 from .image import ImageError, load_image
 from .store import Store, content_key, temporary_folder
 
-__all__ = ["Finished", "Library", "build_library", "flags", "header_folder", "is_built", "run"]
+__all__ = [
+    "Finished",
+    "Library",
+    "build_command",
+    "build_library",
+    "flags",
+    "header_folder",
+    "is_built",
+    "run",
+]
 
 _FLAGS = (
     "-std=c++17",
@@ -53,6 +62,11 @@ def flags(text: str) -> tuple[str, ...]:
     again and again: 16 steps of an RWKV take it 2.5 times as long as -O2, for code 2% faster.
     """
     return ("-O2" if len(text) > _LONG else "-O3", *_FLAGS)
+
+
+def build_command(cxx: str, text: str, headers: str, source: str, out: str) -> list[str]:
+    """What makes a library of a source."""
+    return [cxx, *flags(text), _march(), f"-I{headers}", source, "-o", out]
 
 
 class Library:
@@ -208,7 +222,7 @@ def _compile_in(
     """The bytes of the library; OSError where the folder is at fault."""
     source, out = folder / "kernels.cpp", folder / "kernels.so"
     source.write_text(text, encoding="utf-8")
-    command = [cxx, *flags(text), _march(), f"-I{header_folder()}", str(source), "-o", str(out)]
+    command = build_command(cxx, text, str(header_folder()), str(source), str(out))
     done = run(command, seconds, cancel)
     if done.code == 0 and out.is_file():
         return out.read_bytes()
