@@ -9,13 +9,10 @@ that the tracer recognises by identity.
 from __future__ import annotations
 
 import functools
-import gc
-import importlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import CodeType, ModuleType
 from typing import Any, ParamSpec, TypeVar, overload
@@ -37,6 +34,7 @@ from .frame.tag import (
     untag,
     without_tag,
 )
+from .late import collector_paused, load
 from .options import Options, disabled_by_environment, make_options
 from .records import Begun, Eager, Failed, Recording
 
@@ -66,23 +64,9 @@ R = TypeVar("R")
 _PIPELINE = f"{__package__}.pipeline"
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A full collection walks torch's whole heap (0.1 s); importing and compiling set one off."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def load_pipeline() -> ModuleType:
-    """The stages, imported at the first call: the one import of the package that waits."""
-    with _collector_paused():
-        return importlib.import_module(_PIPELINE)
+    """The stages, imported at the first call."""
+    return load("pipeline")
 
 
 def prepare() -> None:
@@ -96,7 +80,7 @@ def _compile_frame(
     if _PIPELINE not in sys.modules:  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
-    with _collector_paused():
+    with collector_paused():
         made: Entry | Eager | Failed | Begun = load_pipeline().compile_frame(
             handle, snapshot, record
         )

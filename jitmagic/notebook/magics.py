@@ -18,10 +18,10 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, fields
 from types import FunctionType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from IPython.core.error import UsageError
@@ -30,16 +30,19 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, out
 from IPython.display import display
 
 from ..api import handle_of, jit, original_of, prepare, untag
-from ..diagnostics.explain import Explanation, explanation_of
-from ..diagnostics.status import Status, card_of, status
 from ..diagnostics.timing import Timing
 from ..errors import JitmagicError, TaggingError
+from ..late import load as load_module
 from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
-from .display import CellLine, CellReport, install_formatters, remove_formatters
+from .display import CellLine, CellReport, cards_of, install_formatters, remove_formatters
 from .timeit import BadLine, time_expression
+
+if TYPE_CHECKING:
+    from ..diagnostics.explain import Explanation
+    from ..diagnostics.status import Status
 
 __all__ = ["CompileMagics", "load", "unload"]
 
@@ -197,13 +200,14 @@ class CompileMagics(Magics):
         return value
 
     def _report(self, ran: list[Tagged], seconds: float, began: float, wanted: _Wanted) -> None:
-        line = CellLine(tuple(map(card_of, filter(None, map(handle_of, ran)))), began)
+        line = CellLine(cards_of(ran), began)
         if line and not wanted.quiet:
             display(line)
         explains = wanted.explain or wanted.annotate
         if not (explains or wanted.time):
             return
-        found = [explanation_of(target, measured=wanted.annotate) for target in ran]
+        explained = load_module("diagnostics.explain").explanation_of
+        found = [explained(target, measured=wanted.annotate) for target in ran]
         if wanted.time:
             display(CellReport(seconds, sum(_compile_seconds(e) for e in found)))
         if explains:
@@ -242,7 +246,7 @@ class CompileMagics(Magics):
         for name in names:
             tagged = self.shell.user_ns[name] = jit(self._named(name), **options)
             self._mark(_Mark(name, weakref.ref(tagged)))
-        return status(*map(self._named, names))
+        return _status(map(self._named, names))
 
     @line_magic
     def compile_off(self, line: str) -> None:
@@ -253,7 +257,7 @@ class CompileMagics(Magics):
     @line_magic
     def compile_status(self, line: str) -> Status:
         """A table of what is tagged, or of some of it: %compile_status [NAME ...]"""
-        return status(*map(self._named, line.split()))
+        return _status(map(self._named, line.split()))
 
     @line_magic
     def jit_timeit(self, line: str) -> Timing:
@@ -354,6 +358,11 @@ def _tag_methods(cls: type, tagger: _Tagger) -> dict[str, Tagged]:
             setattr(cls, name, tagged)
             made[name] = tagged
     return made
+
+
+def _status(targets: Iterable[Any]) -> Status:
+    table: Status = load_module("diagnostics.status").status(*targets)
+    return table
 
 
 def _compile_seconds(explanation: Explanation) -> float:
