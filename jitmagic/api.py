@@ -43,6 +43,7 @@ __all__ = [
     "disable",
     "graph_break",
     "handle_of",
+    "handle_running",
     "handles",
     "is_compiling",
     "jit",
@@ -51,6 +52,7 @@ __all__ = [
     "original_of",
     "prepare",
     "reset",
+    "tag_once",
     "tagged_copy",
     "tagged_handle",
     "untag",
@@ -99,7 +101,7 @@ def _ask(question: str, fn: Any) -> Callable[..., Any]:
 
 _QUESTIONS = {name: functools.partial(_ask, name) for name in ("why", "test", "lower")}
 _COMPILER = Compiler(_compile_frame, _flatten, _QUESTIONS)
-_COPIES = Compiler(_compile_frame, _flatten, makes_copies=True)
+_UNLISTED = Compiler(_compile_frame, _flatten, is_listed=False)
 
 
 @overload
@@ -171,22 +173,34 @@ def _tag(fn: T, options: Options) -> T:
     return made
 
 
+def tag_once(fn: T, options: Mapping[str, Any]) -> T:
+    """`jit(fn, **options)` for code that runs once, as a cell's top level: no table has it."""
+    if disabled_by_environment():
+        return fn
+    made: T = tag(fn, _options_of(options), _UNLISTED)
+    return made
+
+
+def _options_of(keywords: Mapping[str, Any]) -> Options:
+    """Those that `jit` makes of its keywords."""
+    named = {name: value for name, value in keywords.items() if name != "options"}
+    return make_options(keywords.get("options"), **named)
+
+
 def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
     """What `jit(fn, **options)` calls, made anew; nothing is changed in place.
 
     Without options those of `fn`, when it is tagged. Raises TaggingError as `jit` does.
     """
     known = handle_of(fn) or handle_of(type(fn))
-    named = {name: value for name, value in options.items() if name != "options"}
-    given = make_options(options.get("options"), **named)
-    chosen = known.options if known is not None and not options else given
+    chosen = known.options if known is not None and not options else _options_of(options)
     chosen = replace(chosen, background=False)  # whoever asks for a copy waits for its compile
     original = original_of(fn)
     if isinstance(original, type):
         raise TaggingError(f"class {fn.__qualname__}", "it is a class", "use an instance of it")
     if isinstance(original, torch.nn.Module):
-        return tagged_call(original, chosen, _COPIES)
-    return tag(original, chosen, _COPIES)
+        return tagged_call(original, chosen, _UNLISTED)
+    return tag(original, chosen, _UNLISTED)
 
 
 def disable(fn: Callable[P, R]) -> Callable[P, R]:
@@ -239,6 +253,15 @@ def is_compiling() -> bool:
 
 graph_break.__jitmagic_role__ = "graph_break"  # type: ignore[attr-defined]
 is_compiling.__jitmagic_role__ = "is_compiling"  # type: ignore[attr-defined]
+
+
+def handle_running(code: CodeType) -> Handle | None:
+    """Whose compiled code a frame with this code object runs; None: plain Python, or not ours."""
+    for handle in all_handles():
+        for entry in handle.dispatcher.entries:
+            if getattr(entry.run, "__code__", None) is code:
+                return handle
+    return None
 
 
 def handles() -> list[Handle]:

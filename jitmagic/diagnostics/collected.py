@@ -17,7 +17,7 @@ from itertools import count as numbers
 from pathlib import Path
 from typing import Any
 
-from ..api import handles, tagged_handle
+from ..api import tagged_handle
 from ..frame.handle import Handle
 from ..records import CompileRecord
 from .capsules import Capsule, capsule_of, versions
@@ -25,7 +25,7 @@ from .explain import Explanation, described
 from .folder import write_folder
 from .html import STYLE, html_body
 from .report import text_report
-from .status import Card, card_of
+from .status import Card, card_of, listed_handles
 from .words import count
 
 __all__ = ["Report", "report"]
@@ -72,7 +72,7 @@ def report(folder: str | Path, /, *targets: Any) -> Report:
     where the folder is a file, holds anything else or cannot be written, and changes nothing then;
     TypeError for a target that is not tagged.
     """
-    chosen = [tagged_handle(target) for target in targets] or _all_tagged()
+    chosen = [tagged_handle(target) for target in targets] or listed_handles()
     number = numbers(1)
     functions = [_function(handle, number) for handle in chosen]
     files = {"index.html": _page(functions), "report.txt": _text(functions)}
@@ -82,11 +82,6 @@ def report(folder: str | Path, /, *targets: Any) -> Report:
     root = write_folder(folder, files)
     places = tuple(root / _place(c) for function in functions for c in function.capsules)
     return Report(root, root / "index.html", places, len(functions))
-
-
-def _all_tagged() -> list[Handle]:
-    users = [handle for handle in handles() if not handle.family.compiler.makes_copies]
-    return sorted(users, key=lambda handle: handle.label)
 
 
 def _place(capsule: Capsule) -> str:

@@ -41,7 +41,7 @@ STYLE = """<style>
 .jitmagic .source{margin:.3em 0;padding:.5em;overflow-x:auto;font:12px monospace;background:#8881}
 .jitmagic .line{white-space:pre;width:max-content;min-width:100%}
 .jitmagic summary.line{font-weight:400;list-style:none}
-.jitmagic .source .n{display:inline-block;width:5em;text-align:right;opacity:.75}
+.jitmagic .source .n{display:inline-block;width:6em;text-align:right;opacity:.75}
 .jitmagic .kernel{margin-left:8em}
 </style>"""
 
@@ -80,8 +80,8 @@ def _source(found: Findings) -> str:
     for number, listing in enumerate(shown):
         head = ""
         if found.costs:
-            head = f"<div class='line'><span class='n'>{EAGER}</span><span class='n'>{COMPILED}"
-            head += f"</span> {escape(listing.name)}</div>"
+            names = "".join(f"<span class='n'> {name}</span>" for name in (EAGER, COMPILED))
+            head = f"<div class='line'>{names} {escape(listing.name)}</div>"
         rows = "".join(_row(row, found, texts) for row in listing.rows)
         if number:
             parts.append(

@@ -22,7 +22,7 @@ from .cell import RUN_NAME
 if TYPE_CHECKING:
     from ..diagnostics.status import Card
 
-__all__ = ["CellLine", "CellReport", "cards_of", "install_formatters", "remove_formatters"]
+__all__ = ["CellLine", "CellReport", "cards_of", "dim", "install_formatters", "remove_formatters"]
 
 _TAGGED = (FunctionType, torch.nn.Module)
 
@@ -42,7 +42,7 @@ class CellReport:
         )
 
     def _repr_html_(self) -> str:
-        return _dim(repr(self))
+        return dim(repr(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class CellLine:
         return "; ".join(filter(None, map(self._of, self.cards)))
 
     def _repr_html_(self) -> str:
-        return _dim(repr(self))
+        return dim(repr(self))
 
     def _of(self, card: Card) -> str:
         new = [variant for variant in card.variants if variant.at >= self.began]
@@ -80,7 +80,8 @@ def cards_of(targets: Iterable[Any]) -> tuple[Card, ...]:
     return tuple(map(load("diagnostics.status").card_of, handles)) if handles else ()
 
 
-def _dim(text: str) -> str:
+def dim(text: str) -> str:
+    """A line beside what the cell shows, as HTML."""
     return f"<div style='opacity:.75;font-size:12px'>{escape(text)}</div>"
 
 

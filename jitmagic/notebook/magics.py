@@ -24,12 +24,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from IPython.core.completer import context_matcher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
 from IPython.display import display
 
-from ..api import handle_of, jit, original_of, prepare, untag
+from ..api import handle_of, jit, original_of, prepare, tag_once, untag
 from ..diagnostics.timing import Timing
 from ..errors import JitmagicError, TaggingError
 from ..late import load as load_module
@@ -37,6 +38,7 @@ from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
+from .debugging import tell_of_locals
 from .display import CellLine, CellReport, cards_of, install_formatters, remove_formatters
 from .timeit import BadLine, time_expression
 
@@ -184,7 +186,7 @@ class CompileMagics(Magics):
         started, began = time.perf_counter(), time.time()
         for part in parts:
             if isinstance(part, Run):
-                target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME))
+                target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME), once=True)
                 try:
                     value = target()
                 except (JitmagicError, KeyboardInterrupt) as error:
@@ -312,10 +314,10 @@ class _Tagger:
     options: dict[str, Any]
     told: bool = False
 
-    def tag(self, target: Any) -> Any:
+    def tag(self, target: Any, *, once: bool = False) -> Any:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            tagged = jit(target, **self.options)
+            tagged = tag_once(target, self.options) if once else jit(target, **self.options)
         for warning in caught if not self.told else ():
             warnings.warn_explicit(warning.message, warning.category, self.filename, 1)
         self.told = True
@@ -434,6 +436,10 @@ _LINE_MAGICS = ("compile", "compile_off", "compile_status", "jit_timeit")
 _LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 
+def _before_cell(info: Any) -> None:
+    tell_of_locals(display, info.raw_cell)
+
+
 def load(shell: InteractiveShell) -> None:
     """%load_ext jitmagic"""
     unload(shell)
@@ -442,8 +448,9 @@ def load(shell: InteractiveShell) -> None:
     reader = _Reader(weakref.ref(shell))
     shell.input_transformers_post.append(reader)
     shell.events.register("pre_run_cell", new_wait)
+    shell.events.register("pre_run_cell", _before_cell)
     install_formatters(shell)
-    install_completion(shell)
+    install_completion(shell, context_matcher)
     _LOADED[id(shell)] = magics, reader
     prepare()
 
@@ -458,6 +465,7 @@ def unload(shell: InteractiveShell) -> None:
     if reader in shell.input_transformers_post:
         shell.input_transformers_post.remove(reader)
     shell.events.unregister("pre_run_cell", new_wait)
+    shell.events.unregister("pre_run_cell", _before_cell)
     remove_formatters(shell)
     remove_completion(shell)
     shell.magics_manager.magics["cell"].pop("compile", None)
