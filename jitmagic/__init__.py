@@ -10,30 +10,34 @@ In a notebook: `%load_ext jitmagic`, then `%%compile`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import dependencies  # noqa: F401  # first of all: says what is not installed
-from .api import disable, graph_break, is_compiling, jit, mark_dynamic, mark_static, reset, wait
-from .errors import (
-    CompileFailed,
-    DoubleBackward,
-    EagerNotice,
-    FallbackWarning,
-    JitmagicError,
-    JitmagicWarning,
-    NativeMissing,
-    OptionError,
-    RecompileWarning,
-    TaggingError,
-    ToolchainError,
-    Unsupported,
-)
-from .options import Options
-from .options import logs_asked_for as _logs_asked_for
-from .progress import install as _show_progress
+from .late import collector_paused, load
+
+with collector_paused():
+    from . import dependencies  # noqa: F401  # first of all: says what is not installed
+    from .api import disable, graph_break, is_compiling, jit, mark_dynamic, mark_static, reset, wait
+    from .errors import (
+        CompileFailed,
+        DoubleBackward,
+        EagerNotice,
+        FallbackWarning,
+        JitmagicError,
+        JitmagicWarning,
+        NativeMissing,
+        OptionError,
+        RecompileWarning,
+        ReportError,
+        TaggingError,
+        ToolchainError,
+        Unsupported,
+    )
+    from .options import Options
+    from .options import logs_asked_for as _logs_asked_for
+    from .progress import install as _show_progress
 
 if TYPE_CHECKING:
+    from .diagnostics.collected import Report, report
     from .diagnostics.explain import Explanation, explain
     from .diagnostics.logs import logs
     from .diagnostics.lowered import lower
@@ -55,6 +59,8 @@ __all__ = [
     "OptionError",
     "Options",
     "RecompileWarning",
+    "Report",
+    "ReportError",
     "TaggingError",
     "ToolchainError",
     "Unsupported",
@@ -69,6 +75,7 @@ __all__ = [
     "mark_static",
     "minify",
     "passport",
+    "report",
     "reset",
     "status",
     "test",
@@ -83,11 +90,13 @@ _show_progress()
 
 _LATE = {
     "Explanation": "explain",
+    "Report": "collected",
     "explain": "explain",
     "logs": "logs",
     "lower": "lowered",
     "minify": "minify",
     "passport": "passport",
+    "report": "collected",
     "status": "status",
     "test": "varied",
     "why": "why",
@@ -98,11 +107,11 @@ def __getattr__(name: str) -> Any:
     """What knows every stage's results is loaded when it is first asked for."""
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".diagnostics.{_LATE[name]}", __name__), name)
+    return getattr(load(f"diagnostics.{_LATE[name]}"), name)
 
 
 if _logs_asked_for():
-    import_module(".diagnostics.logs", __name__).logs_of_environment(_logs_asked_for())
+    load("diagnostics.logs").logs_of_environment(_logs_asked_for())
 
 
 def __dir__() -> list[str]:
@@ -112,9 +121,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext jitmagic"""
-    import_module(".notebook.magics", __name__).load(shell)
+    load("notebook.magics").load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """%unload_ext jitmagic"""
-    import_module(".notebook.magics", __name__).unload(shell)
+    load("notebook.magics").unload(shell)

@@ -9,13 +9,10 @@ that the tracer recognises by identity.
 from __future__ import annotations
 
 import functools
-import gc
-import importlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import CodeType, ModuleType
 from typing import Any, ParamSpec, TypeVar, overload
@@ -37,6 +34,7 @@ from .frame.tag import (
     untag,
     without_tag,
 )
+from .late import collector_paused, load
 from .options import Options, disabled_by_environment, make_options
 from .records import Begun, Eager, Failed, Recording
 
@@ -45,6 +43,7 @@ __all__ = [
     "disable",
     "graph_break",
     "handle_of",
+    "handle_running",
     "handles",
     "is_compiling",
     "jit",
@@ -53,6 +52,7 @@ __all__ = [
     "original_of",
     "prepare",
     "reset",
+    "tag_once",
     "tagged_copy",
     "tagged_handle",
     "untag",
@@ -66,23 +66,9 @@ R = TypeVar("R")
 _PIPELINE = f"{__package__}.pipeline"
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A full collection walks torch's whole heap (0.1 s); importing and compiling set one off."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def load_pipeline() -> ModuleType:
-    """The stages, imported at the first call: the one import of the package that waits."""
-    with _collector_paused():
-        return importlib.import_module(_PIPELINE)
+    """The stages, imported at the first call."""
+    return load("pipeline")
 
 
 def prepare() -> None:
@@ -96,7 +82,7 @@ def _compile_frame(
     if _PIPELINE not in sys.modules:  # the progress line and the times account for it
         with record.stage("import"):
             load_pipeline()
-    with _collector_paused():
+    with collector_paused():
         made: Entry | Eager | Failed | Begun = load_pipeline().compile_frame(
             handle, snapshot, record
         )
@@ -115,7 +101,7 @@ def _ask(question: str, fn: Any) -> Callable[..., Any]:
 
 _QUESTIONS = {name: functools.partial(_ask, name) for name in ("why", "test", "lower")}
 _COMPILER = Compiler(_compile_frame, _flatten, _QUESTIONS)
-_COPIES = Compiler(_compile_frame, _flatten, makes_copies=True)
+_UNLISTED = Compiler(_compile_frame, _flatten, is_listed=False)
 
 
 @overload
@@ -187,22 +173,34 @@ def _tag(fn: T, options: Options) -> T:
     return made
 
 
+def tag_once(fn: T, options: Mapping[str, Any]) -> T:
+    """`jit(fn, **options)` for code that runs once, as a cell's top level: no table has it."""
+    if disabled_by_environment():
+        return fn
+    made: T = tag(fn, _options_of(options), _UNLISTED)
+    return made
+
+
+def _options_of(keywords: Mapping[str, Any]) -> Options:
+    """Those that `jit` makes of its keywords."""
+    named = {name: value for name, value in keywords.items() if name != "options"}
+    return make_options(keywords.get("options"), **named)
+
+
 def tagged_copy(fn: Any, options: Mapping[str, Any]) -> Any:
     """What `jit(fn, **options)` calls, made anew; nothing is changed in place.
 
     Without options those of `fn`, when it is tagged. Raises TaggingError as `jit` does.
     """
     known = handle_of(fn) or handle_of(type(fn))
-    named = {name: value for name, value in options.items() if name != "options"}
-    given = make_options(options.get("options"), **named)
-    chosen = known.options if known is not None and not options else given
+    chosen = known.options if known is not None and not options else _options_of(options)
     chosen = replace(chosen, background=False)  # whoever asks for a copy waits for its compile
     original = original_of(fn)
     if isinstance(original, type):
         raise TaggingError(f"class {fn.__qualname__}", "it is a class", "use an instance of it")
     if isinstance(original, torch.nn.Module):
-        return tagged_call(original, chosen, _COPIES)
-    return tag(original, chosen, _COPIES)
+        return tagged_call(original, chosen, _UNLISTED)
+    return tag(original, chosen, _UNLISTED)
 
 
 def disable(fn: Callable[P, R]) -> Callable[P, R]:
@@ -255,6 +253,15 @@ def is_compiling() -> bool:
 
 graph_break.__jitmagic_role__ = "graph_break"  # type: ignore[attr-defined]
 is_compiling.__jitmagic_role__ = "is_compiling"  # type: ignore[attr-defined]
+
+
+def handle_running(code: CodeType) -> Handle | None:
+    """Whose compiled code a frame with this code object runs; None: plain Python, or not ours."""
+    for handle in all_handles():
+        for entry in handle.dispatcher.entries:
+            if getattr(entry.run, "__code__", None) is code:
+                return handle
+    return None
 
 
 def handles() -> list[Handle]:

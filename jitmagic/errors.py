@@ -10,6 +10,7 @@
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
+    ├── ReportError (OSError)          a report or a script cannot be written there, or at all
     └── DoubleBackward                create_graph=True where the forward cannot be run again
 
     JitmagicWarning (UserWarning)
@@ -44,6 +45,7 @@ __all__ = [
     "OperationFailed",
     "OptionError",
     "RecompileWarning",
+    "ReportError",
     "TaggingError",
     "ToolchainError",
     "Unsupported",
@@ -169,6 +171,13 @@ class DoubleBackward(JitmagicError):
             "  hint: call the original with jitmagic.disable(fn) where second-order gradients "
             "are needed"
         )
+
+
+class ReportError(JitmagicError, OSError):
+    """A report or a script cannot be written; nothing was changed. Names the remedy."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}{_hinted(remedy)}")
 
 
 class JitmagicWarning(UserWarning):

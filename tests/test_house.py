@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "records": {"errors"},
     "progress": {"records"},
     "dependencies": set(),
+    "late": set(),
     "notice": {"errors"},
     "bytecode": BASE,
     "guards": BASE | {"bytecode"},
@@ -51,12 +52,12 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
     | {"codegen", "runtime", "sizes", "titles", "tracing", "tuning"},
-    "api": BASE | {"frame", "pipeline", "records", "bytecode"},
+    "api": BASE | {"frame", "pipeline", "records", "bytecode", "late"},
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}
     | {"autograd", "schedule", "codegen", "runtime"},
-    "notebook": BASE | {"api", "diagnostics", "progress"},
-    "__init__": BASE | {"dependencies", "api", "progress", "diagnostics", "notebook"},
+    "notebook": BASE | {"api", "diagnostics", "progress", "late"},
+    "__init__": BASE | {"dependencies", "api", "late", "progress", "diagnostics", "notebook"},
 }
 LEAVES = {  # heavy optional packages, and the one file that may import each
     "triton": "runtime/triton_kernels.py",

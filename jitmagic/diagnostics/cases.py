@@ -21,8 +21,9 @@ from ..api import tagged_copy
 from ..options import Options
 
 __all__ = [
-    "Answers", "Case", "Values", "answers", "cases_of", "changed_options", "copy_graph", "copy_of",
-    "made", "same_random_numbers", "with_outputs", "without_waste",
+    "Answers", "Case", "Values", "answers", "attributes_of", "cases_of", "changed_options",
+    "copy_graph", "copy_of", "lifted", "made", "same_random_numbers", "source_of",
+    "with_outputs", "without_waste",
 ]  # fmt: skip
 
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
@@ -41,7 +42,7 @@ def changed_options(options: Options) -> dict[str, Any]:
 def cases_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Case]:
     """Every graph of one call, which is made, with the tensors as they were before it."""
     return [
-        Case(_lifted(graph, inputs), tuple(inputs) + _attributes(graph))
+        Case(lifted(graph), (*inputs, *map(copy_of, attributes_of(graph))))
         for graph, inputs in _graphs(fn, args, kwargs)
     ]
 
@@ -100,17 +101,20 @@ class Case:
         """Of the inputs."""
         return [node.name for node in self.graph.nodes if node.op == "placeholder"]
 
-    def source(self) -> str:
-        """The graph as a plain function `repro`."""
-        text = self.graph.python_code("self").src.strip()
-        body = text[text.index("def forward(self") :]
-        return body.replace("def forward(self, ", "def repro(", 1).replace("(self)", "()", 1)
-
     def function(self) -> Callable[..., Any]:
-        names = dict(self.graph.python_code("self").globals)
-        exec(compile(self.source(), "<jitmagic repro>", "exec"), names)
+        source, names = source_of(self.graph, "repro")
+        exec(compile(source, "<jitmagic repro>", "exec"), names)
         made: Callable[..., Any] = names["repro"]
         return made
+
+
+def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
+    """The graph as a plain function, and what the names in it are that torch does not have."""
+    code = graph.python_code("self")
+    text = code.src.strip()
+    body = text[text.index("def forward(self") :]
+    head = body.replace("def forward(self, ", f"def {name}(", 1)
+    return head.replace("def forward(self)", f"def {name}()", 1), dict(code.globals)
 
 
 def answers(fn: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[str] = ()) -> Answers:
@@ -137,17 +141,16 @@ def _flat(result: Any) -> list[Any]:
     return [result]
 
 
-def _attributes(gm: GraphModule) -> tuple[Tensor, ...]:
-    """The tensors that the graph reads as attributes, in the order of `_lifted`."""
+def attributes_of(gm: GraphModule) -> tuple[Tensor, ...]:
+    """The tensors that the graph reads as attributes, in the order of `lifted`."""
     targets = dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "get_attr")
-    return tuple(copy_of(operator.attrgetter(str(target))(gm)) for target in targets)
+    return tuple(operator.attrgetter(str(target))(gm) for target in targets)
 
 
-def _lifted(gm: GraphModule, inputs: Sequence[Tensor]) -> Graph:
+def lifted(gm: GraphModule) -> Graph:
     """The graph with its attributes as further inputs."""
     graph = copy_graph(gm.graph)
     holders = [node for node in graph.nodes if node.op == "placeholder"]
-    assert len(holders) == len(inputs)
     made: dict[Any, Node] = {}
     last = holders[-1] if holders else None
     for node in [n for n in graph.nodes if n.op == "get_attr"]:
@@ -208,14 +211,21 @@ def made(
     requires_grad: bool = False,
     low: int = 0,
     high: int = 0,
+    scale: float = 1.0,
 ) -> Tensor:
-    """A random tensor of a spec: normal numbers, or integers from low to high; always the same."""
+    """A random tensor of a spec: normal numbers times `scale`, or integers from low to high; always
+    the same.
+    """
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.bool:
         values = torch.randint(0, 2, tuple(shape), generator=generator)
     elif dtype.is_floating_point or dtype.is_complex:
-        values = torch.randn(tuple(shape), generator=generator, dtype=torch.float32)
+        values = torch.randn(tuple(shape), generator=generator, dtype=torch.float32) * scale
     else:
         values = torch.randint(low, high + 1, tuple(shape), generator=generator)
-    fresh = torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device=where)
-    return fresh.copy_(values).requires_grad_(requires_grad)
+    # Along a stride of zero there is one element.
+    held = [1 if s == 0 else n for n, s in zip(shape, stride, strict=True)]
+    fresh = torch.empty_strided(held, tuple(stride), dtype=dtype, device=where)
+    if fresh.numel():
+        fresh.copy_(values[tuple(slice(n) for n in held)])
+    return fresh.as_strided(tuple(shape), tuple(stride)).requires_grad_(requires_grad)

@@ -38,6 +38,7 @@ __all__ = [
     "LineCost",
     "MeasuredFrame",
     "Place",
+    "at_hints",
     "builds_in_use",
     "builds_of",
     "costs_of",
@@ -172,10 +173,10 @@ class MeasuredFrame:
         """Whether a backward is compiled."""
         return any(build.name == "backward" for build in self.builds)
 
-    def at_hints(self) -> Trace:
-        """The trace, with the sizes of the first call in place of symbols."""
-        traced = self.traced
-        return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced
+
+def at_hints(traced: Trace) -> Trace:
+    """The trace, with the sizes of the first call in place of symbols. Raises CompileFailed."""
+    return at_sizes(traced, hints_of(traced))[0] if places_of(traced) else traced
 
 
 def costs_of(records: Iterable[CompileRecord], options: Options) -> Costs:
@@ -241,7 +242,7 @@ class _Costs:
             self.notes.append(f"{name}: lines have no times: {type(error).__name__}: {error}")
 
     def _measure(self, frame: MeasuredFrame) -> None:
-        traced, builds, parts = frame.at_hints(), frame.builds, frame.parts
+        traced, builds, parts = at_hints(frame.traced), frame.builds, frame.parts
         specs = [entry.spec for entry in traced.inputs]
         eager = laps_of_graph(traced.graph, specs, frame.has_backward)
         compiled = _laps_of(builds, parts[0], self.options)  # of all, or nothing is added

@@ -14,6 +14,8 @@ from .report import text_report
 
 __all__ = ["dump"]
 
+# What a name or a source holds that UTF-8 has not (lone surrogates) is written as an escape.
+_TEXT = {"encoding": "utf-8", "errors": "backslashreplace"}
 _SUFFIX = {"cpp": ".cpp", "triton": ".py", "numba": ".py"}
 
 
@@ -21,14 +23,14 @@ def dump(found: Explanation, folder: str | Path) -> Path:
     """Write the files; an existing folder is added to. Returns the folder."""
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    (root / "report.txt").write_text(text_report(found))
-    (root / "report.html").write_text(html_report(found))
-    (root / "guards.txt").write_text("\n".join(found.guards) + "\n")
+    (root / "report.txt").write_text(text_report(found), **_TEXT)
+    (root / "report.html").write_text(html_report(found), **_TEXT)
+    (root / "guards.txt").write_text("\n".join(found.guards) + "\n", **_TEXT)
     for number, graph in enumerate(found.graphs):
-        (root / f"graph_{number}.py").write_text(_graph_text(graph))
+        (root / f"graph_{number}.py").write_text(_graph_text(graph), **_TEXT)
     texts = dict.fromkeys((kernel.text, kernel.language) for kernel in found.kernels)
     for number, (text, language) in enumerate(texts):
-        (root / f"kernels_{number}{_SUFFIX[language]}").write_text(text)
+        (root / f"kernels_{number}{_SUFFIX[language]}").write_text(text, **_TEXT)
     return root
 
 

@@ -28,7 +28,7 @@ from .report import rich_report, text_report
 from .status import ledger_lines, variants_of
 from .symbols import changing, symbol_reports
 
-__all__ = ["Explainer", "Explanation", "explain", "explanation_of"]
+__all__ = ["Explainer", "Explanation", "described", "explain", "explanation_of"]
 
 
 class Explanation(Findings):
@@ -88,13 +88,13 @@ class Explainer:
         known = handle_of(self.target)  # whose calls so far have been timed; the copy's have not
         compared = () if known is None else _compared(known)
         costs = costs_of(handle.journal, handle.options)
-        return replace(_describe(handle, self.name), compared=compared, costs=costs)
+        return replace(described(handle, self.name), compared=compared, costs=costs)
 
     @property
     def now(self) -> Explanation | None:
         """What is compiled of the tagged function now; None: nothing, or it is not tagged."""
         known = handle_of(self.target)
-        return None if known is None or not len(known.journal) else _describe(known, self.name)
+        return None if known is None or not len(known.journal) else described(known, self.name)
 
     def __repr__(self) -> str:
         if (now := self.now) is not None:
@@ -111,7 +111,7 @@ def explanation_of(target: Callable[..., Any], *, measured: bool = False) -> Exp
     what its lines cost.
     """
     handle = tagged_handle(target)
-    found = _describe(handle, _shown_name(target, handle))
+    found = described(handle, _shown_name(target, handle))
     return replace(found, costs=costs_of(handle.journal, handle.options)) if measured else found
 
 
@@ -124,7 +124,7 @@ def _waiting(handle: Handle) -> list[Later]:
     return [later for part in (handle, *handle.family.members) for later in part.waiting()]
 
 
-def _describe(handle: Handle, name: str) -> Explanation:
+def described(handle: Handle, name: str = "") -> Explanation:
     """Collect one explanation from all records of a handle's family."""
     records = list(handle.journal)
     used = [r for r in records if isinstance(r.outcome, Compiled)]  # of the others nothing runs
@@ -132,7 +132,7 @@ def _describe(handle: Handle, name: str) -> Explanation:
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
     return Explanation(
-        name=name,
+        name=name or handle.label,
         source=handle.source_lines,
         graph_count=len(graphs),
         graph_break_count=len(breaks),

@@ -17,7 +17,7 @@ from functools import lru_cache
 from .cost import Costs, KernelCost, Place
 from .findings import BreakReport, Findings
 
-__all__ = ["Listing", "Row", "listings"]
+__all__ = ["Listing", "Row", "function_around", "listings"]
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 MOST_LISTINGS = 20  # of functions that the explained one calls, the dearest first
@@ -63,7 +63,7 @@ def listings(found: Findings) -> list[Listing]:
     for (file, number), cost in found.costs.lines.items():
         if file == filename and first <= number < last:
             continue
-        span = _function_around(file, number)
+        span = function_around(file, number)
         others[span] = others.get(span, 0.0) + cost.compiled
     dearest = sorted(others, key=lambda span: others[span], reverse=True)[:MOST_LISTINGS]
     made = [own] if lines else []
@@ -98,7 +98,7 @@ def _row(
     return Row(number, text, *costs.shares(place), known.owner, kernels, breaks)
 
 
-def _function_around(filename: str, number: int) -> tuple[str, int, int, str]:
+def function_around(filename: str, number: int) -> tuple[str, int, int, str]:
     """File, first and last line, and name of the innermost function with that line."""
     spans = [span for span in _functions(filename) if span[0] <= number <= span[1]]
     begin, end, name = max(spans, default=(number, number, "top level"))

@@ -25,9 +25,9 @@ from .report import (
 )
 from .words import duration
 
-__all__ = ["html_report"]
+__all__ = ["STYLE", "html_body", "html_report"]
 
-_STYLE = """
+STYLE = """<style>
 .jitmagic{font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;max-width:60em}
 .jitmagic pre{margin:.3em 0;padding:.5em;overflow-x:auto;font-size:12px;background:#8881}
 .jitmagic .no{opacity:.75;user-select:none}
@@ -41,15 +41,19 @@ _STYLE = """
 .jitmagic .source{margin:.3em 0;padding:.5em;overflow-x:auto;font:12px monospace;background:#8881}
 .jitmagic .line{white-space:pre;width:max-content;min-width:100%}
 .jitmagic summary.line{font-weight:400;list-style:none}
-.jitmagic .source .n{display:inline-block;width:5em;text-align:right;opacity:.75}
+.jitmagic .source .n{display:inline-block;width:6em;text-align:right;opacity:.75}
 .jitmagic .kernel{margin-left:8em}
-"""
+</style>"""
 
 
 def html_report(found: Findings) -> str:
     """The whole report; safe to embed (all user text is escaped)."""
+    return f"{STYLE}\n{html_body(found)}"
+
+
+def html_body(found: Findings) -> str:
+    """The report for a page that has STYLE."""
     parts = [
-        f"<style>{_STYLE}</style>",
         f"<div class='jitmagic'><b>jitmagic explain: {escape(found.name)}</b>",
         f"<div>{escape(headline(found))}</div>",
         *(f"<div class='why'>{escape(line)}</div>" for line in outcome_lines(found)),
@@ -76,8 +80,8 @@ def _source(found: Findings) -> str:
     for number, listing in enumerate(shown):
         head = ""
         if found.costs:
-            head = f"<div class='line'><span class='n'>{EAGER}</span><span class='n'>{COMPILED}"
-            head += f"</span> {escape(listing.name)}</div>"
+            names = "".join(f"<span class='n'> {name}</span>" for name in (EAGER, COMPILED))
+            head = f"<div class='line'>{names} {escape(listing.name)}</div>"
         rows = "".join(_row(row, found, texts) for row in listing.rows)
         if number:
             parts.append(

@@ -12,7 +12,6 @@ become inputs), then sizes.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,42 +20,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..api import handle_of, tagged_copy
-from ..errors import FallbackWarning
-from .agreement import agree as agree_on
-from .agreement import in_double
+from ..api import handle_of
+from ..errors import ReportError
 from .cases import (
     Case,
     Values,
-    answers,
     cases_of,
     changed_options,
     copy_graph,
     copy_of,
-    made,
     with_outputs,
     without_waste,
 )
+from .scripts import NotWritable, failure_of, inputs_text, made_text, remade, script
 
-__all__ = ["agree", "made", "minify"]
-
-_FELL = ("could not be compiled", "code generator failed", "runs as eager")  # a stage failed
-_HEAD = '''\
-"""{what}
-
-Written by jitmagic.minify; fails with AssertionError while the bug is there.
-"""
-
-import operator
-from math import inf, nan
-
-import torch
-from torch import device
-
-from jitmagic.diagnostics.minify import agree, made
-
-
-'''
+__all__ = ["minify"]
 
 
 def minify(
@@ -86,33 +64,9 @@ def minify(
 def _failure_of(case: Case, options: Mapping[str, Any]) -> str | None:
     """ "wrong", "crash: KIND", or None; None too where eager itself refuses."""
     try:
-        return _failure(case.function(), case.inputs, options)
+        return failure_of(case.function(), case.inputs, options)
     except Exception:  # a candidate that eager cannot run is none, whatever it raises
         return None
-
-
-def _failure(
-    fn: Callable[..., Any], inputs: Sequence[Tensor], options: Mapping[str, Any]
-) -> str | None:
-    expected = answers(fn, inputs)
-    compiled = tagged_copy(fn, options)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        try:
-            got = answers(compiled, inputs)
-        except Exception as error:  # eager did not raise: whatever this is, it is the failure
-            return f"crash: {type(error).__name__}"
-    for warning in told:
-        message = str(warning.message)
-        if issubclass(warning.category, FallbackWarning) and any(w in message for w in _FELL):
-            return f"crash: {_kind(message)}"
-    return None if agree_on(got, expected, lambda: in_double(fn, inputs)[0]) else "wrong"
-
-
-def _kind(message: str) -> str:
-    """The name of the error in a fallback's message, else what fell back."""
-    names = [w.rstrip(":") for w in message.split() if w.endswith(("Error:", "Failed:"))]
-    return names[0] if names else message.partition("\n")[0][:40]
 
 
 # -- graphs ---------------------------------------------------------------------------------------
@@ -194,40 +148,23 @@ def _write(case: Case, options: Mapping[str, Any], folder: Path) -> Path:
     """repro.py; with the very tensors beside it where random ones do not show the failure."""
     folder.mkdir(parents=True, exist_ok=True)
     failure = _failure_of(case, options)
-    random = Case(case.graph, tuple(_remade(tensor) for tensor in case.inputs))
+    random = Case(case.graph, tuple(remade(tensor) for tensor in case.inputs))
     if _failure_of(random, options) == failure:
-        inputs = f"[\n{''.join(f'    {_made_text(t)},{chr(10)}' for t in case.inputs)}]"
+        inputs = inputs_text([made_text(tensor) for tensor in case.inputs])
     else:
         torch.save(list(case.inputs), folder / "inputs.pt")
         inputs = "torch.load(__file__.replace('repro.py', 'inputs.pt'))"
     given = {k: v for k, v in options.items() if isinstance(v, (str, bool, int, dict))}
-    what = f"The compiled form of this graph fails ({failure})."
+    what = f"The compiled form of this graph fails ({failure}), with an AssertionError here."
     call = f'if __name__ == "__main__":\n    agree(repro, INPUTS, **{given!r})\n'
+    rest = f"INPUTS = {inputs}\n\n\n{call}"
     path = folder / "repro.py"
-    path.write_text(f"{_HEAD.format(what=what)}{case.source()}\n\n\nINPUTS = {inputs}\n\n\n{call}")
+    try:
+        text = script(what, "minify", case.graph, "agree", rest)
+    except NotWritable as error:
+        raise ReportError(
+            f"the graph that fails ({failure}) cannot be a script: {error}",
+            "attach what jitmagic.report(folder) writes",
+        ) from None
+    path.write_text(text, encoding="utf-8")
     return path
-
-
-def _facts(tensor: Tensor) -> tuple[Any, ...]:
-    """What `made` makes it of."""
-    plain = tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
-    whole = not plain and tensor.numel() > 0
-    span = (int(tensor.min()), int(tensor.max())) if whole else (0, 0)
-    return (tuple(tensor.shape), tensor.stride(), tensor.dtype, str(tensor.device),
-            tensor.requires_grad, *span)  # fmt: skip
-
-
-def _made_text(tensor: Tensor) -> str:
-    return f"made({', '.join(map(repr, _facts(tensor)))})"
-
-
-def _remade(tensor: Tensor) -> Tensor:
-    return made(*_facts(tensor))
-
-
-def agree(fn: Callable[..., Any], inputs: Sequence[Tensor], **options: Any) -> None:
-    """Raises AssertionError where the compiled function fails; says so where it does not."""
-    failure = _failure(fn, inputs, options)
-    if failure is not None:
-        raise AssertionError(f"the compiled function fails: {failure}")
-    print("the compiled function agrees with eager")

@@ -20,7 +20,16 @@ from ..records import Compiled, CompileRecord, Measured, Missed, Outcome
 from .symbols import changing
 from .words import count, duration, here
 
-__all__ = ["Card", "Status", "VariantReport", "card_of", "ledger_lines", "status", "variants_of"]
+__all__ = [
+    "Card",
+    "Status",
+    "VariantReport",
+    "card_of",
+    "ledger_lines",
+    "listed_handles",
+    "status",
+    "variants_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +130,14 @@ def status(*targets: Any) -> Status:
     alive, or of these functions and modules. Raises TypeError for one that is not tagged.
     """
     if not targets:
-        users = [handle for handle in handles() if not handle.family.compiler.makes_copies]
-        return Status(tuple(map(card_of, sorted(users, key=lambda handle: handle.label))))
+        return Status(tuple(map(card_of, listed_handles())))
     return Status(tuple(card_of(tagged_handle(target)) for target in targets))
+
+
+def listed_handles() -> list[Handle]:
+    """Of the user's functions and modules, by name."""
+    users = [handle for handle in handles() if handle.family.compiler.is_listed]
+    return sorted(users, key=lambda handle: handle.label)
 
 
 def card_of(handle: Handle) -> Card:
@@ -141,7 +155,8 @@ def _state(handle: Handle) -> str:
     if handle.building is not None and not handle.ledger.is_compiled:
         return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
-        return "not called yet"
+        # Compiled code that calls it has it inlined: such calls are the caller's.
+        return "not called by plain Python yet"
     if not handle.ledger.is_compiled:
         outcome = handle.dispatcher.entries[0].notes.outcome
         return f"plain Python, because {outcome.why}"

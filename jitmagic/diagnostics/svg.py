@@ -6,9 +6,10 @@ colours of a dark theme. All text is escaped. Units are pixels, y grows downward
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
+from html import escape as _escape
 
 __all__ = ["COLOURS", "Drawing", "letters_in", "width_of"]
 
@@ -16,6 +17,15 @@ __all__ = ["COLOURS", "Drawing", "letters_in", "width_of"]
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#f0e442")
 _INK = "#1a1a1a"
 _PER_LETTER = 7.3  # of 12 px monospace
+
+
+# What XML has no way to write: with one of these in it a drawing is no drawing.
+_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def escape(text: str) -> str:
+    """As the text of an element, or in quotes."""
+    return _escape(_NOT_XML.sub("?", text))
 
 
 def width_of(text: str) -> float:

@@ -48,7 +48,7 @@ class Compiler:
     flatten: Callable[[CodeType], Any] = lambda code: code  # the tracer's view: `handle.flat`
     # What tagged functions can be asked: `f.why(*args)` is `questions["why"](f)(*args)`.
     questions: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
-    makes_copies: bool = False  # to be looked at (explain, test): no functions of the user's
+    is_listed: bool = True  # False: copies to be looked at (explain, test), a cell's top level
 
 
 @dataclass(eq=False)

@@ -91,7 +91,7 @@ class FunctionCall:
     ) -> None:
         self.__name__ = f"{name}_apply"
         self.dirty, self.constant = tuple(dirty), tuple(constant)
-        self.materialize = materialize
+        self.materialize, self.once = materialize, once
         self.backward: Region | None = None
         backwards: Callable[..., Any] = (
             once_differentiable(self._backward) if once else self._backward

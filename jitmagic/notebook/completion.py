@@ -1,14 +1,15 @@
 """What <TAB> offers after the magics: options, their values, names of what can be tagged.
 
-Comes in: the line up to the cursor. Goes out: words. IPython asks a hook per magic; nothing of it
-is called at any other time.
+Comes in: the line up to the cursor. Goes out: words. They come from a matcher, which has Jedi stay
+silent where it knows something (a hook, IPython's older way, does not): what stands after a magic
+is no Python.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..api import handle_of
 from ..options import BACKENDS, MODES
@@ -25,11 +26,11 @@ _OPTIONS = {
 }
 _VALUES = {"--mode": MODES, "--backend": BACKENDS}
 _TAGGED = frozenset({"%compile_off", "%compile_status"})
-_HOOK = "complete_command"
+_IDENTIFIER = "jitmagic"
 
 
-def complete(line: str, symbol: str, names: Mapping[str, Any]) -> list[str]:
-    """Words that may stand at the end of `line`, of which `symbol` is the part already written."""
+def complete(line: str, names: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The word at the end of `line` as far as it is written, and what it may become."""
     magic, *before = line.split()
     written = before.pop() if before and not line[-1].isspace() else ""
     if before and before[-1] in _VALUES:
@@ -40,9 +41,7 @@ def complete(line: str, symbol: str, names: Mapping[str, Any]) -> list[str]:
         offered = () if written else _OPTIONS[magic]
     else:
         offered = _nameable(names, magic in _TAGGED)
-    # IPython replaces `symbol`, which may be less than the word: it breaks words at dashes.
-    kept = len(written) - len(symbol)
-    return [word[kept:] for word in sorted(offered) if word.startswith(written)]
+    return written, [word for word in sorted(offered) if word.startswith(written)]
 
 
 def _nameable(names: Mapping[str, Any], tagged: bool) -> list[str]:
@@ -54,25 +53,39 @@ def _nameable(names: Mapping[str, Any], tagged: bool) -> list[str]:
     ]
 
 
-def install_completion(shell: Any) -> None:
-    """Have IPython ask for each magic."""
-    for magic in _OPTIONS:
-        shell.set_hook(_HOOK, _completer(weakref.ref(shell)), str_key=magic)
+class _Completion(NamedTuple):
+    """As IPython's SimpleCompletion."""
+
+    text: str
+    type: str = "magic"
+
+
+def install_completion(shell: Any, context_matcher: Callable[..., Any]) -> None:
+    """Have IPython ask; `context_matcher` is the decorator of its completer."""
+    matcher = context_matcher(identifier=_IDENTIFIER)(_matcher(weakref.ref(shell)))
+    shell.Completer.custom_matchers.append(matcher)
 
 
 def remove_completion(shell: Any) -> None:
-    """IPython has no way to take a hook back but this table."""
-    for magic in _OPTIONS:
-        shell.strdispatchers[_HOOK].strs.pop(magic, None)
+    """Undo install_completion."""
+    kept = [m for m in shell.Completer.custom_matchers if not _is_ours(m)]
+    shell.Completer.custom_matchers[:] = kept
 
 
-def _completer(shell: weakref.ref[Any]) -> Callable[[Any, Any], list[str]]:
-    def completer(_: Any, event: Any) -> list[str]:
-        here = shell()
-        if here is None:
-            return []
+def _is_ours(matcher: Any) -> bool:
+    return getattr(matcher, "matcher_identifier", "") == _IDENTIFIER
+
+
+def _matcher(shell: weakref.ref[Any]) -> Callable[[Any], dict[str, Any]]:
+    def matcher(context: Any) -> dict[str, Any]:
+        here, line = shell(), context.text_until_cursor
+        magic, blank, _ = line.partition(" ")
+        if here is None or not blank or magic not in _OPTIONS:
+            return {"completions": []}
         hidden = here.user_ns_hidden
         own = {name: value for name, value in here.user_ns.items() if name not in hidden}
-        return complete(event.line, event.symbol, own)
+        written, words = complete(line, own)
+        found = list(map(_Completion, words))
+        return {"completions": found, "matched_fragment": written, "suppress": True}
 
-    return completer
+    return matcher

@@ -6,19 +6,23 @@ form, and the formatters by which IPython shows a tagged function or module as i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..api import handle_of
-from ..diagnostics.status import Card, card_of
 from ..diagnostics.words import count, duration
+from ..late import load
 from .cell import RUN_NAME
 
-__all__ = ["CellLine", "CellReport", "install_formatters", "remove_formatters"]
+if TYPE_CHECKING:
+    from ..diagnostics.status import Card
+
+__all__ = ["CellLine", "CellReport", "cards_of", "dim", "install_formatters", "remove_formatters"]
 
 _TAGGED = (FunctionType, torch.nn.Module)
 
@@ -38,7 +42,7 @@ class CellReport:
         )
 
     def _repr_html_(self) -> str:
-        return _dim(repr(self))
+        return dim(repr(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class CellLine:
         return "; ".join(filter(None, map(self._of, self.cards)))
 
     def _repr_html_(self) -> str:
-        return _dim(repr(self))
+        return dim(repr(self))
 
     def _of(self, card: Card) -> str:
         new = [variant for variant in card.variants if variant.at >= self.began]
@@ -70,7 +74,14 @@ class CellLine:
         return f"compiled {name} in {seconds}: {variants}{kernels}"
 
 
-def _dim(text: str) -> str:
+def cards_of(targets: Iterable[Any]) -> tuple[Card, ...]:
+    """Of those that are tagged."""
+    handles = [handle for target in targets if (handle := handle_of(target)) is not None]
+    return tuple(map(load("diagnostics.status").card_of, handles)) if handles else ()
+
+
+def dim(text: str) -> str:
+    """A line beside what the cell shows, as HTML."""
     return f"<div style='opacity:.75;font-size:12px'>{escape(text)}</div>"
 
 
@@ -89,11 +100,11 @@ def remove_formatters(shell: Any) -> None:
 
 
 def _card_html(target: Any) -> str | None:
-    handle = handle_of(target)
-    if handle is None:
+    cards = cards_of([target])
+    if not cards:
         own = getattr(target, "_repr_html_", None)  # a module's own, which we stand before
         return own() if callable(own) else None
-    card = card_of(handle)._repr_html_()
+    card = cards[0]._repr_html_()
     if isinstance(target, torch.nn.Module):
         return f"<pre>{escape(repr(target))}</pre>{card}"
     return card

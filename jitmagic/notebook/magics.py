@@ -18,28 +18,33 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, fields
 from types import FunctionType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from IPython.core.completer import context_matcher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
 from IPython.display import display
 
-from ..api import handle_of, jit, original_of, prepare, untag
-from ..diagnostics.explain import Explanation, explanation_of
-from ..diagnostics.status import Status, card_of, status
+from ..api import handle_of, jit, original_of, prepare, tag_once, untag
 from ..diagnostics.timing import Timing
 from ..errors import JitmagicError, TaggingError
+from ..late import load as load_module
 from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
-from .display import CellLine, CellReport, install_formatters, remove_formatters
+from .debugging import tell_of_locals
+from .display import CellLine, CellReport, cards_of, install_formatters, remove_formatters
 from .timeit import BadLine, time_expression
+
+if TYPE_CHECKING:
+    from ..diagnostics.explain import Explanation
+    from ..diagnostics.status import Status
 
 __all__ = ["CompileMagics", "load", "unload"]
 
@@ -181,7 +186,7 @@ class CompileMagics(Magics):
         started, began = time.perf_counter(), time.time()
         for part in parts:
             if isinstance(part, Run):
-                target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME))
+                target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME), once=True)
                 try:
                     value = target()
                 except (JitmagicError, KeyboardInterrupt) as error:
@@ -197,13 +202,14 @@ class CompileMagics(Magics):
         return value
 
     def _report(self, ran: list[Tagged], seconds: float, began: float, wanted: _Wanted) -> None:
-        line = CellLine(tuple(map(card_of, filter(None, map(handle_of, ran)))), began)
+        line = CellLine(cards_of(ran), began)
         if line and not wanted.quiet:
             display(line)
         explains = wanted.explain or wanted.annotate
         if not (explains or wanted.time):
             return
-        found = [explanation_of(target, measured=wanted.annotate) for target in ran]
+        explained = load_module("diagnostics.explain").explanation_of
+        found = [explained(target, measured=wanted.annotate) for target in ran]
         if wanted.time:
             display(CellReport(seconds, sum(_compile_seconds(e) for e in found)))
         if explains:
@@ -242,7 +248,7 @@ class CompileMagics(Magics):
         for name in names:
             tagged = self.shell.user_ns[name] = jit(self._named(name), **options)
             self._mark(_Mark(name, weakref.ref(tagged)))
-        return status(*map(self._named, names))
+        return _status(map(self._named, names))
 
     @line_magic
     def compile_off(self, line: str) -> None:
@@ -253,7 +259,7 @@ class CompileMagics(Magics):
     @line_magic
     def compile_status(self, line: str) -> Status:
         """A table of what is tagged, or of some of it: %compile_status [NAME ...]"""
-        return status(*map(self._named, line.split()))
+        return _status(map(self._named, line.split()))
 
     @line_magic
     def jit_timeit(self, line: str) -> Timing:
@@ -308,10 +314,10 @@ class _Tagger:
     options: dict[str, Any]
     told: bool = False
 
-    def tag(self, target: Any) -> Any:
+    def tag(self, target: Any, *, once: bool = False) -> Any:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            tagged = jit(target, **self.options)
+            tagged = tag_once(target, self.options) if once else jit(target, **self.options)
         for warning in caught if not self.told else ():
             warnings.warn_explicit(warning.message, warning.category, self.filename, 1)
         self.told = True
@@ -354,6 +360,11 @@ def _tag_methods(cls: type, tagger: _Tagger) -> dict[str, Tagged]:
             setattr(cls, name, tagged)
             made[name] = tagged
     return made
+
+
+def _status(targets: Iterable[Any]) -> Status:
+    table: Status = load_module("diagnostics.status").status(*targets)
+    return table
 
 
 def _compile_seconds(explanation: Explanation) -> float:
@@ -425,6 +436,10 @@ _LINE_MAGICS = ("compile", "compile_off", "compile_status", "jit_timeit")
 _LOADED: dict[int, tuple[CompileMagics, _Reader]] = {}
 
 
+def _before_cell(info: Any) -> None:
+    tell_of_locals(display, info.raw_cell)
+
+
 def load(shell: InteractiveShell) -> None:
     """%load_ext jitmagic"""
     unload(shell)
@@ -433,8 +448,9 @@ def load(shell: InteractiveShell) -> None:
     reader = _Reader(weakref.ref(shell))
     shell.input_transformers_post.append(reader)
     shell.events.register("pre_run_cell", new_wait)
+    shell.events.register("pre_run_cell", _before_cell)
     install_formatters(shell)
-    install_completion(shell)
+    install_completion(shell, context_matcher)
     _LOADED[id(shell)] = magics, reader
     prepare()
 
@@ -449,6 +465,7 @@ def unload(shell: InteractiveShell) -> None:
     if reader in shell.input_transformers_post:
         shell.input_transformers_post.remove(reader)
     shell.events.unregister("pre_run_cell", new_wait)
+    shell.events.unregister("pre_run_cell", _before_cell)
     remove_formatters(shell)
     remove_completion(shell)
     shell.magics_manager.magics["cell"].pop("compile", None)

@@ -27,7 +27,17 @@ from ..target import Target, distrust_compiler
 from .image import ImageError, load_image
 from .store import Store, content_key, temporary_folder
 
-__all__ = ["Finished", "Library", "build_library", "flags", "header_folder", "is_built", "run"]
+__all__ = [
+    "Finished",
+    "Library",
+    "build_command",
+    "build_library",
+    "flags",
+    "header_folder",
+    "is_built",
+    "linked_with",
+    "run",
+]
 
 _FLAGS = (
     "-std=c++17",
@@ -55,6 +65,25 @@ def flags(text: str) -> tuple[str, ...]:
     again and again: 16 steps of an RWKV take it 2.5 times as long as -O2, for code 2% faster.
     """
     return ("-O2" if len(text) > _LONG else "-O3", *_FLAGS)
+
+
+def build_command(
+    cxx: str,
+    text: str,
+    headers: str,
+    sources: Sequence[str],
+    out: str,
+    output: Sequence[str] = ("-shared",),
+) -> list[str]:
+    """What makes a library of a source, which `text` is, and of what it is linked with."""
+    return [cxx, *flags(text), *output, _march(), f"-I{headers}", *sources, "-o", out]
+
+
+def linked_with(text: str) -> tuple[str, ...]:
+    """The sources beside the headers that a text needs: the tiles of matrix products, whose compile
+    takes longer than that of most texts and is the same for all.
+    """
+    return ("jitmagic/products.cpp",) if _PRODUCTS.search(text) else ()
 
 
 class Library:
@@ -185,18 +214,20 @@ _object_lock = threading.Lock()  # several units ask for it at once: it is compi
 def _objects(
     text: str, target: Target, store: Store, seconds: float, cancel: threading.Event | None
 ) -> tuple[bytes, ...]:
-    """What the text is linked with: the tiles of its matrix products, whose compile takes longer
-    than that of most texts and is the same for all.
-    """
-    if _PRODUCTS.search(text) is None:
-        return ()
-    source = (header_folder() / "jitmagic" / "products.cpp").read_text(encoding="utf-8")
+    """What the text is linked with, compiled once per store."""
+    return tuple(_object(name, target, store, seconds, cancel) for name in linked_with(text))
+
+
+def _object(
+    name: str, target: Target, store: Store, seconds: float, cancel: threading.Event | None
+) -> bytes:
+    source = (header_folder() / name).read_text(encoding="utf-8")
     key = _key(source, target)
     with _object_lock:
         if (data := store.get(key, ".o")) is None:
             data = _compile(_Compile(source, target.cxx, seconds, cancel, ("-c",)), store)
             store.put(key, ".o", data)
-    return (data,)
+    return data
 
 
 _PROBE = 'extern "C" int probe(void* const*) { return 0; }'
@@ -234,11 +265,11 @@ def _compile_in(folder: Path, job: _Compile) -> bytes:
     """The bytes of what it makes; OSError where the folder is at fault."""
     source, out = folder / "kernels.cpp", folder / "kernels.so"
     source.write_text(job.text, encoding="utf-8")
-    objects = [folder / f"{number}.o" for number in range(len(job.objects))]
-    for path, data in zip(objects, job.objects, strict=True):
+    sources = [source, *(folder / f"{number}.o" for number in range(len(job.objects)))]
+    for path, data in zip(sources[1:], job.objects, strict=True):
         path.write_bytes(data)
-    options = (*flags(job.text), *job.output, _march(), f"-I{header_folder()}")
-    command = [job.cxx, *options, *map(str, (source, *objects)), "-o", str(out)]
+    named = [str(path) for path in sources]
+    command = build_command(job.cxx, job.text, str(header_folder()), named, str(out), job.output)
     done = run(command, job.seconds, job.cancel)
     if done.code == 0 and out.is_file():
         return out.read_bytes()

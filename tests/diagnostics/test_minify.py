@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import jitmagic
-from jitmagic.diagnostics.minify import agree, made
+from jitmagic.diagnostics import minify
+from jitmagic.diagnostics.scripts import agree, made
 from jitmagic.loops import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,6 +134,54 @@ def test_a_bug_in_the_backward_alone(
         runpy.run_path(str(script), run_name="__main__")
     monkeypatch.undo()
     runpy.run_path(str(script), run_name="__main__")
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * 2 + 0 * x
+
+
+def stepped(x: Tensor) -> Tensor:
+    loss = torch.tanh(x * 3).sum()
+    loss.backward()
+    return loss.detach()
+
+
+REGIONS = {
+    "autograd function": (lambda x: torch.tanh(Twice.apply(x)) + 1, True),
+    "checkpoint": (
+        lambda x: checkpoint(lambda y: torch.tanh(y) * 2, x, use_reentrant=False) + 1,
+        True,
+    ),
+    "backward": (stepped, True),
+    "vmap": (lambda x: torch.func.vmap(lambda row: torch.tanh(row).sum() * row)(x), False),
+    "vjp": (lambda x: torch.func.vjp(torch.tanh, x)[1](x)[0], False),
+}
+
+
+@pytest.mark.parametrize("kind", REGIONS)
+def test_graphs_inside_of_graphs_are_part_of_the_script(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of autograd functions, transforms, a backward: nodes that no name of torch stands for.
+    One lowering for all of a graph is planted, so that no part of it can go."""
+    function, requires_grad = REGIONS[kind]
+    x = torch.randn(4, 6, requires_grad=requires_grad)
+    monkeypatch.setattr(minify, "_candidates", lambda case: ())
+    plant(WRONG, monkeypatch)
+    script = jitmagic.minify(function, tmp_path)(x)
+    assert script is not None
+    fails = in_a_process(script, WRONG)
+    assert "AssertionError: the compiled function fails" in fails.stderr
+    mended = in_a_process(script, NOTHING)
+    assert mended.returncode == 0, mended.stderr
 
 
 def test_what_agrees_gives_no_script(tmp_path: Path) -> None:

@@ -139,7 +139,11 @@ def test_names_are_tagged_and_untagged_by_line_magics(loaded, capsys):
     loaded.run_cell("import torch\ndef f(x):\n    return x * 2\nm = torch.nn.Linear(3, 3)")
     plain = loaded.user_ns["f"]
     card, other = loaded.run_line_magic("compile", "--backend eager f m").cards
-    assert (card.name, card.state, other.name) == ("f", "not called yet", "Linear.forward")
+    assert (card.name, card.state, other.name) == (
+        "f",
+        "not called by plain Python yet",
+        "Linear.forward",
+    )
     assert loaded.user_ns["f"] is not plain
     loaded.run_cell("y = f(torch.ones(3))")
     [card] = loaded.run_line_magic("compile_status", "f").cards
@@ -169,8 +173,12 @@ def test_a_tagged_function_shows_its_card_and_others_are_as_ever(loaded, monkeyp
 
     assert html("f") is None and html("torch.nn.Linear(2, 2)") is None
     assert html("Own()") == "<b>"
-    assert "g: not called yet" not in html("g") and "f: not called yet" in html("g")
-    assert "Linear(in_features=2" in html("m") and "Linear.forward: not called yet" in html("m")
+    assert "g: not called by plain Python yet" not in html(
+        "g"
+    ) and "f: not called by plain Python yet" in html("g")
+    assert "Linear(in_features=2" in html(
+        "m"
+    ) and "Linear.forward: not called by plain Python yet" in html("m")
     loaded.run_line_magic("unload_ext", "jitmagic")
     assert html("g") is None and html("m") is None
 

@@ -1,0 +1,153 @@
+"""report: all that was compiled, as a folder to attach to an issue.
+
+    jitmagic.report(folder)     index.html, report.txt, capsules/NN_NAME/
+
+Comes in: the handles of what is tagged. Goes out: one page that needs nothing else, which shows the
+Explanation of each function (the model that explain shows as text, by rich and as HTML), its card,
+its pictures, and a capsule for each compiled graph (capsules.py). Nothing runs and nothing is
+compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import count as numbers
+from pathlib import Path
+from typing import Any
+
+from ..api import tagged_handle
+from ..frame.handle import Handle
+from ..records import CompileRecord
+from .capsules import Capsule, capsule_of, versions
+from .explain import Explanation, described
+from .folder import write_folder
+from .html import STYLE, html_body
+from .report import text_report
+from .status import Card, card_of, listed_handles
+from .words import count
+
+__all__ = ["Report", "report"]
+
+_PICTURES = ("graph", "compile")  # a picture of memory runs the graphs
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """One tagged function or module."""
+
+    card: Card
+    found: Explanation | None  # None: nothing of it has been compiled
+    capsules: tuple[Capsule, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report:
+    """What `report` wrote: the folder, its page, and the folders of the capsules."""
+
+    folder: Path
+    page: Path
+    capsules: tuple[Path, ...]
+    functions: int
+
+    def __str__(self) -> str:
+        told = f"{count(self.functions, 'function')}, {count(len(self.capsules), 'capsule')}"
+        return f"{told}: {self.page}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        # A link to a file is not followed from a page that came over HTTP: the path is text.
+        return f"<div>jitmagic report: <code>{escape(str(self))}</code></div>"
+
+
+def report(folder: str | Path, /, *targets: Any) -> Report:
+    """Write what is compiled now, of everything tagged or of these functions and modules, into
+    `folder`: one HTML page, the same as text, and for each compiled graph a capsule: the user's
+    code, the inputs' shapes, dtypes and strides (no tensor's values), versions, options, generated
+    code, and replay.py, which compares it with eager.
+
+    A folder that does not exist is made; an earlier report in it is replaced. Raises ReportError
+    where the folder is a file, holds anything else or cannot be written, and changes nothing then;
+    TypeError for a target that is not tagged.
+    """
+    chosen = [tagged_handle(target) for target in targets] or listed_handles()
+    number = numbers(1)
+    functions = [_function(handle, number) for handle in chosen]
+    files = {"index.html": _page(functions), "report.txt": _text(functions)}
+    for function in functions:
+        for capsule in function.capsules:
+            files |= {f"{_place(capsule)}/{name}": text for name, text in capsule.files.items()}
+    root = write_folder(folder, files)
+    places = tuple(root / _place(c) for function in functions for c in function.capsules)
+    return Report(root, root / "index.html", places, len(functions))
+
+
+def _place(capsule: Capsule) -> str:
+    return f"capsules/{capsule.name}"
+
+
+def _function(handle: Handle, number: Iterator[int]) -> _Function:
+    variants: dict[tuple[int, int], list[CompileRecord]] = {}
+    for record in handle.journal:
+        variants.setdefault((record.frame, record.number), []).append(record)
+    made = []
+    for records in variants.values():
+        capsule = capsule_of(records, handle.source_lines, handle.options)
+        if capsule is not None:
+            made.append(replace(capsule, name=f"{next(number):02}_{capsule.name}"))
+    found = described(handle) if len(handle.journal) else None
+    return _Function(card_of(handle), found, tuple(made))
+
+
+# -- the views -------------------------------------------------------------------------------------
+
+
+def _text(functions: list[_Function]) -> str:
+    parts = [_versions()]
+    for function in functions:
+        parts.append(str(function.card))
+        parts += [text_report(function.found)] if function.found else []
+        parts += [f"{_place(c)}: {_state(c)}" for c in function.capsules]
+    return "\n\n".join(parts) + "\n"
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions().items())
+
+
+def _state(capsule: Capsule) -> str:
+    replay = f"not replayable: {capsule.why_not}" if capsule.why_not else "python replay.py"
+    return f"{capsule.title}: {capsule.outcome}; {replay}"
+
+
+def _page(functions: list[_Function]) -> str:
+    body = "\n".join(map(_section, functions)) or "<p>nothing is tagged</p>"
+    return (
+        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width'>"
+        "<meta http-equiv='Content-Security-Policy' "
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
+        f"<title>jitmagic report</title>{STYLE}\n"
+        "<style>:root{color-scheme:light dark}body{margin:2em}section{margin:2em 0}</style>"
+        f"</head><body class='jitmagic'><h1>jitmagic report</h1>\n"
+        f"<p>{escape(_versions())}</p>\n{body}\n</body></html>\n"
+    )
+
+
+def _section(function: _Function) -> str:
+    parts = [f"<h2>{escape(function.card.name)}</h2>", function.card._repr_html_()]
+    if function.found is not None:
+        parts.append(html_body(function.found))
+        for kind in _PICTURES:
+            picture = function.found.picture(kind)
+            parts.append(
+                f"<details><summary>{escape(picture.title)}</summary>"
+                f"{picture._repr_html_()}</details>"
+            )
+    parts += [
+        f"<div><a href='{_place(c)}/replay.py'>{_place(c)}</a>: {escape(_state(c))}</div>"
+        for c in function.capsules
+    ]
+    return f"<section>{''.join(parts)}</section>"

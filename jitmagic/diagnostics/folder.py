@@ -1,0 +1,120 @@
+"""folder: files of a report on disk, all of them or none, and nothing else touched.
+
+Comes in: a folder and texts by relative path. Out: the files, and a manifest that names them, by
+which the next report knows what is its own to replace. The texts are written beside their places
+first; what fails there (a full disk) leaves the folder as it was. A folder that holds anything and
+has no manifest is somebody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..errors import ReportError
+
+__all__ = ["MANIFEST", "write_folder"]
+
+MANIFEST = "manifest.json"
+_KIND = "jitmagic report"
+_ANOTHER = "name another folder, or move what is there"
+
+
+def write_folder(folder: str | Path, files: Mapping[str, str]) -> Path:
+    """Write the files; those of an earlier report that are not among them go. Returns the folder,
+    absolute. Raises ReportError, and changes nothing, where the folder cannot be ours.
+    """
+    root = Path(folder).absolute()
+    before = _own_files(root)
+    for name in files:
+        if name not in before and os.path.lexists(root / name):
+            raise ReportError(f"{root / name} is no file of a report's", _ANOTHER)
+    try:
+        _replace(root, before, files)
+    except OSError as error:
+        raise ReportError(
+            f"{root} cannot be written: {error}", "name a folder that you may write to, with room"
+        ) from error
+    return root
+
+
+def _own_files(root: Path) -> frozenset[str]:
+    """What an earlier report has written there."""
+    if not os.path.lexists(root):
+        return frozenset()
+    if not root.is_dir():
+        raise ReportError(f"{root} is no folder", _ANOTHER)
+    try:
+        if not any(root.iterdir()):
+            return frozenset()
+        told = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
+        names = told["files"] if told["kind"] == _KIND else None
+        if isinstance(names, list) and all(isinstance(n, str) and _is_inside(n) for n in names):
+            return frozenset([*names, MANIFEST])
+    except PermissionError as error:
+        raise ReportError(f"{root} cannot be read: {error}", "name another folder") from error
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # no manifest, or not of a report's
+    raise ReportError(f"{root} holds files that no report has written", _ANOTHER)
+
+
+def _is_inside(name: str) -> bool:
+    parts = Path(name).parts
+    return bool(parts) and not Path(name).is_absolute() and ".." not in parts
+
+
+def _replace(root: Path, before: frozenset[str], files: Mapping[str, str]) -> None:
+    """The manifest names old and new files while they change places: an interrupted report is one
+    that the next may replace.
+    """
+    new_folders = [folder for folder in (root, *root.parents) if not folder.exists()]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        staged = Path(tempfile.mkdtemp(prefix=".report-", dir=root))
+    except OSError:
+        _remove_empty(new_folders)
+        raise
+    try:
+        for name, text in files.items():
+            _write(staged / name, text)
+        _write(staged / "both", _manifest([*before, *files]))
+        _write(staged / "new", _manifest([*files]))
+        for name in files:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(staged / "both", root / MANIFEST)
+        for name in files:
+            os.replace(staged / name, root / name)
+        for name in before - {*files, MANIFEST}:
+            (root / name).unlink(missing_ok=True)
+        os.replace(staged / "new", root / MANIFEST)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+        _remove_empty(_folders_of(root, [*before, *files]))
+        _remove_empty(new_folders)
+
+
+def _folders_of(root: Path, names: Sequence[str]) -> list[Path]:
+    """Below the root, the innermost first."""
+    found = {folder for name in names for folder in Path(name).parents if folder != Path(".")}
+    return [root / folder for folder in sorted(found, key=lambda f: len(f.parts), reverse=True)]
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _manifest(names: Sequence[str]) -> str:
+    own = sorted({*names} - {MANIFEST})
+    return json.dumps({"kind": _KIND, "files": own}, indent=1) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    """Lone surrogates, which names and sources may hold, are written as escapes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")

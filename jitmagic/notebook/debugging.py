@@ -1,0 +1,44 @@
+"""%debug after an error in compiled code: one line says how it comes to have the locals.
+
+Comes in: a cell that is about to run, and the error before it. The frame of compiled code has the
+user's arguments, but not what the graph computed in between. Goes out: a line, where that is asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..api import handle_running
+from .display import dim
+
+__all__ = ["tell_of_locals"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    name: str
+
+    def __repr__(self) -> str:
+        return (
+            f"jitmagic: {self.name} ran compiled, which keeps no locals for %debug: run it as "
+            "plain Python (%compile_off, jitmagic.disable), and the frame that raises has them"
+        )
+
+    def _repr_html_(self) -> str:
+        return dim(repr(self))
+
+
+def tell_of_locals(display: Callable[[Any], Any], cell: str) -> None:
+    """What is called before a cell runs, with its source and IPython's `display`."""
+    if not cell.lstrip().startswith("%debug"):
+        return
+    entry = getattr(sys, "last_traceback", None)
+    while entry is not None:
+        handle = handle_running(entry.tb_frame.f_code)
+        if handle is not None and handle.family.compiler.is_listed:
+            display(_Hint(handle.label))  # further in are its callees, of which it is as true
+            return
+        entry = entry.tb_next

@@ -1,0 +1,495 @@
+"""report(): one folder of all that was compiled; its capsules replay in fresh processes."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import jitmagic
+from jitmagic.diagnostics import folder as folders
+from jitmagic.loops import registry
+from tests.processes import child_environment
+
+from .test_minify import HEAD, NAME, WRONG, Twice, plant, stepped
+
+
+def replayed(capsule: Path, before: str = "") -> tuple[int, str]:
+    """The exit status of replay.py and what it says."""
+    script = str(capsule / "replay.py")
+    code = f"{before}\nimport runpy\nrunpy.run_path({script!r}, run_name='__main__')\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=capsule,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+def files_in(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+# -- kinds of programs -----------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x).softmax(-1)
+
+
+def inferred(x: Tensor) -> Tensor:
+    return torch.relu(x @ x.T) + 1
+
+
+def trained(x: Tensor) -> Tensor:
+    return (torch.tanh(x * 2) * x).sum()
+
+
+def with_function(x: Tensor) -> Tensor:
+    return torch.tanh(Twice.apply(x)) + 1
+
+
+def checkpointed(x: Tensor) -> Tensor:
+    return checkpoint(lambda y: torch.tanh(y) * 2, x, use_reentrant=False) + 1
+
+
+def broken(x: Tensor) -> Tensor:
+    y = torch.relu(x) + 1
+    jitmagic.graph_break()
+    return y * 2
+
+
+def mutating(x: Tensor) -> Tensor:
+    x.add_(1)
+    return x * 2
+
+
+def drawing(x: Tensor) -> Tensor:
+    return x + torch.rand(x.shape[0], 6)
+
+
+def looking_up(table: Tensor, index: Tensor) -> Tensor:
+    return torch.nn.functional.embedding(index, table) * 2
+
+
+def batched(x: Tensor) -> Tensor:
+    return torch.func.vmap(lambda row: torch.tanh(row).sum() * row)(x)
+
+
+def nothing_recorded(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return torch.mm(x, x.T) * 2
+
+
+def plain() -> Tensor:
+    return torch.randn(4, 6)
+
+
+def wanting() -> Tensor:
+    return torch.randn(4, 6, requires_grad=True)
+
+
+def once(function: Any, *args: Any) -> Callable[..., Any]:
+    def run(**options: Any) -> Any:
+        tagged = jitmagic.jit(function, **options)
+        result = tagged(*args)
+        if isinstance(result, Tensor) and result.requires_grad:
+            result.sum().backward()
+        return tagged
+
+    return run
+
+
+def in_sizes(**options: Any) -> Any:
+    tagged = jitmagic.jit(lambda x: torch.softmax(x * 2, -1) + 1, **options)
+    for rows in (3, 5, 9):
+        tagged(torch.randn(rows, 7))
+    return tagged
+
+
+def without_grad(**options: Any) -> Any:
+    tagged = jitmagic.jit(trained, **options)
+    with torch.no_grad():
+        tagged(wanting())
+    with torch.inference_mode():
+        tagged(plain())
+    return tagged
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], int]] = {
+    "inference": (once(inferred, plain()), 1),
+    "training": (once(trained, wanting()), 1),
+    "a module": (once(Net(), plain()), 1),
+    "autograd.Function": (once(with_function, wanting()), 1),
+    "checkpoint": (once(checkpointed, wanting()), 1),
+    "a whole step": (once(stepped, wanting()), 1),
+    "a graph break": (once(broken, plain()), 2),
+    "mutation": (once(mutating, plain()), 1),
+    "random numbers": (once(drawing, plain()), 1),
+    "indices": (once(looking_up, torch.randn(5, 4), torch.tensor([4, 1])), 1),
+    "a transform": (once(batched, plain()), 1),
+    "autocast": (once(nothing_recorded, plain()), 1),
+    "varying sizes": (in_sizes, 2),
+    "no grad": (without_grad, 2),
+    "expanded": (once(inferred, torch.randn(1, 6).expand(4, 6)), 1),
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_capsules_replay_by_themselves(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, graphs = PROGRAMS[kind]
+    made = jitmagic.report(tmp_path / "out", program())
+    assert len(made.capsules) == graphs
+    for capsule in made.capsules:
+        status, told = replayed(capsule)
+        assert (status, told.partition(" (")[0]) == (0, "agrees with eager"), told
+        facts = json.loads((capsule / "capsule.json").read_text())
+        assert facts["not replayable"] == ""
+        capsys.readouterr()
+        for script in capsule.glob("*_aten.py"):
+            runpy.run_path(str(script), run_name="__main__")
+            assert capsys.readouterr().out.startswith("result 0: ")
+
+
+@pytest.mark.parametrize("options", [{"backend": "eager"}, {"options": {"fuse": False}}])
+def test_options_are_those_of_the_compile(options: Any, tmp_path: Path) -> None:
+    made = jitmagic.report(tmp_path / "out", once(inferred, plain())(**options))
+    (capsule,) = made.capsules
+    assert json.loads((capsule / "capsule.json").read_text())["options"] == options
+    assert replayed(capsule)[0] == 0
+
+
+def test_a_wrong_compile_differs(tmp_path: Path) -> None:
+    made = jitmagic.report(tmp_path / "out", once(batched, plain())())
+    (capsule,) = made.capsules
+    status, told = replayed(capsule, WRONG)
+    assert status == 1
+    assert told.startswith("differs: wrong\n")
+    assert "result 0" in told
+
+
+def test_a_failed_compile_has_a_capsule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = "def broken(*args, **kwargs):\n    raise KeyError('planted')\n"
+    crash = f"{HEAD}{crash}LOWERINGS['{NAME}'] = broken\n"
+    plant(crash, monkeypatch)
+    assert NAME in registry.LOWERINGS
+    tagged = jitmagic.jit(batched)
+    with pytest.warns(jitmagic.FallbackWarning):
+        tagged(plain())
+    (capsule,) = jitmagic.report(tmp_path / "out", tagged).capsules
+    facts = json.loads((capsule / "capsule.json").read_text())
+    assert "planted" in facts["traceback"]
+    assert replayed(capsule, crash) == (1, "differs: crash: KeyError\n")
+    assert replayed(capsule)[0] == 0
+
+
+@torch.library.custom_op("report_tests::doubled", mutates_args=())
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@doubled.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
+    reasons = {
+        "an operator of yours": jitmagic.jit(lambda x: doubled(x) + 1),
+        "a backend of yours": jitmagic.jit(lambda x: x + 1, backend=lambda gm, inputs: gm.forward),
+    }
+    for reason, tagged in reasons.items():
+        tagged(plain())
+        (capsule,) = jitmagic.report(tmp_path / reason, tagged).capsules
+        status, told = replayed(capsule)
+        assert status == 2
+        assert told.startswith("not replayable: ")
+        assert reason in told
+    other = tmp_path / "eager"
+    (capsule,) = jitmagic.report(other, once(inferred, plain())()).capsules
+    script = capsule / "replay.py"
+    script.write_text(script.read_text().replace("'cpu'", "'nowhere'"))
+    assert replayed(capsule)[1].startswith("not replayable: eager raises RuntimeError: ")
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_generated_code_is_built_by_the_command_beside_it(tmp_path: Path) -> None:
+    (capsule,) = jitmagic.report(tmp_path / "out", once(trained, wanting())()).capsules
+    commands = json.loads((capsule / "capsule.json").read_text())["build"]
+    assert set(commands) == {"forward.cpp", "backward.cpp"}
+    for command in commands.values():
+        environment = child_environment(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        subprocess.run(command, shell=True, cwd=capsule, env=environment, check=True)
+    assert (capsule / "forward.so").exists()
+
+
+def test_no_values_are_written(tmp_path: Path) -> None:
+    """Of tensors and of numbers that vary."""
+    tagged = jitmagic.jit(lambda x, factor: x * factor)
+    for factor in (1234.5625, 4321.8125, 7777.4375):
+        tagged(torch.full((3,), 98765.25), factor)
+    made = jitmagic.report(tmp_path / "out", tagged)
+    newest = [text for name, text in files_in(made.capsules[-1]).items() if name != "capsule.json"]
+    assert not any(b"98765" in text or b"7777.4" in text for text in newest)
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """What a browser would fetch or run, and the text that is read."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+HOSTILE = [
+    "</pre><script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>",
+    "</style></title><svg onload=alert(1)>",
+    '"""\nimport os\nraise SystemExit(7)\n"""',
+    "'; raise SystemExit(7) #\n",
+    "*/ int x = system(0); /*",
+    "\\u0022 \u2028 \udc80 \x00 {0} %s ${x}",
+    "../../outside/..",
+    "a" * 3000,
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_strings_of_the_users_are_text(hostile: str, tmp_path: Path) -> None:
+    """Names of functions, files and classes, sources, keys, messages of exceptions."""
+    text = hostile.replace("\x00", "").replace("\udc80", "")
+    source = (
+        f"import torch\ndef f(x, table):\n    note = {hostile!r}\n"
+        f"    y = torch.tanh(x) * table[{hostile!r}]\n    print({text!r}[:0], end='')\n"
+        f"    return torch.relu(y)\n"
+    )
+    filename = f"/tmp/{text[:200]}.py"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    names: dict[str, Any] = {"__name__": "hostile"}
+    exec(compile(source, filename, "exec"), names)
+    function = names["f"]
+    function.__name__ = function.__qualname__ = hostile.replace("\x00", "")
+    tagged = jitmagic.jit(function)
+    tagged(plain(), {hostile: 2})
+    made = jitmagic.report(tmp_path / "out", tagged)
+    assert {p.parent.parent for p in made.capsules} == {tmp_path / "out"}
+    page = Page(made.page.read_text(encoding="utf-8"))
+    assert not {"script", "svg", "iframe", "object", "base"} & {tag for tag, _ in page.tags}
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    for tag, attributes in page.tags:
+        if tag == "img":
+            assert (attributes["src"] or "").startswith("data:image/svg+xml;base64,")
+        if tag == "a":
+            assert re.fullmatch(r"capsules/\w+/replay\.py", attributes["href"] or "")
+    for capsule in made.capsules:
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(capsule / "replay.py"), run_name="__main__")
+        assert ended.value.code == 0
+        runpy.run_path(str(capsule / "forward_aten.py"), run_name="__main__")
+
+
+def test_the_page_shows_what_explain_shows(tmp_path: Path) -> None:
+    tagged = once(broken, plain())()
+    made = jitmagic.report(tmp_path / "out", tagged)
+    page, text = made.page.read_text(), (made.folder / "report.txt").read_text()
+    found = jitmagic.explain(tagged).now
+    assert found is not None
+    assert str(found).strip() in text
+    shown = Page(page).text
+    for part in ("graph break", "broken", *found.guards, *(k.name for k in found.kernels)):
+        assert part in shown
+    assert page.count("<style>.jitmagic") + page.count(".jitmagic{") == 1  # the style, once
+    assert not re.search(r"(src|href)=['\"](https?:)?//", page)
+
+
+def test_everything_tagged_or_some_of_it(tmp_path: Path) -> None:
+    one, two, idle = once(inferred, plain())(), once(trained, plain())(), jitmagic.jit(mutating)
+    everything = jitmagic.report(tmp_path / "all")
+    assert everything.functions >= 3
+    assert jitmagic.report(tmp_path / "two", one, two).functions == 2
+    shown = (jitmagic.report(tmp_path / "idle", idle).folder / "report.txt").read_text()
+    assert "not called by plain Python yet" in shown
+    with pytest.raises(TypeError, match="not compiled by jitmagic"):
+        jitmagic.report(tmp_path / "none", len)
+    assert not (tmp_path / "none").exists()
+    assert str(made := jitmagic.report(tmp_path / "one", one)).endswith(str(made.page))
+    assert "1 function, 1 capsule" in made._repr_html_()
+
+
+# -- the folder ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tagged() -> Any:
+    return once(inferred, plain())()
+
+
+def test_a_report_replaces_its_own(tagged: Any, tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "out"
+    jitmagic.report(root, tagged, once(broken, plain())())
+    assert len(list((root / "capsules").iterdir())) == 3
+    (root / "notes.txt").write_text("mine")
+    made = jitmagic.report(root, tagged)
+    assert [p.name for p in (root / "capsules").iterdir()] == ["01_inferred"]
+    assert (root / "notes.txt").read_text() == "mine"
+    names = set(files_in(root)) - {"notes.txt", folders.MANIFEST}
+    assert json.loads((root / folders.MANIFEST).read_text())["files"] == sorted(names)
+    assert made.folder == root
+
+
+def test_an_empty_folder_and_the_current_one(
+    tagged: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = jitmagic.report(".", tagged)
+    assert Path.cwd() == made.folder == tmp_path
+    assert jitmagic.report("", tagged).page.exists()
+
+
+def make_file(root: Path) -> None:
+    root.write_text("mine")
+
+
+def make_full(root: Path) -> None:
+    root.mkdir()
+    (root / "thesis.txt").write_text("mine")
+
+
+def make_like(root: Path) -> None:
+    make_full(root)
+    (root / folders.MANIFEST).write_text('{"kind": "another", "files": ["thesis.txt"]}')
+
+
+def make_outside(root: Path) -> None:
+    make_full(root)
+    told = {"kind": "jitmagic report", "files": ["../precious.txt"]}
+    (root / folders.MANIFEST).write_text(json.dumps(told))
+
+
+def make_torn(root: Path) -> None:
+    make_full(root)
+    (root / folders.MANIFEST).write_bytes(b"\xff{")
+
+
+def make_dangling(root: Path) -> None:
+    root.symlink_to(root.parent / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "make", [make_file, make_full, make_like, make_outside, make_torn, make_dangling]
+)
+def test_a_folder_of_others_is_left_alone(
+    make: Callable[[Path], None], tagged: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    make(tmp_path / "out")
+    before = files_in(tmp_path)
+    with pytest.raises(jitmagic.ReportError, match="hint: name another folder"):
+        jitmagic.report(tmp_path / "out", tagged)
+    assert files_in(tmp_path) == before
+
+
+def test_a_file_of_others_in_a_new_place(tagged: Any, tmp_path: Path) -> None:
+    root = jitmagic.report(tmp_path / "out", tagged).folder
+    more = once(broken, plain())()
+    names = {p.name for p in jitmagic.report(tmp_path / "look", tagged, more).capsules}
+    theirs = root / "capsules" / sorted(names)[1] / "replay.py"
+    theirs.parent.mkdir()
+    theirs.write_text("mine")
+    before = files_in(root)
+    with pytest.raises(jitmagic.ReportError, match="replay.py is no file of a report's"):
+        jitmagic.report(root, tagged, more)
+    assert files_in(root) == before
+
+
+def test_a_folder_that_cannot_be_written(
+    tagged: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(jitmagic.ReportError, match="hint: name a folder that you may write to"):
+        jitmagic.report(tmp_path / "file" / "below", tagged)
+    root = jitmagic.report(tmp_path / "out", tagged).folder
+    before = files_in(tmp_path)
+    written = []
+
+    def full(path: Path, text: str) -> None:
+        written.append(path)
+        if len(written) > 5:
+            raise OSError(28, "No space left on device")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    monkeypatch.setattr(folders, "_write", full)
+    for place in (root, tmp_path / "new" / "deep"):
+        written.clear()
+        with pytest.raises(jitmagic.ReportError, match="No space left on device"):
+            jitmagic.report(place, once(broken, plain())())
+    assert files_in(tmp_path) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "out"]
+    assert not [p for p in root.iterdir() if p.name.startswith(".")]
+
+
+def test_one_that_was_interrupted_is_replaced(
+    tagged: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two of its files, where no error of the disk's is expected."""
+    root = jitmagic.report(tmp_path / "out", tagged).folder
+    replace, left = os.replace, [4]
+
+    def interrupted(source: Any, target: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(folders.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        jitmagic.report(root, once(broken, plain())())
+    monkeypatch.undo()
+    jitmagic.report(root, tagged)
+    assert [p.name for p in (root / "capsules").iterdir()] == ["01_inferred"]
+
+
+def test_twelve_layers_fit_into_an_issue(tmp_path: Path) -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+    model = jitmagic.jit(nn.TransformerEncoder(layer, 12, enable_nested_tensor=False))
+    model(torch.randn(2, 8, 64)).sum().backward()
+    made = jitmagic.report(tmp_path / "out", model)
+    assert made.capsules
+    assert sum(map(len, files_in(made.folder).values())) < 2_000_000
