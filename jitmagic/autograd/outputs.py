@@ -79,11 +79,11 @@ def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
 
 
 def _is_special(value: Traced) -> bool:
-    """Whether eager raises when the view is written to, or has the conjugate bit. Another view of a
-    temporary that nobody else has is as good as a tensor of its own, and making it outside has its
-    price at each call.
+    """Whether eager raises when the view is written to, or has the conjugate bit, or what was
+    written to the view lies otherwise than it. Another view of a temporary that nobody else has is
+    as good as a tensor of its own, and making it outside has its price at each call.
     """
-    if value.is_conj():
+    if value.is_conj() or (value.path and value.place() is not None):
         return True
     if not value._is_view():
         return False

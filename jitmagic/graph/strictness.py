@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .fresh_meta import broadcast
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
@@ -68,6 +69,8 @@ def check_as_kernels_do(
         _reject("whether no dimension means all is for the kernel of the device to say")
     if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
         _reject("what is added to has more dimensions than the product")
+    if name == "binary_cross_entropy_with_logits":
+        _check_weights(tensors[0], tensors[2:])
     if name == "slice_scatter":
         _check_slice(*args, **kwargs)
     if name in ("as_strided", "as_strided_", "_reshape_alias"):
@@ -164,6 +167,13 @@ def _check_dim(first: torch.Tensor, dim: Any) -> None:
     rank = max(first.dim(), 1)
     if type(dim) is int and not -rank <= dim < rank:
         _reject(f"dimension {dim} is out of range", IndexError)
+
+
+def _check_weights(first: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
+    """They are multiplied in place, into what has the shape of the input."""
+    shape = list(first.shape)
+    if any(broadcast([shape, weight.shape]) != shape for weight in weights):
+        _reject("weights that have more elements or dimensions than the input")
 
 
 def _check_slice(

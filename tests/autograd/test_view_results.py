@@ -362,3 +362,45 @@ def test_what_backward_has_saved_may_not_be_written_through_a_view() -> None:
                 made[0].sum().backward()
             errors.append(str(caught.value)[:60])
         assert errors[0] == errors[1]
+
+
+def _written_column(x):
+    column = (x + 1)[:, 1]
+    column.add_(1)
+    return column
+
+
+def _written_turned(x):
+    turned = (x * 2)[:, ::2].t()
+    turned.mul_(torch.ones_like(turned))
+    return turned, turned * 2
+
+
+def _written_steps(x):
+    steps = x.reshape(-1).clone()[::3]
+    steps[1:] = 2
+    return steps
+
+
+def _written_page(x):
+    pages = x.expand(3, *x.shape).contiguous()
+    page = pages[1:, :, 0]
+    page.zero_()
+    return page
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
+@pytest.mark.parametrize(
+    "program", [_written_column, _written_turned, _written_steps, _written_page]
+)
+def test_views_that_were_written_to_lie_as_in_eager(program, grad, backend):
+    x = torch.randn(2, 4, requires_grad=grad)
+    got = jitmagic.jit(program, backend=backend, fullgraph=True)(x)
+    want = program(x)
+    pairs = zip(*(y if isinstance(y, tuple) else (y,) for y in (got, want)), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+        assert one.storage_offset() == other.storage_offset()
+        assert one.requires_grad == other.requires_grad
