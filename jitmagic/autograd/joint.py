@@ -163,7 +163,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
         elif callable(node.target):
             made = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":
-            made = call_from(line, getattr(args[0], node.target), args[1:], kwargs)
+            method = getattr(type(args[0]), node.target)
+            made = call_from(line, spelled_out(method), args, kwargs)
         else:
             raise CompileFailed(f"{node.op} is no part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there

@@ -1,0 +1,68 @@
+"""index_fill with a tensor that has a gradient, whose size torch takes from the indices."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitmagic
+
+# What the graph refuses runs as eager, and says so: that it does is not what is looked for here.
+pytestmark = pytest.mark.filterwarnings("ignore::jitmagic.errors.FallbackWarning")
+
+Fill = Callable[[Tensor, Tensor, Tensor], Tensor]
+FILLS: dict[str, Fill] = {
+    "method": lambda x, i, v: x.index_fill(0, i, v),
+    "function, last": lambda x, i, v: torch.index_fill(x, dim=-1, index=i, value=v),
+    "in place": lambda x, i, v: (x * 1).index_fill_(0, i, v),
+    "argument": lambda x, i, v: x.detach().index_fill_(0, i, v),
+    "view": lambda x, i, v: (lambda y: (y.view(-1).index_fill_(0, i, v), y)[1])(x * 1),
+}
+TARGETS: dict[str, Callable[[], Tensor]] = {
+    "rows": lambda: torch.arange(12.0).view(4, 3).requires_grad_(),
+    "turned": lambda: torch.arange(12.0).view(3, 4).t().requires_grad_(),
+    "expanded": lambda: torch.arange(3.0).expand(4, 3),
+    "edges": lambda: torch.tensor([[float("nan"), -0.0, float("inf")]] * 4, requires_grad=True),
+    "half": lambda: torch.arange(12.0).view(4, 3).bfloat16().requires_grad_(),
+    "empty": lambda: torch.ones(0, 3, requires_grad=True),
+    "number": lambda: torch.tensor(2.0, requires_grad=True),
+}
+INDICES = {"one": [2], "twice": [0, 0, 2], "none": [], "negative": [-1, 0], "beyond": [9], "0-d": 0}
+VALUES = (3.0, -0.0, float("nan"))
+
+
+def observed(fill: Fill, target: str, index: list[int] | int, number: float) -> Any:
+    x, place = TARGETS[target](), torch.tensor(index, dtype=torch.long)
+    value = torch.tensor(number, dtype=x.dtype, requires_grad=True)
+    try:
+        made = fill(x, place, value)
+        weights = torch.arange(made.numel()).view(made.shape).to(made.dtype)
+        leaves = [t for t in (x, value) if t.requires_grad]
+        grads = torch.autograd.grad((made * weights).sum(), leaves, allow_unused=True)
+    except (RuntimeError, IndexError) as error:
+        return type(error), str(error)
+    # Text tells -0.0 from 0.0, and nan is like nan.
+    return repr((made.detach(), made.stride(), grads, x.detach(), x._version, made._version))
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_filled_values_have_eagers_gradients(fill: str, target: str) -> None:
+    for index, number in itertools.product(INDICES, VALUES):
+        jitmagic.reset()
+        compiled = jitmagic.jit(FILLS[fill], backend="aot_eager")
+        expected = observed(FILLS[fill], target, INDICES[index], number)
+        assert observed(compiled, target, INDICES[index], number) == expected, (index, number)
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_filling_and_its_gradient_are_one_graph(fill: str) -> None:
+    compiled = jitmagic.jit(FILLS[fill], fullgraph=True)
+    for index in ("one", "twice", "none"):
+        expected = observed(FILLS[fill], "rows", INDICES[index], 3.0)
+        assert observed(compiled, "rows", INDICES[index], 3.0) == expected, index
