@@ -126,17 +126,17 @@ class Context:
         values = dict(self._hints)
         answer = holds_for(op, left, right, values)
         holds = op if answer else _OPPOSITE[op]
-        if holds == "!=" and self._can_relate(symbols):  # a range would leave out a whole side
+        if holds == "!=" and self._can_relate(left, right):  # a range would leave out a whole side
             return self._related_as(holds, op, left, right)
         for ranges in (*self._sides(holds, left, right), *self._rungs(symbols)):
             if self._compared(op, left, right, dict(ranges)) is answer:
                 self._narrow(ranges)
                 return answer
-        if not self._can_relate(symbols):
+        if not self._can_relate(left, right):
             raise Specialize(symbols[-1:], f"comparison {op}")
         return self._related_as(holds, op, left, right)
 
-    def _can_relate(self, symbols: list[Symbol]) -> bool:
+    def _can_relate(self, left: Expr, right: Expr) -> bool:
         """Whether a relation between these can be guarded."""
         return self._relate is not None
 

@@ -13,7 +13,7 @@ from functools import reduce
 from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, linear, mul
 from .scalar import Apply, Symbol
 
-__all__ = ["divided", "factors", "monomial", "operation", "product", "written"]
+__all__ = ["divided", "factors", "is_integral", "monomial", "operation", "product", "written"]
 
 
 def operation(expr: Expr) -> tuple[str, Expr, Expr]:
@@ -30,6 +30,21 @@ def operation(expr: Expr) -> tuple[str, Expr, Expr]:
         case Apply(op, (a, b)):
             return op, a, b
     raise TypeError(f"not an operation on sizes: {expr!r}")
+
+
+def is_integral(expr: Expr) -> bool:
+    """Whether it is made of what sizes are: ints, symbols of ints, sums, products, quotients."""
+    match expr:
+        case Integer():
+            return True
+        case Symbol(kind=kind):
+            return kind is int
+        case Apply(op) if op not in ("*", "//", "%"):
+            return False
+        case Add() | Mul() | FloorDiv() | Mod() | Apply():
+            _, left, right = operation(expr)
+            return is_integral(left) and is_integral(right)
+    return False
 
 
 def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:

@@ -20,7 +20,8 @@ from ..guards.source import Source
 from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr
 from ..symbols.interval import Interval
-from ..symbols.scalar import Symbol
+from ..symbols.polynomial import is_integral
+from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import SizeOf
 from .result import Specialized
 from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
@@ -66,8 +67,11 @@ class Symbols(Context):
         self.owners, self.values, self.dynamic = {}, {}, None
         self._guard, self._relate = _too_late, None
 
-    def _can_relate(self, symbols: list[Symbol]) -> bool:
-        return all(isinstance(symbol.origin, SizeOf) for symbol in symbols)
+    def _can_relate(self, left: Expr, right: Expr) -> bool:
+        """Native guards compute with 64-bit ints: no floats, no roundings of them."""
+        symbols = (*symbols_of(left), *symbols_of(right))
+        is_size = all(isinstance(symbol.origin, SizeOf) for symbol in symbols)
+        return is_size and is_integral(left) and is_integral(right)
 
     def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
         """The dimensions of an input that become symbols."""

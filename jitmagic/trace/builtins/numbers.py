@@ -54,8 +54,8 @@ def _register_pure(function: Callable[..., Any]) -> None:
 
     @handles(function)
     def pure(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        if op is not None and len(args) == 1 and isinstance(args[0], ScalarValue):
-            return args[0].as_float(machine).apply(machine, op)
+        if op is not None and len(args) == 1 and isinstance(args[0], ScalarValue | DimensionValue):
+            return args[0].as_scalar(machine).as_float(machine).apply(machine, op)
         return fold_call(machine, function, args, kwargs)
 
 

@@ -2,8 +2,9 @@
 
 Comes in: a Size that differs from call to call. Goes out: arithmetic on it as another Size, what
 comparisons answer (`Context.decide`, guarded on the user's line), and nodes of the graph where a
-torch call takes it (`GraphBuilder.call`). Whoever wants an int (a range, an index, text, a float)
-raises Specialize: the trace starts again with a constant in its place.
+torch call takes it (`GraphBuilder.call`). Arithmetic with floats is that of a ScalarValue over the
+same symbols. Whoever wants an int (a range, an index, text) raises Specialize: the trace starts
+again with a constant in its place.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ...symbols.size import Dimension, Size
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import COMPARE, ConstantValue
-from .scalars import SymbolicNumber
+from .scalars import ScalarValue, SymbolicNumber
 
 __all__ = ["DimensionValue", "dimension_value"]
 
@@ -55,10 +56,11 @@ class DimensionValue(SymbolicNumber):
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
     ) -> Value | None:
         number = _number(machine, other)
-        if number is None:
-            if issubclass(other.python_type(machine), torch.Tensor):
-                return None  # the tensor is asked next
-            self.refuse(machine, f"{op} with {other.describe()}")
+        if number is None and issubclass(other.python_type(machine), torch.Tensor):
+            return None  # the tensor is asked next
+        if number is None or op in ("/", "**"):
+            scalar = self.as_scalar(machine)
+            return scalar.binary(machine, op, other, reflected=reflected)
         if op not in _BINARY:
             self.refuse(machine, op)
         left, right = (number, self.size) if reflected else (self.size, number)
@@ -73,9 +75,7 @@ class DimensionValue(SymbolicNumber):
         number = _number(machine, other)
         if number is not None:
             return machine.constant(bool(COMPARE[op](self.size, number)))
-        if issubclass(other.python_type(machine), torch.Tensor):
-            return None
-        self.refuse(machine, op)
+        return self.as_scalar(machine).compare(machine, op, other)
 
     def unary(self, machine: Machine, op: str) -> Value:
         if op == "~":
@@ -83,9 +83,17 @@ class DimensionValue(SymbolicNumber):
         return self if op == "+" else dimension_value(machine, -self.size)
 
     def call_method(self, machine: Machine, name: str, args: Args, kwargs: Kwargs) -> Value:
+        if name == "__float__" and not args and not kwargs:
+            return self.as_scalar(machine).as_float(machine)
         if args or kwargs or name not in (*_INTS, "__abs__"):
             self.refuse(machine, f".{name}()")
         return self.unary(machine, "-") if name == "__abs__" and self.size < 0 else self
+
+    def as_scalar(self, machine: Machine) -> ScalarValue:
+        """As a node: one graph serves all sizes, where a constant would be one of each."""
+        args = [(), self.size]
+        node = machine.graph.call(torch.full, args, {"dtype": torch.int64}, machine.lines())
+        return ScalarValue(int, self.size.expr, node)
 
     def recipe(self, builder: Builder) -> Recipe:
         """Computed from the tensors that the caller has."""

@@ -77,6 +77,10 @@ class SymbolicNumber(Value):
     def hash_key(self, machine: Machine) -> object:
         self.refuse(machine, "hash()")
 
+    def as_scalar(self, machine: Machine) -> ScalarValue | None:
+        """With its node in the graph; None: it does not compute as ints and floats do."""
+        return None
+
 
 class ScalarValue(SymbolicNumber):
     """A number of a kind (int or float). `node` is its value in the graph; None: a constant."""
@@ -91,6 +95,9 @@ class ScalarValue(SymbolicNumber):
 
     def python_type(self, machine: Machine) -> type:
         return self.kind
+
+    def as_scalar(self, machine: Machine) -> ScalarValue:
+        return self
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         raise Specialize(symbols_of(self.expr), f"{what} of {self.describe()}")
@@ -207,8 +214,8 @@ class ScalarValue(SymbolicNumber):
 
 def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
     """A number as a scalar, constant or not; None: no number, or one of a class of its own."""
-    if isinstance(value, ScalarValue):
-        return value
+    if isinstance(value, SymbolicNumber):
+        return value.as_scalar(machine)
     if not isinstance(value, ConstantValue) or type(value.value) not in (bool, int, float):
         return None
     number = value.as_constant(machine)
