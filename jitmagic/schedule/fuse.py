@@ -410,6 +410,8 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
     a, b = groups.alive[first], groups.alive[second]
     if a.adds or b.adds or groups.cyclic(a, b) or (a.after & b.members) or (b.after & a.members):
         return False
+    if groups.far_apart(a, b):
+        return False
     read = {load.buffer for group in (a, b) for load in group.shape.loads}
     if len(read) + len(a.stores) + len(b.stores) > MAX_BUFFERS or _is_product(a) or _is_product(b):
         return False

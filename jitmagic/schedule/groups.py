@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..loops.expr import Axis
-from ..loops.ir import Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
+from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Step, Store, landmarks
 from .deps import Graph, store_values
 from .legality import Shape
 
-__all__ = ["Group", "Groups"]
+__all__ = ["Group", "Groups", "bits"]
 
 
 @dataclass(slots=True)
@@ -73,6 +73,7 @@ class Groups:
         self._gone = 0  # steps that were written into their readers: they order nothing any more
         self._owner = list(range(len(program.steps)))  # step -> key of its group
         masks, after = _transitive(graph.before)
+        self._calls = sum(1 << n for n, s in enumerate(program.steps) if isinstance(s, Extern))
         for number, step in enumerate(program.steps):
             group = Group(step, 1 << number, masks[number], after[number])
             if isinstance(step, Nest):
@@ -82,6 +83,15 @@ class Groups:
                     if graph.storage[store.buffer] not in graph.mutated:
                         self.producer[store.buffer] = number
             self.alive[number] = group
+
+    def far_apart(self, first: Group, second: Group) -> bool:
+        """Whether joining them would move a library call past another: one stands between them that
+        only `second` waits for, and one that waits for `first`. Of regions that backward computes
+        again, each when it is needed, all would be computed at its start, and their memory kept.
+        """
+        begin, end = first.members.bit_length(), (second.members & -second.members) - 1
+        between = self._calls & end & ~((1 << begin) - 1)
+        return bool(between & second.before & ~first.before) and bool(between & first.after)
 
     def drop(self, key: int) -> None:
         """Forget a group whose values were written into all of its readers."""
@@ -112,7 +122,7 @@ class Groups:
         for store in first.stores:
             if self.producer.get(store.buffer) == producer:
                 self.producer[store.buffer] = consumer
-        for number in _bits(first.members):
+        for number in bits(first.members):
             self._owner[number] = consumer
         up, down = members | second.after, members | second.before
         behind = self._owners(second.after)
@@ -123,10 +133,10 @@ class Groups:
 
     def _owners(self, mask: int) -> set[int]:
         """The keys of the alive groups with steps in the mask."""
-        return {key for number in _bits(mask) if (key := self._owner[number]) in self.alive}
+        return {key for number in bits(mask) if (key := self._owner[number]) in self.alive}
 
 
-def _bits(mask: int) -> Iterator[int]:
+def bits(mask: int) -> Iterator[int]:
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1

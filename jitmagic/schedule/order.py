@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..loops.ir import Alias, Extern, LoopProgram, Nest, Step
 from .deps import loads_of, reads_of
 from .fuse import Fusion
-from .groups import Group
+from .groups import Group, bits
 from .tile import final_nest, without_roundings
 
 __all__ = ["drop_dead_stores", "operations_in", "ordered_program"]
@@ -83,23 +83,24 @@ def _read_by(group: Group) -> set[str]:
 
 
 def _sorted(alive: Mapping[int, Group]) -> list[Group]:
-    """Topological, ties in the program's order."""
-    result: list[Group] = []
-    done = 0
-    present = 0
-    for group in alive.values():
-        present |= group.members
-    waiting = sorted(alive.items())
-    while waiting:
-        later = []
-        for key, group in waiting:
-            if group.before & present & ~done:
-                later.append((key, group))
+    """The program's order; what a step waits for and stands behind it, having been joined with
+    something there, comes right before it. (Putting the step off instead would let all that waits
+    for nothing go first, and its results be kept: what a backward computes again for each region.)
+    """
+    owner = {number: key for key, group in alive.items() for number in bits(group.members)}
+    result: dict[int, Group] = {}
+    waiting = sum(group.members for group in alive.values())
+    for start in sorted(alive):
+        stack = [start]
+        while stack:
+            group = alive[stack[-1]]
+            missing = [owner[n] for n in bits(group.before & waiting)]
+            if stack[-1] in result or not missing:
+                result.setdefault(stack.pop(), group)
+                waiting &= ~group.members
             else:
-                result.append(group)
-                done |= group.members
-        waiting = later
-    return result
+                stack.extend(sorted(set(missing), reverse=True))
+    return list(result.values())
 
 
 def _name(group: Group) -> str:

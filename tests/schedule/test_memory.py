@@ -117,3 +117,20 @@ def test_an_operand_that_a_view_reads_elsewhere_is_not_written_over():
     assert {name for name in reads_of(nest) if name in result.pool}
     assert all(result.pool.get(name) != result.pool[target] for name in reads_of(nest))
     torch.testing.assert_close(jitmagic.jit(sum_with_turned)(x), sum_with_turned(x))
+
+
+def _independent_chains(table, w, *saved):
+    """Each begins anew from what was saved, as backwards of checkpointed regions do; they meet."""
+    total = torch.zeros_like(table)
+    for x in saved:
+        again = (torch.mm(x, w) * table).sin()
+        total = torch.mm(again + total, w).cos()
+    return total
+
+
+def test_chains_that_wait_for_nothing_are_not_all_begun_first():
+    def pool(count: int) -> int:
+        inputs = [torch.randn(40, 40, dtype=torch.float64) for _ in range(count + 2)]
+        return scheduled(_independent_chains, *inputs).pool_bytes
+
+    assert pool(12) <= pool(3)
