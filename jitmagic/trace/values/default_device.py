@@ -18,6 +18,8 @@ from .base import Kwargs, Machine
 
 __all__ = ["default_device", "on_default_device"]
 
+_CPU = torch.device("cpu")
+
 
 def default_device(machine: Machine) -> torch.device | None:
     """That of a factory called now; None where nobody set one."""
@@ -28,10 +30,10 @@ def default_device(machine: Machine) -> torch.device | None:
 
 def on_default_device(machine: Machine, function: Any, kwargs: Kwargs) -> Kwargs:
     """The keyword arguments of a call of a torch function, with the device of a factory."""
-    device = default_device(machine)
-    if device is None or function not in _device_constructors():
+    if machine.entry_state.default_device is None or function not in _device_constructors():
         return kwargs
     given = kwargs.get("device")
     if given is not None and given.python_type(machine) is not type(None):
         return kwargs
-    return {**kwargs, "device": machine.constant(device)}
+    # Named in any case: Python that runs the graph is shown to the mode, and nothing is past it.
+    return {**kwargs, "device": machine.constant(default_device(machine) or _CPU)}

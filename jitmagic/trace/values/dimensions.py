@@ -23,7 +23,7 @@ from ...symbols.size import Dimension, Size
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import COMPARE, ConstantValue
-from .scalars import ScalarValue, SymbolicNumber
+from .scalars import ScalarValue, SymbolicNumber, number_node
 
 __all__ = ["DimensionValue", "dimension_value"]
 
@@ -91,9 +91,7 @@ class DimensionValue(SymbolicNumber):
 
     def as_scalar(self, machine: Machine) -> ScalarValue:
         """As a node: one graph serves all sizes, where a constant would be one of each."""
-        args = [(), self.size]
-        node = machine.graph.call(torch.full, args, {"dtype": torch.int64}, machine.lines())
-        return ScalarValue(int, self.size.expr, node)
+        return ScalarValue(int, self.size.expr, number_node(machine, int, self.size))
 
     def recipe(self, builder: Builder) -> Recipe:
         """Computed from the tensors that the caller has."""

@@ -36,7 +36,7 @@ from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import ConstantValue
 from .validation import asserted
 
-__all__ = ["ScalarValue", "SymbolicNumber", "extreme", "scalar_of"]
+__all__ = ["ScalarValue", "SymbolicNumber", "extreme", "number_node", "scalar_of"]
 
 _DTYPES = {int: torch.int64, float: torch.float64}
 _CPU = torch.device("cpu")
@@ -201,8 +201,7 @@ class ScalarValue(SymbolicNumber):
         assert isinstance(self.expr, Integer | Number)
         if not full:
             return self.expr.value
-        kwargs = {"dtype": _DTYPES[self.kind]}
-        return machine.graph.call(torch.full, [(), self.expr.value], kwargs, machine.lines())
+        return number_node(machine, self.kind, self.expr.value)
 
     def recipe(self, builder: Builder) -> Recipe:
         return builder.invoke(torch.Tensor.item, (builder.output(self, self.node),))
@@ -210,6 +209,12 @@ class ScalarValue(SymbolicNumber):
     def describe(self) -> str:
         what = "an int" if self.kind is int else "a float"
         return f"{what} that varies" if self.source else f"{what} computed from one that varies"
+
+
+def number_node(machine: Machine, kind: type, number: Any) -> Any:
+    """A number, or a Size, as a node; on the CPU, whatever the default device of the call is."""
+    kwargs = {"dtype": _DTYPES[kind], "device": _CPU}
+    return machine.graph.call(torch.full, [(), number], kwargs, machine.lines())
 
 
 def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:

@@ -115,8 +115,9 @@ def asks(x):
     return torch.ones(2), x + 1
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("device", [None, *DEVICES])
-def test_functions_that_ask_for_modes(device):
+def test_functions_that_ask_for_modes(device, backend):
     def program(x):
         return (*asks(x), torch.ones(3))
 
@@ -124,7 +125,21 @@ def test_functions_that_ask_for_modes(device):
     x = torch.ones(2, device="cpu")
     for function in (program, asks):
         for _ in range(2):
-            assert described(jitmagic.jit(function)(x)) == described(function(x))
+            assert described(jitmagic.jit(function, backend=backend)(x)) == described(function(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("device", [None, *DEVICES])
+def test_numbers_that_vary_stay_on_the_cpu(device, backend):
+    def program(x, k):
+        return x / x.shape[0], x.mean() * x.shape[0] ** 2, x * min(k, 3.5)
+
+    torch.set_default_device(device)
+    compiled = jitmagic.jit(program, backend=backend)
+    for size in (3, 4, 5, 7):
+        x = torch.arange(float(size), device="cpu")
+        for got, want in zip(compiled(x, size / 2), program(x, size / 2), strict=True):
+            torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("device", [None, "cpu", "cpu:0", "meta"])
