@@ -14,11 +14,9 @@ import torch
 
 from .guard import AutocastRest, StateFacts
 
-__all__ = [
-    "FUNCTION_MODES", "SET_ASIDE", "anomaly_mode", "function_modes", "read_autocast_rest",
-    "read_state",
-]  # fmt: skip
+__all__ = ["FUNCTION_MODES", "SET_ASIDE", "anomaly_mode", "read_autocast_rest", "read_state"]
 
+_DEVICE = "torch.utils._device"  # imported by torch when a default device is first set
 SET_ASIDE: set[str] = set()  # modes of the process that are off while something is compiled
 
 
@@ -31,9 +29,6 @@ class _FunctionModes(threading.local):
 FUNCTION_MODES = _FunctionModes()
 
 
-_DEVICE = "torch.utils._device"  # imported by torch when a default device is first set
-
-
 def anomaly_mode() -> bool:
     """Whether backwards are checked, or will be when the compile is over."""
     return torch.is_anomaly_enabled() or "anomaly" in SET_ASIDE
@@ -41,7 +36,7 @@ def anomaly_mode() -> bool:
 
 def read_state() -> StateFacts:
     """The state of this thread."""
-    watching, default_device = function_modes()
+    watching, default_device = _function_modes()
     return StateFacts(
         grad_enabled=torch.is_grad_enabled(),
         inference_mode=torch.is_inference_mode_enabled(),
@@ -55,7 +50,7 @@ def read_state() -> StateFacts:
     )
 
 
-def function_modes() -> tuple[int, torch.device | None]:
+def _function_modes() -> tuple[int, torch.device | None]:
     """How many torch-function modes watch the user's calls, and the default device: torch keeps it
     in a mode at the bottom of the stack (extensions/frame/function_modes.h).
     """

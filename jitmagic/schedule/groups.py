@@ -15,7 +15,7 @@ from ..loops.ir import Extern, Load, LoopProgram, Nest, Reduction, Step, Store, 
 from .deps import Graph, store_values
 from .legality import Shape
 
-__all__ = ["Group", "Groups", "bits"]
+__all__ = ["Group", "Groups"]
 
 
 @dataclass(slots=True)
@@ -122,21 +122,21 @@ class Groups:
         for store in first.stores:
             if self.producer.get(store.buffer) == producer:
                 self.producer[store.buffer] = consumer
-        for number in bits(first.members):
+        for number in _bits(first.members):
             self._owner[number] = consumer
         up, down = members | second.after, members | second.before
-        behind = self._owners(second.after)
+        behind = self.owners(second.after)
         for key in behind:
             self.alive[key].before |= down
-        for key in self._owners(second.before) - behind:
+        for key in self.owners(second.before) - behind:
             self.alive[key].after |= up
 
-    def _owners(self, mask: int) -> set[int]:
+    def owners(self, mask: int) -> set[int]:
         """The keys of the alive groups with steps in the mask."""
-        return {key for number in bits(mask) if (key := self._owner[number]) in self.alive}
+        return {key for number in _bits(mask) if (key := self._owner[number]) in self.alive}
 
 
-def bits(mask: int) -> Iterator[int]:
+def _bits(mask: int) -> Iterator[int]:
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1

@@ -7,13 +7,13 @@ comes after what it waits for and otherwise as early as the user wrote it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..loops.ir import Alias, Extern, LoopProgram, Nest, Step
 from .deps import loads_of, reads_of
 from .fuse import Fusion
-from .groups import Group, bits
+from .groups import Group, Groups
 from .tile import final_nest, without_roundings
 
 __all__ = ["drop_dead_stores", "operations_in", "ordered_program"]
@@ -29,7 +29,7 @@ def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
     fixed = (group.step for group in alive.values())
     taken = {step.name for step in fixed if isinstance(step, Extern | Alias)}
     steps: list[Step] = []
-    for group in _sorted(alive):
+    for group in _sorted(fusion.groups):
         step = group.step
         if isinstance(step, Nest):
             name = _unique(_name(group), names, taken)
@@ -82,24 +82,24 @@ def _read_by(group: Group) -> set[str]:
     return set(reads_of(group.step))
 
 
-def _sorted(alive: Mapping[int, Group]) -> list[Group]:
+def _sorted(groups: Groups) -> list[Group]:
     """The program's order; what a step waits for and stands behind it, having been joined with
     something there, comes right before it. (Putting the step off instead would let all that waits
     for nothing go first, and its results be kept: what a backward computes again for each region.)
     """
-    owner = {number: key for key, group in alive.items() for number in bits(group.members)}
+    alive = groups.alive
     result: dict[int, Group] = {}
     waiting = sum(group.members for group in alive.values())
     for start in sorted(alive):
         stack = [start]
         while stack:
             group = alive[stack[-1]]
-            missing = [owner[n] for n in bits(group.before & waiting)]
+            missing = groups.owners(group.before & waiting)
             if stack[-1] in result or not missing:
                 result.setdefault(stack.pop(), group)
                 waiting &= ~group.members
             else:
-                stack.extend(sorted(set(missing), reverse=True))
+                stack.extend(sorted(missing, reverse=True))
     return list(result.values())
 
 

@@ -16,7 +16,7 @@
 // C must not overlap A or B.
 //
 // What multiplies is in products.cpp, compiled once per machine and linked to every kernel that
-// includes this (runtime/toolchain.py): its tiles take a compiler 0.6 s, an epilogue 0.02 s.
+// includes this (runtime/toolchain.py): its tiles take g++ 0.85 s, a product with its epilogue 0.03 s.
 #pragma once
 #include "parallel.h"
 #include "reduce.h"

@@ -62,8 +62,7 @@ struct RowStrides {
 // `more`: R rows follow these, and are fetched meanwhile. (Nothing is fetched from behind a matrix:
 // that memory may be what another thread writes.)
 template <int R, int C, bool Packed>
-JM_APART void multiply(RowSide rows, LaneSide cols, int64_t K, float* out,
-                                        int64_t ldo, bool more) {
+JM_APART void multiply(RowSide rows, LaneSide cols, int64_t K, float* out, int64_t ldo, bool more) {
     Lanes sum[R * C];   // unrolled wherever it is used, or it would live in memory
 #pragma GCC unroll 32
     for (int i = 0; i < R * C; ++i) sum[i] = Lanes(0.0f);
@@ -120,8 +119,7 @@ template <int D = 1> JM_INLINE void exchange_all(Lanes (&t)[L]) {
     }
 }
 // L rows of L floats, `from_step` apart, turned into L rows that lie `to_step` apart.
-JM_APART void transpose(float* to, int64_t to_step, const float* from,
-                                                int64_t from_step) {
+JM_APART void transpose(float* to, int64_t to_step, const float* from, int64_t from_step) {
     Lanes t[L];
 #pragma GCC unroll 16
     for (int i = 0; i < L; ++i) t[i] = Lanes::load(from + i * from_step);
@@ -205,8 +203,8 @@ constexpr int64_t pack_from = 4;   // tiles per panel from which a plain copy of
 
 // panel[k][l] = x[(first + l) * stride + k], zero beyond `count` lanes; `width` floats per k, and k
 // up to K rounded up to L.
-JM_APART void pack_transposed(float* panel, int64_t width, const float* x,
-                                                      int64_t stride, int64_t count, int64_t K) {
+JM_APART void pack_transposed(float* panel, int64_t width, const float* x, int64_t stride,
+                              int64_t count, int64_t K) {
     for (int64_t first = 0; first < width; first += L) {
         const float* from = x + first * stride;
         float* to = panel + first;
@@ -225,8 +223,8 @@ JM_APART void pack_transposed(float* panel, int64_t width, const float* x,
         }
     }
 }
-JM_APART void pack_rows(float* panel, int64_t width, const float* x,
-                                                int64_t stride, int64_t count, int64_t K) {
+JM_APART void pack_rows(float* panel, int64_t width, const float* x, int64_t stride, int64_t count,
+                        int64_t K) {
     for (int64_t k = 0; k < K; ++k) {
         for (int64_t l = 0; l < width; l += L) {
             const float* from = x + k * stride + l;
@@ -235,8 +233,7 @@ JM_APART void pack_rows(float* panel, int64_t width, const float* x,
         }
     }
 }
-JM_APART LaneSide panel_of(LaneOperand x, int64_t first, int64_t count,
-                                                   int64_t width, Shape s) {
+JM_APART LaneSide panel_of(LaneOperand x, int64_t first, int64_t count, int64_t width, Shape s) {
     const float* from = x.p + first * x.lane;
     if (x.lane == 1 && s.rows < pack_from * tallest && count == width) return {from, x.k};
     float* panel = scratch((s.K + L) * width);
