@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ..api import tagged_copy
-from ..options import Options
+from ..options import Options, make_options
 
 __all__ = [
     "Answers", "Case", "Values", "answers", "attributes_of", "cases_of", "changed_options",
@@ -32,9 +32,12 @@ _OF_THE_PLACE = ("background", "cache_dir", "cxx", "verify")
 
 
 def changed_options(options: Options) -> dict[str, Any]:
-    """What is not at its default, as keywords of `jit`."""
+    """What neither the defaults nor the mode say, as keywords of `jit`."""
+    plain = Options()
+    implied = replace(make_options(plain, mode=options.mode), mode=plain.mode)
     found = {f.name: getattr(options, f.name) for f in fields(Options)
-             if getattr(options, f.name) != f.default and f.name not in _OF_THE_PLACE}  # fmt: skip
+             if getattr(options, f.name) != getattr(implied, f.name)
+             and f.name not in _OF_THE_PLACE}  # fmt: skip
     own = {name: found.pop(name) for name in tuple(found) if name not in _KEYWORDS}
     return {**found, "options": own} if own else found
 

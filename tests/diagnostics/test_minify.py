@@ -16,8 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 import jitmagic
 from jitmagic.diagnostics import minify
+from jitmagic.diagnostics.cases import changed_options
 from jitmagic.diagnostics.scripts import agree, made
 from jitmagic.loops import registry
+from jitmagic.options import MODES, make_options
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = "from jitmagic import pipeline\nfrom jitmagic.loops.registry import LOWERINGS\n"
@@ -259,3 +261,15 @@ def test_agree_compares_gradients_and_mutated_inputs(monkeypatch: pytest.MonkeyP
     inputs = [made((3,), (1,), torch.float32, "cpu", True), made((3,), (1,), torch.float32)]
     agree(doubled, inputs)
     assert torch.equal(inputs[1], made((3,), (1,), torch.float32))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_options_are_told_as_they_were_given(mode: str) -> None:
+    """What a mode switches on is not told again, and they make the same options."""
+    for given in ({}, {"mode": mode}, {"mode": mode, "options": {"fuse": False}}):
+        keywords = dict(given)
+        options = make_options(keywords.pop("options", None), **keywords)
+        told = changed_options(options)
+        assert told == {k: v for k, v in given.items() if (k, v) != ("mode", "default")}
+        again = dict(told)
+        assert make_options(again.pop("options", None), **again) == options
