@@ -29,6 +29,7 @@ from .autograd.saved import Saved
 from .autograd.shell import Once, make_callable, replayed
 from .bytecode import FrameSnapshot
 from .codegen import render
+from .comparable import comparable
 from .errors import CompileFailed, OperationFailed, Unsupported, warn
 from .frame.beside import hide
 from .frame.eager import before_trace, eager_entry
@@ -38,7 +39,6 @@ from .frame.locked import start_over, while_held
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
-from .graph.node_meta import devices_in
 from .graph.seams import Stages, cut
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
@@ -157,7 +157,7 @@ def _compile_trace(
 
 def _variant(handle: Handle, traced: Trace, record: Recording) -> Variant:
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
-    compared = _can_be_compared(handle, traced)
+    compared = comparable(handle, traced)
     symbols = frozenset(entry.source for entry in traced.inputs if entry.is_scalar)
     constants = {one.origin: one.where for one in traced.specialized}
     later = tuple(record.later)
@@ -168,18 +168,6 @@ def _told(record: Recording, build: Callable[[Callable[[str], None]], None]) -> 
     """Build kernels on another thread, with the progress line."""
     with record.stage("load") as stage:
         build(lambda text: stage.say(f"{text}, running as eager meanwhile"))
-
-
-def _can_be_compared(handle: Handle, traced: Trace) -> bool:
-    """Whether the variant's first calls may run as eager, and their times mean something. A resume
-    function is timed as a part of its frame. An accelerator works on when the call has returned.
-    """
-    options = handle.options
-    wanted = options.keep == "faster" and options.backend == "native" and not options.fullgraph
-    if not wanted or handle.goes_on is not None or torch.are_deterministic_algorithms_enabled():
-        return False
-    rest_is_unknown = isinstance(traced.exit, Break) and torch.accelerator.is_available()
-    return not rest_is_unknown and devices_in(traced.graph) <= {"cpu"}
 
 
 def _whole_as_eager(handle: Handle, snapshot: FrameSnapshot, traced: Trace) -> Entry | Eager | None:

@@ -46,12 +46,13 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "sizes": BASE
     | {"records", "frame", "guards", "graph", "trace", "autograd", "runtime", "template"},
     "tracing": BASE | {"bytecode", "frame", "graph", "trace"},
+    "comparable": BASE | {"frame", "graph", "trace"},
     "titles": BASE | {"graph", "loops", "schedule"},
     "template": BASE | {"records", "titles", "graph", "loops", "schedule", "codegen", "runtime"},
     "tuning": BASE | {"records", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
-    | {"codegen", "runtime", "sizes", "titles", "tracing", "tuning"},
+    | {"codegen", "runtime", "sizes", "titles", "tracing", "comparable", "tuning"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode", "late"},
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}

@@ -1,7 +1,8 @@
 """Comparison: a compiled variant beside eager, on its first calls, until one of them is kept.
 
 Comes in: each call that passes the variant's guards, while extensions/frame/compared.cpp asks. Goes
-out: the entry that this call runs, compiled or plain Python, and at last what was measured.
+out: the entry that this call runs, compiled or plain Python, and at last what was measured: on the
+host's clock, and where a GPU works on when a call has returned on the GPU's too (`spans`).
 Invariant: each call runs once, as the one or as the other. What it draws, writes and prints happens
 as in any program; nothing is copied or repeated for the sake of a measurement.
 """
@@ -17,20 +18,25 @@ import torch
 from ..records import COMPILED, CompileRecord, Eager, Journal, Measured
 from .eager import entry_like
 from .laps import Laps, Sample
-from .ledger import Ledger
+from .ledger import Comparable, Ledger
 from .native import Entry
+from .spans import Span, can_be_timed, has_room
 
-__all__ = ["PLAN", "Comparison", "judge"]
+__all__ = ["PLAN", "PLAN_ON_GPU", "Comparison", "judge"]
 
 _next_node = torch._C._autograd._get_sequence_nr
 _WARM_UP = "cce"  # not counted: the backward is compiled, memory and caches are filled
+# A program of so few calls gains nothing by a comparison, and need not hold eager's memory for it.
+_WARM_UP_ON_GPU = "ccce"
 _BLOCK = 4
 # Thue-Morse: what drifts (a clock rate, a cache that fills) meets both sides alike.
-PLAN = _WARM_UP + "ceececceecceceececce"
+_ROW = "ceececceecceceececce"
+PLAN, PLAN_ON_GPU = _WARM_UP + _ROW, _WARM_UP_ON_GPU + _ROW
 # Calls in which something was compiled (for sizes that were new) and that were made again. More are
 # the rule, and what they take is what a call takes.
 _COMPILING = 32
-_PATIENCE = 256  # calls that are waited for backwards, when all that are timed have been made
+# Calls that are waited for backwards and for the GPU, when all that are timed have been made.
+_PATIENCE = 256
 _MARGIN = 1.05  # of eager's time: less is no loss
 # Calls of each. Where both take the same time, so many say in 1 of 5 rows that compiled code is the
 # faster, in 1 of 26 that it is slower, the margin aside: giving up code that is good costs more.
@@ -51,10 +57,14 @@ class Comparison:
     ) -> None:
         """`plain`: the original; `record`: of the compile; `lost` is told that eager is kept."""
         self._compiled, self._eager = compiled, entry_like(compiled, plain, COMPILED)
+        self._where = compiled.notes.comparable or Comparable()
+        self._plan = PLAN if self._where.device is None else PLAN_ON_GPU
+        self._counted_from = len(self._plan) - len(_ROW)
         self._ledger, self._journal, self._record, self._lost = ledger, journal, record, lost
         self._samples: list[Sample] = []
-        self._laps = Laps()
+        self._laps = Laps(self._where.device)
         self._ongoing: Sample | None = None
+        self._span: Span | None = None
         self._first_node = 0
         self._compiles = 0  # records of the journal, when the call began
         self._waited = self._repeated = 0
@@ -70,19 +80,27 @@ class Comparison:
         if _checkpointed():
             self._keep(None)
             return None
+        if self._where.device is not None and not can_be_timed():
+            return None
         self._laps.interrupt()
         at = len(self._samples)
-        is_last = at >= len(PLAN)  # threads that begin at once may have made one more
-        if is_last or (at > len(_WARM_UP) and (at - len(_WARM_UP)) % _BLOCK == 0):
+        counted = at - self._counted_from
+        is_last = at >= len(self._plan)  # threads that begin at once may have made one more
+        if is_last or (counted > 0 and counted % _BLOCK == 0):
             keep = self._decide(is_last)
             if keep is not None:
                 return None if keep else self._eager
-        if is_last:
+        return None if is_last else self._begin(Sample(self._plan[at] == "e", counted >= 0))
+
+    def _begin(self, sample: Sample) -> Entry | None:
+        device = self._where.device
+        if sample.is_eager and device is not None and not has_room(device, self._where.nbytes):
+            self._keep(None)
             return None
-        sample = Sample(PLAN[at] == "e", at >= len(_WARM_UP))
         self._samples.append(sample)
         self._ongoing, self._first_node = sample, _next_node()
         self._compiles = len(self._journal)
+        self._span = Span(device) if device is not None else None
         return self._eager if sample.is_eager else self._compiled
 
     def end(self, result: Any, nanoseconds: int) -> None:
@@ -90,6 +108,9 @@ class Comparison:
         sample, self._ongoing = self._ongoing, None
         if sample is not None and not self._is_repeated(sample):
             sample.forward = nanoseconds
+            if self._span is not None:
+                self._span.end(nanoseconds)
+                sample.spans.append(self._span)
             if torch.is_grad_enabled():
                 self._laps.watch(sample, result, self._first_node)
 
@@ -112,7 +133,7 @@ class Comparison:
 
     def _decide(self, is_last: bool) -> bool | None:
         """Whether the compiled code is kept; None: more is to be seen."""
-        if any(sample.is_pending for sample in self._samples):
+        if any(s.is_pending or (is_last and not s.is_through) for s in self._samples):
             self._waited += is_last
             if self._waited <= _PATIENCE:
                 return None
@@ -147,11 +168,10 @@ class Comparison:
         """Seconds of the calls of one side that tell something: where backwards run, those whose
         backward is known.
         """
-        counted = [s for s in self._samples if s.counts and s.forward >= 0 and not s.is_unknown]
+        counted = [s for s in self._samples if s.counts and s.tells]
         if any(sample.backwards for sample in counted):
             counted = [sample for sample in counted if sample.backwards]
-        own = (sample for sample in counted if sample.is_eager == is_eager)
-        return [(sample.forward + sample.backward) * 1e-9 for sample in own]
+        return [sample.seconds for sample in counted if sample.is_eager == is_eager]
 
 
 def judge(compiled: Sequence[float], eager: Sequence[float]) -> bool | None:

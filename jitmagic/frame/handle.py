@@ -304,7 +304,7 @@ class Handle:
         record = recording.end(outcome)
         if isinstance(made, Entry):
             self.ledger.add(made, values)
-            if made.notes.is_compared:
+            if made.notes.comparable is not None:
                 plain = self.original.plain
                 Comparison(made, plain, self.ledger, self.journal, record, self._lost).start()
         else:

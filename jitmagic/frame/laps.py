@@ -4,17 +4,20 @@ Comes in: what a call returned. Goes out: nanoseconds in its Sample, as backward
 begins where the engine reaches the call's first node and ends where that of an earlier call begins,
 or with the whole pass. The engine runs nodes in the reverse order of their making, so those of one
 call run in one piece; what follows them (gradients are accumulated, layers below the call) is the
-same work for compiled code and for eager. Invariant: no tensor and no node is kept alive.
+same work for compiled code and for eager. What a GPU takes longer than the host is added (`spans`).
+Invariant: no tensor and no node is kept alive.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from .spans import Span, can_be_timed
 
 __all__ = ["Laps", "Sample"]
 
@@ -35,11 +38,28 @@ class Sample:
     backwards: int = 0
     is_unknown: bool = False  # its backward cannot be timed
     mark: weakref.ref[_Mark] | None = None  # on the first nodes of its backward
+    spans: list[Span] = field(default_factory=list)  # of the call and its backwards, on a GPU
 
     @property
     def is_pending(self) -> bool:
         """Whether its backward has not run and still may."""
         return self.mark is not None and not self.backwards and self.mark() is not None
+
+    @property
+    def is_through(self) -> bool:
+        """Whether a GPU has done what was asked of it."""
+        return all(span.is_over for span in self.spans)
+
+    @property
+    def tells(self) -> bool:
+        """Whether its time is known."""
+        return self.forward >= 0 and not self.is_unknown and self.is_through
+
+    @property
+    def seconds(self) -> float:
+        """Of the host or of the GPU, whichever took longer."""
+        excess = sum(span.excess for span in self.spans)
+        return (self.forward + self.backward + excess) * 1e-9
 
 
 class _Mark:
@@ -57,9 +77,12 @@ class _Mark:
 class Laps:
     """The calls of one row, and which one's backward is running."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
+        """`device`: a GPU, which works on when the host is through."""
+        self._device = device
         self._running: Sample | None = None
         self._since = 0
+        self._span: Span | None = None
 
     def watch(self, sample: Sample, result: Any, first_node: int) -> None:
         """Time the backward of a call that gave `result`; its nodes have numbers from that on."""
@@ -81,10 +104,16 @@ class Laps:
 
     def begin(self, sample: Sample) -> None:
         """The engine has come to a node of this call."""
-        if self._running is not sample:
-            self._end()
-            _engine.queue_callback(self._end)
-            self._running, self._since = sample, time.perf_counter_ns()
+        if self._running is sample:
+            return
+        self._end()
+        if self._device is not None:
+            if not can_be_timed():
+                sample.is_unknown = True
+                return
+            self._span = Span(self._device)
+        _engine.queue_callback(self._end)
+        self._running, self._since = sample, time.perf_counter_ns()
 
     def interrupt(self) -> None:
         """One that has not ended by now was left by an exception, or a call is made inside it."""
@@ -94,9 +123,14 @@ class Laps:
 
     def _end(self) -> None:
         sample, self._running = self._running, None
-        if sample is not None:
-            sample.backward += time.perf_counter_ns() - self._since
-            sample.backwards += 1
+        if sample is None:
+            return
+        taken = time.perf_counter_ns() - self._since
+        sample.backward += taken
+        sample.backwards += 1
+        if self._span is not None:
+            self._span.end(taken)
+            sample.spans.append(self._span)
 
 
 def _tensors_in(result: Any) -> list[torch.Tensor] | None:

@@ -31,7 +31,7 @@ from .library import LibraryFunction
 from .native import Dispatcher, Entry
 from .skip import users_line
 
-__all__ = ["Growing", "Later", "Ledger", "Variant", "why_not"]
+__all__ = ["Comparable", "Growing", "Later", "Ledger", "Variant", "why_not"]
 
 _WASTED_LIMIT = 4  # times recompile_limit: entries that died before they were of use
 _LONGEST_LOOP = 32  # values of an int, one after the other, that may be those of a loop's index
@@ -71,6 +71,16 @@ class Growth:
     may_end: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Comparable:
+    """That calls of a variant can be timed beside eager's: those of a GPU on `device` too, where
+    there are `nbytes` free, so that a turn of eager does not end for want of memory.
+    """
+
+    device: torch.device | None = None
+    nbytes: int = 0
+
+
 @dataclass(eq=False, slots=True)
 class Variant:
     """What an entry remembers: the guards it was compiled for, and whose variant it counts as.
@@ -82,7 +92,7 @@ class Variant:
     outcome: Outcome = COMPILED
     later: tuple[weakref.ref[Later], ...] = ()
     ends: Eager | None = None  # at a graph break: why, and on which line of the user's
-    is_compared: bool = False  # with eager, on its first calls
+    comparable: Comparable | None = None  # with eager, on its first calls
     symbols: frozenset[Source] = frozenset()  # numbers that are data of its graph
     # Origins of sizes and numbers that were tried as symbols, and the line that needs a constant.
     constants: Mapping[Hashable, UserLine | None] = field(default_factory=dict)

@@ -53,10 +53,10 @@ def device_of(node: Node) -> torch.device:
     return device
 
 
-def devices_in(gm: GraphModule) -> set[str]:
-    """The types of the devices that any tensor of a graph is on."""
+def devices_in(gm: GraphModule) -> set[torch.device]:
+    """The devices that any tensor of a graph is on."""
     specs = (node.meta.get("spec") for node in gm.graph.nodes)
-    return {spec.device.type for spec in specs if isinstance(spec, TensorSpec)}
+    return {spec.device for spec in specs if isinstance(spec, TensorSpec)}
 
 
 def lines_of(node: Node) -> tuple[UserLine, ...]:

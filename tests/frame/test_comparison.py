@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
-from jitmagic import pipeline
 from jitmagic.api import handle_of
 from jitmagic.frame import comparison
 from jitmagic.frame.comparison import PLAN, judge
@@ -169,12 +168,6 @@ def test_deterministic_programs_are_not_compared(slower: None) -> None:
         assert {ran(tagged(X)) for _ in range(25)} == {"c"}
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def test_accelerators_are_not_compared(slower: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "devices_in", lambda graph: {"cpu", "cuda"})
-    tagged = jitmagic.jit(which)
-    assert {ran(tagged(X)) for _ in range(25)} == {"c"}
 
 
 # ----------------------------------------------------------------------------- values and effects
