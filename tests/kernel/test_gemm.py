@@ -25,19 +25,23 @@ def pointer(t: torch.Tensor) -> ctypes.c_void_p:
 
 
 def operands(layout: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Padded parents, so that the leading dimension differs from the width."""
+    """By a letter for each: rows (N), columns (T), sliding windows, both of whose strides are 1 (W),
+    one row for all (E). Padded parents, so that the leading dimension differs from the width.
+    """
     g = torch.Generator().manual_seed(m * 10000 + n * 100 + k)
-    a = (
-        torch.randn(k, m + 3, generator=g)[:, :m].t()
-        if layout[0] == "T"
-        else torch.randn(m, k + 5, generator=g)[:, :k]
-    )
-    b = (
-        torch.randn(n, k + 2, generator=g)[:, :k].t()
-        if layout[1] == "T"
-        else torch.randn(k, n + 1, generator=g)[:, :n]
-    )
-    return a, b
+    made = []
+    for kind, (rows, columns) in zip(layout, ((m, k), (k, n)), strict=True):
+        if kind == "W":
+            made.append(
+                torch.randn(rows + columns, generator=g).as_strided((rows, columns), (1, 1))
+            )
+        elif kind == "E":
+            made.append(torch.randn(columns, generator=g).expand(rows, columns))
+        elif kind == "T":
+            made.append(torch.randn(columns, rows + 3, generator=g)[:, :rows].t())
+        else:
+            made.append(torch.randn(rows, columns + 5, generator=g)[:, :columns])
+    return made[0], made[1]
 
 
 def multiply(
@@ -59,7 +63,7 @@ def multiply(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("layout", ["".join(pair) for pair in itertools.product("NTWE", repeat=2)])
 def test_products(isa: str, layout: str) -> None:
     for m, n, k in SHAPES:
         a, b = operands(layout, m, n, k)

@@ -233,9 +233,13 @@ JM_APART void pack_rows(float* panel, int64_t width, const float* x, int64_t str
         }
     }
 }
+// Swapped tiles read packed panels alone. (Where both strides are 1, as of a single column or of an
+// overlapping view, either way of packing is right.)
+template <bool Swapped>
 JM_APART LaneSide panel_of(LaneOperand x, int64_t first, int64_t count, int64_t width, Shape s) {
     const float* from = x.p + first * x.lane;
-    if (x.lane == 1 && s.rows < pack_from * tallest && count == width) return {from, x.k};
+    const bool pays = s.rows >= pack_from * tallest || count != width;
+    if (!Swapped && x.lane == 1 && !pays) return {from, x.k};
     float* panel = scratch((s.K + L) * width);
     if (x.lane == 1) pack_rows(panel, width, from, x.k, count, s.K);
     else pack_transposed(panel, width, from, x.lane, count, s.K);
@@ -260,7 +264,7 @@ void gemm_tiles(Shape s, RowSide rows, LaneOperand x, const Output& out, int thr
             int64_t last = (units.end - start) >> (each - 1);
             if (last > s.rows) last = s.rows;
             int64_t lanes = s.lanes - lane < each * L ? s.lanes - lane : each * L;
-            LaneSide cols = panel_of(x, lane, lanes, each * L, s);
+            LaneSide cols = panel_of<Swapped>(x, lane, lanes, each * L, s);
             RowSide at{rows.p + first * rows.row, rows.row, rows.k};
             Area area{first, last - first, lane, lanes};
             if (each == wide) multiply_area<Swapped, wide>(at, cols, s.K, area, out);
