@@ -269,6 +269,14 @@ class TooManyInstructions(Reason):
     advice = "raise unroll_limit, or vectorise the loop"
 
 
+class TooManyResults(Reason):
+    __slots__ = ()
+    whole_frame = True
+    template = "{name} gives {count} tensors"
+    explanation = "Each is a node of the graph, and a later graph would guard each of them."
+    advice = "compute with the whole tensor, or raise unroll_limit"
+
+
 class InlineTooDeep(Reason):
     __slots__ = ()
     rests_on = "nothing"

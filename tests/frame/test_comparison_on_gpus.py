@@ -1,4 +1,4 @@
-"""Turns of compiled code and eager on a GPU whose time is made up: who decides, what is never timed.
+"""Turns of compiled code and of eager on a GPU whose time is made up: what decides, who is told.
 tests/device/test_comparison_device.py runs them on a real one.
 """
 

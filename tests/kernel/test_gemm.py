@@ -25,7 +25,7 @@ def pointer(t: torch.Tensor) -> ctypes.c_void_p:
 
 
 def operands(layout: str, m: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """By a letter for each: rows (N), columns (T), sliding windows, both of whose strides are 1 (W),
+    """By a letter for each: rows (N), columns (T), sliding windows, whose strides are both 1 (W),
     one row for all (E). Padded parents, so that the leading dimension differs from the width.
     """
     g = torch.Generator().manual_seed(m * 10000 + n * 100 + k)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from jitmagic.bytecode.snapshot import FrameSnapshot
 from jitmagic.guards.source import Argument
@@ -138,6 +139,12 @@ def test_limits() -> None:
     exec("def deep(n): return deep(n + 1)", scope)
     _, exit_, _ = broken(scope["deep"], 0, inline_depth=5)
     assert isinstance(exit_.reason, breaks.InlineTooDeep)
+
+
+def test_a_tensor_is_not_cut_into_thousands() -> None:
+    _, exit_, _ = broken(lambda x: torch.stack(x.unbind(0), -1), torch.ones(301), unroll_limit=6000)
+    assert isinstance(exit_.reason, breaks.TooManyResults) and exit_.reason.whole_frame
+    assert exit_.reason.message == "Tensor.unbind gives 301 tensors"
 
 
 def test_a_loop_that_is_too_long_breaks_in_its_second_round() -> None:

@@ -39,6 +39,7 @@ from ..breaks import (
 from ..builtins.registry import handler_of
 from ..builtins.torch_rules import DATA_METHODS, RAISING_ON_DATA, REFUSED_METHODS
 from ..input_memory import check_written_inputs
+from ..many_results import refuse_many
 from ..numpy_emulation import ARRAY_SCALARS
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -432,6 +433,7 @@ def record(
         raise GraphBreak(TorchCallFailed.of(name=name, error=f"{kind}: {error}")) from None
     if graph.mutated_inputs:
         check_written_inputs(machine, graph)
+    refuse_many(machine, name, result)
     made = lift(machine, result)
     return made.require_grad(machine, machine.constant(True)) if leaf else made  # type: ignore[attr-defined]
 
