@@ -7,7 +7,9 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+import jitmagic
 from jitmagic.codegen.triton_ops import TL_DTYPES
 from jitmagic.loops.interp import run
 from tests.codegen.test_triton import BINARY, INTEGER, SPECIAL, UNARY, bools, filled, op_program
@@ -36,6 +38,16 @@ def layer_norm(x, w, b):
 
 
 # -- results -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hardswish", "hardsigmoid"])
+def test_doubles_are_those_of_eagers_kernel(name):
+    """Which multiplies them by 1/6 as a float: 3e-8 off, and eager's."""
+    tagged, plain = jitmagic.jit(getattr(F, name)), getattr(F, name)
+    x = randn(64, dtype=torch.float64).mul_(4).requires_grad_()
+    results = [(y := fn(x), *torch.autograd.grad(y.sum(), x)) for fn in (tagged, plain)]
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -74,9 +74,17 @@ def _mish_backward(r: Recorder, grad: Sym, x: Sym) -> Sym:
     return grad * (t + x * x.sigmoid() * (1 - t * t))
 
 
+_SIXTH_IN_FLOAT = 0.1666666716337204  # 1.0f / 6.0f
+
+
+def _sixth(x: Sym) -> Sym:
+    """As eager's kernels have it: the one of CUDA multiplies by a float, doubles too."""
+    return x * _SIXTH_IN_FLOAT if x.device.type == "cuda" else x / 6
+
+
 @rule(aten.hardswish.default, opmath=True)
 def _hardswish(r: Recorder, x: Sym) -> Sym:
-    return x * _clamp(x + 3, 0, 6) / 6
+    return _sixth(x * _clamp(x + 3, 0, 6))
 
 
 @rule(aten.hardswish_backward.default, opmath=True)
@@ -87,12 +95,12 @@ def _hardswish_backward(r: Recorder, grad: Sym, x: Sym) -> Sym:
 
 @rule(aten.hardsigmoid.default, opmath=True)
 def _hardsigmoid(r: Recorder, x: Sym) -> Sym:
-    return _clamp(x + 3, 0, 6) / 6
+    return _sixth(_clamp(x + 3, 0, 6))
 
 
 @rule(aten.hardsigmoid_backward.default, opmath=True)
 def _hardsigmoid_backward(r: Recorder, grad: Sym, x: Sym) -> Sym:
-    return r.where((x > -3).both(x < 3), grad / 6, 0.0)
+    return r.where((x > -3).both(x < 3), _sixth(grad), 0.0)
 
 
 @rule(aten.hardtanh.default)
