@@ -61,7 +61,7 @@ struct CudaLaunch {
   unsigned block = 128;   // threads
   unsigned shared = 0;    // dynamic shared memory, bytes
   int scratch = 0;        // trailing null pointers that Triton's launch convention wants
-  std::vector<int> by_value;  // arguments that are numbers of the host: what their pointer points to is passed
+  std::vector<int> by_value;  // arguments that are CPU scalars: what their pointer points to is passed
 };
 void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device);
 

@@ -133,9 +133,9 @@ def nest_arguments(nest: Nest) -> tuple[str, ...]:
 
 
 def by_value(one: Structure, buffers: Mapping[str, Buffer]) -> tuple[int, ...]:
-    """Positions of the arguments that are numbers of the host: a nest stores on a GPU only."""
-    home = buffers[one.arguments[-1]].device
-    return tuple(n for n, name in enumerate(one.arguments) if buffers[name].device != home)
+    """Positions of the arguments that are CPU scalars: a nest stores on a GPU only."""
+    device = buffers[one.arguments[-1]].device
+    return tuple(n for n, name in enumerate(one.arguments) if buffers[name].device != device)
 
 
 def coefficient(offset: Expr, axis: Axis) -> int | Expr | None:

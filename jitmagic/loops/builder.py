@@ -119,10 +119,10 @@ class Builder:
         self.buffers[name] = Buffer(name, spec.shape, spec.stride, spec.dtype, spec.device, role)
         return whole(name, spec.shape, spec.dtype, spec.device)
 
-    def is_host_number(self, view: TensorView) -> bool:
-        """Whether kernels of a GPU take it by value: a 0-dim tensor in the CPU's memory."""
-        on_host = self.home.type != "cpu" and view.device.type == "cpu"
-        return on_host and not self.buffers[view.buffer].shape and view.dtype in _BY_VALUE
+    def is_cpu_scalar(self, view: TensorView) -> bool:
+        """Whether it is a 0-dim tensor of the CPU that kernels of a GPU take by value."""
+        beside = self.home.type != "cpu" and view.device.type == "cpu"
+        return beside and not self.buffers[view.buffer].shape and view.dtype in _BY_VALUE
 
     def _unique(self, name: str) -> str:
         candidate, n = name, 0
@@ -166,7 +166,7 @@ class Builder:
         """The element of `view` that broadcasts to `point`."""
         if view.dtype not in LOOP_DTYPES:
             raise Decline(f"{view.dtype} has no loops")
-        if self.device not in (None, view.device) and not self.is_host_number(view):
+        if self.device not in (None, view.device) and not self.is_cpu_scalar(view):
             raise Decline(f"operands on {view.device} and {self.device}")
         index = view.at(broadcast_point(view.shape, point))
         if _run_time_indexes(point) - _run_time_indexes(index):

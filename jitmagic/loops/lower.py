@@ -22,7 +22,7 @@ from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
-from .host_numbers import numbers_for
+from .cpu_scalars import cpu_scalars_for
 from .ir import LoopProgram, home_of
 from .ops.extern import returns_view, send_whole
 from .registry import LOWERINGS, WHOLE
@@ -37,12 +37,12 @@ def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
     home = device_of_kernels(gm)
     try:
-        return _lowered(gm, Builder(name, home), numbers_for(home, gm))
-    except Decline:  # one of the numbers: all of them stay where they are
+        return _lowered(gm, Builder(name, home), cpu_scalars_for(home, gm))
+    except Decline:  # one of the scalars: all of them stay calls of ATen on the CPU
         return _lowered(gm, Builder(name, home), frozenset())
 
 
-def _lowered(gm: GraphModule, builder: Builder, numbers: frozenset[Node]) -> LoopProgram:
+def _lowered(gm: GraphModule, builder: Builder, scalars: frozenset[Node]) -> LoopProgram:
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
         builder.node = node.name
@@ -52,7 +52,7 @@ def _lowered(gm: GraphModule, builder: Builder, numbers: frozenset[Node]) -> Loo
             case "get_attr":
                 env[node] = _constant(builder, node, gm)
             case "call_function":
-                call = _number if node in numbers else _call
+                call = _cpu_scalar if node in scalars else _call
                 env[node] = call(builder, node, env)
             case "output":
                 _outputs(builder, node, env)
@@ -128,8 +128,8 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         return send_whole(builder, out, op, args, kwargs, str(why))
 
 
-def _number(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
-    """A number of the host, computed by the kernels that use it. Raises Decline."""
+def _cpu_scalar(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
+    """A CPU scalar, computed by the kernels that use it. Raises Decline."""
     builder.device = builder.home
     out = Out(node.name, (replace(node.meta["spec"], device=builder.home),))
     args, kwargs = _bound(node.target, _bind(node.args, env), _bind(node.kwargs, env))
@@ -147,11 +147,11 @@ def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
 
 
 def _brought(builder: Builder, arg: Any) -> Any:
-    """A CPU scalar tensor may meet GPU tensors in eager; a nest takes numbers by value."""
+    """A CPU scalar tensor may meet GPU tensors in eager; a nest takes it by value."""
     device = builder.device
     if not isinstance(arg, TensorView) or arg.shape or device is None or arg.device == device:
         return arg
-    if device == builder.home and builder.is_host_number(arg):
+    if device == builder.home and builder.is_cpu_scalar(arg):
         return arg
     moved = Out(f"{arg.buffer}_on_{device.type}", (TensorSpec((), (), arg.dtype, device),))
     op, reason = torch.ops.aten._to_copy.default, "a scalar crosses to the device of its op"

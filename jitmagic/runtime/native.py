@@ -57,7 +57,7 @@ class CpuEntry:
 @dataclass(frozen=True, slots=True)
 class CudaEntry:
     """A loaded CUfunction. `scratch`: trailing null pointers of Triton's launch convention;
-    `by_value`: positions of arguments that are numbers of the host.
+    `by_value`: positions of arguments that are CPU scalars.
     """
 
     function: int
