@@ -39,7 +39,7 @@ from .frame.locked import start_over, while_held
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
-from .graph.seams import Stages, cut
+from .graph.subgraphs import Split, split_into_subgraphs
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
 from .guards.read import read_source
@@ -50,7 +50,7 @@ from .records import COMPILED, USERS_BACKEND, Begun, Eager, Failed, Recording
 from .runtime.ahead import build_ahead, still_missing
 from .runtime.examples import examples
 from .runtime.load import load
-from .runtime.native import spent, staged, undoing, with_numbers
+from .runtime.native import spent, split_graph, undoing, with_numbers
 from .schedule import schedule, turned_outputs
 from .sizes import Build, Sized, sized
 from .spec import TensorSpec
@@ -281,8 +281,8 @@ def _compile_static(
 
     specs = tuple(entry.spec for entry in traced.inputs)
     try:
-        if (stages := cut(traced.graph)) is not None:
-            return _compile_stages(stages, specs, options, record, kernels)
+        if (split := split_into_subgraphs(traced.graph)) is not None:
+            return _compile_split(split, specs, options, record, kernels)
     except OperationFailed:
         raise
     except CompileFailed as failed:  # outputs that share memory, say: one graph does without
@@ -300,24 +300,24 @@ def _tell_of_one_node(record: Recording, why: str) -> None:
     )
 
 
-def _compile_stages(
-    stages: Stages,
+def _compile_split(
+    split: Split,
     inputs: tuple[TensorSpec, ...],
     options: Options,
     record: Recording,
     kernels: Build | None,
 ) -> Graph:
-    """Each stage is a graph of its own; what it gives is what the next ones are compiled for."""
+    """Each subgraph is compiled for what those before it give."""
     specs, runs = list(inputs), []
-    for stage in stages.stages:
+    for subgraph in split.subgraphs:
         if options.verify:
-            verify_graph(stage.graph)
-        taken = tuple(specs[place] for place in stage.inputs)
+            verify_graph(subgraph.graph)
+        taken = tuple(specs[slot] for slot in subgraph.inputs)
         given = partial(examples, taken)
-        run, made = _compile_ahead(stage.graph, taken, options, record, given, kernels)
-        runs.append((run, stage.inputs, stage.outputs, stage.spent))
-        specs += made
-    return staged(len(inputs), tuple(runs), stages.outputs)
+        run, outputs = _compile_ahead(subgraph.graph, taken, options, record, given, kernels)
+        runs.append((run, subgraph.inputs, subgraph.outputs, subgraph.dead))
+        specs += outputs
+    return split_graph(len(inputs), tuple(runs), split.outputs)
 
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:

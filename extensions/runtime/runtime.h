@@ -17,7 +17,7 @@
 // around.cpp    the Python type of these
 // callable.h    what all these types have in common
 // sized.cpp     an executable for each vector of sizes
-// stages.cpp    graphs that run one after the other as one
+// split_graph.cpp  subgraphs that run one after the other as one
 #pragma once
 
 #include <Python.h>
@@ -74,7 +74,7 @@ bool register_plan(PyObject* module);
 bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
 bool register_undo(PyObject* module);
-bool register_stages(PyObject* module);
+bool register_split_graph(PyObject* module);
 bool register_spent(PyObject* module);
 bool register_sized(PyObject* module);
 
