@@ -3,7 +3,7 @@
 In: a `Joint`. Out: a `Partition`. What backward needs of forward is either saved or computed again;
 a minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training
 deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
-products, convolutions and whole ATen calls run once. Inputs and results are kept for backward only
+products, convolutions and extern calls run once. Inputs and results are kept for backward only
 where eager autograd keeps them too (`meta["kept"]`): a later in-place write to them is then an
 error exactly where it is one in eager. What lies inside of a region that the program checkpoints
 (`meta["checkpoint"]`) is computed again whatever the work, but for draws.

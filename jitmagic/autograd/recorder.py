@@ -183,7 +183,7 @@ class Sym:
 
 
 # decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None
-# None declines: the operation is recorded whole.
+# None declines: the operation is recorded as it is.
 Decomposition = Callable[..., Any]
 
 
@@ -418,7 +418,7 @@ class Recorder:
         return dense.permute(*inverse)
 
     def _as_op(self, op: Any, args: Any, kwargs: Any, made: Any) -> Any:
-        """Give decomposed results the strides that the whole operation has."""
+        """Give decomposed results the strides that the operation itself has."""
         wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
         if isinstance(made, Sym):
             return self._like(made, wanted)

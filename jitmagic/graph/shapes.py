@@ -18,11 +18,11 @@ import torch
 
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
+from .fallback_shapes import FALLBACK_RULES, refuse_repeated
 from .fresh_meta import META, broadcast, fresh_meta, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .recurrent import RECURRENT_RULES
-from .whole import WHOLE_RULES, refuse_repeated
 from .without_meta import WITHOUT_META
 
 __all__ = [
@@ -460,7 +460,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.embedding.default: _embedded,
     aten.cat.default: _cat,
     **FACTORY_RULES,
-    **WHOLE_RULES,
+    **FALLBACK_RULES,
     **NETWORK_RULES,
     **RECURRENT_RULES,
     **WITHOUT_META,

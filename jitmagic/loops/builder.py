@@ -32,7 +32,7 @@ from .ir import (
     Store,
     Value,
 )
-from .tensor_view import Point, TensorView, broadcast_point, formal_point, strided, whole
+from .tensor_view import Point, TensorView, broadcast_point, formal_point, full_view, strided
 from .values import FLOATS, INTEGERS, cast, constant
 
 __all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "contiguous_stride"]
@@ -43,7 +43,7 @@ ValueAt = Callable[[Point], Value]
 
 
 class Decline(Exception):
-    """Raised by a lowering: the node goes whole to ATen, for the reason given."""
+    """Raised by a lowering: the node falls back to ATen, for the reason given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Builder:
 
     def __init__(self, name: str, home: torch.device) -> None:
         self.name = name
-        self.home = home  # where nests run; what is on another device goes whole to ATen
+        self.home = home  # where nests run; what is on another device falls back to ATen
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
         self.inputs: list[str] = []
@@ -117,7 +117,7 @@ class Builder:
         """A new buffer as `spec` says, and the view that is all of it."""
         name = self._unique(name)
         self.buffers[name] = Buffer(name, spec.shape, spec.stride, spec.dtype, spec.device, role)
-        return whole(name, spec.shape, spec.dtype, spec.device)
+        return full_view(name, spec.shape, spec.dtype, spec.device)
 
     def is_cpu_scalar(self, view: TensorView) -> bool:
         """Whether it is a 0-dim tensor of the CPU that kernels of a GPU take by value."""
@@ -245,7 +245,7 @@ class Builder:
             self.steps.append(Nest(self._step(name), axes, (store,), (self.node,)))
         self._forget_copies(target)
 
-    def write_whole(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
+    def write_by_aten(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
         """`write` by ATen's copy_."""
         memory = self.memory(target)
         args = BufferRef(memory), BufferRef(self.memory(value))
@@ -289,8 +289,8 @@ class Builder:
     def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:
         """The name of a buffer that is exactly this view: itself, a strided alias, or a copy."""
         buffer = self.buffers[view.buffer]
-        whole = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
-        if whole and (stride is None or _same_strides(view, stride, buffer.stride)):
+        is_full = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
+        if is_full and (stride is None or _same_strides(view, stride, buffer.stride)):
             return view.buffer
         if (view, stride) not in self._memory:
             self._memory[view, stride] = self._alias(view, stride) or self._copy(view, stride)
@@ -345,9 +345,9 @@ class Builder:
 
     def copied(self, view: TensorView) -> TensorView:
         """A copy of the view in memory of its own."""
-        return whole(self._copy(view, None), view.shape, view.dtype, view.device)
+        return full_view(self._copy(view, None), view.shape, view.dtype, view.device)
 
-    # -- the whole -------------------------------------------------------------------------------
+    # -- the program -----------------------------------------------------------------------------
 
     def output(self, view: TensorView | None, spec: TensorSpec | None) -> None:
         """Append an output; the memory it lives in leaves the call."""

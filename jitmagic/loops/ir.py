@@ -1,8 +1,8 @@
-"""The loop-level IR, whole: what the lowering writes and every later stage reads.
+"""The loop-level IR: what the lowering writes and every later stage reads.
 
     LoopProgram = buffers, inputs, outputs, steps
     Step   = Nest(name, outer, stores)          loops written by us
-           | Extern(name, op, args, kwargs, results)   one ATen call, whole
+           | Extern(name, op, args, kwargs, results)   one call of ATen
            | Alias(name, base)                  a strided view of another buffer's memory
     Store  = Store(buffer, inner, index, value, mode)
     Value  = Load(buffer, index, dtype, mask, fill)
@@ -273,7 +273,7 @@ class Extern(Step):
     kwargs: Mapping[str, Any]
     results: tuple[str | None, ...]
     writes: tuple[str, ...] = ()
-    reason: str = ""  # why it went whole to ATen: shown by explain
+    reason: str = ""  # why it fell back to ATen: shown by explain
 
 
 @dataclass(frozen=True, slots=True)

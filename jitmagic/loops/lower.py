@@ -24,8 +24,8 @@ from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
 from .cpu_scalars import cpu_scalars_for
 from .ir import LoopProgram, home_of
-from .ops.extern import returns_view, send_whole
-from .registry import LOWERINGS, WHOLE
+from .ops.extern import fallback_to_aten, returns_view
+from .registry import FALLBACKS, LOWERINGS
 from .tensor_view import TensorView, broadcast_point
 
 __all__ = ["device_of_kernels", "lower"]
@@ -109,14 +109,14 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     lowering = LOWERINGS.get(str(op))
     if not node.users and may_raise_on_data(node):
         reason = "nobody reads it, but it may raise as in eager"
-        return send_whole(builder, out, op, args, kwargs, reason)
+        return fallback_to_aten(builder, out, op, args, kwargs, reason)
     if lowering is None:
-        reason = WHOLE.get(str(op), "no lowering, nor a decomposition of these operands")
-        return send_whole(builder, out, op, args, kwargs, reason)
+        reason = FALLBACKS.get(str(op), "no lowering, nor a decomposition of these operands")
+        return fallback_to_aten(builder, out, op, args, kwargs, reason)
     builder.device = next((spec.device for spec in out.specs if spec is not None), None)
     if builder.device not in (None, builder.home) and not returns_view(op):
         reason = f"it runs on {builder.device}, the kernels on {builder.home}"
-        return send_whole(builder, out, op, args, kwargs, reason)
+        return fallback_to_aten(builder, out, op, args, kwargs, reason)
     bound, named = _bound(op, args, kwargs)
     bound = [_brought(builder, arg) for arg in bound]
     mark = len(builder.steps)
@@ -125,7 +125,7 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     except Decline as why:
         if len(builder.steps) != mark:
             raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
-        return send_whole(builder, out, op, args, kwargs, str(why))
+        return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 
 def _cpu_scalar(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
@@ -199,9 +199,9 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
         raise VerifyError(f"{node.name}: a copy_ between devices in the graph")
     builder.device = target.device
     if target.device != builder.home:
-        return _write_whole(builder, node, target, value, f"it is on {target.device}")
+        return _write_by_aten(builder, node, target, value, f"it is on {target.device}")
     if not LOOP_DTYPES.issuperset((target.dtype, value.dtype)):
-        return _write_whole(builder, node, target, value, f"{target.dtype} has no loops")
+        return _write_by_aten(builder, node, target, value, f"{target.dtype} has no loops")
     if same:
         value = builder.copied(value)
     builder.write(
@@ -212,7 +212,7 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
     return target
 
 
-def _write_whole(
+def _write_by_aten(
     builder: Builder, node: Node, target: TensorView, value: TensorView, reason: str
 ) -> TensorView:
     if builder.root(target.buffer) == builder.root(value.buffer):
@@ -223,5 +223,5 @@ def _write_whole(
         (kept,) = builder.extern(apart, torch.ops.aten.clone.default, (value,), {}, reason)
         assert kept is not None, "a spec was given"
         value = kept
-    builder.write_whole(node.name, target, value, reason)
+    builder.write_by_aten(node.name, target, value, reason)
     return target

@@ -3,7 +3,7 @@
 A run-time index is checked as eager checks it: out of range raises. Ops that refuse negative
 indexes (gather, embedding, index_select, scatter) turn them into an index that is out of range.
 Writes at run-time indexes with possible duplicates (index_put, scatter) have an order in eager:
-they go whole to ATen, except a scatter of one element per row, which is a choice per element.
+they fall back to ATen, except a scatter of one element per row, which is a choice per element.
 """
 
 from __future__ import annotations

@@ -411,7 +411,7 @@ def choose(condition: Value, x: Value, y: Value) -> Value:
 
 @pointwise("masked_fill.Tensor", rule="fill")
 def masked_fill(x: Value, mask: Value, value: Value) -> Value:
-    """Its decomposition leaves it whole where a CPU scalar fills a GPU tensor."""
+    """Its decomposition declines where a CPU scalar fills a GPU tensor."""
     return where(mask, value, x)
 
 
