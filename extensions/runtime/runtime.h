@@ -11,6 +11,7 @@
 // node.cpp      one such node, and what it keeps of a call
 // split.cpp     several, where results have different histories
 // signature.cpp what such a node knows of its graphs
+// view_replay.cpp  views of inputs and results, replayed when the graph has run
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 // undo.cpp      inputs and the generator of graphs that raise get back what they had
 // spent.cpp     results whose history a backward inside the graph has freed

@@ -28,7 +28,7 @@ from .foreign_writes import flat, functional_form
 from .mutate import MUTATORS, functional_twin, twin_without_out
 from .origins import origin_of
 from .recorder import Recorder, Sym
-from .traced import Cell, Taking, Traced
+from .traced import AliasCall, Cell, Traced
 from .views import CONJUGATE, ViewStep, split_steps
 
 __all__ = ["Functionalizer"]
@@ -170,8 +170,8 @@ def _plain(
 def _same(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """detach, alias: another tensor for the same memory."""
     source = mode.traced(args[0])
-    origin = Taking(func, source), 0
-    return Traced.make(source.sym, source.cell, source.path, False, source.place(), origin)
+    origin = AliasCall(func, source), 0
+    return Traced.make(source.sym, source.cell, source.path, False, source.memory_layout(), origin)
 
 
 def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -181,19 +181,19 @@ def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mappin
         raise CompileFailed(f"{func} of a conjugate view")
     steps = split_steps(func, tuple(source.shape), rest)
     if steps is not None:
-        taking = Taking(func, source, rest, len(steps))
-        return [_through(taking, step, index) for index, step in enumerate(steps)]
-    return _through(Taking(func, source, rest), ViewStep(func, rest))
+        call = AliasCall(func, source, rest, len(steps))
+        return [_viewed(call, step, index) for index, step in enumerate(steps)]
+    return _viewed(AliasCall(func, source, rest), ViewStep(func, rest))
 
 
-def _through(taking: Taking, step: ViewStep, index: int = 0) -> Traced:
-    source = taking.source
-    place = source.place()
-    if place is not None:
-        place = step.op(place, *step.args)
+def _viewed(call: AliasCall, step: ViewStep, index: int = 0) -> Traced:
+    source = call.source
+    layout = source.memory_layout()
+    if layout is not None:
+        layout = step.op(layout, *step.args)
     sym = step.apply(source.sym)
     path = (*source.path, step)
-    return Traced.make(sym, source.cell, path, False, place, (taking, index))
+    return Traced.make(sym, source.cell, path, False, layout, (call, index))
 
 
 def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -210,8 +210,8 @@ def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 def _reshape_alias(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    taking = Taking(func, mode.traced(args[0]), args[1:])
-    return _through(taking, ViewStep(aten.view.default, (args[1],)))
+    call = AliasCall(func, mode.traced(args[0]), args[1:])
+    return _viewed(call, ViewStep(aten.view.default, (args[1],)))
 
 
 def _unsafe_view(
@@ -372,12 +372,12 @@ def _conjugate(
     """A lazy view in eager. Nothing but a formula of autograd's reads those of a backward."""
     if not mode.in_backward:
         source = mode.traced(args[0])
-        origin = Taking(func, source), 0
+        origin = AliasCall(func, source), 0
         path = (*source.path, CONJUGATE)
-        place = source.place()
-        place = source.sym.meta if place is None else place
+        layout = source.memory_layout()
+        layout = source.sym.meta if layout is None else layout
         made = CONJUGATE.apply(source.sym)
-        return Traced.make(made, source.cell, path, False, place, origin)
+        return Traced.make(made, source.cell, path, False, layout, origin)
     if isinstance(args[0], complex):  # of `x * 1j`: its dtype must not count in promotions
         return mode.number(args[0].conjugate())
     return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))

@@ -40,7 +40,7 @@ from .outputs import Outputs
 from .recorder import Recorder, Sym
 from .result import Joint
 from .strides import contiguous_strides
-from .traced import Taking, Traced
+from .traced import AliasCall, Traced
 from .transformed import mark_kept, transformed
 from .views import may_overlap
 
@@ -172,7 +172,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
     if read_autocast() != OFF:
         _check_cast(node, made)
     if node.target is getattr and args[1] == "data" and isinstance(made, Traced):
-        made.origin = Taking(None, args[0]), 0  # not of detach, which shares the version counter
+        made.origin = AliasCall(None, args[0]), 0  # not of detach, which shares the version counter
     elif isinstance(made, Traced) and not _is_item(node, args):
         _claim(made, tensors_in((args, kwargs)))
     for tensor in made if isinstance(made, (tuple, list)) else (made,):
@@ -424,7 +424,7 @@ def _finish(
         gradients.tangents,
         gradients.inputs,
         gradients.reach,
-        outputs.outside,
+        outputs.aliasing,
     )
 
 

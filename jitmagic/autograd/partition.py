@@ -66,7 +66,7 @@ def partition(joint: Joint) -> Partition:
             (),
             (),
             joint.mutated_inputs,
-            outside=joint.outside,
+            aliasing=joint.aliasing,
         )
     parts = _Parts.of(joint)
     saved, recomputed = _choose(parts, _inside_regions(parts))
@@ -298,7 +298,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         joint.mutated_inputs,
         tuple(node.name for node in parts.needed if node in recomputed and _is_work(node, used)),
         reach=joint.reach,
-        outside=joint.outside,
+        aliasing=joint.aliasing,
     )
 
 
