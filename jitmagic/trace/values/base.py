@@ -15,7 +15,7 @@ Conventions of every method below
     others. `Frame.pop()` and `@handles` realize for you; `items` of containers, and kwargs deeper
     down, do not.
 
-How other rooms plug in (each module is named once in trace/inventory.py, which imports it)
+How other modules plug in (each module is named once in trace/inventory.py, which imports it)
   * `wrap.wraps(type, ..., subclasses=False)`  decorates `(machine, obj, source) -> Value`: how live
     objects of these types become values. Exact type first, then the MRO among those with
     subclasses=True.

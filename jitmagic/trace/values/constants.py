@@ -2,7 +2,7 @@
 
 Comes in: an atom of the program (int, str, None, dtype, range, a number of numpy), with a source or
 made by the trace. Goes out: folded results. A constant with a source that is only passed through
-has no value guard; `as_constant` is the one door to its value and installs it.
+has no value guard; its value is read by `as_constant` alone, which installs it.
 """
 
 from __future__ import annotations
