@@ -25,7 +25,7 @@ from ..spec import TensorSpec
 from .custom import Behind, leading_to
 from .decompose import TABLE
 from .foreign_writes import flat, functional_form
-from .mutate import MUTATORS, functional_twin, twin_without_out
+from .mutate import MUTATORS, functional_overload, overload_without_out
 from .origins import origin_of
 from .recorder import Recorder, Sym
 from .traced import AliasCall, Cell, Traced
@@ -283,7 +283,7 @@ def _mutate(
             **{name: mode.read(v) for name, v in kwargs.items() if name != "generator"},
         )
     else:
-        new = mode.emit(functional_twin(func), args, kwargs)
+        new = mode.emit(functional_overload(func), args, kwargs)
     target.write(new)
     return target
 
@@ -304,7 +304,7 @@ def _mutate_list(
 ) -> Any:
     """_foreach_add_ and its like: one functional operation per element of the lists."""
     _refuse_sharing(mode, func, args)
-    made = mode.emit(functional_twin(func), args, kwargs)
+    made = mode.emit(functional_overload(func), args, kwargs)
     for target, new in zip(args[0], made, strict=True):
         mode.traced(target).write(new)
     return None
@@ -328,7 +328,7 @@ def _mutate_out(
     """torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
     target = mode.traced(kwargs["out"])
     given = {name: value for name, value in kwargs.items() if name != "out"}
-    new = mode.emit(twin_without_out(func), args, given)
+    new = mode.emit(overload_without_out(func), args, given)
     if new.shape != tuple(target.shape):
         raise CompileFailed(f"{func} resizes its result")
     target.write(new)

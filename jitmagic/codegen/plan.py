@@ -1,6 +1,6 @@
 """The plan: what one call of a compiled graph does, as data.
 
-Goes to the native executor (extensions/runtime/plan.cpp) and to its Python twin
+Goes to the native executor (extensions/runtime/plan.cpp) and to its reference implementation
 (runtime/execute.py), which must agree. Slots are numbered tensors: the graph inputs first (0 ..
 inputs-1), then constants, then whatever the steps define. All sizes are static; strides and offsets
 in elements, pool offsets in bytes.

@@ -141,27 +141,27 @@ def _cut(writer: Writer, exit_: Break, home: Home) -> Body:
     root = flat.root
     if exit_.offset not in flat.at or flat.at[exit_.offset] in root.handlers:
         raise CannotRestore("the graph breaks while an exception is being handled")
-    body, twins = root.body.clone()
+    body, copies = root.body.clone()
     flatten(body, flat.parameters)
     breaking = flat.at[exit_.offset]
     _restore(writer, exit_, root.live[breaking])
-    writer.put(build.jump(twins[_group(root.body, breaking)[0]]))
+    writer.put(build.jump(copies[_group(root.body, breaking)[0]]))
     tails: Code = []
     for way in _ways_on(root.body, breaking):
         key, absent = _key_of(exit_, breaking, way, root.live)
         tail = _hand_over(key, absent, flat.resume(key, home.make_resume), home.continue_with)
         tail = [*(Instruction(op) for op in way.landing), *tail]
         if way.jumps:
-            twins[breaking].target = tail[0]
+            copies[breaking].target = tail[0]
         else:
-            after = body.instructions.index(twins[breaking]) + 1
+            after = body.instructions.index(copies[breaking]) + 1
             body.instructions[after:after] = build.placed(build.jump(tail[0]), breaking.position)
         tails += build.placed(tail, breaking.position)
     if _is_call_form(breaking):
-        _load_plainly(twins[breaking])
+        _load_plainly(copies[breaking])
     _bind_methods(body)
     body.instructions = [*build.prologue(), *writer.code, *body.instructions, *tails]
-    _name_free_variable(body, twins[breaking], root.body.freevars)
+    _name_free_variable(body, copies[breaking], root.body.freevars)
     return body
 
 
