@@ -25,6 +25,7 @@ from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
 from ..symbols.context import Specialize
 from . import inventory
+from .aliased_dicts import AliasedDicts
 from .breaks import (
     EscapingException,
     GraphBreak,
@@ -42,7 +43,6 @@ from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, with_constants
-from .tables import Tables
 from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue, class_value
@@ -150,7 +150,7 @@ class Machine:
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
-        self.tables = Tables()
+        self.aliased_dicts = AliasedDicts()
         self.entry_state = read_state()
         self.graph = GraphBuilder(self.entry_state.grad_enabled)
         self.graph.step = lambda: self._steps

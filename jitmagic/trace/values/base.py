@@ -48,10 +48,10 @@ from ...errors import UserLine
 from ...guards.guard import AutocastRest, Guard, StateFacts
 from ...guards.source import Source
 from ...options import Options
+from ..aliased_dicts import AliasedDicts
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..result import BreakReason, Effect, FromGraph, GraphInput, Recipe
 from ..symbolic import Symbols
-from ..tables import Tables
 
 __all__ = [
     "Args",
@@ -152,7 +152,7 @@ class Machine(Protocol):
     snapshot: FrameSnapshot  # the root frame's live arguments
     graph: Any  # a GraphBuilder and whatever the tensors need of it
     symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
-    tables: Tables  # dictionaries that are the attributes of something as well
+    aliased_dicts: AliasedDicts  # dictionaries that are the attributes of something as well
     entry_state: StateFacts  # what the entry is guarded with
     frames: list[Any]  # the Python frames being followed, the root first
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)

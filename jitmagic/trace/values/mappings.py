@@ -15,8 +15,8 @@ from typing import Any
 
 from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source
+from ..aliased_dicts import Access
 from ..result import BuildDict, Effect, Recipe
-from ..tables import Face
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
@@ -233,7 +233,7 @@ class DictValue(Value):
 
     def changed(self, machine: Machine) -> None:
         if self.store.live is not None:
-            machine.tables.use(id(self.store.live), Face.OBJECT, changing=True)
+            machine.aliased_dicts.use(id(self.store.live), Access.OBJECT, changing=True)
         machine.effects.contents(self)
 
     # -- exits -----------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def live_dictionary(
     machine: Machine, model: Callable[..., DictValue], obj: dict[Any, Any], source: Source
 ) -> DictValue:
     """The model of a live dictionary whose type is guarded."""
-    machine.tables.use(id(obj), Face.OBJECT)
+    machine.aliased_dicts.use(id(obj), Access.OBJECT)
     return model(store=TableStore.of_live(machine, obj, source))
 
 
