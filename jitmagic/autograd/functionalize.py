@@ -229,7 +229,7 @@ def _as_strided(
 ) -> Any:
     source = mode.traced(args[0])
     if source.cell.input is not None or source.cell.frozen:
-        # Offsets count from the start of the storage, which a spec does not pin.
+        # Offsets count from the start of the storage, which a spec does not fix.
         raise CompileFailed("as_strided of a graph input")
     return _view(mode, func, args, kwargs)
 

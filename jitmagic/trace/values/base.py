@@ -252,7 +252,7 @@ class Value:
     # -- what it is ------------------------------------------------------------------------------
 
     @property
-    def pinned(self) -> bool:
+    def is_value_guarded(self) -> bool:
         """Whether an exit should use `recipe` although there is a source (a constant guarded by
         value)."""
         return False
@@ -285,7 +285,7 @@ class Value:
         """
         return self
 
-    def pin(self, machine: Machine) -> None:
+    def guard_identity(self, machine: Machine) -> None:
         """Guard that the source leads to this very object, where an answer depends on it."""
 
     def hash_key(self, machine: Machine) -> object:
