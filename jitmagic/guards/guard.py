@@ -250,7 +250,7 @@ class DictKeysAre(Guard):
 
 @dataclass(frozen=True, slots=True)
 class SetHas(Guard):
-    """`item` is a constant or a class: to look it up runs nobody's code."""
+    """`item` is a constant or a class: to look it up runs no user code."""
 
     source: Source
     item: object

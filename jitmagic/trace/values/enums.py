@@ -158,8 +158,8 @@ class EnumValue(Value):
     # -- special methods -------------------------------------------------------------------------
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        """`type(self).__name__(self, *args)` if it is the user's, or a built-in type's and of
-        constants; None: it is nobody's."""
+        """`type(self).__name__(self, *args)` if the user defines it, or a built-in type does and
+        the arguments are constants; None if only `object` does."""
         raw = guarded_attribute(machine, type(self.value), name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None

@@ -25,7 +25,7 @@ __all__ = ["Operand", "SetStore", "operand_of_item", "operand_of_keys", "operand
 
 Version = Callable[[Builder], Recipe]
 
-# Nobody's code runs when these are looked up.
+# Looking these up runs no user code.
 _PLAIN_ITEMS = (int, str, bytes, bool, float, type(None), type, torch.dtype)
 _ITEMWISE = ("update", "discard", "difference_update")  # tell of each item whether it is there
 _CONSTANTS = (int, str, bytes, bool, float, complex, type(None))  # equal by value to a guard
