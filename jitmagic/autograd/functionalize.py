@@ -69,20 +69,20 @@ class Functionalizer(DispatchMode):
             raise CompileFailed("a constant of the graph requires grad")
         sym = self.recorder.constant(tensor)
         cell = Cell(sym, frozen="the program writes to a tensor that is no graph input")
-        made = self._own(sym, cell, False)
-        self._constants[id(tensor)] = tensor, made
-        return made
+        traced = self._own(sym, cell, False)
+        self._constants[id(tensor)] = tensor, traced
+        return traced
 
     def number(self, value: complex) -> Traced:
         """A number that a formula of autograd's holds as a tensor; operations read the number."""
-        made = self.constant(torch.tensor(value, dtype=torch.complex128))
-        self._numbers[id(made)] = value, made
-        return made
+        traced = self.constant(torch.tensor(value, dtype=torch.complex128))
+        self._numbers[id(traced)] = value, traced
+        return traced
 
     def _own(self, sym: Sym, cell: Cell, requires_grad: bool) -> Traced:
-        made = Traced.make(sym, cell, (), requires_grad)
-        cell.base = made
-        return made
+        traced = Traced.make(sym, cell, (), requires_grad)
+        cell.base = traced
+        return traced
 
     def __torch_dispatch__(
         self,
@@ -134,13 +134,13 @@ class Functionalizer(DispatchMode):
             **{name: self.read(value) for name, value in kwargs.items() if name != "generator"},
         )
 
-    def wrap(self, made: Any) -> Any:
+    def wrap(self, value: Any) -> Any:
         """Fresh tensors for results."""
-        if isinstance(made, Sym):
-            return self.fresh(made)
-        if isinstance(made, (list, tuple)):
-            return [self.wrap(part) for part in made]
-        return made
+        if isinstance(value, Sym):
+            return self.fresh(value)
+        if isinstance(value, (list, tuple)):
+            return [self.wrap(part) for part in value]
+        return value
 
 
 _HALF_MAX = torch.finfo(torch.float16).max
@@ -150,10 +150,10 @@ def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     """Raise where the backward of the program's numbers meets a kernel that refuses them: formulas
     fill and multiply with numbers that the forward only takes in float32.
     """
-    given = (*args, *kwargs.values())
-    if not any(isinstance(v, (int, float)) and abs(v) > _HALF_MAX for v in given):
+    operands = (*args, *kwargs.values())
+    if not any(isinstance(v, (int, float)) and abs(v) > _HALF_MAX for v in operands):
         return
-    device = next((v.device for v in given if isinstance(v, torch.Tensor)), None)
+    device = next((v.device for v in operands if isinstance(v, torch.Tensor)), None)
     if device is not None:
         check_dtypes(func, func._opname, args, dict(kwargs), device)
 
@@ -218,10 +218,10 @@ def _unsafe_view(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """A view of a temporary nobody else holds: a tensor with memory of its own."""
-    made = mode.read(args[0]).call(aten.view.default, args[1])
-    if made.meta.storage_offset():
-        made = made.call(aten.clone.default)
-    return mode.fresh(made)
+    view = mode.read(args[0]).call(aten.view.default, args[1])
+    if view.meta.storage_offset():
+        view = view.call(aten.clone.default)
+    return mode.fresh(view)
 
 
 def _as_strided(
@@ -304,8 +304,8 @@ def _mutate_list(
 ) -> Any:
     """_foreach_add_ and its like: one functional operation per element of the lists."""
     _refuse_sharing(mode, func, args)
-    made = mode.emit(functional_overload(func), args, kwargs)
-    for target, new in zip(args[0], made, strict=True):
+    values = mode.emit(functional_overload(func), args, kwargs)
+    for target, new in zip(args[0], values, strict=True):
         mode.traced(target).write(new)
     return None
 
@@ -315,10 +315,10 @@ def _refuse_sharing(mode: Functionalizer, func: Any, args: tuple[Any, ...]) -> N
     written = {id(mode.traced(target).cell): n for n, target in enumerate(args[0])}
     if len(written) < len(args[0]):
         raise CompileFailed(f"{func} writes to the same memory more than once")
-    for given in args[1:]:
-        many = enumerate(given) if isinstance(given, (list, tuple)) else ((-1, given),)
-        for place, value in many:
-            if isinstance(value, Traced) and written.get(id(value.cell), place) != place:
+    for operand in args[1:]:
+        many = enumerate(operand) if isinstance(operand, (list, tuple)) else ((-1, operand),)
+        for index, value in many:
+            if isinstance(value, Traced) and written.get(id(value.cell), index) != index:
                 raise CompileFailed(f"{func} reads what it has written")
 
 
@@ -327,8 +327,8 @@ def _mutate_out(
 ) -> Any:
     """torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
     target = mode.traced(kwargs["out"])
-    given = {name: value for name, value in kwargs.items() if name != "out"}
-    new = mode.emit(overload_without_out(func), args, given)
+    options = {name: value for name, value in kwargs.items() if name != "out"}
+    new = mode.emit(overload_without_out(func), args, options)
     if new.shape != tuple(target.shape):
         raise CompileFailed(f"{func} resizes its result")
     target.write(new)
@@ -342,15 +342,15 @@ def _mutate_named(
     form = functional_form(func)
     slots = form.written(args, kwargs)
     targets = [mode.traced(tensor) for tensor in flat(slots)]
-    given = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
+    read = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
     for target in targets:
-        if sum(tensor.cell is target.cell for tensor in given) > 1:
+        if sum(tensor.cell is target.cell for tensor in read) > 1:
             raise CompileFailed(f"{func} writes to memory that it is given twice")
-    made = mode.emit(form.op, args, kwargs)
-    new = iter(mode.wrap(made[: len(made) - len(targets)]))
+    values = mode.emit(form.op, args, kwargs)
+    new = iter(mode.wrap(values[: len(values) - len(targets)]))
     # Without a kernel there, nothing tells autograd's version counter of the write.
     counted = is_foreign(func) or _has_kernel(func, "ADInplaceOrView")
-    for target, value in zip(targets, made[len(made) - len(targets) :], strict=True):
+    for target, value in zip(targets, values[len(values) - len(targets) :], strict=True):
         if value.shape != tuple(target.shape):
             raise CompileFailed(f"{func} resizes what it writes to")
         target.write(value, counted)
@@ -376,8 +376,8 @@ def _conjugate(
         path = (*source.path, CONJUGATE)
         layout = source.memory_layout()
         layout = source.sym.meta if layout is None else layout
-        made = CONJUGATE.apply(source.sym)
-        return Traced.make(made, source.cell, path, False, layout, origin)
+        value = CONJUGATE.apply(source.sym)
+        return Traced.make(value, source.cell, path, False, layout, origin)
     if isinstance(args[0], complex):  # of `x * 1j`: its dtype must not count in promotions
         return mode.number(args[0].conjugate())
     return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))
@@ -393,8 +393,8 @@ def _norm_with_stats(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Batch norm: writes its running statistics (arguments 3 and 4) though the schema hides it."""
-    made = mode.emit(func, args, kwargs)
-    *results, mean, var = made
+    values = mode.emit(func, args, kwargs)
+    *results, mean, var = values
     for target, new in ((args[3], mean), (args[4], var)):
         if new is not None and target is not None:
             mode.traced(target).write(new, counted=False)
@@ -411,8 +411,8 @@ def _same_size(
 def _same_storage(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    one, other = (mode.traced(arg).cell.value.meta for arg in args)
-    sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (one, other))
+    first, second = (mode.traced(arg).cell.value.meta for arg in args)
+    sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (first, second))
     return next(sizes) == next(sizes)
 
 

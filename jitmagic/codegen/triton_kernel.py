@@ -47,25 +47,25 @@ _FOLD: Mapping[str, str] = {
 
 
 def kernel_lines(
-    one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+    kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
 ) -> list[str]:
     """The body of the kernel, not indented."""
-    return _Kernel(one, tile, names, buffers).lines()
+    return _Kernel(kernel, tile, names, buffers).lines()
 
 
 class _Kernel(Values):
     """Opens blocks and loops, accumulates reductions, performs stores."""
 
     def __init__(
-        self, one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+        self, kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        super().__init__(one, tile, names, buffers)
+        super().__init__(kernel, tile, names, buffers)
         self._numbers = count()
-        self._fence = _needs_fence(one, buffers)
+        self._fence = _needs_fence(kernel, buffers)
 
     def lines(self) -> list[str]:
         self._open_outer()
-        for part in self.one.passes:
+        for part in self.kernel.passes:
             self._pass(part)
         return self.scopes[0].lines
 
@@ -269,7 +269,7 @@ class _Kernel(Values):
             self._store(store, value, offset)
 
     def _store(self, store: Store, value: str, offset: str) -> None:
-        axes = {*self.one.outer, *store.inner}
+        axes = {*self.kernel.outer, *store.inner}
         blocks = {block for block in self.all_blocks if set(block.axes) & axes}
         name = self.names[store.buffer]
         masks = [mask for block in self.ordered(blocks) if (mask := self.mask_of(block))]
@@ -297,18 +297,18 @@ def held_dtype(node: Reduction) -> torch.dtype:
     return WIDE.get(node.value.dtype, node.value.dtype)
 
 
-def _needs_fence(one: Structure, buffers: Mapping[str, Buffer]) -> bool:
+def _needs_fence(kernel: Structure, buffers: Mapping[str, Buffer]) -> bool:
     """Whether a thread could overwrite what another thread of the program has yet to read.
 
     It can where the nest reads what it writes, or where a pointwise result takes the place of an
     operand of the same layout (schedule/memory.py), unless all accesses have one width and so one
     thread layout.
     """
-    read = {node.buffer for node in one.free if isinstance(node, Load)}
-    if read & one.written:
+    read = {node.buffer for node in kernel.free if isinstance(node, Load)}
+    if read & kernel.written:
         return True
-    if len({buffers[name].dtype.itemsize for name in one.arguments}) == 1:
+    if len({buffers[name].dtype.itemsize for name in kernel.arguments}) == 1:
         return False
     layouts = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in read}
-    written = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in one.written}
-    return bool(layouts & written) and all(not part.axes for part in one.passes)
+    written = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in kernel.written}
+    return bool(layouts & written) and all(not part.axes for part in kernel.passes)

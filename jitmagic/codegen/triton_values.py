@@ -79,7 +79,7 @@ class Values(ABC):
     def __init__(
         self, one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        self.one, self.tile, self.names, self.buffers = one, tile, names, buffers
+        self.kernel, self.tile, self.names, self.buffers = one, tile, names, buffers
         self.scopes = [Scope()]
         self.all_blocks = (*tile.outer, *tile.inner.values())
         self.free = dict(one.free)
