@@ -58,7 +58,7 @@ class Operand(NamedTuple):
 
 def _is_plain(members: Iterable[Member]) -> bool:
     """Whether the hashes are those of the program in every call: none is an address."""
-    return all(type(one.token) in _PLAIN_ITEMS for one in members)
+    return all(type(member.token) in _PLAIN_ITEMS for member in members)
 
 
 def operand_of_values(machine: Machine, values: Sequence[Value]) -> Operand:
@@ -123,19 +123,19 @@ class SetStore:
     @classmethod
     def of_live(cls, machine: Machine, live: Any, source: Source) -> SetStore:
         """The store of a set whose type is guarded; nothing else of it is read."""
-        made = cls(machine, type(live))
-        made.live, made.source, made.certain = live, source, False
-        made._mirror, made._items = None, None
-        return made
+        store = cls(machine, type(live))
+        store.live, store.source, store.certain = live, source, False
+        store._mirror, store._items = None, None
+        return store
 
     @classmethod
     def made(cls, machine: Machine, make: Any, *operands: Operand) -> SetStore:
         """The store of what `make` gives, called with these sets."""
-        mirror = make(*(one.mirror for one in operands))
+        mirror = make(*(operand.mirror for operand in operands))
         store = cls(machine, type(mirror))
         store._mirror, store._items = mirror, None
-        store.certain = all(one.certain for one in operands)
-        versions = [one.version for one in operands]
+        store.certain = all(operand.certain for operand in operands)
+        versions = [operand.version for operand in operands]
         if all(version is not None for version in versions):
             store._start = lambda builder: builder.invoke(
                 make, tuple(version(builder) for version in versions if version is not None)
@@ -163,7 +163,7 @@ class SetStore:
             if len(self._mirror) != len(members):
                 raise GraphBreak(UnknownObject.of(what="equal items", type=self.kind.__name__))
             for name, operands in self._changes:
-                getattr(self._mirror, name)(*(one.mirror for one in operands))
+                getattr(self._mirror, name)(*(operand.mirror for operand in operands))
         return self._mirror
 
     def _live_members(self) -> list[Member]:
@@ -180,7 +180,10 @@ class SetStore:
     def values(self) -> list[Value]:
         """The items, in the order that they have if that is known."""
         mirror = self.mirror
-        return [one.value for one in (self._order if self._order and not self._changes else mirror)]
+        return [
+            member.value
+            for member in (self._order if self._order and not self._changes else mirror)
+        ]
 
     @property
     def is_ordered(self) -> bool:
@@ -191,7 +194,7 @@ class SetStore:
             return True
         if self.certain and _is_plain(self.mirror):
             return True
-        return all(type(one.token) is int and 0 <= one.token < 5 for one in self.mirror)
+        return all(type(member.token) is int and 0 <= member.token < 5 for member in self.mirror)
 
     @property
     def count(self) -> int:
@@ -224,8 +227,8 @@ class SetStore:
         return self._asked[token]
 
     def _holds(self, member: Member) -> bool:
-        found: bool = member in self.mirror
-        return found
+        is_member: bool = member in self.mirror
+        return is_member
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -240,11 +243,11 @@ class SetStore:
     def change(self, name: str, *operands: Operand) -> None:
         """Call a method that changes the set."""
         if self._mirror is not None:
-            getattr(self._mirror, name)(*(one.mirror for one in operands))
-        if not all(one.certain for one in operands):
+            getattr(self._mirror, name)(*(operand.mirror for operand in operands))
+        if not all(operand.certain for operand in operands):
             self.certain = False
         self.born = self.machine.step
-        operands = tuple(one._replace(mirror=copy.copy(one.mirror)) for one in operands)
+        operands = tuple(operand._replace(mirror=copy.copy(operand.mirror)) for operand in operands)
         last = self._changes[-1] if self._changes else None
         if name == "update" and last and last[0] == name and _are_items(*operands, *last[1]):
             self._changes[-1] = name, (_joined(last[1][0], operands[0]),)
@@ -288,7 +291,7 @@ class SetStore:
             return version(builder)
         if not self.is_ordered:
             raise Unrestorable("a set with an order of its own", self.born)
-        return _built(builder, self.kind, [one.value for one in self.mirror])
+        return _built(builder, self.kind, [member.value for member in self.mirror])
 
     def tell(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
         """The calls that bring the live set to these contents."""
@@ -299,25 +302,27 @@ class SetStore:
         )
 
     def _told(self, builder: Builder, operands: tuple[Operand, ...]) -> tuple[Recipe, ...]:
-        if any(one.version is None for one in operands):
+        if any(operand.version is None for operand in operands):
             raise Unrestorable("a set with an order of its own", self.born)
-        return tuple(one.version(builder) for one in operands if one.version is not None)
+        return tuple(
+            operand.version(builder) for operand in operands if operand.version is not None
+        )
 
     def parts(self) -> list[Value]:
         """The values it holds, as far as anybody knows."""
         if self._mirror is not None:
-            return [one.value for one in self._mirror]
+            return [member.value for member in self._mirror]
         return [m.value for _, operands in self._changes for m in _members_of(operands)]
 
 
 def _built(builder: Builder, kind: type, items: Sequence[Value]) -> Recipe:
-    made = BuildSet(tuple(builder(item) for item in items))
-    return made if kind is set else builder.invoke(frozenset, (made,))
+    recipe = BuildSet(tuple(builder(item) for item in items))
+    return recipe if kind is set else builder.invoke(frozenset, (recipe,))
 
 
 def _after(start: Version, changes: tuple[tuple[str, tuple[Operand, ...]], ...]) -> Version | None:
     """What makes the set and then changes it."""
-    if any(one.version is None for _, operands in changes for one in operands):
+    if any(operand.version is None for _, operands in changes for operand in operands):
         return None
 
     def make(builder: Builder) -> Recipe:
@@ -325,7 +330,11 @@ def _after(start: Version, changes: tuple[tuple[str, tuple[Operand, ...]], ...])
             BuildTuple(
                 (
                     builder.constant(getattr(set, name)),
-                    *(one.version(builder) for one in operands if one.version is not None),
+                    *(
+                        operand.version(builder)
+                        for operand in operands
+                        if operand.version is not None
+                    ),
                 )
             )
             for name, operands in changes
@@ -343,22 +352,25 @@ def changed(target: set[Any], *calls: tuple[Any, ...]) -> set[Any]:
 
 
 def _members_of(operands: tuple[Operand, ...]) -> list[Member]:
-    mirrors = [(one.mirror,) if isinstance(one.mirror, Member) else one.mirror for one in operands]
+    mirrors = [
+        (operand.mirror,) if isinstance(operand.mirror, Member) else operand.mirror
+        for operand in operands
+    ]
     return [member for mirror in mirrors for member in mirror]
 
 
 def _are_items(*operands: Operand) -> bool:
-    return len(operands) == 2 and all(type(one.mirror) is tuple for one in operands)
+    return len(operands) == 2 and all(type(operand.mirror) is tuple for operand in operands)
 
 
-def _joined(one: Operand, other: Operand) -> Operand:
+def _joined(earlier: Operand, later: Operand) -> Operand:
     """Items that are added one after the other."""
-    first, second = one.version, other.version
+    first, second = earlier.version, later.version
 
     def make(builder: Builder) -> Recipe:
         both = [version(builder) for version in (first, second) if version is not None]
         return BuildTuple(
-            tuple(x for made in both if isinstance(made, BuildTuple) for x in made.items)
+            tuple(x for recipe in both if isinstance(recipe, BuildTuple) for x in recipe.items)
         )
 
-    return Operand((*one.mirror, *other.mirror), one.certain and other.certain, make)
+    return Operand((*earlier.mirror, *later.mirror), earlier.certain and later.certain, make)
