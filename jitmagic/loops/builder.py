@@ -78,9 +78,11 @@ def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
 class Builder:
     """Mutable only while lowering."""
 
-    def __init__(self, name: str, home: torch.device) -> None:
+    def __init__(self, name: str, kernel_device: torch.device) -> None:
         self.name = name
-        self.home = home  # where nests run; what is on another device falls back to ATen
+        self.kernel_device = (
+            kernel_device  # where nests run; what is on another device falls back to ATen
+        )
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
         self.inputs: list[str] = []
@@ -121,7 +123,7 @@ class Builder:
 
     def is_cpu_scalar(self, view: TensorView) -> bool:
         """Whether it is a 0-dim tensor of the CPU that kernels of a GPU take by value."""
-        beside = self.home.type != "cpu" and view.device.type == "cpu"
+        beside = self.kernel_device.type != "cpu" and view.device.type == "cpu"
         return beside and not self.buffers[view.buffer].shape and view.dtype in _BY_VALUE
 
     def _unique(self, name: str) -> str:
@@ -216,14 +218,14 @@ class Builder:
             views.append(self.define(out.name, out.spec))
         names = {out.name: view.buffer for (out, _, _), view in zip(parts, views, strict=True)}
         if stores:
-            made = tuple(Store(names[o.name], i, p, v) for o, i, p, v in stores)
-            self.steps.append(Nest(self._step(name), outer or (), made, (self.node,)))
+            stores_of = tuple(Store(names[o.name], i, p, v) for o, i, p, v in stores)
+            self.steps.append(Nest(self._step(name), outer or (), stores_of, (self.node,)))
         return views
 
     def _split_grid(
         self, shape: Sequence[int], inner: Sequence[int], outer: tuple[Axis, ...] | None
     ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Point]:
-        given = None if outer is None else iter(outer)
+        outer_axes = None if outer is None else iter(outer)
         outside: list[Axis] = []
         inside: list[Axis] = []
         point: list[Expr] = []
@@ -231,8 +233,8 @@ class Builder:
             if size == 1:
                 point.append(Integer(0))
                 continue
-            shared = given is not None and d not in inner
-            axis = next(given) if shared and given is not None else self.axis(size)
+            shared = outer_axes is not None and d not in inner
+            axis = next(outer_axes) if shared and outer_axes is not None else self.axis(size)
             (inside if d in inner else outside).append(axis)
             point.append(AxisVar(axis))
         return tuple(outside), tuple(inside), tuple(point)
@@ -300,11 +302,11 @@ class Builder:
         placed = strided(view, self.buffers[view.buffer].stride)
         if placed is None:
             return None
-        offset, found = placed
-        if stride is not None and not _same_strides(view, stride, found):
+        offset, strides = placed
+        if stride is not None and not _same_strides(view, stride, strides):
             return None
         if stride is None:
-            stride = _with_neat_ones(view.shape, found)
+            stride = _with_neat_ones(view.shape, strides)
         return self.alias(view.buffer, view.shape, stride, offset)
 
     def alias(
@@ -328,7 +330,7 @@ class Builder:
         steps = contiguous_stride(view.shape) if stride is None else stride
         spec = TensorSpec(view.shape, steps, view.dtype, view.device)
         out = Out(f"{view.buffer}_copy", (spec,))
-        if view.device != self.home:
+        if view.device != self.kernel_device:
             return self._copied_elsewhere(view, out)
         return self.pointwise(out, lambda point: self.load(view, point)).buffer
 
@@ -338,10 +340,10 @@ class Builder:
         if self._alias(view, None) is None or spec.stride != contiguous_stride(spec.shape):
             raise CompileFailed(f"{view.buffer} on {view.device} is needed in another layout")
         kwargs = {"memory_format": torch.contiguous_format}
-        reason = f"it is on {view.device}, the kernels run on {self.home}"
-        (made,) = self.extern(out, torch.ops.aten.clone.default, (view,), kwargs, reason)
-        assert made is not None
-        return made.buffer
+        reason = f"it is on {view.device}, the kernels run on {self.kernel_device}"
+        (copied,) = self.extern(out, torch.ops.aten.clone.default, (view,), kwargs, reason)
+        assert copied is not None
+        return copied.buffer
 
     def copied(self, view: TensorView) -> TensorView:
         """A copy of the view in memory of its own."""
@@ -376,13 +378,13 @@ class Builder:
 def _dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """What empty_like makes of strides with sizes in them: the same order of dimensions, dense."""
     order = sorted(range(len(shape)), key=lambda d: -hint_of(stride[d]))
-    made: list[int] = [1] * len(shape)
+    dense: list[int] = [1] * len(shape)
     following: int = 1
     for d in reversed(order):
-        made[d] = following
+        dense[d] = following
         following = following * shape[d]
-    if all(map(is_same, made, stride)):
-        return tuple(made)
+    if all(map(is_same, dense, stride)):
+        return tuple(dense)
     raise Decline("an operand with gaps, whose sizes differ from call to call")
 
 

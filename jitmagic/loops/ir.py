@@ -75,7 +75,7 @@ __all__ = [
     "Store",
     "Value",
     "ValueIndex",
-    "home_of",
+    "kernel_device",
     "landmarks",
     "walk",
 ]
@@ -285,7 +285,7 @@ class Alias(Step):
     offset: int
 
 
-def home_of(devices: Iterable[torch.device]) -> torch.device:
+def kernel_device(devices: Iterable[torch.device]) -> torch.device:
     """The device of nests over tensors on these: a GPU as soon as there is one."""
     on_gpu = {device for device in devices if device.type == "cuda"}
     return min(on_gpu, key=str, default=torch.device("cpu"))
@@ -305,7 +305,7 @@ class LoopProgram:
     @property
     def device(self) -> torch.device:
         """Where its nests run; other devices are left to ATen."""
-        return home_of(buffer.device for buffer in self.buffers.values())
+        return kernel_device(buffer.device for buffer in self.buffers.values())
 
 
 _PLAIN = (AxisVar, Integer)  # most indexes: nothing inside

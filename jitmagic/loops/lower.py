@@ -23,7 +23,7 @@ from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
 from .cpu_scalars import cpu_scalars_for
-from .ir import LoopProgram, home_of
+from .ir import LoopProgram, kernel_device
 from .ops.extern import fallback_to_aten, returns_view
 from .registry import FALLBACKS, LOWERINGS
 from .tensor_view import TensorView, broadcast_point
@@ -35,11 +35,11 @@ assert _register_lowerings is not None
 
 def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
-    home = device_of_kernels(gm)
+    device = device_of_kernels(gm)
     try:
-        return _lowered(gm, Builder(name, home), cpu_scalars_for(home, gm))
+        return _lowered(gm, Builder(name, device), cpu_scalars_for(device, gm))
     except Decline:  # one of the scalars: all of them stay calls of ATen on the CPU
-        return _lowered(gm, Builder(name, home), frozenset())
+        return _lowered(gm, Builder(name, device), frozenset())
 
 
 def _lowered(gm: GraphModule, builder: Builder, scalars: frozenset[Node]) -> LoopProgram:
@@ -64,7 +64,7 @@ def _lowered(gm: GraphModule, builder: Builder, scalars: frozenset[Node]) -> Loo
 def device_of_kernels(gm: GraphModule) -> torch.device:
     """Where the nests of a graph run."""
     specs = (node.meta.get("spec") for node in gm.graph.nodes)
-    return home_of(spec.device for spec in specs if isinstance(spec, TensorSpec))
+    return kernel_device(spec.device for spec in specs if isinstance(spec, TensorSpec))
 
 
 def _placeholder(builder: Builder, node: Node) -> TensorView | None:
@@ -114,8 +114,8 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
         reason = FALLBACKS.get(str(op), "no lowering, nor a decomposition of these operands")
         return fallback_to_aten(builder, out, op, args, kwargs, reason)
     builder.device = next((spec.device for spec in out.specs if spec is not None), None)
-    if builder.device not in (None, builder.home) and not returns_view(op):
-        reason = f"it runs on {builder.device}, the kernels on {builder.home}"
+    if builder.device not in (None, builder.kernel_device) and not returns_view(op):
+        reason = f"it runs on {builder.device}, the kernels on {builder.kernel_device}"
         return fallback_to_aten(builder, out, op, args, kwargs, reason)
     bound, named = _bound(op, args, kwargs)
     bound = [_brought(builder, arg) for arg in bound]
@@ -130,8 +130,8 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
 
 def _cpu_scalar(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     """A CPU scalar, computed by the kernels that use it. Raises Decline."""
-    builder.device = builder.home
-    out = Out(node.name, (replace(node.meta["spec"], device=builder.home),))
+    builder.device = builder.kernel_device
+    out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
     args, kwargs = _bound(node.target, _bind(node.args, env), _bind(node.kwargs, env))
     return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
 
@@ -151,7 +151,7 @@ def _brought(builder: Builder, arg: Any) -> Any:
     device = builder.device
     if not isinstance(arg, TensorView) or arg.shape or device is None or arg.device == device:
         return arg
-    if device == builder.home and builder.is_cpu_scalar(arg):
+    if device == builder.kernel_device and builder.is_cpu_scalar(arg):
         return arg
     moved = Out(f"{arg.buffer}_on_{device.type}", (TensorSpec((), (), arg.dtype, device),))
     op, reason = torch.ops.aten._to_copy.default, "a scalar crosses to the device of its op"
@@ -198,7 +198,7 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
     if value.device != target.device:
         raise VerifyError(f"{node.name}: a copy_ between devices in the graph")
     builder.device = target.device
-    if target.device != builder.home:
+    if target.device != builder.kernel_device:
         return _write_by_aten(builder, node, target, value, f"it is on {target.device}")
     if not LOOP_DTYPES.issuperset((target.dtype, value.dtype)):
         return _write_by_aten(builder, node, target, value, f"{target.dtype} has no loops")
