@@ -18,7 +18,7 @@ check: $(VENV)/.lint
 	$(MAKE) --jobs=2 --output-sync=target lint rules
 
 rules: $(VENV)/.installed
-	$(BIN)/python -m pytest -q tests/test_house.py tests/codegen/test_goldens.py \
+	$(BIN)/python -m pytest -q tests/test_layering.py tests/codegen/test_goldens.py \
 	    tests/codegen/test_triton_text.py tests/loops/test_text.py
 
 # Two threads of torch in each of the workers: they must not spin while they wait. Files in their

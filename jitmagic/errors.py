@@ -209,7 +209,7 @@ def warn(
         return
     level, frame = 2, sys._getframe(1)
     while frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
-        if frame.f_back is None:  # a thread of autograd's: nobody's line
+        if frame.f_back is None:  # a thread of autograd's has no line of the user's
             break
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)

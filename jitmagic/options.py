@@ -103,14 +103,14 @@ _TORCH_NAMES: Mapping[str, tuple[str, Mapping[object, object] | None]] = {
 
 
 def _from_environment() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if "JITMAGIC_CXX" in os.environ:
-        found["cxx"] = os.environ["JITMAGIC_CXX"]
+        values["cxx"] = os.environ["JITMAGIC_CXX"]
     if "JITMAGIC_CACHE_DIR" in os.environ:
-        found["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
+        values["cache_dir"] = os.environ["JITMAGIC_CACHE_DIR"]
     if os.environ.get("JITMAGIC_VERIFY", "") not in ("", "0"):
-        found["verify"] = True
-    return found
+        values["verify"] = True
+    return values
 
 
 def logs_asked_for() -> str:
@@ -150,17 +150,17 @@ def make_options(extra: Mapping[str, Any] | Options | None = None, /, **given: A
 
 def _of_torch_compile(given: Mapping[str, Any]) -> dict[str, Any]:
     """What torch.compile's names say in ours; an option of ours that is given too goes first."""
-    found: dict[str, Any] = {}
+    ours_of: dict[str, Any] = {}
     if isinstance(given.get("backend"), str) and given["backend"] in ALIASES:
-        found["backend"] = ALIASES[given["backend"]]
+        ours_of["backend"] = ALIASES[given["backend"]]
     for name in _TORCH_NAMES.keys() & given.keys():
         ours, values = _TORCH_NAMES[name]
         if values is not None and given[name] not in values:
             raise OptionError(f"value for {name}", given[name], ("True", "False"))
         value = given[name] if values is None else values[given[name]]
         if value is not None and given.get(ours, _DEFAULTS[ours]) == _DEFAULTS[ours]:
-            found[ours] = value
-    return found
+            ours_of[ours] = value
+    return ours_of
 
 
 def _complete(options: Options) -> Options:
@@ -202,12 +202,12 @@ def _check(options: Options) -> None:
 _DYNAMIC = ('a mapping like {"x": {0: (2, 4096), 1: None}}',)
 
 
-def _dimensions(given: Any) -> Any:
+def _dimensions(value: Any) -> Any:
     """dynamic={...} in a hashable form; everything else as it is."""
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(value, Mapping):
+        return value
     return tuple(
-        (name, tuple(map(_bounds, dims.items()))) for name, dims in map(_named, given.items())
+        (name, tuple(map(_bounds, dims.items()))) for name, dims in map(_named, value.items())
     )
 
 
@@ -226,11 +226,11 @@ def _bounds(item: tuple[Any, Any]) -> tuple[int, tuple[int, int]]:
     return dim, (low, high)
 
 
-def _of_type(name: str, given: object, wanted: type, known: tuple[str, ...]) -> None:
-    if not isinstance(given, wanted):
-        raise OptionError(f"value for {name}", given, known)
+def _of_type(name: str, value: object, wanted: type, known: tuple[str, ...]) -> None:
+    if not isinstance(value, wanted):
+        raise OptionError(f"value for {name}", value, known)
 
 
-def _one_of(kind: str, given: object, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise OptionError(kind, given, known)
+def _one_of(kind: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionError(kind, value, known)

@@ -39,7 +39,7 @@ from .frame.locked import start_over, while_held
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
-from .graph.seams import Stages, cut
+from .graph.subgraphs import Split, split_into_subgraphs
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
 from .guards.read import read_source
@@ -50,14 +50,14 @@ from .records import COMPILED, USERS_BACKEND, Begun, Eager, Failed, Recording
 from .runtime.ahead import build_ahead, still_missing
 from .runtime.examples import examples
 from .runtime.load import load
-from .runtime.native import spent, staged, undoing, with_numbers
+from .runtime.native import spent, split_graph, undoing, with_numbers
 from .schedule import schedule, turned_outputs
 from .sizes import Build, Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
 from .titles import titles_of
 from .trace.concrete import places_of
-from .trace.emit import CannotRestore, Home, emit
+from .trace.emit import CannotRestore, FrameScope, emit
 from .trace.machine import Stop
 from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
@@ -133,8 +133,8 @@ def _compile_trace(
         if handle.library is None and options.fullgraph:
             reason = traced.exit.reason
             raise Unsupported(reason.message, reason.hint, traced.exit.where)
-        if (made := _whole_as_eager(handle, snapshot, traced)) is not None:
-            return made
+        if (entry := _whole_as_eager(handle, snapshot, traced)) is not None:
+            return entry
     if options.verify:
         verify_graph(traced.graph)
     try:
@@ -142,24 +142,24 @@ def _compile_trace(
         if record.wanted:
             return Begun(build_ahead(record.wanted, partial(_told, record)).wait)
         with record.stage("emit"):
-            made = _make_entry(handle, snapshot, traced, graph)
+            entry = _make_entry(handle, snapshot, traced, graph)
     except Exception as error:  # calls that these guards do not fit may fare better
         known = isinstance(error, OperationFailed | Unsupported)
         if known or not is_last or handle.must_raise(record):
             raise
         failed = Failed.of(error, record.failed_in)
         return eager_entry(handle.run_hooked, snapshot, traced.guards, failed)
-    if isinstance(made, Eager):
-        return eager_entry(handle.run_hooked, snapshot, traced.guards, made)
-    made.notes = _variant(handle, traced, record)
-    return made
+    if isinstance(entry, Eager):
+        return eager_entry(handle.run_hooked, snapshot, traced.guards, entry)
+    entry.notes = _variant(handle, traced, record)
+    return entry
 
 
 def _variant(handle: Handle, traced: Trace, record: Recording) -> Variant:
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
     compared = comparable(handle, traced)
     symbols = frozenset(entry.source for entry in traced.inputs if entry.is_scalar)
-    constants = {one.origin: one.where for one in traced.specialized}
+    constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     later = tuple(record.later)
     return Variant(traced.guards, COMPILED, later, ends, compared, symbols, constants)
 
@@ -211,7 +211,7 @@ def _make_entry(
         entry.mutates = not can_start_over(traced)
         return entry
     steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
-    home = Home(
+    scope = FrameScope(
         snapshot.globals,
         snapshot.builtins,
         handle.resume_dispatcher,
@@ -219,7 +219,7 @@ def _make_entry(
         handle.run_plainly if traced.lock is None else start_over,
     )
     try:
-        residual = emit(traced, handle.flat, graph, home)
+        residual = emit(traced, handle.flat, graph, scope)
     except CannotRestore as error:
         return Eager(str(error))
     program, run = GuardProgram(steps), residual
@@ -242,52 +242,52 @@ def compile_graph(
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
     options = handle.options
     numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar)
-    made = _compile_by(handle, traced, snapshot, record)
+    run = _compile_by(handle, traced, snapshot, record)
     if traced.spent_results and options.backend in ("native", "aot_eager"):  # no autograd ran
-        made = spent(made, traced.spent_results, traced.grad_inputs)
+        run = spent(run, traced.spent_results, traced.grad_inputs)
     if numbers:
-        made = with_numbers(made, numbers)
+        run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
-        made = undoing(made, traced.mutated, draws)
-    return made
+        run = undoing(run, traced.mutated, draws)
+    return run
 
 
 def _compile_by(handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording) -> Graph:
     options = handle.options
 
-    def given() -> list[torch.Tensor]:
+    def make_inputs() -> list[torch.Tensor]:
         return [_example(entry, snapshot) for entry in traced.inputs]
 
     if places_of(traced) and options.backend != "eager":
         static = partial(_compile_static, options=options)
         known = handle.ledger.static_shapes(snapshot)
-        return sized(traced, given(), static, options, record, known)
-    return _compile_static(traced, given, record, None, options)
+        return sized(traced, make_inputs(), static, options, record, known)
+    return _compile_static(traced, make_inputs, record, None, options)
 
 
 def _compile_static(
-    traced: Trace, given: Examples, record: Recording, kernels: Build | None, options: Options
+    traced: Trace, make_inputs: Examples, record: Recording, kernels: Build | None, options: Options
 ) -> Graph:
     """`kernels`: asked for an executable of each ATen graph before one is built."""
     if options.backend == "eager":
         return modes_kept(traced.graph, traced.graph.forward)
     if callable(options.backend):
         with record.stage(USERS_BACKEND):
-            made = options.backend(traced.graph, given())
-            if not callable(made):
-                raise CompileFailed(f"the backend returned {made!r}, which is not callable")
-        return modes_kept(traced.graph, _as_tuple(made))
+            run = options.backend(traced.graph, make_inputs())
+            if not callable(run):
+                raise CompileFailed(f"the backend returned {run!r}, which is not callable")
+        return modes_kept(traced.graph, _as_tuple(run))
 
     specs = tuple(entry.spec for entry in traced.inputs)
     try:
-        if (stages := cut(traced.graph)) is not None:
-            return _compile_stages(stages, specs, options, record, kernels)
+        if (split := split_into_subgraphs(traced.graph)) is not None:
+            return _compile_split(split, specs, options, record, kernels)
     except OperationFailed:
         raise
     except CompileFailed as failed:  # outputs that share memory, say: one graph does without
         _tell_of_one_node(record, str(failed))
-    return _compile_ahead(traced.graph, specs, options, record, given, kernels)[0]
+    return _compile_ahead(traced.graph, specs, options, record, make_inputs, kernels)[0]
 
 
 def _tell_of_one_node(record: Recording, why: str) -> None:
@@ -300,24 +300,24 @@ def _tell_of_one_node(record: Recording, why: str) -> None:
     )
 
 
-def _compile_stages(
-    stages: Stages,
+def _compile_split(
+    split: Split,
     inputs: tuple[TensorSpec, ...],
     options: Options,
     record: Recording,
     kernels: Build | None,
 ) -> Graph:
-    """Each stage is a graph of its own; what it gives is what the next ones are compiled for."""
+    """Each subgraph is compiled for what those before it give."""
     specs, runs = list(inputs), []
-    for stage in stages.stages:
+    for subgraph in split.subgraphs:
         if options.verify:
-            verify_graph(stage.graph)
-        taken = tuple(specs[place] for place in stage.inputs)
-        given = partial(examples, taken)
-        run, made = _compile_ahead(stage.graph, taken, options, record, given, kernels)
-        runs.append((run, stage.inputs, stage.outputs, stage.spent))
-        specs += made
-    return staged(len(inputs), tuple(runs), stages.outputs)
+            verify_graph(subgraph.graph)
+        taken = tuple(specs[slot] for slot in subgraph.inputs)
+        make_inputs = partial(examples, taken)
+        run, outputs = _compile_ahead(subgraph.graph, taken, options, record, make_inputs, kernels)
+        runs.append((run, subgraph.inputs, subgraph.outputs, subgraph.dead))
+        specs += outputs
+    return split_graph(len(inputs), tuple(runs), split.outputs)
 
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
@@ -329,8 +329,8 @@ def _as_tuple(run: Callable[..., Any]) -> Graph:
     """Backends may return a list or a tuple."""
 
     def call(*inputs: Any) -> tuple[Any, ...]:
-        made = run(*inputs)
-        return made if type(made) is tuple else tuple(made)
+        outputs = run(*inputs)
+        return outputs if type(outputs) is tuple else tuple(outputs)
 
     return call
 
@@ -340,7 +340,7 @@ def _compile_ahead(
     specs: Sequence[TensorSpec],
     options: Options,
     record: Recording,
-    given: Examples,
+    make_inputs: Examples,
     kernels: Build | None,
 ) -> tuple[Graph, list[TensorSpec]]:
     """The executable, and what its outputs are like."""
@@ -352,12 +352,13 @@ def _compile_ahead(
     if options.backend == "aot_eager":
         build = replayed
     saved = Saved(parts)
-    forward = build(parts.forward, "forward", options, record, given, saved=saved)
+    forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
     parts = saved.as_they_lie()
     later = record.for_later()
     backward: Once | None = None
     if parts.backward is not None and record.wanted:
-        build(backward_without(parts, ()), "backward", options, record, given)  # for its kernels
+        # Nothing runs it: its kernels are wanted, to be built beside the forward's.
+        build(backward_without(parts, ()), "backward", options, record, make_inputs)
     if parts.backward is not None:
         backward = Once(lambda gm: _build_backward(build, gm, options, later), parts)
         record.later.append(weakref.ref(backward))
@@ -415,7 +416,7 @@ def _build_graph(
     name: str,
     options: Options,
     record: Recording,
-    given: Examples,
+    make_inputs: Examples,
     kernels: Build | None,
     saved: Saved | None = None,
 ) -> Graph:
@@ -424,11 +425,11 @@ def _build_graph(
     target = find_target(device, options)
     if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":
         _warn_no_compiler(target, options)
-    if kernels is not None and (made := kernels(gm, name, target, record)) is not None:
-        return made
+    if kernels is not None and (run := kernels(gm, name, target, record)) is not None:
+        return run
     while target.tier != "aten":
         try:
-            return build_native(gm, name, target, options, record, given, saved)
+            return build_native(gm, name, target, options, record, make_inputs, saved)
         except (CompileFailed, ImportError) as error:
             weaker = weaker_target(target, options)
             _warn_fallback(name, target, weaker, error)
@@ -457,7 +458,7 @@ def build_native(
     target: Target,
     options: Options,
     record: Recording,
-    given: Examples,
+    make_inputs: Examples,
     saved: Saved | None = None,
 ) -> Graph:
     """One ATen graph to one executable. `saved`: what of its outputs is free to lie as it likes."""
@@ -465,16 +466,18 @@ def build_native(
         program = stage.keep(lower(gm, name))
         if options.verify:
             verify_loops(program)
-    ours = best_products(program, target, options, record, given) if options.tunes else {}
+    ours = best_products(program, target, options, record, make_inputs) if options.tunes else {}
     with record.stage(f"{name}: schedule") as stage:
-        plan = stage.keep(schedule(program, target, options, ours, saved.count if saved else 0))
+        scheduled = stage.keep(
+            schedule(program, target, options, ours, saved.count if saved else 0)
+        )
         if options.verify:
-            verify_loops(plan.program)
-    configs = best_kernels(plan, target, options, record, given) if options.tunes else {}
+            verify_loops(scheduled.program)
+    configs = best_kernels(scheduled, target, options, record, make_inputs) if options.tunes else {}
     with record.stage(f"{name}: render") as stage:
-        made, source = render(plan, target, configs)
-        titles = titles_of(plan.program, gm, record.title)
-        rendered = stage.keep((replace(made, titles=titles), source))
+        plan, source = render(scheduled, target, configs)
+        titles = titles_of(scheduled.program, gm, record.title)
+        rendered = stage.keep((replace(plan, titles=titles), source))
     if record.wanted is not None and (missing := still_missing(rendered[1], target, options)):
         record.wanted.append(missing)
         return _no_graph
@@ -482,7 +485,7 @@ def build_native(
         loaded = load(*rendered, target, options, tell=stage.say)
         stage.keep(replace(loaded, run=_no_graph))  # the record outlives an entry handed back
     if saved is not None:
-        saved.lie(turned_outputs(program, plan.program))
+        saved.lie(turned_outputs(program, scheduled.program))
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return loaded.run

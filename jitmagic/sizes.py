@@ -24,7 +24,7 @@ from .autograd.result import output_specs
 from .errors import CompileFailed, warn
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
-from .graph.seams import cut
+from .graph.subgraphs import split_into_subgraphs
 from .guards.guard import SizesRelate
 from .guards.source import Source
 from .options import Options
@@ -206,17 +206,17 @@ def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:
     concrete, _ = at_sizes(traced, values)
     specs = [entry.spec for entry in concrete.inputs]
     try:
-        stages = cut(concrete.graph)
+        split = split_into_subgraphs(concrete.graph)
     except CompileFailed:
-        stages = None
-    if stages is None:
+        split = None
+    if split is None:
         return _aten(concrete.graph, specs)[0]
-    found = []
-    for stage in stages.stages:
-        graphs, results = _aten(stage.graph, [specs[place] for place in stage.inputs])
-        found += graphs
+    all_graphs = []
+    for subgraph in split.subgraphs:
+        graphs, results = _aten(subgraph.graph, [specs[slot] for slot in subgraph.inputs])
+        all_graphs += graphs
         specs += results
-    return found
+    return all_graphs
 
 
 def _aten(gm: GraphModule, specs: list[TensorSpec]) -> tuple[list[GraphModule], list[TensorSpec]]:

@@ -1,5 +1,5 @@
 // What a built-in iterator still has, read without advancing it: its own __reduce__, which is C code
-// and runs nobody else's. An iterator over a dictionary or set tells what it has left but not its owner:
+// and runs no user code. An iterator over a dictionary or set tells what it has left but not its owner:
 // that is found as the garbage collector finds it.
 
 #include "guards.h"

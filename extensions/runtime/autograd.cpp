@@ -3,12 +3,11 @@
 // AutogradFunction(forward, resolve, replay, signature): called with the graph's input tensors, returns the tuple of
 // user outputs. `forward` returns (*results, *saved intermediates), None stands for one that has nothing to give;
 // `resolve(missing)` gives the backward for the case that these tangents are not given, asked for at its first use,
-// called with (*saved, *tangents). Each call that needs gradients makes its autograd nodes (node.h, split.h). Then come the
-// steps outside of the graph (outside.h): views and version counters.
-// A backward that is itself to be differentiated (create_graph) calls `replay` instead, with the inputs, their
-// history and the generators as they were then (jitmagic/autograd/replay.py).
-// The results' history, version counters and saved tensors are torch's own, so hooks, retain_graph, anomaly
-// mode and in-place checks behave as with any other operation.
+// called with (*saved, *tangents). Each call that needs gradients makes its autograd nodes (node.h, split.h). Then come
+// what is not in the graph: views are replayed and version counters bumped (view_replay.h). A backward that is
+// itself to be differentiated (create_graph) calls `replay` instead, with the inputs, their history and the generators
+// as they were then (jitmagic/autograd/replay.py). The results' history, version counters and saved tensors are torch's
+// own, so hooks, retain_graph, anomaly mode and in-place checks behave as with any other operation.
 
 #include "callable.h"
 #include "node.h"
@@ -139,20 +138,20 @@ void fill_state(CallState& state, PyObject* const* args, PyObject* made, Before&
   }
 }
 
-// The tensors of a call by their places.
-class Places {
+// The tensors of a call by their slots.
+class Slots {
  public:
-  Places(const Signature& s, PyObject* const* args, PyObject* made) : s_(s), args_(args), made_(made) {}
+  Slots(const Signature& s, PyObject* const* args, PyObject* made) : s_(s), args_(args), made_(made) {}
 
-  void perform_outside() {
-    for (const Outside& step : s_.outside) perform(step, tensor(step.place), views_);
+  void replay_views() {
+    for (const AliasStep& step : s_.aliasing) perform(step, tensor(step.slot), views_);
   }
 
   // A new reference.
-  PyObject* object(size_t place) {
-    if (place < s_.inputs) return Py_NewRef(args_[place]);
-    if (place < s_.inputs + s_.results) return Py_NewRef(PyTuple_GET_ITEM(made_, place - s_.inputs));
-    return THPVariable_Wrap(views_[place - s_.inputs - s_.results]);
+  PyObject* object(size_t slot) {
+    if (slot < s_.inputs) return Py_NewRef(args_[slot]);
+    if (slot < s_.inputs + s_.results) return Py_NewRef(PyTuple_GET_ITEM(made_, slot - s_.inputs));
+    return THPVariable_Wrap(views_[slot - s_.inputs - s_.results]);
   }
 
  private:
@@ -162,18 +161,18 @@ class Places {
   c10::SmallVector<at::Tensor, 4> views_;
 
   // A copy: `views_` grows while it is used.
-  at::Tensor tensor(size_t place) const {
-    if (place < s_.inputs) return THPVariable_Unpack(args_[place]);
-    if (place < s_.inputs + s_.results) return result_of(made_, place - s_.inputs);
-    return views_[place - s_.inputs - s_.results];
+  at::Tensor tensor(size_t slot) const {
+    if (slot < s_.inputs) return THPVariable_Unpack(args_[slot]);
+    if (slot < s_.inputs + s_.results) return result_of(made_, slot - s_.inputs);
+    return views_[slot - s_.inputs - s_.results];
   }
 };
 
-PyObject* assemble(const Signature& s, Places& places) {
+PyObject* assemble(const Signature& s, Slots& slots) {
   THPObjectPtr tuple(PyTuple_New(Py_ssize_t(s.outputs.size())));
   if (!tuple) raise_python_error();
   for (size_t i = 0; i < s.outputs.size(); i++) {
-    PyObject* value = places.object(s.outputs[i]);
+    PyObject* value = slots.object(s.outputs[i]);
     if (!value) raise_python_error();
     PyTuple_SET_ITEM(tuple.get(), i, value);
   }
@@ -181,9 +180,9 @@ PyObject* assemble(const Signature& s, Places& places) {
 }
 
 THPObjectPtr run_forward(const Signature& s, PyObject* const* args) {
-  if (s.forward == Py_None) return THPObjectPtr(PyTuple_New(0));  // all is done outside
+  if (s.forward == Py_None) return THPObjectPtr(PyTuple_New(0));  // all outputs are inputs or views of them
   at::AutoGradMode no_grad(false);
-  at::AutoDispatchBelowADInplaceOrView plain;  // results that are views are views for nobody outside
+  at::AutoDispatchBelowADInplaceOrView plain;  // results that are views in the graph are none to the caller
   AutocastOff autocast;
   THPObjectPtr made(PyObject_Vectorcall(s.forward, args, s.inputs, nullptr));
   if (!made) raise_python_error();
@@ -213,10 +212,10 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   THPObjectPtr made = run_forward(s, args);
   const std::shared_ptr<CallState> state =
       s.tangents.empty() ? nullptr : attach_nodes(signature, args, made.get());
-  Places places(s, args, made.get());
-  places.perform_outside();
+  Slots slots(s, args, made.get());
+  slots.replay_views();
   if (state) fill_state(*state, args, made.get(), std::move(before));
-  return assemble(s, places);
+  return assemble(s, slots);
   END_HANDLE_TH_ERRORS
 }
 

@@ -1,6 +1,6 @@
 // Executable: a Plan (jitmagic/codegen/plan.py), run natively. `Executable(program, constants, owners)` takes
 // the tuple that runtime/native.py lowers a Plan to; calling it with the graph inputs returns a tuple of
-// tensors. Its Python twin is runtime/execute.py; tests hold the two together.
+// tensors. The reference implementation is runtime/execute.py; tests hold the two together.
 //
 // The hot path allocates results, fills a pointer array and calls kernels; it runs below autograd, holds
 // the GIL unless the program says that it is heavy, and touches no Python object but inputs and results.

@@ -11,13 +11,14 @@
 // node.cpp      one such node, and what it keeps of a call
 // split.cpp     several, where results have different histories
 // signature.cpp what such a node knows of its graphs
+// view_replay.cpp  views of inputs and results, replayed when the graph has run
 // numbers.cpp   Python floats handed to a compiled graph as 0-dim tensors
 // undo.cpp      inputs and the generator of graphs that raise get back what they had
 // spent.cpp     results whose history a backward inside the graph has freed
 // around.cpp    the Python type of these
 // callable.h    what all these types have in common
 // sized.cpp     an executable for each vector of sizes
-// stages.cpp    graphs that run one after the other as one
+// split_graph.cpp  subgraphs that run one after the other as one
 #pragma once
 
 #include <Python.h>
@@ -61,7 +62,7 @@ struct CudaLaunch {
   unsigned block = 128;   // threads
   unsigned shared = 0;    // dynamic shared memory, bytes
   int scratch = 0;        // trailing null pointers that Triton's launch convention wants
-  std::vector<int> by_value;  // arguments that are numbers of the host: what their pointer points to is passed
+  std::vector<int> by_value;  // arguments that are CPU scalars: what their pointer points to is passed
 };
 void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device);
 
@@ -74,7 +75,7 @@ bool register_plan(PyObject* module);
 bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
 bool register_undo(PyObject* module);
-bool register_stages(PyObject* module);
+bool register_split_graph(PyObject* module);
 bool register_spent(PyObject* module);
 bool register_sized(PyObject* module);
 

@@ -68,10 +68,10 @@ Geometry to_geometry(PyObject* tuple, Py_ssize_t first) {
   return made;
 }
 
-// Whether every place is one of what it is a place in: calls index by them and look no more.
-void check_places(const Signature& s) {
-  const auto below = [](const char* field, size_t limit, const std::vector<size_t>& places) {
-    const bool good = std::ranges::all_of(places, [&](size_t place) { return place < limit; });
+// Whether every slot and position exists: calls index by them without a check.
+void check_indices(const Signature& s) {
+  const auto below = [](const char* field, size_t limit, const std::vector<size_t>& indices) {
+    const bool good = std::ranges::all_of(indices, [&](size_t index) { return index < limit; });
     check(PyExc_ValueError, good, "malformed signature: %s", field);
   };
   const size_t saved = s.saved_inputs.size() + s.saved_results.size() + s.intermediates;
@@ -80,11 +80,11 @@ void check_places(const Signature& s) {
   below("grad_inputs", s.inputs, s.grad_inputs);
   below("mutated", s.inputs, s.mutated);
   size_t known = s.inputs + s.results;
-  for (const Outside& step : s.outside) {
-    below("outside", known, {step.place});
+  for (const AliasStep& step : s.aliasing) {
+    below("aliasing", known, {step.slot});
     known += step.filled();
   }
-  below("outputs", s.places, s.outputs);
+  below("outputs", s.slots, s.outputs);
   for (const Tangent& tangent : s.tangents) below("tangents", s.results, {tangent.result});
   for (const std::vector<size_t>& behind : s.reach) below("reach", s.tangents.size(), behind);
   for (const Spent& part : s.spent) {
@@ -109,10 +109,10 @@ void read_signature(PyObject* dict, Signature& s) {
   s.saved_results = integers<size_t>(entry(dict, "saved_results"));
   s.grad_inputs = integers<size_t>(entry(dict, "grad_inputs"));
   s.mutated = integers<size_t>(entry(dict, "mutated"));
-  s.places = s.inputs + s.results;
-  for (PyObject* step : items(entry(dict, "outside"))) {
-    s.outside.push_back(read_outside(step));
-    s.places += s.outside.back().filled();
+  s.slots = s.inputs + s.results;
+  for (PyObject* step : items(entry(dict, "aliasing"))) {
+    s.aliasing.push_back(read_alias_step(step));
+    s.slots += s.aliasing.back().filled();
   }
   s.outputs = integers<size_t>(entry(dict, "outputs"));
   for (PyObject* tangent : items(entry(dict, "tangents"))) {  // (result, sizes, strides)
@@ -122,7 +122,7 @@ void read_signature(PyObject* dict, Signature& s) {
   for (PyObject* part : items(entry(dict, "spent"))) {  // (tangents, saved)
     s.spent.push_back({integers<size_t>(item(part, 0)), integers<size_t>(item(part, 1))});
   }
-  // (input, place among the saved ones or -1, large, written)
+  // (input, index among the saved ones or -1, large, written)
   for (PyObject* one : items(entry(dict, "replayed"))) {
     s.replayed.push_back(
         {size_t(integer(item(one, 0))), integer(item(one, 1)), truth(item(one, 2)), truth(item(one, 3))});
@@ -132,7 +132,7 @@ void read_signature(PyObject* dict, Signature& s) {
     check(PyExc_ValueError, THPVariable_Check(tensor), "malformed signature: absent");
     s.absent.push_back(Py_NewRef(tensor));
   }
-  check_places(s);
+  check_indices(s);
   s.histories = Histories(s.reach, s.tangents.size());
 }
 

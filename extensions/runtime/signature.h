@@ -2,7 +2,7 @@
 // shared by all the autograd nodes that it hangs on results.
 #pragma once
 
-#include "outside.h"
+#include "view_replay.h"
 #include "reading.h"
 
 #include <c10/core/Device.h>
@@ -59,9 +59,9 @@ struct Signature {
   PyObject* double_backward = nullptr;
   PyObject* replay = nullptr;  // (inputs, tangents) -> gradients that can be differentiated
   size_t inputs = 0, results = 0, intermediates = 0;
-  std::vector<Outside> outside;
-  size_t places = 0;            // of the inputs, the results and what `outside` makes, in this order
-  std::vector<size_t> outputs;  // their places
+  std::vector<AliasStep> aliasing;
+  size_t slots = 0;             // of the inputs, the results and the views of `aliasing`, in this order
+  std::vector<size_t> outputs;  // their slots
   std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
   std::vector<Tangent> tangents;
   std::vector<std::vector<size_t>> reach;  // for each of `grad_inputs`: the tangents of results that it leads to

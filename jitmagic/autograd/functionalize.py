@@ -25,10 +25,10 @@ from ..spec import TensorSpec
 from .custom import Behind, leading_to
 from .decompose import TABLE
 from .foreign_writes import flat, functional_form
-from .mutate import MUTATORS, functional_twin, twin_without_out
+from .mutate import MUTATORS, functional_overload, overload_without_out
 from .origins import origin_of
 from .recorder import Recorder, Sym
-from .traced import Cell, Taking, Traced
+from .traced import AliasCall, Cell, Traced
 from .views import CONJUGATE, ViewStep, split_steps
 
 __all__ = ["Functionalizer"]
@@ -69,20 +69,20 @@ class Functionalizer(DispatchMode):
             raise CompileFailed("a constant of the graph requires grad")
         sym = self.recorder.constant(tensor)
         cell = Cell(sym, frozen="the program writes to a tensor that is no graph input")
-        made = self._own(sym, cell, False)
-        self._constants[id(tensor)] = tensor, made
-        return made
+        traced = self._own(sym, cell, False)
+        self._constants[id(tensor)] = tensor, traced
+        return traced
 
     def number(self, value: complex) -> Traced:
         """A number that a formula of autograd's holds as a tensor; operations read the number."""
-        made = self.constant(torch.tensor(value, dtype=torch.complex128))
-        self._numbers[id(made)] = value, made
-        return made
+        traced = self.constant(torch.tensor(value, dtype=torch.complex128))
+        self._numbers[id(traced)] = value, traced
+        return traced
 
     def _own(self, sym: Sym, cell: Cell, requires_grad: bool) -> Traced:
-        made = Traced.make(sym, cell, (), requires_grad)
-        cell.base = made
-        return made
+        traced = Traced.make(sym, cell, (), requires_grad)
+        cell.base = traced
+        return traced
 
     def __torch_dispatch__(
         self,
@@ -134,13 +134,13 @@ class Functionalizer(DispatchMode):
             **{name: self.read(value) for name, value in kwargs.items() if name != "generator"},
         )
 
-    def wrap(self, made: Any) -> Any:
+    def wrap(self, value: Any) -> Any:
         """Fresh tensors for results."""
-        if isinstance(made, Sym):
-            return self.fresh(made)
-        if isinstance(made, (list, tuple)):
-            return [self.wrap(part) for part in made]
-        return made
+        if isinstance(value, Sym):
+            return self.fresh(value)
+        if isinstance(value, (list, tuple)):
+            return [self.wrap(part) for part in value]
+        return value
 
 
 _HALF_MAX = torch.finfo(torch.float16).max
@@ -150,10 +150,10 @@ def _check_numbers(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     """Raise where the backward of the program's numbers meets a kernel that refuses them: formulas
     fill and multiply with numbers that the forward only takes in float32.
     """
-    given = (*args, *kwargs.values())
-    if not any(isinstance(v, (int, float)) and abs(v) > _HALF_MAX for v in given):
+    operands = (*args, *kwargs.values())
+    if not any(isinstance(v, (int, float)) and abs(v) > _HALF_MAX for v in operands):
         return
-    device = next((v.device for v in given if isinstance(v, torch.Tensor)), None)
+    device = next((v.device for v in operands if isinstance(v, torch.Tensor)), None)
     if device is not None:
         check_dtypes(func, func._opname, args, dict(kwargs), device)
 
@@ -170,8 +170,8 @@ def _plain(
 def _same(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """detach, alias: another tensor for the same memory."""
     source = mode.traced(args[0])
-    origin = Taking(func, source), 0
-    return Traced.make(source.sym, source.cell, source.path, False, source.place(), origin)
+    origin = AliasCall(func, source), 0
+    return Traced.make(source.sym, source.cell, source.path, False, source.memory_layout(), origin)
 
 
 def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -181,19 +181,19 @@ def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mappin
         raise CompileFailed(f"{func} of a conjugate view")
     steps = split_steps(func, tuple(source.shape), rest)
     if steps is not None:
-        taking = Taking(func, source, rest, len(steps))
-        return [_through(taking, step, index) for index, step in enumerate(steps)]
-    return _through(Taking(func, source, rest), ViewStep(func, rest))
+        call = AliasCall(func, source, rest, len(steps))
+        return [_viewed(call, step, index) for index, step in enumerate(steps)]
+    return _viewed(AliasCall(func, source, rest), ViewStep(func, rest))
 
 
-def _through(taking: Taking, step: ViewStep, index: int = 0) -> Traced:
-    source = taking.source
-    place = source.place()
-    if place is not None:
-        place = step.op(place, *step.args)
+def _viewed(call: AliasCall, step: ViewStep, index: int = 0) -> Traced:
+    source = call.source
+    layout = source.memory_layout()
+    if layout is not None:
+        layout = step.op(layout, *step.args)
     sym = step.apply(source.sym)
     path = (*source.path, step)
-    return Traced.make(sym, source.cell, path, False, place, (taking, index))
+    return Traced.make(sym, source.cell, path, False, layout, (call, index))
 
 
 def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -210,18 +210,18 @@ def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 def _reshape_alias(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    taking = Taking(func, mode.traced(args[0]), args[1:])
-    return _through(taking, ViewStep(aten.view.default, (args[1],)))
+    call = AliasCall(func, mode.traced(args[0]), args[1:])
+    return _viewed(call, ViewStep(aten.view.default, (args[1],)))
 
 
 def _unsafe_view(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """A view of a temporary nobody else holds: a tensor with memory of its own."""
-    made = mode.read(args[0]).call(aten.view.default, args[1])
-    if made.meta.storage_offset():
-        made = made.call(aten.clone.default)
-    return mode.fresh(made)
+    view = mode.read(args[0]).call(aten.view.default, args[1])
+    if view.meta.storage_offset():
+        view = view.call(aten.clone.default)
+    return mode.fresh(view)
 
 
 def _as_strided(
@@ -229,7 +229,7 @@ def _as_strided(
 ) -> Any:
     source = mode.traced(args[0])
     if source.cell.input is not None or source.cell.frozen:
-        # Offsets count from the start of the storage, which a spec does not pin.
+        # Offsets count from the start of the storage, which a spec does not fix.
         raise CompileFailed("as_strided of a graph input")
     return _view(mode, func, args, kwargs)
 
@@ -283,7 +283,7 @@ def _mutate(
             **{name: mode.read(v) for name, v in kwargs.items() if name != "generator"},
         )
     else:
-        new = mode.emit(functional_twin(func), args, kwargs)
+        new = mode.emit(functional_overload(func), args, kwargs)
     target.write(new)
     return target
 
@@ -304,8 +304,8 @@ def _mutate_list(
 ) -> Any:
     """_foreach_add_ and its like: one functional operation per element of the lists."""
     _refuse_sharing(mode, func, args)
-    made = mode.emit(functional_twin(func), args, kwargs)
-    for target, new in zip(args[0], made, strict=True):
+    values = mode.emit(functional_overload(func), args, kwargs)
+    for target, new in zip(args[0], values, strict=True):
         mode.traced(target).write(new)
     return None
 
@@ -315,10 +315,10 @@ def _refuse_sharing(mode: Functionalizer, func: Any, args: tuple[Any, ...]) -> N
     written = {id(mode.traced(target).cell): n for n, target in enumerate(args[0])}
     if len(written) < len(args[0]):
         raise CompileFailed(f"{func} writes to the same memory more than once")
-    for given in args[1:]:
-        many = enumerate(given) if isinstance(given, (list, tuple)) else ((-1, given),)
-        for place, value in many:
-            if isinstance(value, Traced) and written.get(id(value.cell), place) != place:
+    for operand in args[1:]:
+        many = enumerate(operand) if isinstance(operand, (list, tuple)) else ((-1, operand),)
+        for index, value in many:
+            if isinstance(value, Traced) and written.get(id(value.cell), index) != index:
                 raise CompileFailed(f"{func} reads what it has written")
 
 
@@ -327,8 +327,8 @@ def _mutate_out(
 ) -> Any:
     """torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
     target = mode.traced(kwargs["out"])
-    given = {name: value for name, value in kwargs.items() if name != "out"}
-    new = mode.emit(twin_without_out(func), args, given)
+    options = {name: value for name, value in kwargs.items() if name != "out"}
+    new = mode.emit(overload_without_out(func), args, options)
     if new.shape != tuple(target.shape):
         raise CompileFailed(f"{func} resizes its result")
     target.write(new)
@@ -342,15 +342,15 @@ def _mutate_named(
     form = functional_form(func)
     slots = form.written(args, kwargs)
     targets = [mode.traced(tensor) for tensor in flat(slots)]
-    given = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
+    read = [mode.traced(t) for t in tensors_in((args, dict(kwargs)))]
     for target in targets:
-        if sum(tensor.cell is target.cell for tensor in given) > 1:
+        if sum(tensor.cell is target.cell for tensor in read) > 1:
             raise CompileFailed(f"{func} writes to memory that it is given twice")
-    made = mode.emit(form.op, args, kwargs)
-    new = iter(mode.wrap(made[: len(made) - len(targets)]))
+    values = mode.emit(form.op, args, kwargs)
+    new = iter(mode.wrap(values[: len(values) - len(targets)]))
     # Without a kernel there, nothing tells autograd's version counter of the write.
     counted = is_foreign(func) or _has_kernel(func, "ADInplaceOrView")
-    for target, value in zip(targets, made[len(made) - len(targets) :], strict=True):
+    for target, value in zip(targets, values[len(values) - len(targets) :], strict=True):
         if value.shape != tuple(target.shape):
             raise CompileFailed(f"{func} resizes what it writes to")
         target.write(value, counted)
@@ -372,12 +372,12 @@ def _conjugate(
     """A lazy view in eager. Nothing but a formula of autograd's reads those of a backward."""
     if not mode.in_backward:
         source = mode.traced(args[0])
-        origin = Taking(func, source), 0
+        origin = AliasCall(func, source), 0
         path = (*source.path, CONJUGATE)
-        place = source.place()
-        place = source.sym.meta if place is None else place
-        made = CONJUGATE.apply(source.sym)
-        return Traced.make(made, source.cell, path, False, place, origin)
+        layout = source.memory_layout()
+        layout = source.sym.meta if layout is None else layout
+        value = CONJUGATE.apply(source.sym)
+        return Traced.make(value, source.cell, path, False, layout, origin)
     if isinstance(args[0], complex):  # of `x * 1j`: its dtype must not count in promotions
         return mode.number(args[0].conjugate())
     return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))
@@ -393,8 +393,8 @@ def _norm_with_stats(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Batch norm: writes its running statistics (arguments 3 and 4) though the schema hides it."""
-    made = mode.emit(func, args, kwargs)
-    *results, mean, var = made
+    values = mode.emit(func, args, kwargs)
+    *results, mean, var = values
     for target, new in ((args[3], mean), (args[4], var)):
         if new is not None and target is not None:
             mode.traced(target).write(new, counted=False)
@@ -411,8 +411,8 @@ def _same_size(
 def _same_storage(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    one, other = (mode.traced(arg).cell.value.meta for arg in args)
-    sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (one, other))
+    first, second = (mode.traced(arg).cell.value.meta for arg in args)
+    sizes = (meta.untyped_storage().nbytes() // meta.itemsize for meta in (first, second))
     return next(sizes) == next(sizes)
 
 

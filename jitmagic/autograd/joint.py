@@ -40,7 +40,7 @@ from .outputs import Outputs
 from .recorder import Recorder, Sym
 from .result import Joint
 from .strides import contiguous_strides
-from .traced import Taking, Traced
+from .traced import AliasCall, Traced
 from .transformed import mark_kept, transformed
 from .views import may_overlap
 
@@ -70,10 +70,10 @@ def trace_joint(
             outputs = _run(gm, mode, traced)
         _check_inputs(traced, inputs)
         with mode:  # the history of a view whose base was written since is made when asked for
-            made = Outputs.of(traced, outputs)
-        _check_leaves(gm, traced, made.results)
-        gradients = _differentiate(mode, traced, made.results)
-    return _finish(recorder, traced, inputs, made, gradients)
+            finished = Outputs.of(traced, outputs)
+        _check_leaves(gm, traced, finished.results)
+        gradients = _differentiate(mode, traced, finished.results)
+    return _finish(recorder, traced, inputs, finished, gradients)
 
 
 @contextmanager
@@ -141,11 +141,11 @@ def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
     return value
 
 
-def _check_cast(node: Node, made: Any) -> None:
+def _check_cast(node: Node, value: Any) -> None:
     """What is cast was found out on other tensors than these: it must have come out the same."""
     spec = node.meta.get("spec")
-    if isinstance(made, Traced) and isinstance(spec, TensorSpec) and made.dtype is not spec.dtype:
-        wrong = TypeError(f"its result is {made.dtype}, the trace has {spec.dtype}")
+    if isinstance(value, Traced) and isinstance(spec, TensorSpec) and value.dtype is not spec.dtype:
+        wrong = TypeError(f"its result is {value.dtype}, the trace has {spec.dtype}")
         raise _failed(node, wrong)
 
 
@@ -157,30 +157,33 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
             _keep(tensor)
     try:
         if node.target is gradients:
-            made = _gradients(node, args, mode)
+            value = _gradients(node, args, mode)
         elif is_transform(node.target):
-            made = transformed(node.target, args, (_keep, _fetch))  # type: ignore[arg-type]
+            value = transformed(node.target, args, (_keep, _fetch))  # type: ignore[arg-type]
         elif callable(node.target):
-            made = call_from(line, spelled_out(node.target), args, kwargs)
+            value = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":
             method = getattr(type(args[0]), node.target)
-            made = call_from(line, spelled_out(method), args, kwargs)
+            value = call_from(line, spelled_out(method), args, kwargs)
         else:
             raise CompileFailed(f"{node.op} is no part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there
         raise _failed(node, error) from error
     if read_autocast() != OFF:
-        _check_cast(node, made)
-    if node.target is getattr and args[1] == "data" and isinstance(made, Traced):
-        made.origin = Taking(None, args[0]), 0  # not of detach, which shares the version counter
-    elif isinstance(made, Traced) and not _is_item(node, args):
-        _claim(made, tensors_in((args, kwargs)))
-    for tensor in made if isinstance(made, (tuple, list)) else (made,):
+        _check_cast(node, value)
+    if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
+        value.origin = (
+            AliasCall(None, args[0]),
+            0,
+        )  # not of detach, which shares the version counter
+    elif isinstance(value, Traced) and not _is_item(node, args):
+        _claim(value, tensors_in((args, kwargs)))
+    for tensor in value if isinstance(value, (tuple, list)) else (value,):
         if _gives_history(node) and isinstance(tensor, Traced):
             tensor.custom = node
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_origin(tensor, node)
-    return made
+    return value
 
 
 def _gives_history(node: Node) -> bool:
@@ -193,13 +196,13 @@ def _gradients(node: Node, args: Any, mode: Functionalizer) -> Any:
     mode.in_backward = True
     try:
         with torch._C._DisableAutocast():
-            made = gradients(*args)
+            computed = gradients(*args)
     finally:
         mode.in_backward = False
-    for gradient, known in zip(made, node.meta["val"], strict=True):
+    for gradient, known in zip(computed, node.meta["val"], strict=True):
         if getattr(gradient, "requires_grad", None) != getattr(known, "requires_grad", None):
             raise CompileFailed("the gradients are not those that were found while tracing")
-    return made
+    return computed
 
 
 def _is_item(node: Node, args: Sequence[Any]) -> bool:
@@ -207,14 +210,14 @@ def _is_item(node: Node, args: Sequence[Any]) -> bool:
     return node.target is operator.getitem and isinstance(args[0], (tuple, list))
 
 
-def _claim(made: Traced, given: Iterable[torch.Tensor]) -> None:
+def _claim(value: Traced, arguments: Iterable[torch.Tensor]) -> None:
     """What torch.zeros and its like give is, to the mode, detached from what the kernel made; to
     the program it is the tensor that owns the memory.
     """
-    known = {id(tensor.cell) for tensor in given if isinstance(tensor, Traced)}
-    cell = made.cell
-    if not (cell.input is not None or cell.frozen or made.path or id(cell) in known):
-        cell.base, made.origin = made, None
+    known = {id(tensor.cell) for tensor in arguments if isinstance(tensor, Traced)}
+    cell = value.cell
+    if not (cell.input is not None or cell.frozen or value.path or id(cell) in known):
+        cell.base, value.origin = value, None
 
 
 def _failed(node: Node, error: Exception) -> OperationFailed:
@@ -290,7 +293,7 @@ def _differentiate(
         with mode, torch._C._DisableAutocast():
             mode.in_backward = True
             # torch.autograd.grad with tangents imports sympy first (0.3 s); this is what it calls.
-            made = torch.autograd.Variable._execution_engine.run_backward(
+            computed = torch.autograd.Variable._execution_engine.run_backward(
                 tuple(results[i] for i in tangents),
                 tuple(seeds),
                 False,  # keep_graph
@@ -305,16 +308,16 @@ def _differentiate(
         raise _refused(mode.origin, error) from error
     finally:
         mode.in_backward, mode.origin, recorder.behind = False, None, ()
-    apart = _apart(mode, made, seeds)
-    found = [
+    apart = _apart(mode, computed, seeds)
+    gradients_of = [
         (i, sym, behind)
         for i, sym, behind in zip(wanted, apart, reach, strict=True)
         if sym is not None
     ]
-    if not found:
+    if not gradients_of:
         # Their formula gives nothing: a node must stand behind the results, which hands on as much.
-        found = [_nothing_for(mode, inputs, wanted, reach)]
-    return _Gradients(tangents, *zip(*found, strict=True))
+        gradients_of = [_nothing_for(mode, inputs, wanted, reach)]
+    return _Gradients(tangents, *zip(*gradients_of, strict=True))
 
 
 def _nothing_for(
@@ -324,11 +327,11 @@ def _nothing_for(
     reach: Sequence[tuple[int, ...]],
 ) -> tuple[int, Sym, tuple[int, ...]]:
     """An input of the results' history that gets no gradient: no tangent leads to it."""
-    place = next((i for i, behind in zip(wanted, reach, strict=True) if behind), wanted[0])
-    tensor = inputs[place]
+    index = next((i for i, behind in zip(wanted, reach, strict=True) if behind), wanted[0])
+    tensor = inputs[index]
     with mode:
         zeros = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
-    return place, mode.read(zeros), ()
+    return index, mode.read(zeros), ()
 
 
 def _refused(operation: Node | None, error: Exception) -> CompileFailed:
@@ -340,14 +343,14 @@ def _refused(operation: Node | None, error: Exception) -> CompileFailed:
 
 
 def _apart(
-    mode: Functionalizer, made: Sequence[torch.Tensor | None], seeds: Sequence[Traced]
+    mode: Functionalizer, gradients: Sequence[torch.Tensor | None], seeds: Sequence[Traced]
 ) -> list[Sym | None]:
     """The gradients' values: those that share memory in eager share it, and no others. The recorder
     computes equal ones once, but whoever clips one in place must not clip another.
     """
     cells = {alias_root(mode.read(seed).node): seed.cell for seed in seeds}
     values: list[Sym | None] = []
-    for gradient in made:
+    for gradient in gradients:
         if gradient is None:
             values.append(None)
             continue
@@ -374,8 +377,8 @@ def _reach(results: Sequence[Traced], inputs: Sequence[Traced]) -> list[tuple[in
         histories.append((edges, leaves))
     return [
         tuple(
-            place
-            for place, (edges, leaves) in enumerate(histories)
+            index
+            for index, (edges, leaves) in enumerate(histories)
             if id(tensor) in leaves or (tensor.grad_fn, tensor.output_nr) in edges
         )
         for tensor in inputs
@@ -424,18 +427,18 @@ def _finish(
         gradients.tangents,
         gradients.inputs,
         gradients.reach,
-        outputs.outside,
+        outputs.aliasing,
     )
 
 
 def _own_memory(values: list[Sym]) -> list[Sym]:
     """Results must not share memory with inputs, constants or each other: copy where they would."""
     taken: set[Node] = set()
-    made = []
+    owned = []
     for sym in values:
         root = alias_root(sym.node)
         shared = root.op in ("placeholder", "get_attr") or root in taken
         own = sym.recorder.copied(sym) if shared else sym
         taken.add(alias_root(own.node))
-        made.append(own)
-    return made
+        owned.append(own)
+    return owned

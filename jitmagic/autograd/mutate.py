@@ -1,7 +1,7 @@
 """In-place operations as functional ones: which new value an operation writes.
 
-`functional_twin(add_.Tensor)` is `add.Tensor`. `MUTATORS` holds the operations whose new value is
-better made from other parts (copies and fills need not read the old value).
+`functional_overload(add_.Tensor)` is `add.Tensor`. `MUTATORS` holds the operations whose new value
+is better made from other parts (copies and fills need not read the old value).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import CompileFailed
 from .recorder import Recorder, Sym
 from .strides import memory_order
 
-__all__ = ["MUTATORS", "functional_twin", "twin_without_out"]
+__all__ = ["MUTATORS", "functional_overload", "overload_without_out"]
 
 aten = torch.ops.aten
 
@@ -27,7 +27,7 @@ _RENAMED: Mapping[Any, Any] = {
 
 
 @lru_cache(maxsize=4096)
-def functional_twin(func: Any) -> Any:
+def functional_overload(func: Any) -> Any:
     """The overload that returns what `func` writes. Raises CompileFailed where there is none."""
     renamed = _RENAMED.get(func)
     if renamed is not None:
@@ -40,10 +40,11 @@ def functional_twin(func: Any) -> Any:
     else:
         raise CompileFailed(f"{func} writes to its arguments in a way that is not understood")
     packet = getattr(getattr(torch.ops, namespace), plain, None)
-    twin = next((one for one in _overloads(packet, func) if _takes_the_same(one, func)), None)
-    if twin is None:
+    overloads = (other for other in _overloads(packet, func) if _takes_the_same(other, func))
+    functional = next(overloads, None)
+    if functional is None:
         raise CompileFailed(f"{func} has no functional counterpart")
-    return twin
+    return functional
 
 
 def _overloads(packet: Any, func: Any) -> list[Any]:
@@ -54,21 +55,21 @@ def _overloads(packet: Any, func: Any) -> list[Any]:
     return [overload for overload in made if not overload._schema.is_mutable]
 
 
-def _takes_the_same(twin: Any, func: Any) -> bool:
+def _takes_the_same(functional: Any, func: Any) -> bool:
     """Overloads need not be called alike: pow_.Scalar is pow.Tensor_Scalar, pow.Scalar is not."""
-    given, taken = func._schema.arguments, twin._schema.arguments
-    return [str(one.type) for one in given] == [str(one.type) for one in taken]
+    ours, theirs = func._schema.arguments, functional._schema.arguments
+    return [str(argument.type) for argument in ours] == [str(argument.type) for argument in theirs]
 
 
 @lru_cache(maxsize=4096)
-def twin_without_out(func: Any) -> Any:
+def overload_without_out(func: Any) -> Any:
     """The overload that takes the same arguments and returns what `func` writes to `out`."""
     wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name != "out"]
     for name in func.overloadpacket.overloads():
-        twin = getattr(func.overloadpacket, name)
-        given = [(a.name, str(a.type)) for a in twin._schema.arguments]
-        if given == wanted and not twin._schema.is_mutable:
-            return twin
+        overload = getattr(func.overloadpacket, name)
+        given = [(a.name, str(a.type)) for a in overload._schema.arguments]
+        if given == wanted and not overload._schema.is_mutable:
+            return overload
     raise CompileFailed(f"{func} has no functional counterpart")
 
 

@@ -1,10 +1,10 @@
-"""How the outputs of a traced graph are made: by the graph, or outside of it by eager's own calls.
+"""How the outputs of a traced graph are made: by the graph, or as views that are replayed after it.
 
 Comes in: the traced inputs and outputs. Goes out: `Outputs`: the tensors that the graph has to give
-and, for each output that shares memory with an input or with another output, the view operations of
-the program that lead there. They run on the real tensors, in the grad mode that they were traced in
-and with version counters as they were, so that autograd knows of the views all that it knows in
-eager. Raises CompileFailed where they cannot.
+and, for each output that shares memory with an input or with another output (output aliasing), the
+view operations of the program that lead there. They are replayed on the real tensors, in the grad
+mode that they were traced in and with version counters as they were, so that autograd knows of the
+views all that it knows in eager. Raises CompileFailed where they cannot.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from ..errors import CompileFailed, OperationFailed
 from ..graph.propagate import target_name
 from ..spec import TensorSpec
-from .result import FromInput, Output, Outside, Result, ViewCall, ViewOf, Writes
-from .traced import Taking, Traced
+from .result import AliasStep, FromInput, Output, Result, VersionBump, ViewOf, ViewReplay
+from .traced import AliasCall, Traced
 
 __all__ = ["Outputs"]
 
@@ -34,7 +34,7 @@ class Outputs:
 
     results: list[Traced]
     kinds: tuple[Output, ...]
-    outside: tuple[Outside, ...]
+    aliasing: tuple[AliasStep, ...]
 
     @classmethod
     def of(cls, inputs: Sequence[Traced], values: Sequence[Any]) -> Outputs:
@@ -54,11 +54,11 @@ class Outputs:
                 raise CompileFailed(
                     "a leaf that requires grad is made inside the graph and returned"
                 )
-        outside = _Outside(inputs, results)
+        replay = _Replay(inputs, results)
         pairs = zip(values, bases, strict=True)
-        outside.take([value for value, base in pairs if value is not base])
-        kinds = [_kind(*pair, results, outside) for pair in zip(values, bases, strict=True)]
-        return cls(results, tuple(kinds), outside.steps())
+        replay.reach([value for value, base in pairs if value is not base])
+        kinds = [_kind(*pair, results, replay) for pair in zip(values, bases, strict=True)]
+        return cls(results, tuple(kinds), replay.steps())
 
 
 def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
@@ -81,9 +81,9 @@ def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:
 def _is_special(value: Traced) -> bool:
     """Whether eager raises when the view is written to, or has the conjugate bit, or what was
     written to the view lies otherwise than it. Another view of a temporary that nobody else has is
-    as good as a tensor of its own, and making it outside has its price at each call.
+    as good as a tensor of its own, and replaying it has its price at each call.
     """
-    if value.is_conj() or (value.path and value.place() is not None):
+    if value.is_conj() or (value.path and value.memory_layout() is not None):
         return True
     if not value._is_view():
         return False
@@ -93,13 +93,13 @@ def _is_special(value: Traced) -> bool:
     return value.requires_grad and meta != _Meta.DEFAULT
 
 
-def _kind(value: Traced, base: Traced, results: Sequence[Traced], outside: _Outside) -> Output:
+def _kind(value: Traced, base: Traced, results: Sequence[Traced], replay: _Replay) -> Output:
     number = base.cell.input
     if value is not base:
         if value.requires_grad and value._base is not base:
             raise CompileFailed("outputs share memory but not their autograd history")
         known = number is None and value._base is base
-        return ViewOf(outside.place(value), _spec(value), _index(results, base) if known else None)
+        return ViewOf(replay.slot(value), _spec(value), _index(results, base) if known else None)
     if number is not None:
         return FromInput(number)
     return Result(_index(results, value), value.requires_grad)
@@ -121,76 +121,75 @@ def _spec(value: Traced) -> TensorSpec:
     )
 
 
-class _Outside:
-    """The steps outside of the graph, in the program's order."""
+class _Replay:
+    """What is done on the real tensors to reach the outputs, in the program's order."""
 
     def __init__(self, inputs: Sequence[Traced], results: Sequence[Traced]) -> None:
-        self._places = {id(tensor): n for n, tensor in enumerate((*inputs, *results))}
-        # By place: tensors with a version counter of their own, and how far it has been told.
+        self._slots = {id(tensor): n for n, tensor in enumerate((*inputs, *results))}
+        # By slot: tensors with a version counter of their own, and how far it has been bumped.
         self._counters = {n: (tensor, 0) for n, tensor in enumerate((*inputs, *results))}
-        self._taken: dict[tuple[int, int], int] = {}  # taking, index -> place
-        self._free = len(self._places)
-        self._steps: list[Outside] = []
+        self._replayed: dict[tuple[int, int], int] = {}  # number of the call, index -> slot
+        self._free = len(self._slots)
+        self._steps: list[AliasStep] = []
 
-    def take(self, values: Sequence[Traced]) -> None:
-        """Make places for values that are none of the inputs and results."""
-        needed = {taking.number: taking for value in values for taking in self._way(value)}
-        for _, taking in sorted(needed.items()):
-            self._take(taking)
+    def reach(self, values: Sequence[Traced]) -> None:
+        """Replay the views that lead to values which are none of the inputs and results."""
+        needed = {call.number: call for value in values for call in self._chain(value)}
+        for _, call in sorted(needed.items()):
+            self._replay(call)
         for value in values:
             self._counter(value)
 
-    def place(self, tensor: Traced) -> int:
-        if id(tensor) in self._places:
-            return self._places[id(tensor)]
+    def slot(self, tensor: Traced) -> int:
+        if id(tensor) in self._slots:
+            return self._slots[id(tensor)]
         assert tensor.origin is not None
-        taking, index = tensor.origin
-        return self._taken[taking.number, index]
+        call, index = tensor.origin
+        return self._replayed[call.number, index]
 
-    def steps(self) -> tuple[Outside, ...]:
+    def steps(self) -> tuple[AliasStep, ...]:
         """All of them, version counters as they are in the end."""
-        for place, (tensor, _) in self._counters.items():
-            self._count(place, tensor._version)
+        for slot, (tensor, _) in self._counters.items():
+            self._bump(slot, tensor._version)
         return tuple(self._steps)
 
-    def _way(self, value: Traced) -> Iterator[Taking]:
-        """From a value to where it starts."""
-        while id(value) not in self._places:
+    def _chain(self, value: Traced) -> Iterator[AliasCall]:
+        """The calls between a value and the input or result that it is reached from."""
+        while id(value) not in self._slots:
             if value.custom is not None:
                 why = "its result shares memory with an input or another result"
                 raise OperationFailed(target_name(value.custom.target), why, value.custom)
             if value.origin is None or value.label:
                 raise CompileFailed("outputs share memory in a way that is not followed")
-            taking = value.origin[0]
-            if taking.label != taking.source.label:
+            call = value.origin[0]
+            if call.label != call.source.label:
                 raise CompileFailed("an output is a view of a tensor whose shape changes in place")
-            yield taking
-            value = taking.source
+            yield call
+            value = call.source
 
-    def _take(self, taking: Taking) -> None:
-        if taking.op is aten.as_strided.default and taking.args[2:] not in ((), (None,)):
+    def _replay(self, call: AliasCall) -> None:
+        if call.op is aten.as_strided.default and call.args[2:] not in ((), (None,)):
             raise CompileFailed("an output shares memory through as_strided with an offset")
-        self._count(self._counter(taking.source), taking.version)
-        source = self.place(taking.source)
-        call = ViewCall(taking.op, source, taking.args, taking.grad, taking.outputs)
-        self._steps.append(call)
-        for index in range(taking.outputs):
-            self._taken[taking.number, index] = self._free
+        self._bump(self._counter(call.source), call.version)
+        source = self.slot(call.source)
+        self._steps.append(ViewReplay(call.op, source, call.args, call.grad, call.outputs))
+        for index in range(call.outputs):
+            self._replayed[call.number, index] = self._free
             self._free += 1
 
     def _counter(self, tensor: Traced) -> int:
-        """The place of the tensor whose version counter this one shares."""
-        while id(tensor) not in self._places:
+        """The slot of the tensor whose version counter this one shares."""
+        while id(tensor) not in self._slots:
             assert tensor.origin is not None
             if tensor.origin[0].op is None:  # `.data` has one of its own
                 break
             tensor = tensor.origin[0].source
-        place = self.place(tensor)
-        self._counters.setdefault(place, (tensor, 0))
-        return place
+        slot = self.slot(tensor)
+        self._counters.setdefault(slot, (tensor, 0))
+        return slot
 
-    def _count(self, place: int, version: int) -> None:
-        tensor, told = self._counters[place]
-        if version > told:
-            self._steps.append(Writes(place, version - told))
-            self._counters[place] = tensor, version
+    def _bump(self, slot: int, version: int) -> None:
+        tensor, reached = self._counters[slot]
+        if version > reached:
+            self._steps.append(VersionBump(slot, version - reached))
+            self._counters[slot] = tensor, version

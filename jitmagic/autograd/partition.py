@@ -3,7 +3,7 @@
 In: a `Joint`. Out: a `Partition`. What backward needs of forward is either saved or computed again;
 a minimum cut weighs the bytes written and read against the work (after Chen et al. 2016, "Training
 deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
-products, convolutions and whole ATen calls run once. Inputs and results are kept for backward only
+products, convolutions and extern calls run once. Inputs and results are kept for backward only
 where eager autograd keeps them too (`meta["kept"]`): a later in-place write to them is then an
 error exactly where it is one in eager. What lies inside of a region that the program checkpoints
 (`meta["checkpoint"]`) is computed again whatever the work, but for draws.
@@ -66,7 +66,7 @@ def partition(joint: Joint) -> Partition:
             (),
             (),
             joint.mutated_inputs,
-            outside=joint.outside,
+            aliasing=joint.aliasing,
         )
     parts = _Parts.of(joint)
     saved, recomputed = _choose(parts, _inside_regions(parts))
@@ -298,7 +298,7 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
         joint.mutated_inputs,
         tuple(node.name for node in parts.needed if node in recomputed and _is_work(node, used)),
         reach=joint.reach,
-        outside=joint.outside,
+        aliasing=joint.aliasing,
     )
 
 

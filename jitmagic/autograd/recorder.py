@@ -73,8 +73,8 @@ class Sym:
 
     def one(self, op: Any, *args: Any, **kwargs: Any) -> Sym:
         """`call` for operations with a single tensor result."""
-        made: Sym = self.recorder.call(op, self, *args, **kwargs)
-        return made
+        result: Sym = self.recorder.call(op, self, *args, **kwargs)
+        return result
 
     def __add__(self, other: Sym | float) -> Sym:
         return self.one(aten.add.Tensor, other)
@@ -183,7 +183,7 @@ class Sym:
 
 
 # decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None
-# None declines: the operation is recorded whole.
+# None declines: the operation is recorded as it is.
 Decomposition = Callable[..., Any]
 
 
@@ -265,9 +265,9 @@ class Recorder:
         """Record `op`, decomposed when the table has a rule for it."""
         rule = self.table.get(op)
         if rule is not None:
-            made = rule(self, *args, **kwargs)
-            if made is not None:
-                return made if _all_contiguous(args) else self._as_op(op, args, kwargs, made)
+            results = rule(self, *args, **kwargs)
+            if results is not None:
+                return results if _all_contiguous(args) else self._as_op(op, args, kwargs, results)
         return self.call(op, *args, **kwargs)
 
     def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -287,19 +287,19 @@ class Recorder:
                 return known
         device = _device_of(op, args, kwargs)
         outcome = self._outcome(op, args, kwargs, device)
-        made = self._known_view(op, args, outcome) or self._record(
+        results = self._known_view(op, args, outcome) or self._record(
             op, args, kwargs, outcome, device
         )
         if key is not None:
-            self._known[key] = made
-        return made
+            self._known[key] = results
+        return results
 
     def copied(self, sym: Sym) -> Sym:
         """A copy of its own: asked for twice, there are two."""
         op = aten.clone.default
         outcome = self._outcome(op, (sym,), {}, sym.device)
-        made: Sym = self._record(op, (sym,), {}, outcome, sym.device)
-        return made
+        copy: Sym = self._record(op, (sym,), {}, outcome, sym.device)
+        return copy
 
     def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
         """What the operation gives on `device`, as meta tensors."""
@@ -312,9 +312,9 @@ class Recorder:
             outcome = told_by_kernel(op, metas, meta_kwargs)
         if outcome is not None:
             return laid_out_on(device, op, metas, outcome)
-        made = laid_out_on(device, op, metas, op(*metas, **meta_kwargs))
+        by_torch = laid_out_on(device, op, metas, op(*metas, **meta_kwargs))
         alone = next(_syms(args, kwargs.values()), None) is None
-        return without_data(made, device) if alone or is_foreign(op) else made
+        return without_data(by_torch, device) if alone or is_foreign(op) else by_torch
 
     def _known_view(self, op: Any, args: Any, outcome: Any) -> Sym | None:
         """A view of the same memory in the same order that the graph has already, e.g. t(t(x))."""
@@ -346,10 +346,10 @@ class Recorder:
         )
         if isinstance(outcome, torch.Tensor):
             self._label(node, outcome, device)
-            made = Sym(self, node, outcome, device)
+            result = Sym(self, node, outcome, device)
             if is_view_op(op):
-                self._known[_layout(made)] = made
-            return made
+                self._known[_layout(result)] = result
+            return result
         if outcome is None and not op._schema.returns:  # it runs for the errors it may raise
             self._note(node)
             return None
@@ -385,16 +385,16 @@ class Recorder:
     def full(
         self, shape: tuple[int, ...], value: float, dtype: torch.dtype, device: torch.device
     ) -> Sym:
-        made: Sym = self.call(
+        result: Sym = self.call(
             aten.full.default, list(shape), value, dtype=dtype, device=device, pin_memory=False
         )
-        return made
+        return result
 
     def arange(self, end: int, dtype: torch.dtype, device: torch.device) -> Sym:
-        made: Sym = self.call(
+        result: Sym = self.call(
             aten.arange.start_step, 0, end, 1, dtype=dtype, device=device, pin_memory=False
         )
-        return made
+        return result
 
     def where(self, condition: Sym, then: Sym | float, other: Sym | float) -> Sym:
         """aten.where with scalars taking the dtype of the tensor branch."""
@@ -417,15 +417,15 @@ class Recorder:
         dense = sym.permute(*order).one(aten.clone.default, memory_format=torch.contiguous_format)
         return dense.permute(*inverse)
 
-    def _as_op(self, op: Any, args: Any, kwargs: Any, made: Any) -> Any:
-        """Give decomposed results the strides that the whole operation has."""
+    def _as_op(self, op: Any, args: Any, kwargs: Any, results: Any) -> Any:
+        """Give decomposed results the strides that the operation itself has."""
         wanted = self._outcome(op, args, kwargs, _device_of(op, args, kwargs))
-        if isinstance(made, Sym):
-            return self._like(made, wanted)
+        if isinstance(results, Sym):
+            return self._like(results, wanted)
         return [
             self._like(part, meta) if isinstance(part, Sym) else part
-            for part, meta in zip(made, wanted, strict=False)
-        ] + made[len(wanted) :]
+            for part, meta in zip(results, wanted, strict=False)
+        ] + results[len(wanted) :]
 
     def _like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
         if sym.shape != tuple(wanted.shape):
@@ -472,15 +472,15 @@ def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:
     named = kwargs.get("device")
     if named is not None:
         return _indexed(torch.device(named))
-    found: torch.device | None = None
+    device: torch.device | None = None
     for sym in _syms(args, kwargs.values()):
         if sym.device == CPU and not sym.shape:
             continue
-        if found is None:
-            found = sym.device
-        elif found != sym.device and op not in CROSS_DEVICE:
-            raise CompileFailed(f"{op} mixes tensors on {found} and {sym.device}")
-    return CPU if found is None else found
+        if device is None:
+            device = sym.device
+        elif device != sym.device and op not in CROSS_DEVICE:
+            raise CompileFailed(f"{op} mixes tensors on {device} and {sym.device}")
+    return CPU if device is None else device
 
 
 def _syms(*groups: Any) -> Iterator[Sym]:

@@ -113,35 +113,35 @@ class Replay:
             self._tell()
         with torch.enable_grad():
             inputs = self._take(values)
-        given = [n for n, tangent in enumerate(tangents) if tangent is not None]
+        with_tangents = [n for n, tangent in enumerate(tangents) if tangent is not None]
         outputs = self._run(inputs)
-        results = [self._result(outputs, n) for n in given]
+        results = [self._result(outputs, n) for n in with_tangents]
         # What torch.autograd.grad calls, which imports sympy first (0.3 s).
-        made: Tensors = torch.autograd.Variable._execution_engine.run_backward(
+        gradients: Tensors = torch.autograd.Variable._execution_engine.run_backward(
             tuple(results),
-            tuple(tangents[n] for n in given),
+            tuple(tangents[n] for n in with_tangents),
             differentiable,  # keep_graph
             differentiable,  # create_graph
             tuple(inputs[i] for i in self._grad_inputs),
             allow_unreachable=True,
             accumulate_grad=False,
         )
-        return made
+        return gradients
 
     def _take(self, values: Tensors) -> list[torch.Tensor]:
         """The graph's inputs. Each is a tensor of its own, so that a gradient for it has nothing of
         what flows to it through another input that was computed from it.
         """
-        lost = [one for one, value in zip(self._needed, values, strict=True) if value is None]
+        lost = [needed for needed, value in zip(self._needed, values, strict=True) if value is None]
         if lost:
-            size = sum(self._inputs[one.index].nbytes for one in lost)
+            size = sum(self._inputs[needed.index].nbytes for needed in lost)
             raise DoubleBackward(
                 f"{len(lost)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
                 "  hint: run it again, from now on they are kept (inference tensors cannot be)"
             )
         known = {
-            one.index: value.clone() if one.written else value.view_as(value)
-            for one, value in zip(self._needed, values, strict=True)
+            needed.index: value.clone() if needed.written else value.view_as(value)
+            for needed, value in zip(self._needed, values, strict=True)
             if value is not None
         }
         return [known[i] if i in known else _stand_in(spec) for i, spec in enumerate(self._inputs)]
@@ -150,8 +150,8 @@ class Replay:
         if self._graph is None:
             raise DoubleBackward("its graph is not known")
         with self._modes.again():
-            made: Sequence[torch.Tensor] = self._graph.forward(*inputs)
-        return made
+            outputs: Sequence[torch.Tensor] = self._graph.forward(*inputs)
+        return outputs
 
     def _result(self, outputs: Sequence[torch.Tensor], tangent: int) -> torch.Tensor:
         place, spec = self._results[tangent]
@@ -248,8 +248,8 @@ def _roots(partition: Partition) -> list[Node]:
 
 def _looked_at(node: Node) -> list[Node]:
     """Indices where there are any: else the numbers themselves can be what it refuses."""
-    given = node.all_input_nodes
-    return [n for n in given if not _first_spec(n).dtype.is_floating_point] or given
+    inputs = node.all_input_nodes
+    return [n for n in inputs if not _first_spec(n).dtype.is_floating_point] or inputs
 
 
 def _stand_in(spec: TensorSpec) -> torch.Tensor:

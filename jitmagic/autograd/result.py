@@ -23,15 +23,15 @@ import torch
 from ..spec import TensorSpec
 
 __all__ = [
+    "AliasStep",
     "FromInput",
     "Joint",
     "Output",
-    "Outside",
     "Partition",
     "Result",
-    "ViewCall",
+    "VersionBump",
     "ViewOf",
-    "Writes",
+    "ViewReplay",
     "output_specs",
 ]
 
@@ -59,27 +59,27 @@ class FromInput(Output):
 
 @dataclass(frozen=True, slots=True)
 class ViewOf(Output):
-    """A tensor for memory that an input or a result has, at a place that a `ViewCall` fills.
+    """A tensor for memory that an input or a result has, in a slot that a `ViewReplay` fills.
     `result`: the one that it is a differentiable view of, if it is one of a result.
     """
 
-    place: int
+    slot: int
     spec: TensorSpec
     result: int | None = None
 
 
-class Outside:
+class AliasStep:
     """What is done on the real tensors when the graph has run, so that autograd sees what it sees
-    in eager. Tensors have places: the inputs', then the results', then those that calls fill.
+    in eager. Tensors have slots: the inputs', then the results', then those that views fill.
     """
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class ViewCall(Outside):
+class ViewReplay(AliasStep):
     """Eager's own call: an ATen overload, `.data` where that is None, of the tensor at `source`;
-    its results have the next `outputs` places. `grad` is the grad mode it is made in.
+    its results have the next `outputs` slots. `grad` is the grad mode it is made in.
     """
 
     op: Any
@@ -90,10 +90,10 @@ class ViewCall(Outside):
 
 
 @dataclass(frozen=True, slots=True)
-class Writes(Outside):
-    """The version counter of the tensor at `place` goes up by as many writes."""
+class VersionBump(AliasStep):
+    """The version counter of the tensor in `slot` goes up by as many writes."""
 
-    place: int
+    slot: int
     times: int
 
 
@@ -110,7 +110,7 @@ class Joint:
     grad_inputs: tuple[int, ...]  # which inputs receive a gradient, in order; () = forward only
     # per gradient: positions of the tangents whose results have this input in their history
     reach: tuple[tuple[int, ...], ...] = ()
-    outside: tuple[Outside, ...] = ()  # in the program's order
+    aliasing: tuple[AliasStep, ...] = ()  # in the program's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Partition:
     mutated_inputs: tuple[int, ...]
     recomputed: tuple[str, ...] = ()  # nodes computed again in backward instead of being saved
     reach: tuple[tuple[int, ...], ...] = ()  # as Joint's
-    outside: tuple[Outside, ...] = ()  # as Joint's
+    aliasing: tuple[AliasStep, ...] = ()  # as Joint's
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -6,8 +6,8 @@ tuple of the user's outputs. Nothing to add: the forward itself comes back, exce
 which has been applied in the trace and is off while the forward runs. Otherwise a native
 `AutogradFunction` (extensions/runtime/autograd.cpp) hangs an autograd Node on the results where
 something needs grad (several if they have different histories: extensions/runtime/split.h), and
-does what is to be done outside of the graph: views, version counters. The backward is made at the
-first backward, once for each set of results that get no gradient, whatever the thread.
+replays what is not in the graph: views of inputs and results, version counters. The backward is
+made at the first backward, once for each set of results that get no gradient, whatever the thread.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
 from .partial import backward_without, spent_parts, tangent_nodes
 from .replay import Replay, drawn_from, replay_inputs
-from .result import FromInput, Output, Outside, Partition, Result, ViewCall, ViewOf, Writes
+from .result import AliasStep, FromInput, Output, Partition, Result, VersionBump, ViewOf, ViewReplay
 from .saved import TRACED
 
 __all__ = ["Once", "interpreted", "make_callable", "replayed"]
 
 Executable = Callable[..., Any]
-_CALL, _DATA, _WRITES = 0, 1, 2  # enum Outside::Kind
+_VIEW, _DATA, _BUMP = 0, 1, 2  # enum AliasStep::Kind
 
 
 def make_callable(
@@ -58,7 +58,7 @@ def make_callable(
 
 def _is_plain(partition: Partition) -> bool:
     """The executable's results are the user's outputs as they are."""
-    if partition.mutated_inputs or partition.tangents or partition.outside:
+    if partition.mutated_inputs or partition.tangents or partition.aliasing:
         return False
     plain = tuple(Result(i, False) for i in range(partition.results))
     return partition.outputs == plain
@@ -106,7 +106,7 @@ def _signature(partition: Partition) -> dict[str, Any]:
         "saved_results": partition.saved_results,
         "grad_inputs": partition.grad_inputs,
         "mutated": partition.mutated_inputs,
-        "outside": tuple(_outside(step) for step in partition.outside),
+        "aliasing": tuple(_alias_step(step) for step in partition.aliasing),
         "outputs": tuple(_place(output, inputs) for output in partition.outputs),
         "tangents": tuple(
             (index, spec.shape, spec.stride)
@@ -144,17 +144,17 @@ def _stand_ins(
         )
 
 
-def _outside(step: Outside) -> tuple[Any, ...]:
+def _alias_step(step: AliasStep) -> tuple[Any, ...]:
     match step:
-        case Writes(place, times):
-            return _WRITES, place, times
-        case ViewCall(None, source):
+        case VersionBump(slot, times):
+            return _BUMP, slot, times
+        case ViewReplay(None, source):
             return _DATA, source
-        case ViewCall(op, source, args, grad, outputs):
+        case ViewReplay(op, source, args, grad, outputs):
             schema = op._schema
             given = tuple(tuple(a) if isinstance(a, list) else a for a in args)
-            return _CALL, source, schema.name, schema.overload_name, given, int(grad), outputs
-    raise TypeError(f"nothing to be done outside of a graph: {step!r}")
+            return _VIEW, source, schema.name, schema.overload_name, given, int(grad), outputs
+    raise TypeError(f"no step of view replay: {step!r}")
 
 
 def _place(output: Output, inputs: int) -> int:

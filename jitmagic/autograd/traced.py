@@ -21,15 +21,15 @@ from ..graph.dispatch_mode import dataless
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, is_conjugate
 
-__all__ = ["Cell", "Taking", "Traced"]
+__all__ = ["AliasCall", "Cell", "Traced"]
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taking:
-    """A call of eager's that gives tensors for the memory of another one, and the state of things
-    when it was made.
+class AliasCall:
+    """A call whose results alias its argument's memory, and the state of things when it was made:
+    what is needed to replay it on real tensors.
     """
 
     op: Any  # the overload; None: the attribute `.data`
@@ -66,7 +66,7 @@ class Traced(torch.Tensor):
 
     cell: Cell
     path: tuple[ViewStep, ...]
-    origin: tuple[Taking, int] | None  # what gave it, as which of its results
+    origin: tuple[AliasCall, int] | None  # what gave it, as which of its results
     label: int = 0  # how often its shape was changed in place
     custom: Node | None = None  # the call that gave it a history which is no view's
     _sym: Sym
@@ -80,11 +80,11 @@ class Traced(torch.Tensor):
         cell: Cell,
         path: tuple[ViewStep, ...],
         requires_grad: bool,
-        place: torch.Tensor | None = None,
-        origin: tuple[Taking, int] | None = None,
+        layout: torch.Tensor | None = None,
+        origin: tuple[AliasCall, int] | None = None,
     ) -> Traced:
-        """`place`: how the tensor lies in its storage, where its value is laid out otherwise."""
-        meta = sym.meta if place is None else place
+        """`layout`: how the tensor lies in its storage, where its value is laid out otherwise."""
+        meta = sym.meta if layout is None else layout
         offset = int(meta.storage_offset()) if path else 0
         made = dataless(Traced, meta, sym.device, offset, requires_grad)
         made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
@@ -101,7 +101,7 @@ class Traced(torch.Tensor):
             self._version_read = self.cell.version
         return self._sym
 
-    def place(self) -> torch.Tensor | None:
+    def memory_layout(self) -> torch.Tensor | None:
         """How this tensor lies in its storage, if its value does not tell: what was written to an
         input with gaps between its elements is a dense value, its memory has the gaps still.
         """

@@ -130,25 +130,25 @@ class Body:
 
     def clone(self) -> tuple[Body, dict[Instruction, Instruction]]:
         """A copy to be edited alone, and the map from the old instructions to the new ones."""
-        twins = {old: replace(old) for old in self.instructions}
-        for new in twins.values():
+        copies = {old: replace(old) for old in self.instructions}
+        for new in copies.values():
             if new.target is not None:
-                new.target = twins[new.target]
+                new.target = copies[new.target]
         regions = [
             replace(
                 r,
-                start=twins[r.start],
-                end_inclusive=twins[r.end_inclusive],
-                target=twins[r.target],
+                start=copies[r.start],
+                end_inclusive=copies[r.end_inclusive],
+                target=copies[r.target],
             )
             for r in self.regions
         ]
         copied = replace(
             self,
-            instructions=list(twins.values()),
+            instructions=list(copies.values()),
             regions=regions,
             varnames=list(self.varnames),
             cellvars=list(self.cellvars),
             freevars=list(self.freevars),
         )
-        return copied, twins
+        return copied, copies

@@ -46,8 +46,8 @@ class CppRenderer:
         self, nest: Nest, buffers: Mapping[str, Buffer], target: Target
     ) -> tuple[Config, ...]:
         """One thread or all, where the work leaves it open; one, two or four registers a step."""
-        one = structure(nest, buffers)
-        if products_in(one):
+        kernel = structure(nest, buffers)
+        if products_in(kernel):
             return ()  # gemm.h chooses by itself
         costs = (extent_product(s.inner) * value_cost(s.value) for s in nest.stores)
         threads = _thread_counts(extent_product(nest.outer) * sum(costs), target)
@@ -64,11 +64,11 @@ class CppRenderer:
         symbols: dict[str, tuple[torch.dtype, ...]] = {}
         functions: dict[str, str] = {}
         for nest in nests:
-            one = structure(nest, buffers)
-            lines = _function(one, buffers, target, configs.get(nest.name))
-            functions[one.name] = "\n".join(lines)
-            dtypes = tuple(buffers[name].dtype for name in one.arguments)
-            symbols[one.name] = (*dtypes, torch.int64) if one.symbols else dtypes
+            kernel = structure(nest, buffers)
+            lines = _function(kernel, buffers, target, configs.get(nest.name))
+            functions[kernel.name] = "\n".join(lines)
+            dtypes = tuple(buffers[name].dtype for name in kernel.arguments)
+            symbols[kernel.name] = (*dtypes, torch.int64) if kernel.symbols else dtypes
         units = tuple(_unit(functions, names) for names in _shared_out(functions))
         return KernelSource(self.language, _unit(functions, symbols).text, symbols, units=units)
 
@@ -81,17 +81,17 @@ def _thread_counts(work: int, target: Target) -> tuple[str, ...]:
 
 
 def _function(
-    one: Structure, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    kernel: Structure, buffers: Mapping[str, Buffer], target: Target, config: Config | None
 ) -> list[str]:
     overrides = config if isinstance(config, CppConfig) else CppConfig()
     if overrides.threads == "one":
         target = replace(target, threads=1)
-    names = argument_names(one.arguments, {symbol.name for symbol in one.symbols})
-    body = Body(one, names, buffers)
-    lanes = choose_lanes(one, target, overrides.registers)
-    passes = PassWriter(one, lanes, body)
+    names = argument_names(kernel.arguments, {symbol.name for symbol in kernel.symbols})
+    body = Body(kernel, names, buffers)
+    lanes = choose_lanes(kernel, target, overrides.registers)
+    passes = PassWriter(kernel, lanes, body)
     everywhere = overrides.threads == "all"
-    return KernelWriter(one, lanes, target, buffers, names, body, passes, everywhere).function()
+    return KernelWriter(kernel, lanes, target, buffers, names, body, passes, everywhere).function()
 
 
 def _shared_out(functions: Mapping[str, str]) -> list[tuple[str, ...]]:

@@ -45,7 +45,7 @@ class KernelWriter:
     there is.
     """
 
-    one: Structure
+    kernel: Structure
     lanes: Lanes
     target: Target
     buffers: Mapping[str, Buffer]
@@ -57,13 +57,13 @@ class KernelWriter:
     def function(self) -> list[str]:
         """The whole function."""
         body = self.body
-        body.open(f'extern "C" int {self.one.name}(void* const* args) {{')
-        for number, buffer in enumerate(self.one.arguments):
-            const = "" if buffer in self.one.written else "const "
+        body.open(f'extern "C" int {self.kernel.name}(void* const* args) {{')
+        for number, buffer in enumerate(self.kernel.arguments):
+            const = "" if buffer in self.kernel.written else "const "
             kind = f"{const}{CTYPES[self.buffers[buffer].dtype]}*"
             body.line(f"{kind} {self.names[buffer]} = ({kind})args[{number}];")
-        for number, symbol in enumerate(self.one.symbols):
-            sizes = f"((const int64_t*)args[{len(self.one.arguments)}])"
+        for number, symbol in enumerate(self.kernel.symbols):
+            sizes = f"((const int64_t*)args[{len(self.kernel.arguments)}])"
             body.line(f"const int64_t {symbol.name} = {sizes}[{number}];")
         checks = self._checks_indexes()
         if checks:
@@ -71,12 +71,12 @@ class KernelWriter:
         self._loops()
         body.line("return bad;" if checks else "return 0;")
         body.close()
-        return [*comment_line(self.one.origins), *body.scopes[0].lines]
+        return [*comment_line(self.kernel.origins), *body.scopes[0].lines]
 
     def _checks_indexes(self) -> bool:
-        loads = (node for node in self.one.free if isinstance(node, Load))
-        stores = (store for p in self.one.passes for store in p.stores)
-        numbers = (node.expr for node in self.one.free if isinstance(node, IndexValue))
+        loads = (node for node in self.kernel.free if isinstance(node, Load))
+        stores = (store for p in self.kernel.passes for store in p.stores)
+        numbers = (node.expr for node in self.kernel.free if isinstance(node, IndexValue))
         offsets = [node.index[0] for node in loads] + [store.index[0] for store in stores]
         offsets += numbers  # an index compared with where it would land: scatter as a `where`
         return any(run_time_values(offset) for offset in offsets)
@@ -85,43 +85,43 @@ class KernelWriter:
     # -----------------------------------------------------------------------------
 
     def _loops(self) -> None:
-        products = products_in(self.one)
+        products = products_in(self.kernel)
         if products:
-            write_products(self.one, products, self.body, self.names)
+            write_products(self.kernel, products, self.body, self.names)
             return
         if self.lanes.outer is not None:
             self._outer_lanes(self.lanes.outer, self.lanes.width)
             return
-        rows = extent_product(self.one.outer)
-        few = rows < 2 * self.target.threads and not self.one.symbols
+        rows = extent_product(self.kernel.outer)
+        few = rows < 2 * self.target.threads and not self.kernel.symbols
         if few and self._parallel(rows) and self._splittable():
-            self.passes.serial(self.one.outer)
-            self.passes.write(self.one.passes, split=True)
-            self.passes.close(len(self.one.outer))
+            self.passes.serial(self.kernel.outer)
+            self.passes.write(self.kernel.passes, split=True)
+            self.passes.close(len(self.kernel.outer))
             return
-        opened = self._rows(self.one.outer)
-        self.passes.write(self.one.passes)
+        opened = self._rows(self.kernel.outer)
+        self.passes.write(self.kernel.passes)
         self.passes.close(opened)
 
     def _splittable(self) -> bool:
         """Every big pass runs along lanes, and nothing is added to shared memory."""
-        adds = any(store.mode == "add" for p in self.one.passes for store in p.stores)
+        adds = any(store.mode == "add" for p in self.kernel.passes for store in p.stores)
         return not adds and any(axis is not None for axis, _ in self.lanes.passes)
 
     def _work(self) -> int:
         """Cost of one outer point."""
         total = 0
-        for one in self.one.passes:
-            nodes = [node for node in walk(one.roots) if not isinstance(node, Reduction)]
-            total += extent_product(one.axes) * (body_cost(nodes) + len(one.stores))
+        for pass_ in self.kernel.passes:
+            nodes = [node for node in walk(pass_.roots) if not isinstance(node, Reduction)]
+            total += extent_product(pass_.axes) * (body_cost(nodes) + len(pass_.stores))
         return max(total, 1)
 
     def _parallel(self, points: int) -> bool:
-        adds = any(store.mode == "add" for p in self.one.passes for store in p.stores)
+        adds = any(store.mode == "add" for p in self.kernel.passes for store in p.stores)
         work = points * self._work()
         if adds or self.target.threads == 1:
             return False
-        if self.one.symbols:
+        if self.kernel.symbols:
             return True  # `_pieces` decides for each call
         return self.everywhere or work // self._speed() > PARALLEL_WORK // 4
 
@@ -138,9 +138,9 @@ class KernelWriter:
     def _exact_work(self) -> Dimension:
         """`_work`, for any sizes."""
         total: Dimension = 0
-        for one in self.one.passes:
-            nodes = [node for node in walk(one.roots) if not isinstance(node, Reduction)]
-            total = total + points(one.axes) * max(body_cost(nodes) + len(one.stores), 1)
+        for pass_ in self.kernel.passes:
+            nodes = [node for node in walk(pass_.roots) if not isinstance(node, Reduction)]
+            total = total + points(pass_.axes) * max(body_cost(nodes) + len(pass_.stores), 1)
         return total
 
     def _grain(self, work: int, units: int) -> int:
@@ -186,11 +186,13 @@ class KernelWriter:
     # ---------------------------------------------------------------------------------
 
     def _outer_lanes(self, lane: Axis, width: int) -> None:
-        others = tuple(axis for axis in self.one.outer if axis != lane)
+        others = tuple(axis for axis in self.kernel.outer if axis != lane)
         tiled = self._tiled_axis(others, lane)
-        if not self.one.symbols and self._is_tall(others, lane):
+        if not self.kernel.symbols and self._is_tall(others, lane):
             most = 4 * max(self.target.lanes, 4)
-            self.passes.tall(self.one.passes, lane, min(most, width * 4) if width < most else width)
+            self.passes.tall(
+                self.kernel.passes, lane, min(most, width * 4) if width < most else width
+            )
             return
         if not others:
             self._blocks_in_parallel(lane, width)
@@ -198,13 +200,13 @@ class KernelWriter:
         if tiled is not None:
             self._tiles(others, tiled, lane, width)
             return
-        if self.one.symbols:
+        if self.kernel.symbols:
             opened = self._rows_of_blocks(others, lane)
             self._block(f"jm::blocks<{width}>(0, {count_text(lane.extent)}", lane, width)
             self.passes.close(opened)
             return
         if extent_product(others) >= 4 * self.target.threads or not self._parallel(
-            extent_product(self.one.outer)
+            extent_product(self.kernel.outer)
         ):
             opened = self._rows_of_blocks(others, lane)
             self._block(f"jm::blocks<{width}>(0, {lane.extent}", lane, width)
@@ -214,7 +216,7 @@ class KernelWriter:
 
     def _is_tall(self, others: Sequence[Axis], lane: Axis) -> bool:
         """One pass of sums over many rows of few columns, then pointwise statements only."""
-        first, *rest = self.one.passes
+        first, *rest = self.kernel.passes
         columns = min(16 * max(self.target.lanes, 4) * self.target.threads, PARTIAL_SUMS // 64)
         sums = bool(first.reductions) and all(
             r.op in ("sum", "prod", "max", "min") and r.dtype != torch.bool
@@ -254,7 +256,7 @@ class KernelWriter:
         body.set_lanes(lane, width)
         header = f"{call}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
         body.open(header, (lane,), footer="});")
-        self.passes.write(self.one.passes)
+        self.passes.write(self.kernel.passes)
         body.close()
         body.set_lanes(None, 1)
 
@@ -288,7 +290,7 @@ class KernelWriter:
 
     def _tiled_axis(self, others: Sequence[Axis], lane: Axis) -> Axis | None:
         """The axis along which loads are contiguous that are far apart along the lanes."""
-        if any(p.axes for p in self.one.passes):
+        if any(p.axes for p in self.kernel.passes):
             return None
         wide = (
             axis for axis in others if likely_extent(axis) >= 4 and self._turned_loads(axis, lane)
@@ -297,18 +299,18 @@ class KernelWriter:
 
     def _turned_loads(self, tiled: Axis, lane: Axis) -> list[tuple[Load, int | Expr]]:
         """Loads that run along `tiled`, with the distance between their lanes."""
-        found = []
-        for node in self.one.free:
+        loads = []
+        for node in self.kernel.free:
             if not isinstance(node, Load) or node.mask or run_time_values(node.index[0]):
                 continue
-            step = lane_step(node.index[0], lane, self.one)
+            step = lane_step(node.index[0], lane, self.kernel)
             if (
                 step is not None
                 and step not in (0, 1)
-                and lane_step(node.index[0], tiled, self.one) == 1
+                and lane_step(node.index[0], tiled, self.kernel) == 1
             ):
-                found.append((node, step))
-        return found
+                loads.append((node, step))
+        return loads
 
     def _tiles(self, others: tuple[Axis, ...], tiled: Axis, lane: Axis, width: int) -> None:
         """Square tiles, as many rows as lanes: what runs along the rows is loaded so and turned.
@@ -320,7 +322,7 @@ class KernelWriter:
         strip = Axis(f"{tiled.name}_strip", -(-tile.extent // some))
         rest = tuple(strip if axis == tiled else axis for axis in others)
         rows = extent_product(rest)
-        if self._parallel(extent_product(self.one.outer)):
+        if self._parallel(extent_product(self.kernel.outer)):
             work = self._exact_work() * lane.extent * (width * some)
             grain = max(1, rows // (8 * self.target.threads))
             opened = self._flat_rows(rest, self._pieces(points(rest), work, grain))
@@ -347,7 +349,7 @@ class KernelWriter:
             body.open(f"for (int64_t {name} = first; {name} < first + rows; ++{name}) {{", (tiled,))
         for node, tile_name in turned.items():
             body.define(node, f"{tile_name}[{name} - first]", vector=True)
-        self.passes.write(self.one.passes)
+        self.passes.write(self.kernel.passes)
         self.passes.close(3)
         body.set_lanes(None, 1)
         self.passes.close(opened)

@@ -41,36 +41,36 @@ Rows = Mapping[Value, tuple[str, tuple[Axis, ...]]]
 class PassWriter:
     """Writes passes into `body`."""
 
-    one: Structure
+    kernel: Structure
     lanes: Lanes
     body: Body
 
     def write(self, passes: Sequence[Pass], split: bool = False) -> None:
         """All passes, in order."""
         rows = self._scratch_rows(passes)
-        for number, one in enumerate(passes):
-            if not one.axes:
-                self._point(one, {})
+        for number, pass_ in enumerate(passes):
+            if not pass_.axes:
+                self._point(pass_, {})
                 continue
             axis, width = self.lanes.passes[number] if self.body.lane is None else (None, 1)
-            if split and axis is not None and extent_product(one.axes) > 2 * PART:
-                self._split_pass(one, axis, width, rows)
+            if split and axis is not None and extent_product(pass_.axes) > 2 * PART:
+                self._split_pass(pass_, axis, width, rows)
             else:
-                self._pass(one, axis, width, rows)
+                self._pass(pass_, axis, width, rows)
 
     def _scratch_rows(self, passes: Sequence[Pass]) -> dict[Value, tuple[str, tuple[Axis, ...]]]:
         """Memory for values that later passes use again, with the axes in the order it is laid out:
         lanes are neighbours there. Passes with lanes along different axes compute values again.
         """
         rows: dict[Value, tuple[str, tuple[Axis, ...]]] = {}
-        for one in passes:
-            along = self._lane_axes(one, passes)
+        for pass_ in passes:
+            along = self._lane_axes(pass_, passes)
             if len(along) > 1:
                 continue
-            order = (*(axis for axis in one.axes if axis not in along), *along)
-            for value in one.keep:
+            order = (*(axis for axis in pass_.axes if axis not in along), *along)
+            for value in pass_.keep:
                 lanes = self.body.width if self.body.is_vector(value) else 1
-                size = points(one.axes) * lanes
+                size = points(pass_.axes) * lanes
                 if size * value.dtype.itemsize <= ROW_BYTES:
                     if isinstance(size, Size):
                         size = ROW_BYTES // value.dtype.itemsize
@@ -79,31 +79,33 @@ class PassWriter:
                     rows[value] = (name, order)
         return rows
 
-    def _lane_axes(self, one: Pass, passes: Sequence[Pass]) -> set[Axis]:
+    def _lane_axes(self, pass_: Pass, passes: Sequence[Pass]) -> set[Axis]:
         """The pass's own axes along which the lanes of it and of its like run."""
         if self.body.lane is not None:
             return set()
         chosen = zip(passes, self.lanes.passes, strict=False)
         return {
-            axis for other, (axis, _) in chosen if axis is not None and {*other.axes} == {*one.axes}
+            axis
+            for sibling, (axis, _) in chosen
+            if axis is not None and {*sibling.axes} == {*pass_.axes}
         }
 
-    def _pass(self, one: Pass, lane: Axis | None, width: int, rows: Rows) -> None:
+    def _pass(self, pass_: Pass, lane: Axis | None, width: int, rows: Rows) -> None:
         """One loop nest over the pass's axes, the lane axis innermost."""
-        spans = spans_of(one.axes, lane, width)
-        totals = [self._accumulator(node, lane, width, spans) for node in one.reductions]
+        spans = spans_of(pass_.axes, lane, width)
+        totals = [self._accumulator(node, lane, width, spans) for node in pass_.reductions]
         for total in totals:
             self.body.line(total.declare())
-        self._accumulate(one, spans, rows, totals)
+        self._accumulate(pass_, spans, rows, totals)
         self._results(totals, lane is not None)
 
     def _accumulate(
-        self, one: Pass, spans: Sequence[Span], rows: Rows, totals: Sequence[Accumulator]
+        self, pass_: Pass, spans: Sequence[Span], rows: Rows, totals: Sequence[Accumulator]
     ) -> None:
         """Loops over the spans; a Total takes in one block of them after the other."""
         body, level = self.body, block_level(spans)
         if level is None or not any(a.total for a in totals):
-            self._loops(one, spans, rows, totals)
+            self._loops(pass_, spans, rows, totals)
             return
         outside, inside = spans[: level.depth], spans[level.depth :]
         self.serial([span.axis for span in outside])
@@ -113,7 +115,7 @@ class PassWriter:
         pairs = [(a, b) for a, b in zip(totals, blocks, strict=True) if a.total]
         for _, block in pairs:
             body.line(block.declare())
-        self._loops(one, inside, rows, blocks)
+        self._loops(pass_, inside, rows, blocks)
         for total, block in pairs:
             body.line(total.join_part(block.name))
         self.close(len(outside) + bool(level.size))
@@ -134,7 +136,7 @@ class PassWriter:
         return replace(span, start=start, stop=end)
 
     def _loops(
-        self, one: Pass, spans: Sequence[Span], rows: Rows, accumulators: Sequence[Accumulator]
+        self, pass_: Pass, spans: Sequence[Span], rows: Rows, accumulators: Sequence[Accumulator]
     ) -> None:
         """Plain loops, around lanes where the innermost span has them."""
         plain = [span for span in spans if span.width == 1]
@@ -143,10 +145,10 @@ class PassWriter:
         if len(plain) < len(spans):
             last = spans[-1]
             self._open_lanes(last.axis, last.width, f"{last.start}, {last.stop}")
-            self._point(one, rows, accumulators)
+            self._point(pass_, rows, accumulators)
             self._close_lanes()
         else:
-            self._point(one, rows, accumulators)
+            self._point(pass_, rows, accumulators)
         self.close(len(plain))
 
     def _from_to(self, span: Span) -> None:
@@ -166,14 +168,14 @@ class PassWriter:
 
     def tall(self, passes: Sequence[Pass], lane: Axis, width: int) -> None:
         """Column sums over many rows and few columns: parts of the rows run in parallel."""
-        body, one = self.body, passes[0]
-        rows = one.axes[0]
+        body, pass_ = self.body, passes[0]
+        rows = pass_.axes[0]
         size = max(TALL_PART, -(-rows.extent // min(MOST_PARTS, PARTIAL_SUMS // lane.extent)))
         parts = -(-rows.extent // size)
         start = f"part * {size}"
         end = f"jm::least_of({rows.extent}, {start} + {size})"
-        spans = (Span(rows, start, end, size), *spans_of(one.axes[1:], None, 1))
-        totals = [self._named(node, width, spans) for node in one.reductions]
+        spans = (Span(rows, start, end, size), *spans_of(pass_.axes[1:], None, 1))
+        totals = [self._named(node, width, spans) for node in pass_.reductions]
         memory = {a.name: body.name("part") for a in totals}
         for a in totals:
             count = parts * lane.extent
@@ -185,19 +187,19 @@ class PassWriter:
         self._open_lanes(lane, width, f"0, {lane.extent}")
         for a in totals:
             body.line(a.declare())
-        self._accumulate(one, spans, {}, totals)
-        place = f"part * {lane.extent} + {lane.name}"
+        self._accumulate(pass_, spans, {}, totals)
+        offset = f"part * {lane.extent} + {lane.name}"
         for a in totals:
-            body.line(f"jm::store({memory[a.name]} + {place}, {a.combined}, n);")
+            body.line(f"jm::store({memory[a.name]} + {offset}, {a.combined}, n);")
         self._close_lanes()
         self.close(2)
         self._open_lanes(lane, width, f"0, {lane.extent}")
-        sums = [self._total(node, width) for node in one.reductions]
+        sums = [self._total(node, width) for node in pass_.reductions]
         for a in sums:
             body.line(a.declare())
         body.open(f"for (int64_t part = 0; part < {parts}; ++part) {{")
-        for a, made in zip(sums, totals, strict=True):
-            body.line(a.join_part(f"jm::load<{width}>({memory[made.name]} + {place}, n)"))
+        for a, total in zip(sums, totals, strict=True):
+            body.line(a.join_part(f"jm::load<{width}>({memory[total.name]} + {offset}, n)"))
         body.close()
         self._results(sums, across=False)
         self.write(passes[1:])
@@ -212,8 +214,8 @@ class PassWriter:
         return Accumulator(node, self.body.name("acc"), width)
 
     def _total(self, node: Reduction, width: int) -> Accumulator:
-        made = Accumulator(node, self.body.name("acc"), width)
-        return replace(made, total=made.adds_floats)
+        total = Accumulator(node, self.body.name("acc"), width)
+        return replace(total, total=total.adds_floats)
 
     def _open_lanes(self, lane: Axis, width: int, span: str) -> None:
         self.body.set_lanes(lane, width)
@@ -246,14 +248,14 @@ class PassWriter:
 
     def _split_pass(
         self,
-        one: Pass,
+        pass_: Pass,
         lane: Axis,
         width: int,
         rows: Rows,
     ) -> None:
         """The pass in parts of fixed size, in parallel; their results are combined in order."""
         body = self.body
-        loops = tuple(axis for axis in one.axes if axis != lane)
+        loops = tuple(axis for axis in pass_.axes if axis != lane)
         size = max(PART, -(-lane.extent // MOST_PARTS // width) * width) if not loops else 0
         parts = -(-lane.extent // size) if not loops else loops[0].extent
         span = Span(lane, "0", str(lane.extent), lane.extent, width)
@@ -261,7 +263,7 @@ class PassWriter:
             stop = f"jm::least_of({lane.extent}, part * {size} + {size})"
             span = Span(lane, f"part * {size}", stop, size, width)
         spans = (*spans_of(loops[1:], None, 1), span)
-        accumulators = [self._named(r, width, spans) for r in one.reductions]
+        accumulators = [self._named(r, width, spans) for r in pass_.reductions]
         stored = {a.name: body.name("part") for a in accumulators}
         for a in accumulators:
             body.line(f"static thread_local {a.scalar_type} {stored[a.name]}_memory[{parts}];")
@@ -272,7 +274,7 @@ class PassWriter:
         body.open(f"for (int64_t {part} = begin; {part} < end; ++{part}) {{", loops[:1])
         for a in accumulators:
             body.line(a.declare())
-        self._accumulate(one, spans, rows, accumulators)
+        self._accumulate(pass_, spans, rows, accumulators)
         for a in accumulators:
             body.line(f"{stored[a.name]}[{part}] = {a.across_lanes()};")
         self.close(2)
@@ -294,17 +296,17 @@ class PassWriter:
 
     def _point(
         self,
-        one: Pass,
+        pass_: Pass,
         rows: Rows,
         accumulators: Sequence[Accumulator] = (),
     ) -> None:
         """The statements of one point: nested reductions, accumulations, then all stores."""
         body = self.body
-        self._recall(one, rows)
+        self._recall(pass_, rows)
         scope = body.scopes[-1].bound
-        for nested in passes_in(scope, (), one.roots, self.one.free, ready=body.ready()):
+        for nested in passes_in(scope, (), pass_.roots, self.kernel.free, ready=body.ready()):
             self._nested(nested)
-        for value in one.keep:
+        for value in pass_.keep:
             if value in rows:
                 self._keep(value, *rows[value])
         for accumulator in accumulators:
@@ -314,16 +316,16 @@ class PassWriter:
                 text = f"jm::convert<{CTYPES[accumulator.dtype]}>({text})"
             across = body.lane in accumulator.node.axes
             body.line(accumulator.update(text, self._position(accumulator), across))
-        for text in body.stores(one.stores):
+        for text in body.stores(pass_.stores):
             body.line(text)
 
-    def _nested(self, one: Pass) -> None:
+    def _nested(self, pass_: Pass) -> None:
         """A reduction inside the point: plain loops, vectors stay vectors."""
-        spans = spans_of(one.axes, None, 1)
-        accumulators = [self._accumulator(node, None, 1, spans) for node in one.reductions]
+        spans = spans_of(pass_.axes, None, 1)
+        accumulators = [self._accumulator(node, None, 1, spans) for node in pass_.reductions]
         for accumulator in accumulators:
             self.body.line(accumulator.declare())
-        self._accumulate(one, spans, {}, accumulators)
+        self._accumulate(pass_, spans, {}, accumulators)
         self._results(accumulators, across=False)
 
     def _position(self, accumulator: Accumulator) -> str:
@@ -341,37 +343,37 @@ class PassWriter:
 
     def _row_place(self, name: str, axes: tuple[Axis, ...], vector: bool) -> str:
         """Where the current point (or block) of a scratch row is."""
-        place: Expr = Integer(0)
+        offset: Expr = Integer(0)
         for axis in axes:
-            place = add(times(place, axis.extent), AxisVar(axis))
+            offset = add(times(offset, axis.extent), AxisVar(axis))
         if vector and self.body.lane not in axes:
-            place = mul(place, self.body.width)
-        return f"{name} + {self.body.scalar_position(place)}"
+            offset = mul(offset, self.body.width)
+        return f"{name} + {self.body.scalar_position(offset)}"
 
     def _keep(self, value: Value, name: str, axes: tuple[Axis, ...]) -> None:
         body = self.body
         vector = body.is_vector(value) or body.lane in axes  # a block whole, as others read it
-        place = self._row_place(name, axes, vector)
+        address = self._row_place(name, axes, vector)
         text = body.use(value, as_vector=vector)
         if not vector:
-            body.line(f"*({place}) = {text};")
+            body.line(f"*({address}) = {text};")
         else:
             count = "n" if body.lane in axes else "jm::Full{}"
-            body.line(f"jm::store({place}, {text}, {count});")
+            body.line(f"jm::store({address}, {text}, {count});")
 
-    def _recall(self, one: Pass, rows: Rows) -> None:
+    def _recall(self, pass_: Pass, rows: Rows) -> None:
         """Kept values of earlier passes are loaded, not computed again."""
         body = self.body
         for value, (name, axes) in rows.items():
-            if {*axes} != {*one.axes} or value in one.keep:
+            if {*axes} != {*pass_.axes} or value in pass_.keep:
                 continue
             vector = body.is_vector(value)
-            place = self._row_place(name, axes, vector)
+            address = self._row_place(name, axes, vector)
             if not vector:
-                body.define(value, f"{name}[{place.removeprefix(f'{name} + ')}]", vector=False)
+                body.define(value, f"{name}[{address.removeprefix(f'{name} + ')}]", vector=False)
             else:
                 count = "n" if body.lane in axes else "jm::Full{}"
-                body.define(value, f"jm::load<{body.count}>({place}, {count})", vector=True)
+                body.define(value, f"jm::load<{body.count}>({address}, {count})", vector=True)
 
 
 def _single_block(level: BlockLevel, span: Span) -> str:

@@ -26,12 +26,12 @@ __all__ = ["products_in", "write_products"]
 Step = int | Expr
 
 
-def products_in(one: Structure) -> tuple[Product, ...]:
+def products_in(kernel: Structure) -> tuple[Product, ...]:
     """The products the structure computes, first to last, when gemm can: all stores pointwise,
     running along n.
     """
-    stores = [store for single in one.passes for store in single.stores]
-    products = products_of(one.outer, (store.value for store in stores))
+    stores = [store for single in kernel.passes for store in single.stores]
+    products = products_of(kernel.outer, (store.value for store in stores))
     if not products or any(store.inner for store in stores):
         return ()
     if any(coefficient(store.index[0], products[-1].n) != 1 for store in stores):
@@ -48,17 +48,17 @@ def _main_store(stores: list[Store], product: Product) -> Store | None:
 
 
 def write_products(
-    one: Structure, products: Sequence[Product], body: Body, names: Mapping[str, str]
+    kernel: Structure, products: Sequence[Product], body: Body, names: Mapping[str, str]
 ) -> None:
     """One call of jm::gemm or jm::chain."""
     if len(products) == 1:
-        _write_gemm(one, products[0], body, names)
+        _write_gemm(kernel, products[0], body, names)
     else:
-        _write_chain(one, products, body, names)
+        _write_chain(kernel, products, body, names)
 
 
-def _write_gemm(one: Structure, product: Product, body: Body, names: Mapping[str, str]) -> None:
-    stores, main = _stores(one, product)
+def _write_gemm(kernel: Structure, product: Product, body: Body, names: Mapping[str, str]) -> None:
+    stores, main = _stores(kernel, product)
     m, n, k = product.m, product.n, product.k
     left = _operand(product.a, _a_steps(product), names)
     right = _operand(product.b, _b_steps(product), names)
@@ -89,7 +89,7 @@ def _function(product: Product) -> str:
 
 
 def _write_chain(
-    one: Structure, products: Sequence[Product], body: Body, names: Mapping[str, str]
+    kernel: Structure, products: Sequence[Product], body: Body, names: Mapping[str, str]
 ) -> None:
     links = []
     for number, (product, after) in enumerate(itertools.pairwise(products)):
@@ -103,7 +103,7 @@ def _write_chain(
         body.close()
         links.append(f"jm::link({_link(product, names)}, {name})")
     final = products[-1]
-    stores, main = _stores(one, final)
+    stores, main = _stores(kernel, final)
     _write_epilogue(stores, main, final, body, "const auto finish = ", ";")
     first = _operand(products[0].a, _a_steps(products[0]), names)
     function = "jm::chain_rows" if isinstance(final.m.extent, Size) else "jm::chain"
@@ -135,8 +135,8 @@ def _write_epilogue(
     body.set_lanes(None, 1)
 
 
-def _stores(one: Structure, product: Product) -> tuple[list[Store], Store]:
-    stores = [store for single in one.passes for store in single.stores]
+def _stores(kernel: Structure, product: Product) -> tuple[list[Store], Store]:
+    stores = [store for single in kernel.passes for store in single.stores]
     main = _main_store(stores, product)
     assert main is not None
     return stores, main
@@ -154,10 +154,10 @@ def _b_steps(product: Product) -> tuple[Step, Step]:
 
 
 def _pair(offset: Expr, first: Axis, second: Axis) -> tuple[Step, Step]:
-    one, other = coefficient(offset, first), coefficient(offset, second)
-    assert one is not None
-    assert other is not None
-    return one, other
+    first_step, second_step = coefficient(offset, first), coefficient(offset, second)
+    assert first_step is not None
+    assert second_step is not None
+    return first_step, second_step
 
 
 def _extents(*axes: Axis) -> str:

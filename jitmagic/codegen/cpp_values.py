@@ -74,7 +74,7 @@ class Body:
     def __init__(
         self, one: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        self.one, self.names, self.buffers = one, names, buffers
+        self.kernel, self.names, self.buffers = one, names, buffers
         self.scopes = [Scope(frozenset())]
         self.lane: Axis | None = None
         self.width = 1
@@ -140,7 +140,7 @@ class Body:
         return text.code
 
     def is_vector(self, value: Value) -> bool:
-        return self.lane is not None and self.lane in self.one.free[value]
+        return self.lane is not None and self.lane in self.kernel.free[value]
 
     def _reach(self, value: Value, depth: int) -> Text:
         self._write(value)
@@ -182,7 +182,7 @@ class Body:
         self.scopes[depth].env[node] = Text(code, depth, self.is_vector(node))
 
     def _home(self, node: Value) -> int:
-        free = self.one.free[node]
+        free = self.kernel.free[node]
         depth = next(d for d, s in enumerate(self.scopes) if d and free <= s.bound)
         parts = (self.known(part) for part in node.operands)
         return max([depth, *(part.depth for part in parts if part is not None)])
@@ -227,7 +227,7 @@ class Body:
             ctype = CTYPES[node.dtype]
             return f"jm::load_if<{ctype}>({mask.code}, {pointer}, {index}, {fill})"
         assert self.lane is not None
-        step = lane_step(offset, self.lane, self.one)
+        step = lane_step(offset, self.lane, self.kernel)
         if mask is None:
             return self._load_lanes(pointer, offset, step, depth)
         all_lanes = mask.code if mask.vector else f"{self.vector_type(torch.bool)}({mask.code})"
@@ -269,12 +269,12 @@ class Body:
 
     def _reads_what_changes(self, value: Value) -> bool:
         loads = (node.buffer for node in walk((value,)) if isinstance(node, Load))
-        return any(n in self.one.written or self.buffers[n].role == "temp" for n in loads)
+        return any(n in self.kernel.written or self.buffers[n].role == "temp" for n in loads)
 
     def store(self, store: Store) -> str:
         """The statement that writes one point (or block) of a store whose value is known."""
         pointer, offset = self.names[store.buffer], store.index[0]
-        step = 0 if self.lane is None else lane_step(offset, self.lane, self.one)
+        step = 0 if self.lane is None else lane_step(offset, self.lane, self.kernel)
         if step == 0:
             return self._store_scalar(store, pointer, self._index(offset, self.depth))
         value = self.use(store.value, as_vector=True)

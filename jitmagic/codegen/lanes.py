@@ -37,19 +37,19 @@ class Lanes:
     passes: tuple[tuple[Axis | None, int], ...]
 
 
-def lane_step(offset: Expr, lane: Axis, one: Structure) -> int | Expr | None:
+def lane_step(offset: Expr, lane: Axis, kernel: Structure) -> int | Expr | None:
     """Elements between neighbouring lanes; None when that is not a constant."""
-    if any(lane in one.free[value] for value in run_time_values(offset)):
+    if any(lane in kernel.free[value] for value in run_time_values(offset)):
         return None
     return coefficient(offset, lane)
 
 
-def choose_lanes(one: Structure, target: Target, registers: int = 0) -> Lanes:
+def choose_lanes(kernel: Structure, target: Target, registers: int = 0) -> Lanes:
     """Compare the best outer axis with the best axis of every pass; `registers` overrules how many
     of them a step takes.
     """
-    base = _native_lanes(one, target)
-    chosen = _by_accesses(one, target, base)
+    base = _native_lanes(kernel, target)
+    chosen = _by_accesses(kernel, target, base)
     return chosen if not registers else _with_width(chosen, registers * base)
 
 
@@ -68,12 +68,12 @@ def _with_width(lanes: Lanes, wanted: int) -> Lanes:
     return Lanes(None, 1, passes)
 
 
-def _by_accesses(one: Structure, target: Target, base: int) -> Lanes:
-    scalar = tuple((None, 1) for _ in one.passes)
+def _by_accesses(kernel: Structure, target: Target, base: int) -> Lanes:
+    scalar = tuple((None, 1) for _ in kernel.passes)
     # Where passes are long, what is stored once per outer point costs next to nothing.
-    long = [p for p in one.passes if prod(likely_extent(axis) for axis in p.axes) >= SHORT]
-    outer, outer_score = _best(one.outer, one, long or one.passes)
-    inner = [_best(p.axes, one, (p,)) if p.axes else (None, 0) for p in one.passes]
+    long = [p for p in kernel.passes if prod(likely_extent(axis) for axis in p.axes) >= SHORT]
+    outer, outer_score = _best(kernel.outer, kernel, long or kernel.passes)
+    inner = [_best(p.axes, kernel, (p,)) if p.axes else (None, 0) for p in kernel.passes]
     inner_score = sum(score for _, score in inner)
     longest = max((likely_extent(a) for a, _ in inner if a is not None), default=0)
     rows = any(axis is not None for axis, _ in inner)
@@ -84,14 +84,17 @@ def _by_accesses(one: Structure, target: Target, base: int) -> Lanes:
         and not (longest < SHORT and outer_score > 0)
     ):
         passes = tuple(
-            (axis if score > 0 else None, _width(p, one, axis, base) if axis and score > 0 else 1)
-            for p, (axis, score) in zip(one.passes, inner, strict=True)
+            (
+                axis if score > 0 else None,
+                _width(p, kernel, axis, base) if axis and score > 0 else 1,
+            )
+            for p, (axis, score) in zip(kernel.passes, inner, strict=True)
         )
         return Lanes(None, 1, passes)
-    heavy = sum(op_cost(node) for node in one.free) >= 2 * EXPENSIVE
+    heavy = sum(op_cost(node) for node in kernel.free) >= 2 * EXPENSIVE
     if outer is None or (outer_score <= 0 and not heavy):
         return Lanes(None, 1, scalar)
-    return Lanes(outer, _outer_width(one, outer, base, target), scalar)
+    return Lanes(outer, _outer_width(kernel, outer, base, target), scalar)
 
 
 def likely_extent(axis: Axis) -> int:
@@ -102,46 +105,48 @@ def likely_extent(axis: Axis) -> int:
     return max(hint_of(extent), SHORT) if isinstance(extent, Size) else extent
 
 
-def _native_lanes(one: Structure, target: Target) -> int:
+def _native_lanes(kernel: Structure, target: Target) -> int:
     """One number of lanes for all dtypes: a register of the widest type that is computed in."""
     lanes = max(target.lanes, 4)
-    small = any(node.dtype.itemsize < 8 for node in one.free if not isinstance(node, IndexValue))
+    small = any(node.dtype.itemsize < 8 for node in kernel.free if not isinstance(node, IndexValue))
     return lanes if small else max(lanes // 2, 2)
 
 
-def _best(axes: Sequence[Axis], one: Structure, passes: Iterable[Pass]) -> tuple[Axis | None, int]:
+def _best(
+    axes: Sequence[Axis], kernel: Structure, passes: Iterable[Pass]
+) -> tuple[Axis | None, int]:
     """The axis with the most neighbouring accesses (a later one wins a tie), and its score."""
     accesses = _accesses(passes)
     best: tuple[Axis | None, int] = (None, -(10**6))
     for axis in axes:
-        if likely_extent(axis) < 4 or not _adds_stay_apart(accesses, axis, one):
+        if likely_extent(axis) < 4 or not _adds_stay_apart(accesses, axis, kernel):
             continue
-        score = sum(_points(access, axis, one) for access in accesses)
+        score = sum(_points(access, axis, kernel) for access in accesses)
         if score >= best[1]:
             best = (axis, score)
     return best
 
 
 def _accesses(passes: Iterable[Pass]) -> list[Load | Store]:
-    found: list[Load | Store] = []
-    for one in passes:
-        found.extend(node for node in walk(one.roots) if isinstance(node, Load))
-        found.extend(one.stores)
-    return found
+    accesses: list[Load | Store] = []
+    for pass_ in passes:
+        accesses.extend(node for node in walk(pass_.roots) if isinstance(node, Load))
+        accesses.extend(pass_.stores)
+    return accesses
 
 
-def _points(access: Load | Store, axis: Axis, one: Structure) -> int:
-    step = lane_step(access.index[0], axis, one)
+def _points(access: Load | Store, axis: Axis, kernel: Structure) -> int:
+    step = lane_step(access.index[0], axis, kernel)
     weight = 2 if isinstance(access, Store) else 1
     if step == 0:
         return 0
     return 2 * weight if step == 1 else -weight
 
 
-def _adds_stay_apart(accesses: Iterable[Load | Store], axis: Axis, one: Structure) -> bool:
+def _adds_stay_apart(accesses: Iterable[Load | Store], axis: Axis, kernel: Structure) -> bool:
     """Lanes must not add into one element at once."""
     adds = (a for a in accesses if isinstance(a, Store) and a.mode == "add")
-    return all(lane_step(store.index[0], axis, one) == 1 for store in adds)
+    return all(lane_step(store.index[0], axis, kernel) == 1 for store in adds)
 
 
 def _body_cost(roots: Iterable[Value]) -> tuple[int, int]:
@@ -149,21 +154,23 @@ def _body_cost(roots: Iterable[Value]) -> tuple[int, int]:
     return sum(costs), max(costs, default=0)
 
 
-def _width(one: Pass, whole: Structure, axis: Axis, base: int) -> int:
-    total, worst = _body_cost(node for node in one.roots if whole.free[node] & frozenset(one.axes))
+def _width(pass_: Pass, kernel: Structure, axis: Axis, base: int) -> int:
+    total, worst = _body_cost(
+        node for node in pass_.roots if kernel.free[node] & frozenset(pass_.axes)
+    )
     width = base if worst >= EXPENSIVE else 4 * base if total <= LIGHT else 2 * base
     while width > base and hint_of(axis.extent) < 2 * width:
         width //= 2
     return width
 
 
-def _outer_width(one: Structure, lane: Axis, base: int, target: Target) -> int:
+def _outer_width(kernel: Structure, lane: Axis, base: int, target: Target) -> int:
     """Column sums read several registers of a row at once, if that leaves work for all threads."""
-    if not any(p.reductions for p in one.passes):
+    if not any(p.reductions for p in kernel.passes):
         return base
-    roots = [root for p in one.passes for root in p.roots]
+    roots = [root for p in kernel.passes for root in p.roots]
     width = 4 * base if _body_cost(roots)[1] < EXPENSIVE else base
-    others = extent_product(axis for axis in one.outer if axis != lane)
+    others = extent_product(axis for axis in kernel.outer if axis != lane)
     while width > base and others * hint_of(lane.extent) < 2 * width * max(target.threads, 1):
         width //= 2
     return width

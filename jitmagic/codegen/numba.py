@@ -61,9 +61,9 @@ class NumbaRenderer:
         """Text of all kernels, and the argument dtypes of each."""
         symbols, functions = {}, []
         for nest in nests:
-            one = structure(nest, buffers)
-            functions.append("\n".join(_Kernel(one, buffers).function()))
-            symbols[one.name] = tuple(buffers[name].dtype for name in one.arguments)
+            kernel = structure(nest, buffers)
+            functions.append("\n".join(_Kernel(kernel, buffers).function()))
+            symbols[kernel.name] = tuple(buffers[name].dtype for name in kernel.arguments)
         kernels = "\n\n\n".join(functions)
         body = "\n\n\n".join([*helpers_of(kernels), kernels])
         names = sorted({name for name in TYPES.values() if re.search(rf"\b{name}\b", body)})
@@ -74,42 +74,42 @@ class NumbaRenderer:
 class _Kernel:
     """Writes one function."""
 
-    def __init__(self, one: Structure, buffers: Mapping[str, Buffer]) -> None:
-        self.one, self.buffers = one, buffers
-        self.names = _argument_names(one.arguments)
-        self.body = Body(one, self.names, buffers)
+    def __init__(self, kernel: Structure, buffers: Mapping[str, Buffer]) -> None:
+        self.kernel, self.buffers = kernel, buffers
+        self.names = _argument_names(kernel.arguments)
+        self.body = Body(kernel, self.names, buffers)
 
     def function(self) -> list[str]:
         """The whole function, below a comment that says what it computes."""
         body = self.body
-        body.open(f"def {self.one.name}(args):")
-        for number, name in enumerate(self.one.arguments):
-            memory = _memory_type(self.buffers[name].dtype, self.one.name)
+        body.open(f"def {self.kernel.name}(args):")
+        for number, name in enumerate(self.kernel.arguments):
+            memory = _memory_type(self.buffers[name].dtype, self.kernel.name)
             body.line(f"{self.names[name]} = pointer(args[{number}], {memory})")
         body.line("bad = 0")
-        body.loops(self.one.outer)
-        for one in self.one.passes:
-            self._pass(one)
-        body.close(len(self.one.outer))
+        body.loops(self.kernel.outer)
+        for pass_ in self.kernel.passes:
+            self._pass(pass_)
+        body.close(len(self.kernel.outer))
         body.line("return bad")
         body.close()
-        return [f"# {', '.join(self.one.origins)}", "@kernel", *body.scopes[0].lines]
+        return [f"# {', '.join(self.kernel.origins)}", "@kernel", *body.scopes[0].lines]
 
-    def _pass(self, one: Pass) -> None:
-        totals = [_Accumulator(node, self.body.name("acc")) for node in one.reductions]
+    def _pass(self, pass_: Pass) -> None:
+        totals = [_Accumulator(node, self.body.name("acc")) for node in pass_.reductions]
         for total in totals:
             self.body.lines(total.declare())
-        self.body.loops(one.axes)
+        self.body.loops(pass_.axes)
         for nested in passes_in(
-            self.body.bound, (), one.roots, self.one.free, ready=self.body.ready()
+            self.body.bound, (), pass_.roots, self.kernel.free, ready=self.body.ready()
         ):
             self._pass(nested)
         for total in totals:
             value = self.body.name_of(total.node.value)
             self.body.lines(total.update(value, self._position(total)))
-        texts = [self.body.store(store) for store in one.stores]
+        texts = [self.body.store(store) for store in pass_.stores]
         self.body.lines(texts)
-        self.body.close(len(one.axes))
+        self.body.close(len(pass_.axes))
         for total in totals:
             self.body.define(total.node, total.result())
 

@@ -46,9 +46,9 @@ class Body:
     """The statements of one kernel."""
 
     def __init__(
-        self, one: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+        self, kernel: Structure, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        self.one, self.names, self.buffers = one, names, buffers
+        self.kernel, self.names, self.buffers = kernel, names, buffers
         self.scopes = [_Scope(frozenset())]
         self._count = 0
 
@@ -131,7 +131,7 @@ class Body:
 
     def _home(self, node: Value) -> int:
         """The outermost block in which everything that the node is made of is known."""
-        free = self.one.free[node]
+        free = self.kernel.free[node]
         depth = next(d for d, s in enumerate(self.scopes) if d and free <= s.bound)
         known = (self._known(part) for part in node.operands)
         return max([depth, *(found[1] for found in known if found is not None)])

@@ -1,6 +1,6 @@
 """The plan: what one call of a compiled graph does, as data.
 
-Goes to the native executor (extensions/runtime/plan.cpp) and to its Python twin
+Goes to the native executor (extensions/runtime/plan.cpp) and to its reference implementation
 (runtime/execute.py), which must agree. Slots are numbered tensors: the graph inputs first (0 ..
 inputs-1), then constants, then whatever the steps define. All sizes are static; strides and offsets
 in elements, pool offsets in bytes.
@@ -183,7 +183,7 @@ class KernelSource:
                        codegen/numba.py
     language "triton": a Python module text; each symbol is an @triton.jit function taking pointers
     `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton,
-    and so is `by_value`: positions of arguments that are numbers of the host, not pointers. `units`
+    and so is `by_value`: positions of arguments that are CPU scalars, not pointers. `units`
     is for cpp: the same kernels as translation units that compilers can take side by side.
     """
 

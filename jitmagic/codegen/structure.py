@@ -132,10 +132,10 @@ def nest_arguments(nest: Nest) -> tuple[str, ...]:
     return (*(name for name in read if name not in written), *written)
 
 
-def by_value(one: Structure, buffers: Mapping[str, Buffer]) -> tuple[int, ...]:
-    """Positions of the arguments that are numbers of the host: a nest stores on a GPU only."""
-    home = buffers[one.arguments[-1]].device
-    return tuple(n for n, name in enumerate(one.arguments) if buffers[name].device != home)
+def by_value(kernel: Structure, buffers: Mapping[str, Buffer]) -> tuple[int, ...]:
+    """Positions of the arguments that are CPU scalars: a nest stores on a GPU only."""
+    device = buffers[kernel.arguments[-1]].device
+    return tuple(n for n, name in enumerate(kernel.arguments) if buffers[name].device != device)
 
 
 def coefficient(offset: Expr, axis: Axis) -> int | Expr | None:
@@ -322,23 +322,23 @@ def _with_keeps(
     """
     kept: dict[tuple[Axis, ...], dict[Value, int]] = {}
     result = list(passes)
-    for number, one in enumerate(passes):
-        if not one.axes:
+    for number, pass_ in enumerate(passes):
+        if not pass_.axes:
             continue
-        known = kept.setdefault(one.axes, {})
-        for value in _costly_again(one, known, free):
+        known = kept.setdefault(pass_.axes, {})
+        for value in _costly_again(pass_, known, free):
             first = known[value]
             if value not in result[first].keep:
                 result[first] = replace(result[first], keep=(*result[first].keep, value))
-        for node in _inside(one, free):
+        for node in _inside(pass_, free):
             known.setdefault(node, number)
     return tuple(result)
 
 
-def _inside(one: Pass, free: Mapping[Value, frozenset[Axis]]) -> list[Value]:
+def _inside(pass_: Pass, free: Mapping[Value, frozenset[Axis]]) -> list[Value]:
     """The nodes evaluated at every point of the pass."""
-    axes = frozenset(one.axes)
-    return [node for node in _walk_point(one.roots) if free[node] & axes]
+    axes = frozenset(pass_.axes)
+    return [node for node in _walk_point(pass_.roots) if free[node] & axes]
 
 
 def _walk_point(roots: Iterable[Value]) -> list[Value]:
@@ -356,25 +356,25 @@ def _walk_point(roots: Iterable[Value]) -> list[Value]:
 
 
 def _costly_again(
-    one: Pass, known: Mapping[Value, int], free: Mapping[Value, frozenset[Axis]]
+    pass_: Pass, known: Mapping[Value, int], free: Mapping[Value, frozenset[Axis]]
 ) -> list[Value]:
     """The topmost nodes of this pass that an earlier pass computed and that cost more than a
     load.
     """
-    axes = frozenset(one.axes)
-    found: dict[Value, None] = {}
+    axes = frozenset(pass_.axes)
+    costly: dict[Value, None] = {}
     seen: set[Value] = set()
-    stack = list(one.roots)
+    stack = list(pass_.roots)
     while stack:
         node = stack.pop()
         if node in seen or not free[node] & axes:
             continue
         seen.add(node)
         if node in known and _point_cost(node, axes, free) >= EXPENSIVE:
-            found[node] = None
+            costly[node] = None
         elif not isinstance(node, Reduction):
             stack.extend(node.operands)
-    return list(found)
+    return list(costly)
 
 
 def _point_cost(value: Value, axes: frozenset[Axis], free: Mapping[Value, frozenset[Axis]]) -> int:

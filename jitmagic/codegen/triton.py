@@ -57,12 +57,12 @@ class TritonRenderer:
         """One function per nest."""
         symbols, grids, numbers, functions = {}, {}, {}, []
         for nest in nests:
-            one = structure(nest, buffers)
+            kernel = structure(nest, buffers)
             overrides = configs.get(nest.name)
-            text, grids[nest.name] = _function(one, buffers, target, overrides)
+            text, grids[nest.name] = _function(kernel, buffers, target, overrides)
             functions.append(text)
-            symbols[nest.name] = tuple(buffers[name].dtype for name in one.arguments)
-            if places := by_value(one, buffers):
+            symbols[nest.name] = tuple(buffers[name].dtype for name in kernel.arguments)
+            if places := by_value(kernel, buffers):
                 numbers[nest.name] = places
         body = "\n\n\n".join(functions)
         parts = [_HEAD, *_helpers(body), body]
@@ -75,16 +75,18 @@ def _helpers(body: str) -> list[str]:
 
 
 def _function(
-    one: Structure, buffers: Mapping[str, Buffer], target: Target, config: Config | None
+    kernel: Structure, buffers: Mapping[str, Buffer], target: Target, config: Config | None
 ) -> tuple[str, LaunchGrid]:
-    for name in one.arguments:
+    for name in kernel.arguments:
         if buffers[name].dtype not in TL_DTYPES:
-            raise ToolchainError("triton", one.name, f"no Triton for {buffers[name].dtype} tensors")
+            raise ToolchainError(
+                "triton", kernel.name, f"no Triton for {buffers[name].dtype} tensors"
+            )
     overrides = config if isinstance(config, TritonConfig) else TritonConfig()
-    tile = choose_tile(one, target, overrides)
-    names = _parameters(one.arguments)
-    lines = [*_comment(one.origins), *kernel_lines(one, tile, names, buffers)]
-    head = f"@triton.jit\ndef {one.name}({', '.join(names.values())}):\n"
+    tile = choose_tile(kernel, target, overrides)
+    names = _parameters(kernel.arguments)
+    lines = [*_comment(kernel.origins), *kernel_lines(kernel, tile, names, buffers)]
+    head = f"@triton.jit\ndef {kernel.name}({', '.join(names.values())}):\n"
     grid = LaunchGrid((tile.programs, 1, 1), tile.warps)
     return head + "\n".join(f"    {line}" for line in lines), grid
 

@@ -47,25 +47,25 @@ _FOLD: Mapping[str, str] = {
 
 
 def kernel_lines(
-    one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+    kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
 ) -> list[str]:
     """The body of the kernel, not indented."""
-    return _Kernel(one, tile, names, buffers).lines()
+    return _Kernel(kernel, tile, names, buffers).lines()
 
 
 class _Kernel(Values):
     """Opens blocks and loops, accumulates reductions, performs stores."""
 
     def __init__(
-        self, one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+        self, kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        super().__init__(one, tile, names, buffers)
+        super().__init__(kernel, tile, names, buffers)
         self._numbers = count()
-        self._fence = _needs_fence(one, buffers)
+        self._fence = _needs_fence(kernel, buffers)
 
     def lines(self) -> list[str]:
         self._open_outer()
-        for part in self.one.passes:
+        for part in self.kernel.passes:
             self._pass(part)
         return self.scopes[0].lines
 
@@ -79,14 +79,14 @@ class _Kernel(Values):
             self.line(f"pid = {pid}")
             pid = "pid"
         for block in reversed(blocks):
-            place = pid if before == 1 else f"{pid} // {before}"
+            start = pid if before == 1 else f"{pid} // {before}"
             before *= block.count
             if before < self.tile.programs:
-                place += f" % {block.count}"
+                start += f" % {block.count}"
             if block.size > 1 and block.count > 1:
-                self.open_block(block, place if place == pid else f"({place})", block.size)
+                self.open_block(block, start if start == pid else f"({start})", block.size)
             else:
-                self.open_block(block, place if block.size == 1 else "", 1)
+                self.open_block(block, start if block.size == 1 else "", 1)
 
     def open_block(self, block: Block, origin: str, factor: int) -> None:
         """Define the positions of a block, its mask and its axes, in the innermost scope."""
@@ -148,15 +148,17 @@ class _Kernel(Values):
             text = f"tl.where({self.mask_of(block)}, {text}, {start})"
         return text
 
-    def _fold(self, node: Reduction, block: Block, held: str, places: str) -> None:
+    def _fold(self, node: Reduction, block: Block, held: str, positions: str) -> None:
         """Combine the lanes along the block and make the result known."""
         axis = self.dimension(block)
         keep = ", keep_dims=True" if self.tile.rank > 1 else ""
         name = self._name(node.op)
         if node.op in ("argmax", "argmin"):
             shape = self.shape({block, *self.blocks_of(node.value)})
-            places = f"tl.broadcast_to({places}, {shape})"
-            self.line(f"_, {name} = tl.reduce(({held}, {places}), {axis}, first_{node.op}{keep})")
+            positions = f"tl.broadcast_to({positions}, {shape})"
+            self.line(
+                f"_, {name} = tl.reduce(({held}, {positions}), {axis}, first_{node.op}{keep})"
+            )
             self.define(node, f"{name}.to(tl.int64)")
             return
         fold = _FOLD[node.op]
@@ -218,10 +220,10 @@ class _Kernel(Values):
         """With what was rounded away, which is NaN where the sum is infinite."""
         if not beside or node.op != "sum":
             return held
-        whole = self._name("acc")
-        self.line(f"{whole} = {held} + {beside}")
-        self.line(f"{whole} = tl.where({whole} == {whole}, {whole}, {held})")
-        return whole
+        total = self._name("acc")
+        self.line(f"{total} = {held} + {beside}")
+        self.line(f"{total} = tl.where({total} == {total}, {total}, {held})")
+        return total
 
     # -- reductions inside a pass ----------------------------------------------------------------
 
@@ -269,7 +271,7 @@ class _Kernel(Values):
             self._store(store, value, offset)
 
     def _store(self, store: Store, value: str, offset: str) -> None:
-        axes = {*self.one.outer, *store.inner}
+        axes = {*self.kernel.outer, *store.inner}
         blocks = {block for block in self.all_blocks if set(block.axes) & axes}
         name = self.names[store.buffer]
         masks = [mask for block in self.ordered(blocks) if (mask := self.mask_of(block))]
@@ -278,8 +280,8 @@ class _Kernel(Values):
             where = self._broadcast(offset, blocks) if self.shape(blocks) != "[]" else offset
             self.line(f'tl.atomic_add({name} + {where}, {value}{mask}, sem="relaxed")')
             return
-        place = name if offset == "0" else f"{name} + {offset}"
-        self.line(f"tl.store({place}, {value}{mask})")
+        pointer = name if offset == "0" else f"{name} + {offset}"
+        self.line(f"tl.store({pointer}, {value}{mask})")
 
     def _broadcast(self, text: str, blocks: set[Block]) -> str:
         return spread(text, self.shape(blocks), self.position_dtype)
@@ -297,18 +299,18 @@ def held_dtype(node: Reduction) -> torch.dtype:
     return WIDE.get(node.value.dtype, node.value.dtype)
 
 
-def _needs_fence(one: Structure, buffers: Mapping[str, Buffer]) -> bool:
+def _needs_fence(kernel: Structure, buffers: Mapping[str, Buffer]) -> bool:
     """Whether a thread could overwrite what another thread of the program has yet to read.
 
     It can where the nest reads what it writes, or where a pointwise result takes the place of an
     operand of the same layout (schedule/memory.py), unless all accesses have one width and so one
     thread layout.
     """
-    read = {node.buffer for node in one.free if isinstance(node, Load)}
-    if read & one.written:
+    read = {node.buffer for node in kernel.free if isinstance(node, Load)}
+    if read & kernel.written:
         return True
-    if len({buffers[name].dtype.itemsize for name in one.arguments}) == 1:
+    if len({buffers[name].dtype.itemsize for name in kernel.arguments}) == 1:
         return False
     layouts = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in read}
-    written = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in one.written}
-    return bool(layouts & written) and all(not part.axes for part in one.passes)
+    written = {(buffers[n].shape, buffers[n].stride, buffers[n].dtype) for n in kernel.written}
+    return bool(layouts & written) and all(not part.axes for part in kernel.passes)

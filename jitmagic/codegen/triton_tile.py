@@ -81,56 +81,56 @@ class Tile:
 _DEFAULTS = TritonConfig()
 
 
-def choose_tile(one: Structure, target: Target, overrides: TritonConfig = _DEFAULTS) -> Tile:
+def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DEFAULTS) -> Tile:
     """Pick the shape of a program's tile, by the overrides where there are any."""
-    inner = tuple(dict.fromkeys(part.axes for part in one.passes if part.axes))
-    wide = _reaches_far(one)
+    inner = tuple(dict.fromkeys(part.axes for part in kernel.passes if part.axes))
+    wide = _reaches_far(kernel)
     if not inner:
-        tile = _points(one, target, wide, overrides)
+        tile = _points(kernel, target, wide, overrides)
     else:
-        tile = _rows(one, inner, target, wide, overrides)
+        tile = _rows(kernel, inner, target, wide, overrides)
     return replace(tile, warps=overrides.warps or tile.warps, stages=overrides.stages)
 
 
-def tile_candidates(one: Structure, target: Target) -> tuple[TritonConfig, ...]:
+def tile_candidates(kernel: Structure, target: Target) -> tuple[TritonConfig, ...]:
     """Configs around what the heuristics choose: other warps, other blocks, the other way to take
     a long extent.
     """
-    tile = choose_tile(one, target)
+    tile = choose_tile(kernel, target)
     warps = [w for w in (tile.warps // 2, tile.warps * 2) if 1 <= w <= MOST_WARPS]
-    found = [TritonConfig(warps=w) for w in warps]
+    configs = [TritonConfig(warps=w) for w in warps]
     if tile.inner:
-        return (*found, *_row_candidates(tile))
+        return (*configs, *_row_candidates(tile))
     if len(tile.spread) > 1:
-        return (*found, *(TritonConfig(side=s, warps=w) for s in (16, 64) for w in (4, 8)))
+        return (*configs, *(TritonConfig(side=s, warps=w) for s in (16, 64) for w in (4, 8)))
     (block,) = tile.outer if tile.outer else (None,)
     if block is None or block.count == 1:
-        return tuple(found)
+        return tuple(configs)
     sizes = [s for s in (block.size // 2, block.size * 2, block.size * 4) if s <= 4 * POINTS]
-    found += [TritonConfig(points=s) for s in sizes]
-    return (*found, *(TritonConfig(points=s, warps=8) for s in sizes if s > block.size))
+    configs += [TritonConfig(points=s) for s in sizes]
+    return (*configs, *(TritonConfig(points=s, warps=8) for s in sizes if s > block.size))
 
 
 def _row_candidates(tile: Tile) -> list[TritonConfig]:
     longest = max(block.size for block in tile.inner.values())
-    found = []
+    configs = []
     if tile.outer and tile.outer[0].count > 1:
         height = tile.outer[0].size
         heights = [h for h in (height // 2, height * 2) if h and h * longest <= 2 * ROW]
-        found += [TritonConfig(rows=h) for h in heights]
+        configs += [TritonConfig(rows=h) for h in heights]
     looped = any(block.count > 1 for block in tile.inner.values())
     if looped:
-        found += [TritonConfig(stages=n) for n in (2, 3)]
+        configs += [TritonConfig(stages=n) for n in (2, 3)]
     steps = (1024, 2048, 4096, 8192) if looped or longest > 1024 else ()
-    return [*found, *(TritonConfig(step=s) for s in steps)]
+    return [*configs, *(TritonConfig(step=s) for s in steps)]
 
 
-def _reaches_far(one: Structure) -> bool:
-    offsets = [part for node in one.free if isinstance(node, Load) for part in node.index]
-    offsets += [part for each in one.passes for store in each.stores for part in store.index]
-    offsets += [node.expr for node in one.free if isinstance(node, IndexValue)]
+def _reaches_far(kernel: Structure) -> bool:
+    offsets = [part for node in kernel.free if isinstance(node, Load) for part in node.index]
+    offsets += [part for each in kernel.passes for store in each.stores for part in store.index]
+    offsets += [node.expr for node in kernel.free if isinstance(node, IndexValue)]
     reach = [abs(end) for offset in offsets for end in bounds(offset)]
-    return max([*reach, prod(axis.extent for axis in one.outer)]) >= FAR
+    return max([*reach, prod(axis.extent for axis in kernel.outer)]) >= FAR
 
 
 def _power(n: int) -> int:
@@ -149,34 +149,34 @@ def _multiprocessors(target: Target) -> int:
 # -- pointwise ------------------------------------------------------------------------------------
 
 
-def _points(one: Structure, target: Target, wide: bool, overrides: TritonConfig) -> Tile:
-    count = _extent(one.outer)
-    if count >= POINTS and (pair := _transposed(one)) is not None:
-        return _square(one, *pair, wide, overrides.side or SQUARE)
+def _points(kernel: Structure, target: Target, wide: bool, overrides: TritonConfig) -> Tile:
+    count = _extent(kernel.outer)
+    if count >= POINTS and (pair := _transposed(kernel)) is not None:
+        return _square(kernel, *pair, wide, overrides.side or SQUARE)
     fair = _power(-(-count // (4 * _multiprocessors(target))))
     size = min(overrides.points or min(max(fair, 128), POINTS), _power(count))
-    return Tile((Block("x", one.outer, count, size),), {}, _warps(size, 256), wide)
+    return Tile((Block("x", kernel.outer, count, size),), {}, _warps(size, 256), wide)
 
 
-def _transposed(one: Structure) -> tuple[Axis, Axis] | None:
+def _transposed(kernel: Structure) -> tuple[Axis, Axis] | None:
     """(axis that loads walk, axis that the stores walk) where these differ."""
-    if len(one.outer) < 2:
+    if len(kernel.outer) < 2:
         return None
-    fast = one.outer[-1]
-    stores = [store for each in one.passes for store in each.stores]
+    fast = kernel.outer[-1]
+    stores = [store for each in kernel.passes for store in each.stores]
     if any(coefficient(store.index[0], fast) != 1 for store in stores):
         return None
-    for node in one.free:
+    for node in kernel.free:
         if not isinstance(node, Load) or coefficient(node.index[0], fast) in (0, 1, None):
             continue
-        for axis in one.outer[:-1]:
+        for axis in kernel.outer[:-1]:
             if axis.extent >= 8 and fast.extent >= 8 and coefficient(node.index[0], axis) == 1:
                 return axis, fast
     return None
 
 
-def _square(one: Structure, slow: Axis, fast: Axis, wide: bool, side: int) -> Tile:
-    rest = tuple(axis for axis in one.outer if axis not in (slow, fast))
+def _square(kernel: Structure, slow: Axis, fast: Axis, wide: bool, side: int) -> Tile:
+    rest = tuple(axis for axis in kernel.outer if axis not in (slow, fast))
     blocks = [Block("z", rest, _extent(rest), 1)] if rest else []
     for name, axis in (("y", slow), ("x", fast)):
         blocks.append(Block(name, (axis,), axis.extent, min(side, _power(axis.extent))))
@@ -187,28 +187,28 @@ def _square(one: Structure, slow: Axis, fast: Axis, wide: bool, side: int) -> Ti
 
 
 def _rows(
-    one: Structure,
+    kernel: Structure,
     inner: tuple[tuple[Axis, ...], ...],
     target: Target,
     wide: bool,
     overrides: TritonConfig,
 ) -> Tile:
-    rows = _extent(one.outer)
+    rows = _extent(kernel.outer)
     longest = _power(max(_extent(axes) for axes in inner))
-    across = bool(one.outer) and _lies_across(one)
+    across = bool(kernel.outer) and _lies_across(kernel)
     height = min(overrides.rows, _power(rows)) or _height(rows, longest, across, target)
-    if one.outer and not (across or overrides.rows):
-        height = max(height, _height_across(one, rows, longest, target))
+    if kernel.outer and not (across or overrides.rows):
+        height = max(height, _height_across(kernel, rows, longest, target))
     limit = max((overrides.step or (ROW // 2 if across else ROW)) // height, 16)
-    loads = _tile_loads(one) if one.outer else []
+    loads = _tile_loads(kernel) if kernel.outer else []
     sizes = {}
     for axes in inner:
         whole = _power(_extent(axes))
         step = (overrides.step or (_step_across(loads) if across else STEP)) // height
-        again = sum(part.axes == axes for part in one.passes) > 1
+        again = sum(part.axes == axes for part in kernel.passes) > 1
         keep = limit if again else min(limit, STEP // height)
         sizes[axes] = whole if whole <= keep else max(min(step, whole), 16)
-    outer = (Block("x", one.outer, rows, height),) if one.outer else ()
+    outer = (Block("x", kernel.outer, rows, height),) if kernel.outer else ()
     blocks = {
         axes: Block(f"r{n}" if n else "r", axes, _extent(axes), sizes[axes])
         for n, axes in enumerate(inner)
@@ -227,12 +227,12 @@ def _narrowest(loads: Sequence[Load]) -> int:
     return min(4, max(2, min(load.dtype.itemsize for load in loads)))
 
 
-def _height_across(one: Structure, rows: int, longest: int, target: Target) -> int:
+def _height_across(kernel: Structure, rows: int, longest: int, target: Target) -> int:
     """Rows whose neighbouring elements fill a sector of memory, where something is read that lies
     across the rows and the rest does not.
     """
-    fast = one.outer[-1]
-    narrow = [load.dtype.itemsize for load in _tile_loads(one) if _steps_by_one(load, fast)]
+    fast = kernel.outer[-1]
+    narrow = [load.dtype.itemsize for load in _tile_loads(kernel) if _steps_by_one(load, fast)]
     if not narrow or longest > ROW:
         return 1
     best = min(SECTOR // min(narrow), ROW // longest)
@@ -251,26 +251,26 @@ def _height(rows: int, longest: int, across: bool, target: Target) -> int:
     return min(best, _power(rows))
 
 
-def _lies_across(one: Structure) -> bool:
+def _lies_across(kernel: Structure) -> bool:
     """Whether most loads that need the whole tile walk memory along the last outer axis."""
-    fast = one.outer[-1]
-    loads = _tile_loads(one)
+    fast = kernel.outer[-1]
+    loads = _tile_loads(kernel)
     across = [_steps_by_one(load, fast) for load in loads]
     return 2 * sum(across) > len(across)
 
 
-def _tile_loads(one: Structure) -> list[Load]:
+def _tile_loads(kernel: Structure) -> list[Load]:
     """The loads, once for each pass, that walk memory along an inner axis or the last outer one and
     depend on both.
     """
-    fast, found = one.outer[-1], []
-    for part in one.passes:
+    fast, configs = kernel.outer[-1], []
+    for part in kernel.passes:
         for node in walk(part.roots) if part.axes else ():
-            if not isinstance(node, Load) or not {fast, part.axes[-1]} <= one.free[node]:
+            if not isinstance(node, Load) or not {fast, part.axes[-1]} <= kernel.free[node]:
                 continue
             if _steps_by_one(node, fast) or _steps_by_one(node, part.axes[-1]):
-                found.append(node)
-    return found
+                configs.append(node)
+    return configs
 
 
 def _steps_by_one(load: Load, axis: Axis) -> bool:

@@ -79,7 +79,7 @@ class Values(ABC):
     def __init__(
         self, one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        self.one, self.tile, self.names, self.buffers = one, tile, names, buffers
+        self.kernel, self.tile, self.names, self.buffers = one, tile, names, buffers
         self.scopes = [Scope()]
         self.all_blocks = (*tile.outer, *tile.inner.values())
         self.free = dict(one.free)
@@ -258,7 +258,7 @@ class Values(ABC):
         if 0 in self.buffers[node.buffer].shape:
             return typed(node.fill, node.dtype)
         if node.buffer in self._by_value:
-            return self._number(node, depth)
+            return self._cpu_scalar(node, depth)
         axes = expr_axes(node.index[0])
         offset = self.index(node.index[0], depth)
         blocks = self.blocks_over(axes)
@@ -273,8 +273,8 @@ class Values(ABC):
             return f"tl.load({place})"
         return f"tl.load({place}, mask={' & '.join(masks)}, other={_fill(node)})"
 
-    def _number(self, node: Load, depth: int) -> str:
-        """A number of the host is a parameter that is no pointer."""
+    def _cpu_scalar(self, node: Load, depth: int) -> str:
+        """A CPU scalar is passed by value: a parameter that is no pointer."""
         name = self.names[node.buffer]
         if node.mask is None:
             return name

@@ -1,4 +1,4 @@
-"""diagnostics: reads the records that pipeline keeps and shows them. No stage knows of this room.
+"""diagnostics: shows the records that the pipeline keeps. No stage knows of this package.
 
 `explain` knows the results of the stages and is loaded when it is first asked for.
 """

@@ -77,7 +77,7 @@ class Findings:
     guards: tuple[str, ...]
     compile_times: tuple[tuple[str, float], ...]
     kernels: tuple[KernelReport, ...]
-    externs: tuple[tuple[str, str], ...]  # ATen calls left whole, and why
+    externs: tuple[tuple[str, str], ...]  # extern calls, and why
     decisions: tuple[str, ...]  # fusions made and refused, in words
     cache_hits: int
     outcomes: tuple[tuple[str, Eager | Failed], ...] = ()  # by name: frames not compiled, and why

@@ -46,43 +46,45 @@ STYLE = """<style>
 </style>"""
 
 
-def html_report(found: Findings) -> str:
+def html_report(findings: Findings) -> str:
     """The whole report; safe to embed (all user text is escaped)."""
-    return f"{STYLE}\n{html_body(found)}"
+    return f"{STYLE}\n{html_body(findings)}"
 
 
-def html_body(found: Findings) -> str:
+def html_body(findings: Findings) -> str:
     """The report for a page that has STYLE."""
     parts = [
-        f"<div class='jitmagic'><b>jitmagic explain: {escape(found.name)}</b>",
-        f"<div>{escape(headline(found))}</div>",
-        *(f"<div class='why'>{escape(line)}</div>" for line in outcome_lines(found)),
-        _source(found),
-        *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(found)),
-        *(f"<div class='why'>{escape(note)}</div>" for note in notes(found)),
-        _details(LEDGER, found.ledger),
-        _details(GUARDS, found.guards),
-        _details("numbers that change from call to call", found.numbers),
-        _kernels(found),
-        _details("calls of torch's own kernels", [f"{op}  ({why})" for op, why in found.externs]),
-        _details("fusion decisions", found.decisions),
-        _trials(found),
-        _times(found),
+        f"<div class='jitmagic'><b>jitmagic explain: {escape(findings.name)}</b>",
+        f"<div>{escape(headline(findings))}</div>",
+        *(f"<div class='why'>{escape(line)}</div>" for line in outcome_lines(findings)),
+        _source(findings),
+        *(f"<pre class='break'>{escape(str(b))}</pre>" for b in elsewhere(findings)),
+        *(f"<div class='why'>{escape(note)}</div>" for note in notes(findings)),
+        _details(LEDGER, findings.ledger),
+        _details(GUARDS, findings.guards),
+        _details("numbers that change from call to call", findings.numbers),
+        _kernels(findings),
+        _details(
+            "calls of torch's own kernels", [f"{op}  ({why})" for op, why in findings.externs]
+        ),
+        _details("fusion decisions", findings.decisions),
+        _trials(findings),
+        _times(findings),
         "</div>",
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _source(found: Findings) -> str:
+def _source(findings: Findings) -> str:
     """Each function; what the explained one calls is folded."""
-    shown, texts = listings(found), set[str]()
+    shown, texts = listings(findings), set[str]()
     parts = []
     for number, listing in enumerate(shown):
         head = ""
-        if found.costs:
+        if findings.costs:
             names = "".join(f"<span class='n'> {name}</span>" for name in (EAGER, COMPILED))
             head = f"<div class='line'>{names} {escape(listing.name)}</div>"
-        rows = "".join(_row(row, found, texts) for row in listing.rows)
+        rows = "".join(_row(row, findings, texts) for row in listing.rows)
         if number:
             parts.append(
                 f"<details><summary>{escape(listing.name)}: {listing.eager:.0%} of eager, "
@@ -91,14 +93,14 @@ def _source(found: Findings) -> str:
             )
         else:
             parts.append(f"<div class='source'>{head}{rows}</div>")
-    parts += [f"<div class='hint'>{escape(line)}</div>" for line in cost_lines(found)]
+    parts += [f"<div class='hint'>{escape(line)}</div>" for line in cost_lines(findings)]
     return "".join(parts)
 
 
-def _row(row: Row, found: Findings, texts: set[str]) -> str:
+def _row(row: Row, findings: Findings, texts: set[str]) -> str:
     """A line; one with kernels opens: their code and fusions, each shown where it is met first."""
     text = f"<span class='no'>{row.number:5} </span>{escape(row.text)}"
-    if found.costs:
+    if findings.costs:
         kernel = f" <span class='hint'>{escape(row.owner)}</span>" if row.owner else ""
         text = f"{_share(row.eager)}{_share(row.compiled)}{text}{kernel}"
     yellow = f" style='background:rgba(255,208,0,{min(0.75, row.compiled):.2f})'"
@@ -144,39 +146,39 @@ def _details(title: str, lines: tuple[str, ...] | list[str]) -> str:
     return f"<details><summary>{title} ({len(lines)})</summary><pre>{text}</pre></details>"
 
 
-def _kernels(found: Findings) -> str:
-    if not found.kernels:
+def _kernels(findings: Findings) -> str:
+    if not findings.kernels:
         return ""
     rows = "".join(
         f"<tr><td>{escape(k.name)}</td><td>{escape(k.graph)}</td><td>{escape(k.language)}</td>"
         f"<td>{escape(', '.join(k.computes))}</td></tr>"
-        for k in found.kernels
+        for k in findings.kernels
     )
-    texts = dict.fromkeys(k.text for k in found.kernels)
+    texts = dict.fromkeys(k.text for k in findings.kernels)
     sources = "".join(f"<pre>{escape(text)}</pre>" for text in texts)
     head = "<tr><th>kernel</th><th>graph</th><th>language</th><th>computes</th></tr>"
     return (
-        f"<details open><summary>kernels ({len(found.kernels)})</summary>"
+        f"<details open><summary>kernels ({len(findings.kernels)})</summary>"
         f"<table>{head}{rows}</table>"
         f"<details><summary>generated source</summary>{sources}</details></details>"
     )
 
 
-def _trials(found: Findings) -> str:
-    if not found.trials:
+def _trials(findings: Findings) -> str:
+    if not findings.trials:
         return ""
     head = "".join(f"<th>{column}</th>" for column in TRIAL_COLUMNS)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in trial_rows(found)
+        for row in trial_rows(findings)
     )
-    title = f"<summary>tuning ({len(found.trials)})</summary>"
+    title = f"<summary>tuning ({len(findings.trials)})</summary>"
     return f"<details>{title}<table><tr>{head}</tr>{rows}</table></details>"
 
 
-def _times(found: Findings) -> str:
+def _times(findings: Findings) -> str:
     rows = "".join(
         f"<tr><td>{escape(stage)}</td><td class='n'>{seconds * 1e3:.1f} ms</td></tr>"
-        for stage, seconds in found.compile_times
+        for stage, seconds in findings.compile_times
     )
     return f"<details><summary>compile time</summary><table>{rows}</table></details>"

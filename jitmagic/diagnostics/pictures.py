@@ -45,11 +45,11 @@ class Picture:
 
     def save(self, path: str | Path) -> Path:
         """Write it as an .svg file."""
-        place = Path(path)
-        if place.suffix.lower() != ".svg":
-            raise ValueError(f"a picture is saved as .svg, not as {place.suffix or place.name!r}")
-        place.write_text(self.svg, encoding="utf-8")
-        return place
+        target = Path(path)
+        if target.suffix.lower() != ".svg":
+            raise ValueError(f"a picture is saved as .svg, not as {target.suffix or target.name!r}")
+        target.write_text(self.svg, encoding="utf-8")
+        return target
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -107,13 +107,13 @@ def _rows_of(build: Build, nodes: Mapping[str, Node]) -> list[_Row]:
     steps = [step for step in build.schedule.program.steps if isinstance(step, Nest | Extern)]
     owned = [[nodes[n] for n in _origins(step) if n in nodes] for step in steps]
     single = sum(map(len, owned)) <= MOST_ROWS
-    place: dict[Node, int] = {}
+    row_of: dict[Node, int] = {}
     rows: list[_Row] = []
     for number, (step, own) in enumerate(zip(steps, owned, strict=True)):
         colour = COLOURS[number % len(COLOURS)] if isinstance(step, Nest) else _ATEN
         for part in [[node] for node in own] if single and own else [own]:
-            reads = {place[n] for node in part for n in _computed_before(node, place)}
-            place.update(dict.fromkeys(part, len(rows)))
+            reads = {row_of[n] for node in part for n in _computed_before(node, row_of)}
+            row_of.update(dict.fromkeys(part, len(rows)))
             text = ", ".join(map(_operation, part)) or step.name
             line = next((line for node in part for line in node.meta.get("lines", ())), None)
             rows.append(_Row(text, step.name, colour, frozenset(reads), line))
@@ -129,19 +129,19 @@ def _operation(node: Node) -> str:
     return node.name if packet is None else packet.__name__
 
 
-def _computed_before(node: Node, place: Mapping[Node, int]) -> Iterator[Node]:
+def _computed_before(node: Node, row_of: Mapping[Node, int]) -> Iterator[Node]:
     """What it reads, through views and whatever else no step computes."""
     seen: set[Node] = set()
     stack = list(node.all_input_nodes)
     while stack:
-        given = stack.pop()
-        if given in seen:
+        argument = stack.pop()
+        if argument in seen:
             continue
-        seen.add(given)
-        if given in place:
-            yield given
+        seen.add(argument)
+        if argument in row_of:
+            yield argument
         else:
-            stack.extend(given.all_input_nodes)
+            stack.extend(argument.all_input_nodes)
 
 
 def _draw_rows(drawing: Drawing, rows: Sequence[_Row]) -> None:
@@ -173,11 +173,11 @@ def _draw_rows(drawing: Drawing, rows: Sequence[_Row]) -> None:
 
 def _draw_compile(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
     """Frames on top, their graphs below, the stages of each at the bottom."""
-    whole = sum(record.seconds for record in records)
+    total = sum(record.seconds for record in records)
     drawing.text(
-        8, 38, f"{duration(whole)}: wall time of all stages; the mouse tells each", dim=True
+        8, 38, f"{duration(total)}: wall time of all stages; the mouse tells each", dim=True
     )
-    scale, x = _WIDE / (whole or 1.0), 8.0
+    scale, x = _WIDE / (total or 1.0), 8.0
     for number, record in enumerate(records):
         colour = COLOURS[number % len(COLOURS)]
         name = f"{record.name}, variant {record.number}" if record.number else record.name
@@ -193,14 +193,14 @@ def _draw_compile(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
 
 def _by_graph(record: CompileRecord) -> list[tuple[str, list[tuple[str, float]]]]:
     """(graph, its stages in order); "" for those of the frame."""
-    found: list[tuple[str, list[tuple[str, float]]]] = []
+    stages: list[tuple[str, list[tuple[str, float]]]] = []
     for stage in record.stages:
         graph, colon, name = stage.stage.partition(": ")
         graph, name = (graph, name) if colon else ("", graph)
-        if not found or found[-1][0] != graph:
-            found.append((graph, []))
-        found[-1][1].append((name, stage.seconds))
-    return found
+        if not stages or stages[-1][0] != graph:
+            stages.append((graph, []))
+        stages[-1][1].append((name, stage.seconds))
+    return stages
 
 
 def _flame(
@@ -218,31 +218,33 @@ def _flame(
 
 
 def _draw_memory(drawing: Drawing, records: Sequence[CompileRecord]) -> None:
-    found = [made for frame in newest_variants(records) if (made := footprint_of(frame))]
-    if not found:
+    footprints = [
+        footprint for frame in newest_variants(records) if (footprint := footprint_of(frame))
+    ]
+    if not footprints:
         drawing.text(8, 40, "nothing of it was compiled", dim=True)
     told = (
         "bytes alive after each operation, beside the inputs: as eager counted on made-up tensors "
         "of the same sizes; compiled as planned"
     )
     drawing.text(8, 38, told, dim=True)
-    for each in found:
+    for each in footprints:
         _draw_footprint(drawing, each)
 
 
-def _draw_footprint(drawing: Drawing, found: Footprint) -> None:
+def _draw_footprint(drawing: Drawing, footprint: Footprint) -> None:
     top = drawing.height + 24
-    drawing.text(8, top, found.name)
-    if found.why_not:
-        drawing.text(8, top + _ROW, f"not measured: {found.why_not}", dim=True)
+    drawing.text(8, top, footprint.name)
+    if footprint.why_not:
+        drawing.text(8, top + _ROW, f"not measured: {footprint.why_not}", dim=True)
         return
-    most = max(*found.eager, *found.compiled, 1)
+    most = max(*footprint.eager, *footprint.compiled, 1)
     top += 10
-    sides = (("eager", found.eager, COLOURS[1]), ("compiled", found.compiled, COLOURS[4]))
+    sides = (("eager", footprint.eager, COLOURS[1]), ("compiled", footprint.compiled, COLOURS[4]))
     for number, (side, points, colour) in enumerate(sides):
         steps = _stairs(points, most, top)
         drawing.line(steps, colour)
-        turn = found.backward_at[number]
+        turn = footprint.backward_at[number]
         if turn < len(points):
             x = 8 + _WIDE * turn / len(points)
             drawing.line([(x, top), (x, top + _TALL)], colour, dashed=True)
@@ -252,7 +254,8 @@ def _draw_footprint(drawing: Drawing, found: Footprint) -> None:
         drawing.text(_WIDE + 40, y, f"{side}: at most {size(max(points, default=0))}, {count}")
     drawing.line([(8, top + _TALL), (8 + _WIDE, top + _TALL)], "currentColor", dashed=True)
     if any(
-        turn < len(points) for turn, (_, points, _) in zip(found.backward_at, sides, strict=True)
+        turn < len(points)
+        for turn, (_, points, _) in zip(footprint.backward_at, sides, strict=True)
     ):
         drawing.text(_WIDE + 24, top + 12 + 2 * _ROW, "dashed: the backward begins", dim=True)
 
@@ -261,11 +264,11 @@ def _stairs(points: Iterable[int], most: int, top: float) -> list[tuple[float, f
     """Left to right over the whole width: what was alive between two operations."""
     values = [0, *points]
     wide = _WIDE / max(1, len(values) - 1)
-    made: list[tuple[float, float]] = []
+    corners: list[tuple[float, float]] = []
     for number, value in enumerate(values):
         y = top + _TALL * (1 - value / most)
-        made += [(8 + max(0, number - 1) * wide, y), (8 + number * wide, y)]
-    return made
+        corners += [(8 + max(0, number - 1) * wide, y), (8 + number * wide, y)]
+    return corners
 
 
 PICTURES: Mapping[str, tuple[str, Callable[[Drawing, Sequence[CompileRecord]], None]]] = {

@@ -41,36 +41,36 @@ SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundr
 TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
 
-def headline(found: Findings) -> str:
+def headline(findings: Findings) -> str:
     """One sentence: graphs, breaks, operations, kernels, time."""
     parts = [
-        count(found.graph_count, "graph"),
-        count(found.graph_break_count, "graph break"),
-        count(found.op_count, "operation"),
-        count(len(found.kernels), "kernel"),
-        count(len(found.externs), "call") + " of torch's own kernels",
+        count(findings.graph_count, "graph"),
+        count(findings.graph_break_count, "graph break"),
+        count(findings.op_count, "operation"),
+        count(len(findings.kernels), "kernel"),
+        count(len(findings.externs), "call") + " of torch's own kernels",
     ]
-    hits = count(found.cache_hits, "kernel")
-    cached = f", {hits} from the disk cache" if found.cache_hits else ""
-    return f"{', '.join(parts)}; compiled in {found.seconds:.2f} s{cached}"
+    hits = count(findings.cache_hits, "kernel")
+    cached = f", {hits} from the disk cache" if findings.cache_hits else ""
+    return f"{', '.join(parts)}; compiled in {findings.seconds:.2f} s{cached}"
 
 
-def notes(found: Findings) -> list[str]:
+def notes(findings: Findings) -> list[str]:
     """What a reader of the kernels and times has to know: what is not among them."""
-    told = [*found.compared, *found.untuned]
-    if found.waiting:
+    told = [*findings.compared, *findings.untuned]
+    if findings.waiting:
         told.append(
-            f"{count(found.waiting, 'backward')} not compiled yet: that happens at the first use"
+            f"{count(findings.waiting, 'backward')} not compiled yet: that happens at the first use"
         )
     return told
 
 
-def outcome_lines(found: Findings) -> list[str]:
+def outcome_lines(findings: Findings) -> list[str]:
     """Which frames run as eager, and why."""
-    return [f"{name} ran as eager: {outcome.why}" for name, outcome in found.outcomes]
+    return [f"{name} ran as eager: {outcome.why}" for name, outcome in findings.outcomes]
 
 
-def trial_rows(found: Findings) -> list[tuple[str, str, str, str, str]]:
+def trial_rows(findings: Findings) -> list[tuple[str, str, str, str, str]]:
     """(graph, what, how, time, outcome) of everything that max-autotune tried."""
     return [
         (
@@ -80,19 +80,19 @@ def trial_rows(found: Findings) -> list[tuple[str, str, str, str, str]]:
             f"{trial.seconds * 1e6:.1f} µs" if trial.seconds else "",
             trial.outcome + ("" if trial.measured else " (in an earlier process)"),
         )
-        for trial in found.trials
+        for trial in findings.trials
     ]
 
 
-def elsewhere(found: Findings) -> list[BreakReport]:
+def elsewhere(findings: Findings) -> list[BreakReport]:
     """Breaks that are not on a line that is shown; one in a callee breaks its caller too."""
-    shown = {b for listing in listings(found) for row in listing.rows for b in row.breaks}
-    return [b for b in dict.fromkeys(found.break_reasons) if b not in shown]
+    shown = {b for listing in listings(findings) for row in listing.rows for b in row.breaks}
+    return [b for b in dict.fromkeys(findings.break_reasons) if b not in shown]
 
 
-def cost_lines(found: Findings) -> list[str]:
+def cost_lines(findings: Findings) -> list[str]:
     """How the shares beside the lines were measured, and what has none."""
-    costs = found.costs
+    costs = findings.costs
     if not costs:
         return list(costs.notes)
     rest = costs.unattributed
@@ -108,37 +108,37 @@ def cost_lines(found: Findings) -> list[str]:
     return [*told, *costs.notes]
 
 
-def rich_report(found: Findings) -> RenderableType:
+def rich_report(findings: Findings) -> RenderableType:
     """The report as rich renderables."""
-    parts: list[RenderableType] = [Text(headline(found), style="bold")]
-    parts.extend(Text(line, style="yellow") for line in outcome_lines(found))
-    parts.append(_source_text(found))
-    parts.extend(Text(line, style="dim") for line in cost_lines(found))
-    parts.extend(Text(str(b), style="yellow") for b in elsewhere(found))
-    parts.extend(Text(note, style="yellow") for note in notes(found))
-    if found.ledger:
+    parts: list[RenderableType] = [Text(headline(findings), style="bold")]
+    parts.extend(Text(line, style="yellow") for line in outcome_lines(findings))
+    parts.append(_source_text(findings))
+    parts.extend(Text(line, style="dim") for line in cost_lines(findings))
+    parts.extend(Text(str(b), style="yellow") for b in elsewhere(findings))
+    parts.extend(Text(note, style="yellow") for note in notes(findings))
+    if findings.ledger:
         parts.append(Text(f"\n{LEDGER}", style="bold"))
-        parts.extend(Text(f"  {line}") for line in found.ledger)
-    if found.guards:
-        parts.append(Text(f"\n{GUARDS} ({len(found.guards)})", style="bold"))
-        parts.extend(Text(f"  {guard}") for guard in found.guards[:SHOWN_GUARDS])
-        if (more := len(found.guards) - SHOWN_GUARDS) > 0:
+        parts.extend(Text(f"  {line}") for line in findings.ledger)
+    if findings.guards:
+        parts.append(Text(f"\n{GUARDS} ({len(findings.guards)})", style="bold"))
+        parts.extend(Text(f"  {guard}") for guard in findings.guards[:SHOWN_GUARDS])
+        if (more := len(findings.guards) - SHOWN_GUARDS) > 0:
             parts.append(Text(f"  and {more} more: all are in .guards", style="dim"))
-    parts.extend(Text(f"  {number}") for number in found.numbers)
-    if found.kernels:
-        parts.append(_kernel_table(found))
-    parts.extend(Text(f"  torch's own: {op}  ({why})") for op, why in found.externs)
-    if found.trials:
-        parts.append(_trial_table(found))
-    parts.append(_time_table(found))
-    return Panel(Group(*parts), title=f"jitmagic explain: {found.name}", title_align="left")
+    parts.extend(Text(f"  {number}") for number in findings.numbers)
+    if findings.kernels:
+        parts.append(_kernel_table(findings))
+    parts.extend(Text(f"  torch's own: {op}  ({why})") for op, why in findings.externs)
+    if findings.trials:
+        parts.append(_trial_table(findings))
+    parts.append(_time_table(findings))
+    return Panel(Group(*parts), title=f"jitmagic explain: {findings.name}", title_align="left")
 
 
-def _source_text(found: Findings) -> Text:
+def _source_text(findings: Findings) -> Text:
     """The function; of those that it calls the lines with something beside them."""
     text = Text()
-    shown = listings(found)
-    measured = bool(found.costs)
+    shown = listings(findings)
+    measured = bool(findings.costs)
     for number, listing in enumerate(shown):
         if number or measured:
             head = f"{EAGER:>5} {COMPILED:>8}   " if measured else ""
@@ -167,39 +167,39 @@ def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.005 else "" if not share else "<1%"
 
 
-def _kernel_table(found: Findings) -> Table:
+def _kernel_table(findings: Findings) -> Table:
     table = Table(title="kernels", title_justify="left", box=None)
     for column in ("kernel", "graph", "language", "computes"):
         table.add_column(column)
-    for kernel in found.kernels:
+    for kernel in findings.kernels:
         table.add_row(kernel.name, kernel.graph, kernel.language, ", ".join(kernel.computes))
     return table
 
 
-def _trial_table(found: Findings) -> Table:
+def _trial_table(findings: Findings) -> Table:
     table = Table(title="tuning", title_justify="left", box=None)
     for column in TRIAL_COLUMNS:
         table.add_column(column, justify="right" if column == "time" else "left")
-    for row, trial in zip(trial_rows(found), found.trials, strict=True):
+    for row, trial in zip(trial_rows(findings), findings.trials, strict=True):
         table.add_row(*row, style="bold" if trial.outcome == "chosen" else "")
     return table
 
 
-def _time_table(found: Findings) -> Table:
+def _time_table(findings: Findings) -> Table:
     table = Table(title="compile time", title_justify="left", box=None)
     table.add_column("stage")
     table.add_column("ms", justify="right")
-    for stage, seconds in found.compile_times:
+    for stage, seconds in findings.compile_times:
         table.add_row(stage, f"{seconds * 1e3:.1f}")
     return table
 
 
-def text_report(found: Findings) -> str:
+def text_report(findings: Findings) -> str:
     """The report as plain text, 100 columns."""
     out = io.StringIO()
     # In a notebook rich would display the report by itself and leave `out` empty.
     console = Console(
         file=out, width=100, color_system=None, force_terminal=False, force_jupyter=False
     )
-    console.print(rich_report(found))
+    console.print(rich_report(findings))
     return out.getvalue()

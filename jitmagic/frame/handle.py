@@ -225,8 +225,8 @@ class Handle:
         if self._given_up is not None:
             return self._given_up
         entries = self.dispatcher.entries
-        found: Outcome | None = entries[0].notes.outcome if entries else None
-        return found
+        latest: Outcome | None = entries[0].notes.outcome if entries else None
+        return latest
 
     @property
     def given_up(self) -> Eager | Failed | None:
@@ -285,35 +285,35 @@ class Handle:
         number, occasion = self.ledger.begin(snapshot)
         told, title = self.family.told, self.original.title
         recording = Recording(self.name, self.journal, self.serial, number, occasion, told, title)
-        made = self._run_compiler(snapshot, recording)
-        if isinstance(made, Begun):
+        result = self._run_compiler(snapshot, recording)
+        if isinstance(result, Begun):
             self.ledger.begun -= 1
-            self.building = None if made.wait(self.options.patience) else made
+            self.building = None if result.wait(self.options.patience) else result
             return self.building is None and self._compile(values)
-        outcome = made.notes.outcome if isinstance(made, Entry) else made
+        outcome = result.notes.outcome if isinstance(result, Entry) else result
         if isinstance(outcome, Failed):
             self._tell_failure(outcome)
-        if isinstance(made, Entry) and not made.check(values):
-            which = why_not(made, snapshot)
-            made = Eager(
+        if isinstance(result, Entry) and not result.check(values):
+            which = why_not(result, snapshot)
+            result = Eager(
                 "its guards do not hold for the call they were made from"
                 + (f": {which}" if which else "")
             )
-            warn(f"{self.label} runs as eager: {made.why}")
-            outcome = made
+            warn(f"{self.label} runs as eager: {result.why}")
+            outcome = result
         record = recording.end(outcome)
-        if isinstance(made, Entry):
-            self.ledger.add(made, values)
-            if made.notes.comparable is not None:
+        if isinstance(result, Entry):
+            self.ledger.add(result, values)
+            if result.notes.comparable is not None:
                 plain = self.original.plain
-                Comparison(made, plain, self.ledger, self.journal, record, self._lost).start()
+                Comparison(result, plain, self.ledger, self.journal, record, self._lost).start()
         else:
-            self._give_up(made)
-        ends = made.notes.ends if isinstance(made, Entry) else None
+            self._give_up(result)
+        ends = result.notes.ends if isinstance(result, Entry) else None
         self._tell_of_plain_python(ends or outcome, partly=ends is not None)
         if self.ledger.failures >= _MOST_FAILURES:
             self._give_up(self.ledger.last_failure)
-        return isinstance(made, Entry)
+        return isinstance(result, Entry)
 
     def _run_compiler(
         self, snapshot: FrameSnapshot, recording: Recording
@@ -388,8 +388,8 @@ class Handle:
         return self.family.limit_reached and self.original.is_weak and self.library is None
 
     def _reach_limit(self, values: tuple[Any, ...]) -> None:
-        found = self.why_missed(values)
-        difference = found[0][1].what if found else "a guarded object is gone"
+        missed = self.why_missed(values)
+        difference = missed[0][1].what if missed else "a guarded object is gone"
         if self.options.fullgraph:
             raise Unsupported(
                 f"{self.label} was compiled {self.ledger.count} times, which is its recompile "
@@ -405,7 +405,7 @@ class Handle:
         where = self.goes_on
         part = self._named_for_user()
         misses = "the call fits none of the variants; calls like it run"
-        edit = found[0][1].edit if found else ""
+        edit = missed[0][1].edit if missed else ""
         hint = edit or "make what varies an argument that is a tensor"
         if where is not None:  # called by no user: most often a loop with a graph break in it
             part = f"{part} from line {where.lineno} on, after a graph break,"

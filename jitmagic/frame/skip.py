@@ -108,7 +108,7 @@ def is_of_library(code: CodeType) -> bool:
 
 
 def users_line() -> UserLine | None:
-    """The innermost line that is being run outside of installed packages; stubs are no one's."""
+    """The innermost line that is being run outside of installed packages and stubs."""
     frame = inspect.currentframe()
     while frame is not None:
         code = frame.f_code

@@ -50,8 +50,8 @@ class Autocast:
 
     def dtype_on(self, device: str) -> torch.dtype | None:
         """What `device` casts to; None for devices that jitmagic does not follow, too."""
-        made: torch.dtype | None = getattr(self, device) if device in DEVICES else None
-        return made
+        dtype: torch.dtype | None = getattr(self, device) if device in DEVICES else None
+        return dtype
 
 
 OFF = Autocast()
@@ -121,9 +121,9 @@ class _Shown(torch.Tensor):
 
     @staticmethod
     def make(held: torch.Tensor, device: torch.device, requires_grad: bool) -> _Shown:
-        made = dataless(_Shown, held, device, int(held.storage_offset()), requires_grad)
-        made.held = held
-        return made
+        shown = dataless(_Shown, held, device, int(held.storage_offset()), requires_grad)
+        shown.held = held
+        return shown
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -163,11 +163,11 @@ def _shown_like(value: torch.Tensor, device: torch.device) -> _Shown:
     """A tensor on `device` that is a leaf of the autograd graph where `value` is one."""
     if value.is_leaf:
         return _Shown.make(value.data, device, value.requires_grad)
-    made = _Shown.make(value.data, device, False)
+    shown = _Shown.make(value.data, device, False)
     leaf = torch.empty((), device=META, requires_grad=True)
     with torch.enable_grad(), _Silent():
-        made.add_(leaf)
-    return made
+        shown.add_(leaf)
+    return shown
 
 
 class _Watch(DispatchMode):
@@ -191,12 +191,12 @@ class _Watch(DispatchMode):
         makes = not shown and any(a.name == "device" for a in func._schema.arguments)
         if asked is not None or makes:
             named["device"] = META
-        given, named = _held(args), _held(named)
-        self.seen.calls.append((func, _described(given), _described(named)))
-        check_as_kernels_do(func._opname, given, named, (), device)
-        check_dtypes(func, func._opname, given, named, device)
+        positional, named = _held(args), _held(named)
+        self.seen.calls.append((func, _described(positional), _described(named)))
+        check_as_kernels_do(func._opname, positional, named, (), device)
+        check_dtypes(func, func._opname, positional, named, device)
         owners = {id(t.held): t for t in shown}
-        return _show(func(*given, **named), device, owners)
+        return _show(func(*positional, **named), device, owners)
 
 
 def _device_of(shown: list[_Shown]) -> torch.device:
@@ -263,11 +263,11 @@ def cast_result(
         return None
     if on.written:
         raise EagerRaises(RuntimeError("it writes in place under autocast"))
-    given = list(tensors_in((args, kwargs)))
+    inputs = list(tensors_in((args, kwargs)))
     results = list(tensors_in(on.result))
-    _check_fresh(results, given)
-    made = iter(linked(results, given))
-    return _filled(on.result, made)
+    _check_fresh(results, inputs)
+    with_history = iter(linked(results, inputs))
+    return _filled(on.result, with_history)
 
 
 def _watch(
@@ -281,13 +281,13 @@ def _watch(
 ) -> _Seen:
     """Run the call under `mode` on tensors of their own."""
     seen = _Seen()
-    made: dict[int, _Shown] = {}
+    shown: dict[int, _Shown] = {}
 
     def show(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            if id(value) not in made:
-                made[id(value)] = _shown_like(value, device_of(value))
-            return made[id(value)]
+            if id(value) not in shown:
+                shown[id(value)] = _shown_like(value, device_of(value))
+            return shown[id(value)]
         if isinstance(value, list | tuple):
             return type(value)(show(item) for item in value)
         if isinstance(value, dict):
@@ -299,16 +299,16 @@ def _watch(
     try:
         with torch.inference_mode(False), autocast_kept():
             _set(mode)
-            given, named = show(args), show(kwargs)
+            positional, named = show(args), show(kwargs)
             watched = grad, seen.written, _Watch(seen), line
-            seen.result = call_on_meta(target, given, named, *watched)
+            seen.result = call_on_meta(target, positional, named, *watched)
     except Exception as error:  # the caller decides: eager may raise the same
         seen.error = error
     return seen
 
 
-def _check_fresh(results: list[torch.Tensor], given: list[torch.Tensor]) -> None:
-    taken = {tensor.untyped_storage()._cdata for tensor in given}
+def _check_fresh(results: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+    taken = {tensor.untyped_storage()._cdata for tensor in inputs}
     for result in results:
         if not isinstance(result, _Shown):
             raise EagerRaises(RuntimeError("it makes a tensor of data under autocast"))
@@ -318,12 +318,12 @@ def _check_fresh(results: list[torch.Tensor], given: list[torch.Tensor]) -> None
         taken.add(storage)
 
 
-def _filled(result: Any, made: Iterator[torch.Tensor]) -> Any:
+def _filled(result: Any, tensors: Iterator[torch.Tensor]) -> Any:
     """The nested result with what was made in place of its tensors."""
     if isinstance(result, torch.Tensor):
-        return next(made)
+        return next(tensors)
     if isinstance(result, list | tuple):
-        items = [_filled(item, made) for item in result]
+        items = [_filled(item, tensors) for item in result]
         if type(result) in (list, tuple):
             return type(result)(items)
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)

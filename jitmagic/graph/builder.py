@@ -270,7 +270,7 @@ class GraphBuilder:
         self.differentiates = True
         return tuple(self._taken(node, index, lines) for index in range(len(outcome)))
 
-    def call_whole(
+    def call_transform(
         self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
     ) -> tuple[Any, ...]:
         """Record a call of what runs graphs of its own and gives a flat tuple (transforms.py); a

@@ -24,7 +24,7 @@ from ..symbols.size import size_of, value_of
 __all__ = ["Differs", "fits", "generalised"]
 
 Join = Callable[[Any, Any], Any]
-Twins = dict[Node, Node]
+Counterparts = dict[Node, Node]
 _COMPARED = (int, bool, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -45,10 +45,10 @@ def generalised(
             raise Differs(f"{a} and {b} are no visible function of the sizes")
         return size_of(expr, context)
 
-    graph, copies, twins = Graph(), dict[Node, Node](), Twins()
+    graph, copies, counterparts = Graph(), dict[Node, Node](), Counterparts()
     for node, other in _pairs(first, second):
         copy = copies[node] = graph.node_copy(node, copies.__getitem__)
-        _join_node(copy, other, twins, join)
+        _join_node(copy, other, counterparts, join)
     return GraphModule(first, graph)
 
 
@@ -59,12 +59,12 @@ def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -
         _same(value_of(a, known), b)
         return a
 
-    twins = Twins()
+    counterparts = Counterparts()
     try:
         for node, other in _pairs(symbolic, concrete):
-            twins[node] = other
-            _joined((node.args, node.kwargs), (other.args, other.kwargs), twins, join)
-            _joined(node.meta.get("spec"), other.meta.get("spec"), twins, join)
+            counterparts[node] = other
+            _joined((node.args, node.kwargs), (other.args, other.kwargs), counterparts, join)
+            _joined(node.meta.get("spec"), other.meta.get("spec"), counterparts, join)
     except Differs:
         return False
     return True
@@ -87,34 +87,36 @@ def _attribute(gm: GraphModule, node: Node) -> Any:
     return operator.attrgetter(str(node.target))(gm)
 
 
-def _join_node(node: Node, other: Node, twins: Twins, join: Join) -> None:
-    twins[node] = other
-    spec = _joined(node.meta.get("spec"), other.meta.get("spec"), twins, join)
+def _join_node(node: Node, other: Node, counterparts: Counterparts, join: Join) -> None:
+    counterparts[node] = other
+    spec = _joined(node.meta.get("spec"), other.meta.get("spec"), counterparts, join)
     node.meta = {**node.meta, "spec": spec}
     if node.op in ("call_function", "output"):
-        node.args = _joined(tuple(node.args), tuple(other.args), twins, join)
-        node.kwargs = _joined(dict(node.kwargs), dict(other.kwargs), twins, join)
+        node.args = _joined(tuple(node.args), tuple(other.args), counterparts, join)
+        node.kwargs = _joined(dict(node.kwargs), dict(other.kwargs), counterparts, join)
 
 
-def _joined(a: Any, b: Any, twins: Twins, join: Join) -> Any:
+def _joined(a: Any, b: Any, counterparts: Counterparts, join: Join) -> Any:
     match a, b:
         case Node(), _:
-            if twins[a] is not b:
+            if counterparts[a] is not b:
                 raise Differs(f"{a.name} is used elsewhere")
             return a
         case TensorSpec(), TensorSpec():
-            return _joined_spec(a, b, twins, join)
+            return _joined_spec(a, b, counterparts, join)
         case (tuple(), tuple()) | (list(), list()) if len(a) == len(b):
-            made = [_joined(x, y, twins, join) for x, y in zip(a, b, strict=True)]
+            made = [_joined(x, y, counterparts, join) for x, y in zip(a, b, strict=True)]
             return made if isinstance(a, list) else tuple(made)
         case dict(), dict() if a.keys() == b.keys():
-            return {key: _joined(a[key], b[key], twins, join) for key in a}
+            return {key: _joined(a[key], b[key], counterparts, join) for key in a}
     return join(a, b)
 
 
-def _joined_spec(a: TensorSpec, b: TensorSpec, twins: Twins, join: Join) -> TensorSpec:
+def _joined_spec(
+    a: TensorSpec, b: TensorSpec, counterparts: Counterparts, join: Join
+) -> TensorSpec:
     sizes = {
-        name: _joined(getattr(a, name), getattr(b, name), twins, join)
+        name: _joined(getattr(a, name), getattr(b, name), counterparts, join)
         for name in ("shape", "stride", "storage_offset")
     }
     made = replace(a, **sizes)

@@ -1,7 +1,7 @@
 """Shape rules of what networks are built from: normalisations, adaptive pools, padding, losses.
 
-As in whole.py, each rule covers the usual case (row-major or channels_last, matching dtypes and
-sizes) and answers None otherwise: torch's own meta function is asked then, which imports
+As in fallback_shapes.py, each rule covers the usual case (row-major or channels_last, matching
+dtypes and sizes) and answers None otherwise: torch's own meta function is asked then, which imports
 torch._dynamo or sympy. A rule never answers for arguments that eager refuses.
 """
 

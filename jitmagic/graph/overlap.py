@@ -108,7 +108,7 @@ def _meet(one: torch.Tensor, other: torch.Tensor, same_counts: bool = False) -> 
 
 def _places(tensor: torch.Tensor) -> torch.Tensor:
     """The offset of every element in the storage."""
-    found = torch.tensor(tensor.storage_offset())
+    offsets = torch.tensor(tensor.storage_offset())
     for step, size in _layout(tensor)[1]:
-        found = found.unsqueeze(-1) + torch.arange(size) * step
-    return found.flatten()
+        offsets = offsets.unsqueeze(-1) + torch.arange(size) * step
+    return offsets.flatten()

@@ -132,8 +132,8 @@ def call_on_meta(
         try:
             if isinstance(target, str):
                 return call_from(line, getattr(args[0], target), args[1:], kwargs)
-            made = call_from(line, by_one_step(target), args, kwargs)
-            return _with_kernel_strides(target, args, made)
+            result = call_from(line, by_one_step(target), args, kwargs)
+            return _with_kernel_strides(target, args, result)
         except (DataDependent, EagerRaises, Specialize):
             raise
         except NotImplementedError as error:
@@ -181,11 +181,11 @@ class _Shapes(DispatchMode):
             if _takes_device(func) and ("device" in named or not tensors):
                 named = {**named, "device": torch.device("meta")}
         if _is_safe(func, tensors, named):
-            made = infer(func, args, named)
-            if made is None:
-                made = infer_in_place(func, args, named)
-            if made is not None:
-                return made
+            outcome = infer(func, args, named)
+            if outcome is None:
+                outcome = infer_in_place(func, args, named)
+            if outcome is not None:
+                return outcome
         if (view := view_of_sizes(func, args, named)) is not None:
             return view
         if func is aten._to_copy.default and next(sizes_in(args), None) is not None:
@@ -193,21 +193,23 @@ class _Shapes(DispatchMode):
         for tell in (inferred_at_hints, told_by_kernel):
             if (told := tell(func, args, named)) is not None:
                 return told
-        made = func(*args, **named)
-        return without_data(made) if is_foreign(func) or not tensors else made
+        outcome = func(*args, **named)
+        return without_data(outcome) if is_foreign(func) or not tensors else outcome
 
 
 @lru_cache(maxsize=4096)
 def _takes_device(func: Any) -> bool:
-    return any(one.name == "device" and one.kwarg_only for one in func._schema.arguments)
+    return any(
+        argument.name == "device" and argument.kwarg_only for argument in func._schema.arguments
+    )
 
 
 def _storages_written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[int]:
     """The storages of the arguments that the schema marks as written."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[position] if position < len(args) else kwargs.get(argument.name)
-            for tensor in _tensors(given):
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            for tensor in _tensors(value):
                 yield tensor.untyped_storage()._cdata
 
 
@@ -309,12 +311,12 @@ def _with_kernel_strides(target: Target, args: tuple[Any, ...], result: Any) -> 
     layout = formats.get(result.dim())
     if layout is None or result.is_contiguous(memory_format=layout):
         return result
-    for given in args[:2]:
+    for operand in args[:2]:
         if (
-            isinstance(given, torch.Tensor)
-            and given.dim() == result.dim()
-            and given.is_contiguous(memory_format=layout)
-            and not given.is_contiguous()
+            isinstance(operand, torch.Tensor)
+            and operand.dim() == result.dim()
+            and operand.is_contiguous(memory_format=layout)
+            and not operand.is_contiguous()
         ):
             return result.contiguous(memory_format=layout)
     return result
@@ -328,24 +330,24 @@ def input_meta(spec: TensorSpec) -> torch.Tensor:
     """The meta tensor of a graph input: as its spec says; no leaf where the input is none."""
     with torch.inference_mode(False), torch.enable_grad():
         shape, stride = map(as_torch, spec.shape), map(as_torch, spec.stride)
-        made = torch.empty_strided(tuple(shape), tuple(stride), dtype=spec.dtype, device="meta")
+        meta = torch.empty_strided(tuple(shape), tuple(stride), dtype=spec.dtype, device="meta")
         if not spec.requires_grad:
-            return made
+            return meta
         if spec.is_leaf:
-            return made.requires_grad_()
-        return _as_non_leaf(made)
+            return meta.requires_grad_()
+        return _as_non_leaf(meta)
 
 
-def _as_non_leaf(made: torch.Tensor) -> torch.Tensor:
+def _as_non_leaf(meta: torch.Tensor) -> torch.Tensor:
     """Give it a grad_fn without making it a view: it may be written as an intermediate."""
-    extents = sorted(zip(made.stride(), made.shape, strict=True))
+    extents = sorted(zip(meta.stride(), meta.shape, strict=True))
     reach, overlaps = 0, False
     for stride, size in extents:
         if size > 1:
             overlaps = overlaps or stride <= reach
             reach += stride * (size - 1)
     if overlaps:  # cannot be written in place anyway, so that being a view does not matter
-        flat = torch.empty(reach + 1, dtype=made.dtype, device="meta", requires_grad=True) * 1
-        return flat.as_strided(made.shape, made.stride())
+        flat = torch.empty(reach + 1, dtype=meta.dtype, device="meta", requires_grad=True) * 1
+        return flat.as_strided(meta.shape, meta.stride())
     with _Shapes():
-        return made.add_(torch.empty((), dtype=made.dtype, device="meta", requires_grad=True))
+        return meta.add_(torch.empty((), dtype=meta.dtype, device="meta", requires_grad=True))

@@ -32,8 +32,8 @@ class Call:
 
     def given(self, position: int, name: str, default: object = None) -> Any:
         """An argument by position or by name."""
-        found = self.args[position] if position < len(self.args) else self.kwargs.get(name)
-        return default if found is None else found
+        argument = self.args[position] if position < len(self.args) else self.kwargs.get(name)
+        return default if argument is None else argument
 
 
 Rule = Callable[[Call], Interval | None]
@@ -175,9 +175,9 @@ def _either(call: Call) -> Interval | None:
     """As a method the condition comes second: all three are looked at."""
     if len(call.args) != 3:
         return None
-    found = [call.read(arg) for arg in call.args]
-    low, high = min(x.low for x in found), max(x.high for x in found)
-    return Interval(low, high, any(x.nan for x in found))
+    ranges = [call.read(arg) for arg in call.args]
+    low, high = min(x.low for x in ranges), max(x.high for x in ranges)
+    return Interval(low, high, any(x.nan for x in ranges))
 
 
 # ------------------------------------------------------------------- functions
@@ -219,9 +219,9 @@ def _not_negative(call: Call) -> Interval | None:
 def _bounded(call: Call) -> Interval | None:
     """Approximations may leave the interval by their last bits; sin and cos of inf are nan."""
     x = call.read(call.args[0])
-    found = _widened(0.0 if call.name == "sigmoid" else -1.0, 1.0, call, (1.0, 1.0))
+    bounds = _widened(0.0 if call.name == "sigmoid" else -1.0, 1.0, call, (1.0, 1.0))
     endless = math.inf in (x.high, -x.low) and call.name in ("sin", "cos")
-    return found._replace(nan=x.nan or endless)
+    return bounds._replace(nan=x.nan or endless)
 
 
 # ------------------------------------------------------------------- arithmetic
@@ -267,10 +267,10 @@ def _product(call: Call) -> Interval | None:
     a, b = operands
     if a.is_endless or b.is_endless:
         return _sign_of_product(a, b) if call.name == "mul" else None
-    found = a.mul(b) if call.name == "mul" else a.div(b)
-    if found is None:
+    result = a.mul(b) if call.name == "mul" else a.div(b)
+    if result is None:
         return None
-    low, high, nan = found
+    low, high, nan = result
     return _widened(low, high, call, (abs(low), abs(high)))._replace(nan=nan)
 
 
@@ -297,17 +297,19 @@ _COMPARISONS = {
 def _comparison(call: Call) -> Interval | None:
     if len(call.args) != 2 or call.kwargs:
         return None
-    given = [getattr(arg, "meta", {}).get("val", arg) for arg in call.args]
-    if not all(isinstance(one, torch.Tensor | bool | int | float) for one in given):
+    operands = [getattr(arg, "meta", {}).get("val", arg) for arg in call.args]
+    if not all(isinstance(operand, torch.Tensor | bool | int | float) for operand in operands):
         return None
-    dtype = torch.result_type(*given)
-    whole = whole_range(dtype)
-    numbers = [one for one in given if not isinstance(one, torch.Tensor)]
-    if dtype.is_complex or not all(whole.low <= number <= whole.high for number in numbers):
+    dtype = torch.result_type(*operands)
+    representable = whole_range(dtype)
+    numbers = [operand for operand in operands if not isinstance(operand, torch.Tensor)]
+    if dtype.is_complex or not all(
+        representable.low <= number <= representable.high for number in numbers
+    ):
         return None  # a number that wraps around, or is nan
     exact = tuple(map(call.read, call.args))
     op = _COMPARISONS[call.name]
-    (a, b), (c, d) = exact, (rounded(one, dtype) for one in exact)
+    (a, b), (c, d) = exact, (rounded(operand, dtype) for operand in exact)
     answers = {a.compare(op, b), c.compare(op, d)}
     answer = answers.pop()
     return None if answers or answer is None else Interval(answer, answer)

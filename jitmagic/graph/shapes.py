@@ -18,11 +18,11 @@ import torch
 
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
+from .fallback_shapes import FALLBACK_RULES, refuse_repeated
 from .fresh_meta import META, broadcast, fresh_meta, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .recurrent import RECURRENT_RULES
-from .whole import WHOLE_RULES, refuse_repeated
 from .without_meta import WITHOUT_META
 
 __all__ = [
@@ -45,10 +45,10 @@ def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The first argument, where op is the in-place form of a pointwise rule and the result fits."""
     functional = _IN_PLACE.get(op)
-    made = None if functional is None else infer(functional, args, kwargs)
-    if made is None or not same_shape(made.shape, args[0].shape):
+    result = None if functional is None else infer(functional, args, kwargs)
+    if result is None or not same_shape(result.shape, args[0].shape):
         return None
-    if made.dtype is not args[0].dtype:
+    if result.dtype is not args[0].dtype:
         return None
     return args[0]
 
@@ -163,9 +163,9 @@ def promoted(values: Sequence[Any]) -> torch.dtype:
         else:
             kind = number_dtype(value)
             number = kind if number is None else torch.promote_types(number, kind)
-    made = _over(sized, _over(scalar, number))
-    assert made is not None
-    return made
+    result = _over(sized, _over(scalar, number))
+    assert result is not None
+    return result
 
 
 def number_dtype(value: Any) -> torch.dtype:
@@ -271,14 +271,18 @@ def _reduction(kind: str) -> Rule:
         *,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
-        made = dtype or x.dtype
-        if kind == "mean" and not (made.is_floating_point or made.is_complex):
-            raise RuntimeError(f"mean() of {made}: floating-point numbers are needed")
-        if kind == "sum" and dtype is None and not (made.is_floating_point or made.is_complex):
-            made = torch.int64
+        result_dtype = dtype or x.dtype
+        if kind == "mean" and not (result_dtype.is_floating_point or result_dtype.is_complex):
+            raise RuntimeError(f"mean() of {result_dtype}: floating-point numbers are needed")
+        if (
+            kind == "sum"
+            and dtype is None
+            and not (result_dtype.is_floating_point or result_dtype.is_complex)
+        ):
+            result_dtype = torch.int64
         if kind == "bool":
-            made = torch.uint8 if x.dtype is torch.uint8 else torch.bool
-        return fresh_meta(_reduced_shape(x.shape, dims, keepdim), made)
+            result_dtype = torch.uint8 if x.dtype is torch.uint8 else torch.bool
+        return fresh_meta(_reduced_shape(x.shape, dims, keepdim), result_dtype)
 
     return rule
 
@@ -298,12 +302,12 @@ def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
             raise RuntimeError(
                 f"cannot multiply {list(a.shape)} {a.dtype} and {list(b.shape)} {b.dtype}"
             )
-        made = (*a.shape[:-1], b.shape[-1])
+        shape = (*a.shape[:-1], b.shape[-1])
         addend = args[0].shape if 0 not in shapes_of else ()
-        fits = len(addend) <= len(made) and all(
-            have in (1, want) for have, want in zip(reversed(addend), reversed(made), strict=False)
+        fits = len(addend) <= len(shape) and all(
+            have in (1, want) for have, want in zip(reversed(addend), reversed(shape), strict=False)
         )
-        return fresh_meta(made, a.dtype) if fits else None
+        return fresh_meta(shape, a.dtype) if fits else None
 
     return rule
 
@@ -391,8 +395,8 @@ def _layer_norm(
     kept = x.dim() - len(shape)
     if not shape or kept < 0 or not same_shape(x.shape[kept:], shape):
         return None
-    given = [t for t in (weight, bias) if t is not None]
-    if any(not same_shape(t.shape, shape) or t.dtype is not x.dtype for t in given):
+    factors = [t for t in (weight, bias) if t is not None]
+    if any(not same_shape(t.shape, shape) or t.dtype is not x.dtype for t in factors):
         return None
     rows = [*x.shape[:kept], *[1] * len(shape)]
     return fresh_meta(x.shape, x.dtype), fresh_meta(rows, x.dtype), fresh_meta(rows, x.dtype)
@@ -460,7 +464,7 @@ _RULES: Mapping[Any, Rule] = {
     aten.embedding.default: _embedded,
     aten.cat.default: _cat,
     **FACTORY_RULES,
-    **WHOLE_RULES,
+    **FALLBACK_RULES,
     **NETWORK_RULES,
     **RECURRENT_RULES,
     **WITHOUT_META,

@@ -34,7 +34,7 @@ _PLAIN = (
 
 
 def verify(module: GraphModule) -> None:
-    """Raise VerifyError where the graph breaks an invariant of this room."""
+    """Raise VerifyError where the graph breaks an invariant of this package."""
     graph = module.graph
     try:
         graph.lint()

@@ -1,7 +1,7 @@
 """Shape rules of operators for which torch has no meta function: without a rule they are a break.
 
-As in whole.py, a rule covers the usual case and answers None for arguments that the kernel may
-refuse; the operators are extern calls.
+As in fallback_shapes.py, a rule covers the usual case and answers None for arguments that the
+kernel may refuse; the operators are extern calls.
 """
 
 from __future__ import annotations

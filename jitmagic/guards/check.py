@@ -1,4 +1,4 @@
-"""check: the readable Python twin of the native guard program, and the sentence when a guard fails.
+"""The reference implementation of the native guard program, and the sentence when a guard fails.
 
 Comes in: guards and a frame's snapshot. Goes out: the first guard that does not hold (`check`),
 or what differs, in words (`why`). Invariant: agrees with the native program made by

@@ -1,9 +1,9 @@
 """The Guard family: typed records of what a trace relied on.
 
 Comes in: facts, at the moment the tracer reads them. Goes out: frozen records, checked natively on
-every call (`frame/native.py` lowers them) and by a readable Python twin (`check.py`) in tests and
-explanations. A guard knows the user's line that needed it and can say in one sentence what it
-wants.
+every call (`frame/native.py` lowers them) and by the reference implementation in Python
+(`check.py`) in tests and explanations. A guard knows the user's line that needed it and can say in
+one sentence what it wants.
 
     Guard = TensorMatch(source, spec, keys)      same class, dtype, device, sizes, strides, grad and
                                                  dispatch keys
@@ -250,7 +250,7 @@ class DictKeysAre(Guard):
 
 @dataclass(frozen=True, slots=True)
 class SetHas(Guard):
-    """`item` is a constant or a class: to look it up runs nobody's code."""
+    """`item` is a constant or a class: to look it up runs no user code."""
 
     source: Source
     item: object

@@ -1,4 +1,4 @@
-"""SizesRelate in words, and its readable twin of the native check.
+"""SizesRelate: the reference implementation of the native check, in words.
 
 Comes in: a guard and a frame's snapshot. Goes out: what differs, in a sentence, or None. Agrees
 with `Relation` of extensions/frame/guards_tensor.cpp.

@@ -1,9 +1,9 @@
 """The Source family: where a value of the traced frame came from, as data.
 
 A source is a path from one of the frame's roots. It is read by separate functions: `describe`
-(Python text for people), the Python twin in `check.py`, and `frame/native.py` which lowers it to a
-native guard program. Following a source never runs user code: attributes are read out of instance
-dictionaries and tuples, never through `__getattr__` or properties.
+(Python text for people), the reference implementation in `check.py`, and `frame/native.py` which
+lowers it to a native guard program. Following a source never runs user code: attributes are read
+out of instance dictionaries and tuples, never through `__getattr__` or properties.
 
     Source = Argument(index, name)           i-th value handed to the dispatcher: arguments, then
                                              cells

@@ -32,7 +32,7 @@ from .ir import (
     Store,
     Value,
 )
-from .tensor_view import Point, TensorView, broadcast_point, formal_point, strided, whole
+from .tensor_view import Point, TensorView, broadcast_point, formal_point, full_view, strided
 from .values import FLOATS, INTEGERS, cast, constant
 
 __all__ = ["LOOP_DTYPES", "Builder", "Decline", "Out", "contiguous_stride"]
@@ -43,7 +43,7 @@ ValueAt = Callable[[Point], Value]
 
 
 class Decline(Exception):
-    """Raised by a lowering: the node goes whole to ATen, for the reason given."""
+    """Raised by a lowering: the node falls back to ATen, for the reason given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,11 @@ def _run_time_indexes(point: Sequence[Expr]) -> set[Expr]:
 class Builder:
     """Mutable only while lowering."""
 
-    def __init__(self, name: str, home: torch.device) -> None:
+    def __init__(self, name: str, kernel_device: torch.device) -> None:
         self.name = name
-        self.home = home  # where nests run; what is on another device goes whole to ATen
+        self.kernel_device = (
+            kernel_device  # where nests run; what is on another device falls back to ATen
+        )
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
         self.inputs: list[str] = []
@@ -117,12 +119,12 @@ class Builder:
         """A new buffer as `spec` says, and the view that is all of it."""
         name = self._unique(name)
         self.buffers[name] = Buffer(name, spec.shape, spec.stride, spec.dtype, spec.device, role)
-        return whole(name, spec.shape, spec.dtype, spec.device)
+        return full_view(name, spec.shape, spec.dtype, spec.device)
 
-    def is_host_number(self, view: TensorView) -> bool:
-        """Whether kernels of a GPU take it by value: a 0-dim tensor in the CPU's memory."""
-        on_host = self.home.type != "cpu" and view.device.type == "cpu"
-        return on_host and not self.buffers[view.buffer].shape and view.dtype in _BY_VALUE
+    def is_cpu_scalar(self, view: TensorView) -> bool:
+        """Whether it is a 0-dim tensor of the CPU that kernels of a GPU take by value."""
+        beside = self.kernel_device.type != "cpu" and view.device.type == "cpu"
+        return beside and not self.buffers[view.buffer].shape and view.dtype in _BY_VALUE
 
     def _unique(self, name: str) -> str:
         candidate, n = name, 0
@@ -166,7 +168,7 @@ class Builder:
         """The element of `view` that broadcasts to `point`."""
         if view.dtype not in LOOP_DTYPES:
             raise Decline(f"{view.dtype} has no loops")
-        if self.device not in (None, view.device) and not self.is_host_number(view):
+        if self.device not in (None, view.device) and not self.is_cpu_scalar(view):
             raise Decline(f"operands on {view.device} and {self.device}")
         index = view.at(broadcast_point(view.shape, point))
         if _run_time_indexes(point) - _run_time_indexes(index):
@@ -216,14 +218,14 @@ class Builder:
             views.append(self.define(out.name, out.spec))
         names = {out.name: view.buffer for (out, _, _), view in zip(parts, views, strict=True)}
         if stores:
-            made = tuple(Store(names[o.name], i, p, v) for o, i, p, v in stores)
-            self.steps.append(Nest(self._step(name), outer or (), made, (self.node,)))
+            stores_of = tuple(Store(names[o.name], i, p, v) for o, i, p, v in stores)
+            self.steps.append(Nest(self._step(name), outer or (), stores_of, (self.node,)))
         return views
 
     def _split_grid(
         self, shape: Sequence[int], inner: Sequence[int], outer: tuple[Axis, ...] | None
     ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Point]:
-        given = None if outer is None else iter(outer)
+        outer_axes = None if outer is None else iter(outer)
         outside: list[Axis] = []
         inside: list[Axis] = []
         point: list[Expr] = []
@@ -231,8 +233,8 @@ class Builder:
             if size == 1:
                 point.append(Integer(0))
                 continue
-            shared = given is not None and d not in inner
-            axis = next(given) if shared and given is not None else self.axis(size)
+            shared = outer_axes is not None and d not in inner
+            axis = next(outer_axes) if shared and outer_axes is not None else self.axis(size)
             (inside if d in inner else outside).append(axis)
             point.append(AxisVar(axis))
         return tuple(outside), tuple(inside), tuple(point)
@@ -245,7 +247,7 @@ class Builder:
             self.steps.append(Nest(self._step(name), axes, (store,), (self.node,)))
         self._forget_copies(target)
 
-    def write_whole(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
+    def write_by_aten(self, name: str, target: TensorView, value: TensorView, reason: str) -> None:
         """`write` by ATen's copy_."""
         memory = self.memory(target)
         args = BufferRef(memory), BufferRef(self.memory(value))
@@ -289,8 +291,8 @@ class Builder:
     def memory(self, view: TensorView, stride: tuple[int, ...] | None = None) -> str:
         """The name of a buffer that is exactly this view: itself, a strided alias, or a copy."""
         buffer = self.buffers[view.buffer]
-        whole = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
-        if whole and (stride is None or _same_strides(view, stride, buffer.stride)):
+        is_full = view.index == formal_point(buffer.shape) and view.shape == buffer.shape
+        if is_full and (stride is None or _same_strides(view, stride, buffer.stride)):
             return view.buffer
         if (view, stride) not in self._memory:
             self._memory[view, stride] = self._alias(view, stride) or self._copy(view, stride)
@@ -300,11 +302,11 @@ class Builder:
         placed = strided(view, self.buffers[view.buffer].stride)
         if placed is None:
             return None
-        offset, found = placed
-        if stride is not None and not _same_strides(view, stride, found):
+        offset, strides = placed
+        if stride is not None and not _same_strides(view, stride, strides):
             return None
         if stride is None:
-            stride = _with_neat_ones(view.shape, found)
+            stride = _with_neat_ones(view.shape, strides)
         return self.alias(view.buffer, view.shape, stride, offset)
 
     def alias(
@@ -328,7 +330,7 @@ class Builder:
         steps = contiguous_stride(view.shape) if stride is None else stride
         spec = TensorSpec(view.shape, steps, view.dtype, view.device)
         out = Out(f"{view.buffer}_copy", (spec,))
-        if view.device != self.home:
+        if view.device != self.kernel_device:
             return self._copied_elsewhere(view, out)
         return self.pointwise(out, lambda point: self.load(view, point)).buffer
 
@@ -338,16 +340,16 @@ class Builder:
         if self._alias(view, None) is None or spec.stride != contiguous_stride(spec.shape):
             raise CompileFailed(f"{view.buffer} on {view.device} is needed in another layout")
         kwargs = {"memory_format": torch.contiguous_format}
-        reason = f"it is on {view.device}, the kernels run on {self.home}"
-        (made,) = self.extern(out, torch.ops.aten.clone.default, (view,), kwargs, reason)
-        assert made is not None
-        return made.buffer
+        reason = f"it is on {view.device}, the kernels run on {self.kernel_device}"
+        (copied,) = self.extern(out, torch.ops.aten.clone.default, (view,), kwargs, reason)
+        assert copied is not None
+        return copied.buffer
 
     def copied(self, view: TensorView) -> TensorView:
         """A copy of the view in memory of its own."""
-        return whole(self._copy(view, None), view.shape, view.dtype, view.device)
+        return full_view(self._copy(view, None), view.shape, view.dtype, view.device)
 
-    # -- the whole -------------------------------------------------------------------------------
+    # -- the program -----------------------------------------------------------------------------
 
     def output(self, view: TensorView | None, spec: TensorSpec | None) -> None:
         """Append an output; the memory it lives in leaves the call."""
@@ -376,13 +378,13 @@ class Builder:
 def _dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """What empty_like makes of strides with sizes in them: the same order of dimensions, dense."""
     order = sorted(range(len(shape)), key=lambda d: -hint_of(stride[d]))
-    made: list[int] = [1] * len(shape)
+    dense: list[int] = [1] * len(shape)
     following: int = 1
     for d in reversed(order):
-        made[d] = following
+        dense[d] = following
         following = following * shape[d]
-    if all(map(is_same, made, stride)):
-        return tuple(made)
+    if all(map(is_same, dense, stride)):
+        return tuple(dense)
     raise Decline("an operand with gaps, whose sizes differ from call to call")
 
 

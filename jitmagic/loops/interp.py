@@ -79,8 +79,8 @@ class _Memory:
         return torch.float64 if self.wide and dtype.is_floating_point else dtype
 
     def bind(self, inputs: Sequence[Tensor]) -> None:
-        given = dict(zip(self.program.inputs, inputs, strict=True)) | dict(self.program.constants)
-        for name, tensor in given.items():
+        tensors = dict(zip(self.program.inputs, inputs, strict=True)) | dict(self.program.constants)
+        for name, tensor in tensors.items():
             data = tensor.detach()
             if self.wide and data.is_floating_point():
                 buffer = self.program.buffers[name]
@@ -110,8 +110,8 @@ class _Memory:
             or tensor.dtype != self.dtype(buffer.dtype)
             or any(size > 1 and want != have for size, want, have in strides if tensor.numel())
         ):
-            found = f"{tensor.dtype}{list(tensor.shape)} with strides {tensor.stride()}"
-            raise ValueError(f"{name}: {found} where {buffer} was promised")
+            actual = f"{tensor.dtype}{list(tensor.shape)} with strides {tensor.stride()}"
+            raise ValueError(f"{name}: {actual} where {buffer} was promised")
         self.tensors[name] = tensor
 
     def alias(self, name: str, base: str, offset: int) -> None:
@@ -153,8 +153,8 @@ def _run_nest(nest: Nest, memory: _Memory) -> None:
         target = memory.read(store.buffer)
         extents = grid.extents((*nest.outer, *store.inner))
         spread = torch.broadcast_to(value.to(target.dtype), extents)
-        places = tuple(torch.broadcast_to(part, extents) for part in point)
-        target.index_put_(places, spread, accumulate=store.mode == "add") if places else (
+        indices = tuple(torch.broadcast_to(part, extents) for part in point)
+        target.index_put_(indices, spread, accumulate=store.mode == "add") if indices else (
             target.add_(spread.sum()) if store.mode == "add" else target.copy_(spread.reshape(()))
         )
 
@@ -278,27 +278,27 @@ class _Evaluation:
             return source[tuple(point)] if point else self._lift(source)
         mask = self.known[node.mask]
         inside = [torch.where(mask, part, 0) for part in point]
-        found = source[tuple(inside)] if inside else self._lift(source)
-        return torch.where(mask, found, self.grid.scalar(node.fill, source.dtype))
+        loaded = source[tuple(inside)] if inside else self._lift(source)
+        return torch.where(mask, loaded, self.grid.scalar(node.fill, source.dtype))
 
     def _lift(self, source: Tensor) -> Tensor:
         return source.to(self.grid.device, copy=True).reshape([1] * len(self.grid.place))
 
     def _reduce(self, node: Reduction) -> Tensor:
         value = self.known[node.value]
-        places = [self.grid.place[axis] for axis in node.axes]
+        dims = [self.grid.place[axis] for axis in node.axes]
         shape = list(value.shape)
-        for axis, place in zip(node.axes, places, strict=True):
-            shape[place] = self.grid.extent[axis]
+        for axis, dim in zip(node.axes, dims, strict=True):
+            shape[dim] = self.grid.extent[axis]
         value = value.expand(shape)
         if node.op.startswith("arg"):
-            return _position(node.op, value, places)
+            return _position(node.op, value, dims)
         if node.op == "prod":
-            for place in places:
-                value = value.prod(place, keepdim=True)
+            for dim in dims:
+                value = value.prod(dim, keepdim=True)
             return value.to(self.memory.dtype(node.dtype))
-        found: Tensor = _REDUCE[node.op](value, places)
-        return found.to(self.memory.dtype(node.dtype))
+        reduced: Tensor = _REDUCE[node.op](value, dims)
+        return reduced.to(self.memory.dtype(node.dtype))
 
 
 _SIZED: Mapping[str, Callable[..., Tensor]] = {
@@ -315,15 +315,15 @@ _REDUCE: Mapping[str, Callable[[Tensor, list[int]], Tensor]] = {
 }
 
 
-def _position(op: str, value: Tensor, places: Sequence[int]) -> Tensor:
+def _position(op: str, value: Tensor, dims: Sequence[int]) -> Tensor:
     """argmax/argmin over several dimensions, in row-major order of the axes."""
-    rest = [d for d in range(value.dim()) if d not in places]
-    flat = value.permute(*rest, *places).reshape([value.shape[d] for d in rest] + [-1])
+    rest = [d for d in range(value.dim()) if d not in dims]
+    flat = value.permute(*rest, *dims).reshape([value.shape[d] for d in rest] + [-1])
     if flat.dtype is torch.bool:
         flat = flat.to(torch.uint8)
-    found = flat.argmax(-1) if op == "argmax" else flat.argmin(-1)
-    shape = [1 if d in places else value.shape[d] for d in range(value.dim())]
-    return found.reshape(shape)
+    best = flat.argmax(-1) if op == "argmax" else flat.argmin(-1)
+    shape = [1 if d in dims else value.shape[d] for d in range(value.dim())]
+    return best.reshape(shape)
 
 
 def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""The loop-level IR, whole: what the lowering writes and every later stage reads.
+"""The loop-level IR: what the lowering writes and every later stage reads.
 
     LoopProgram = buffers, inputs, outputs, steps
     Step   = Nest(name, outer, stores)          loops written by us
-           | Extern(name, op, args, kwargs, results)   one ATen call, whole
+           | Extern(name, op, args, kwargs, results)   one call of ATen
            | Alias(name, base)                  a strided view of another buffer's memory
     Store  = Store(buffer, inner, index, value, mode)
     Value  = Load(buffer, index, dtype, mask, fill)
@@ -75,7 +75,7 @@ __all__ = [
     "Store",
     "Value",
     "ValueIndex",
-    "home_of",
+    "kernel_device",
     "landmarks",
     "walk",
 ]
@@ -273,7 +273,7 @@ class Extern(Step):
     kwargs: Mapping[str, Any]
     results: tuple[str | None, ...]
     writes: tuple[str, ...] = ()
-    reason: str = ""  # why it went whole to ATen: shown by explain
+    reason: str = ""  # why it fell back to ATen: shown by explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class Alias(Step):
     offset: int
 
 
-def home_of(devices: Iterable[torch.device]) -> torch.device:
+def kernel_device(devices: Iterable[torch.device]) -> torch.device:
     """The device of nests over tensors on these: a GPU as soon as there is one."""
     on_gpu = {device for device in devices if device.type == "cuda"}
     return min(on_gpu, key=str, default=torch.device("cpu"))
@@ -305,7 +305,7 @@ class LoopProgram:
     @property
     def device(self) -> torch.device:
         """Where its nests run; other devices are left to ATen."""
-        return home_of(buffer.device for buffer in self.buffers.values())
+        return kernel_device(buffer.device for buffer in self.buffers.values())
 
 
 _PLAIN = (AxisVar, Integer)  # most indexes: nothing inside

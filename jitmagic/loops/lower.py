@@ -22,10 +22,10 @@ from ..graph.raising import may_raise_on_data
 from ..spec import TensorSpec, spec_of
 from . import ops as _register_lowerings
 from .builder import LOOP_DTYPES, Builder, Decline, Out, contiguous_stride
-from .host_numbers import numbers_for
-from .ir import LoopProgram, home_of
-from .ops.extern import returns_view, send_whole
-from .registry import LOWERINGS, WHOLE
+from .cpu_scalars import cpu_scalars_for
+from .ir import LoopProgram, kernel_device
+from .ops.extern import fallback_to_aten, returns_view
+from .registry import FALLBACKS, LOWERINGS
 from .tensor_view import TensorView, broadcast_point
 
 __all__ = ["device_of_kernels", "lower"]
@@ -35,14 +35,14 @@ assert _register_lowerings is not None
 
 def lower(gm: GraphModule, name: str) -> LoopProgram:
     """Write the graph as loops. Raises VerifyError on graphs that break the contract above."""
-    home = device_of_kernels(gm)
+    device = device_of_kernels(gm)
     try:
-        return _lowered(gm, Builder(name, home), numbers_for(home, gm))
-    except Decline:  # one of the numbers: all of them stay where they are
-        return _lowered(gm, Builder(name, home), frozenset())
+        return _lowered(gm, Builder(name, device), cpu_scalars_for(device, gm))
+    except Decline:  # one of the scalars: all of them stay calls of ATen on the CPU
+        return _lowered(gm, Builder(name, device), frozenset())
 
 
-def _lowered(gm: GraphModule, builder: Builder, numbers: frozenset[Node]) -> LoopProgram:
+def _lowered(gm: GraphModule, builder: Builder, scalars: frozenset[Node]) -> LoopProgram:
     env: dict[Node, Any] = {}
     for node in gm.graph.nodes:
         builder.node = node.name
@@ -52,7 +52,7 @@ def _lowered(gm: GraphModule, builder: Builder, numbers: frozenset[Node]) -> Loo
             case "get_attr":
                 env[node] = _constant(builder, node, gm)
             case "call_function":
-                call = _number if node in numbers else _call
+                call = _cpu_scalar if node in scalars else _call
                 env[node] = call(builder, node, env)
             case "output":
                 _outputs(builder, node, env)
@@ -64,7 +64,7 @@ def _lowered(gm: GraphModule, builder: Builder, numbers: frozenset[Node]) -> Loo
 def device_of_kernels(gm: GraphModule) -> torch.device:
     """Where the nests of a graph run."""
     specs = (node.meta.get("spec") for node in gm.graph.nodes)
-    return home_of(spec.device for spec in specs if isinstance(spec, TensorSpec))
+    return kernel_device(spec.device for spec in specs if isinstance(spec, TensorSpec))
 
 
 def _placeholder(builder: Builder, node: Node) -> TensorView | None:
@@ -109,14 +109,14 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     lowering = LOWERINGS.get(str(op))
     if not node.users and may_raise_on_data(node):
         reason = "nobody reads it, but it may raise as in eager"
-        return send_whole(builder, out, op, args, kwargs, reason)
+        return fallback_to_aten(builder, out, op, args, kwargs, reason)
     if lowering is None:
-        reason = WHOLE.get(str(op), "no lowering, nor a decomposition of these operands")
-        return send_whole(builder, out, op, args, kwargs, reason)
+        reason = FALLBACKS.get(str(op), "no lowering, nor a decomposition of these operands")
+        return fallback_to_aten(builder, out, op, args, kwargs, reason)
     builder.device = next((spec.device for spec in out.specs if spec is not None), None)
-    if builder.device not in (None, builder.home) and not returns_view(op):
-        reason = f"it runs on {builder.device}, the kernels on {builder.home}"
-        return send_whole(builder, out, op, args, kwargs, reason)
+    if builder.device not in (None, builder.kernel_device) and not returns_view(op):
+        reason = f"it runs on {builder.device}, the kernels on {builder.kernel_device}"
+        return fallback_to_aten(builder, out, op, args, kwargs, reason)
     bound, named = _bound(op, args, kwargs)
     bound = [_brought(builder, arg) for arg in bound]
     mark = len(builder.steps)
@@ -125,13 +125,13 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     except Decline as why:
         if len(builder.steps) != mark:
             raise VerifyError(f"the lowering of {op} declined halfway: {why}") from why
-        return send_whole(builder, out, op, args, kwargs, str(why))
+        return fallback_to_aten(builder, out, op, args, kwargs, str(why))
 
 
-def _number(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
-    """A number of the host, computed by the kernels that use it. Raises Decline."""
-    builder.device = builder.home
-    out = Out(node.name, (replace(node.meta["spec"], device=builder.home),))
+def _cpu_scalar(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
+    """A CPU scalar, computed by the kernels that use it. Raises Decline."""
+    builder.device = builder.kernel_device
+    out = Out(node.name, (replace(node.meta["spec"], device=builder.kernel_device),))
     args, kwargs = _bound(node.target, _bind(node.args, env), _bind(node.kwargs, env))
     return LOWERINGS[str(node.target)](builder, out, *args, **kwargs)
 
@@ -147,11 +147,11 @@ def _bind(part: Any, env: Mapping[Node, Any]) -> Any:
 
 
 def _brought(builder: Builder, arg: Any) -> Any:
-    """A CPU scalar tensor may meet GPU tensors in eager; a nest takes numbers by value."""
+    """A CPU scalar tensor may meet GPU tensors in eager; a nest takes it by value."""
     device = builder.device
     if not isinstance(arg, TensorView) or arg.shape or device is None or arg.device == device:
         return arg
-    if device == builder.home and builder.is_host_number(arg):
+    if device == builder.kernel_device and builder.is_cpu_scalar(arg):
         return arg
     moved = Out(f"{arg.buffer}_on_{device.type}", (TensorSpec((), (), arg.dtype, device),))
     op, reason = torch.ops.aten._to_copy.default, "a scalar crosses to the device of its op"
@@ -198,10 +198,10 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
     if value.device != target.device:
         raise VerifyError(f"{node.name}: a copy_ between devices in the graph")
     builder.device = target.device
-    if target.device != builder.home:
-        return _write_whole(builder, node, target, value, f"it is on {target.device}")
+    if target.device != builder.kernel_device:
+        return _write_by_aten(builder, node, target, value, f"it is on {target.device}")
     if not LOOP_DTYPES.issuperset((target.dtype, value.dtype)):
-        return _write_whole(builder, node, target, value, f"{target.dtype} has no loops")
+        return _write_by_aten(builder, node, target, value, f"{target.dtype} has no loops")
     if same:
         value = builder.copied(value)
     builder.write(
@@ -212,7 +212,7 @@ def _write(builder: Builder, node: Node, target: TensorView, value: TensorView) 
     return target
 
 
-def _write_whole(
+def _write_by_aten(
     builder: Builder, node: Node, target: TensorView, value: TensorView, reason: str
 ) -> TensorView:
     if builder.root(target.buffer) == builder.root(value.buffer):
@@ -223,5 +223,5 @@ def _write_whole(
         (kept,) = builder.extern(apart, torch.ops.aten.clone.default, (value,), {}, reason)
         assert kept is not None, "a spec was given"
         value = kept
-    builder.write_whole(node.name, target, value, reason)
+    builder.write_by_aten(node.name, target, value, reason)
     return target

@@ -150,13 +150,13 @@ def _integral(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
 
 
 def _alpha(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """add(x, y, alpha): the factor has no say in the dtype."""
+    """add(x, y, alpha): the factor does not take part in promotion."""
     common = result_type(operands[:2])
     return _on_gpu(operands, common), common
 
 
 def _value(operands: Sequence[Operand]) -> tuple[Casts, torch.dtype]:
-    """addcmul and the like: a number at the end is a factor in opmath precision and has no say."""
+    """addcmul and the like: a number at the end, a factor in opmath precision, is not promoted."""
     *tensors, last = operands
     if isinstance(last, TensorView):
         common = result_type(operands)

@@ -27,20 +27,20 @@ from .tensor_view import Point, TensorView, broadcast_shapes
 from .values import FLOATS, Number, cast, constant, round_to
 
 __all__ = [
+    "FALLBACKS",
     "LOWERINGS",
-    "WHOLE",
+    "fallback",
     "lowers",
     "operand_value",
     "pointwise",
     "pointwise_lowering",
-    "whole",
 ]
 
 Lowering = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Scalar = Callable[..., Value]
 LOWERINGS: dict[str, Lowering] = {}
-WHOLE: dict[str, str] = {}  # ops that always go whole to ATen, with the reason
+FALLBACKS: dict[str, str] = {}  # ops that are always extern calls of ATen, with the reason
 
 
 def lowers(*overloads: str) -> Callable[[Function], Function]:
@@ -54,9 +54,9 @@ def lowers(*overloads: str) -> Callable[[Function], Function]:
     return register
 
 
-def whole(reason: str, *overloads: str) -> None:
-    """Say why some ops are one ATen call."""
-    WHOLE.update((f"aten.{overload}", reason) for overload in overloads)
+def fallback(reason: str, *overloads: str) -> None:
+    """Ops that are always an ATen call, and why: there is no lowering to try."""
+    FALLBACKS.update((f"aten.{overload}", reason) for overload in overloads)
 
 
 def pointwise(

@@ -37,9 +37,9 @@ __all__ = [
     "broadcast_point",
     "broadcast_shapes",
     "formal_point",
+    "full_view",
     "reshape_point",
     "strided",
-    "whole",
 ]
 
 Point = tuple[Expr, ...]
@@ -85,7 +85,7 @@ def formal_point(shape: tuple[int, ...]) -> Point:
     return tuple(ZERO if axis.extent == 1 else AxisVar(axis) for axis in formal_axes(shape))
 
 
-def whole(
+def full_view(
     buffer: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> TensorView:
     """The buffer itself."""

@@ -1,4 +1,4 @@
-"""The Python twin of the native executor: runs a Plan step by step.
+"""The reference implementation of the native executor: runs a Plan step by step.
 
 It is what the native one is tested against. Kernels are given as callables over the argument
 tensors; one that returns a true value met an index out of range.

@@ -40,7 +40,7 @@ __all__ = [
     "slot_count",
     "slots_in",
     "spent",
-    "staged",
+    "split_graph",
     "undoing",
     "with_numbers",
 ]
@@ -57,7 +57,7 @@ class CpuEntry:
 @dataclass(frozen=True, slots=True)
 class CudaEntry:
     """A loaded CUfunction. `scratch`: trailing null pointers of Triton's launch convention;
-    `by_value`: positions of arguments that are numbers of the host.
+    `by_value`: positions of arguments that are CPU scalars.
     """
 
     function: int
@@ -114,15 +114,15 @@ def spent(
     return runtime_module().Spent(run, results, leaves)  # type: ignore[no-any-return]
 
 
-def staged(
+def split_graph(
     inputs: int,
-    stages: tuple[tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ...]], ...],
+    subgraphs: tuple[tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ...]], ...],
     results: tuple[int, ...],
 ) -> Callable[..., tuple[Any, ...]]:
-    """Executables that run one after the other as one. Each: (run, places of its inputs, number of
-    outputs, places spent), see extensions/runtime/stages.cpp.
+    """Executables that run one after the other as one. Each: (run, slots of its inputs, number of
+    outputs, slots not read after it), see extensions/runtime/split_graph.cpp.
     """
-    return runtime_module().Staged(inputs, stages, results)  # type: ignore[no-any-return]
+    return runtime_module().SplitGraph(inputs, subgraphs, results)  # type: ignore[no-any-return]
 
 
 class BySizes(Protocol):

@@ -123,18 +123,20 @@ def tune(
     store = open_store(options.cache_dir)
     open_ones = [choice for choice in choices if len(choice.configs) > 1]
     known = {c.kernel: _recall(_key_of(c, target), store, _ways(c)) for c in open_ones}
-    found = {name: trials for name, trials in known.items() if trials is not None}
-    missing = [choice for choice in open_ones if choice.kernel not in found]
+    trials_of = {name: trials for name, trials in known.items() if trials is not None}
+    missing = [choice for choice in open_ones if choice.kernel not in trials_of]
     reason = "" if open_ones else f"there is nothing to choose for the kernels of {target.tier}"
     if missing:
-        given = inputs()
-        reason = _why_not(plan, given)
+        tensors = inputs()
+        reason = _why_not(plan, tensors)
         if not reason:
             tuner = _Tuner(plan, choices, missing, build or _builder(target, options), timer, tell)
             tuner.keep = lambda choice, trials: _remember(_key_of(choice, target), trials, store)
-            reason = tuner.run(given)
-            found.update(tuner.found)
-    return Tuned(_chosen(open_ones, found), tuple(t for ts in found.values() for t in ts), reason)
+            reason = tuner.run(tensors)
+            trials_of.update(tuner.found)
+    return Tuned(
+        _chosen(open_ones, trials_of), tuple(t for ts in trials_of.values() for t in ts), reason
+    )
 
 
 def _ways(choice: KernelChoice) -> set[tuple[str, str]]:
@@ -142,12 +144,12 @@ def _ways(choice: KernelChoice) -> set[tuple[str, str]]:
 
 
 def _chosen(
-    choices: Sequence[KernelChoice], found: Mapping[str, Sequence[Trial]]
+    choices: Sequence[KernelChoice], trials_of: Mapping[str, Sequence[Trial]]
 ) -> dict[str, Config]:
     """The configs of the winners, where they are not the default."""
     configs = {}
     for choice in choices:
-        winner = [trial.config for trial in found.get(choice.kernel, ()) if _won(trial)]
+        winner = [trial.config for trial in trials_of.get(choice.kernel, ()) if _won(trial)]
         for config in choice.configs[1:]:
             if config.label in winner:
                 configs[choice.kernel] = config
@@ -158,11 +160,11 @@ def _won(trial: Trial) -> bool:
     return trial.outcome == "chosen"
 
 
-def _why_not(plan: Plan, given: Sequence[torch.Tensor]) -> str:
+def _why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
     """Why the plan must not be run for measuring; empty when it may. Inputs of a backward are made
     up, which a workspace must not be: the library reads it as what its forward left there.
     """
-    workspaces = {n for n, tensor in enumerate(given) if tensor.dtype is torch.uint8}
+    workspaces = {n for n, tensor in enumerate(inputs) if tensor.dtype is torch.uint8}
     for step in plan.steps:
         if not isinstance(step, Call):
             continue
@@ -431,10 +433,10 @@ def _alike(got: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """The same values and strides in memory of its own."""
-    made = torch.empty_strided(
+    copy = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
-    return made.copy_(tensor.detach())
+    return copy.copy_(tensor.detach())
 
 
 @contextmanager

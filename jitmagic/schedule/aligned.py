@@ -207,8 +207,8 @@ class _Aligner:
     def is_fine(self, name: str, shape: tuple[int, int]) -> bool:
         """Whether an operand has this shape, and rows that begin at 16 bytes."""
         buffer = self.rows.buffers[name]
-        found = _row(buffer)
-        return found is not None and buffer.shape == shape and found[1] % _unit(buffer.dtype) == 0
+        row = _row(buffer)
+        return row is not None and buffer.shape == shape and row[1] % _unit(buffer.dtype) == 0
 
     def is_worth(self, step: Extern, changed: list[str], sizes: _Sizes) -> bool:
         """Whether the product gains more than copies take."""
@@ -235,17 +235,17 @@ class _Aligner:
 
     def enlarged(self, name: str, shape: tuple[int, int], zero: bool) -> str:
         """A copy of an operand with this shape; what is new in it is 0, if asked for."""
-        made = _enlarged(self.rows.buffers[name], shape, self.new(f"{name}_rows"))
+        larger = _enlarged(self.rows.buffers[name], shape, self.new(f"{name}_rows"))
         key = self.key(name)
         known = None if key is None else self.copies.get((*key, frozenset(shape)))
-        self.rows.buffers[made.name] = made
+        self.rows.buffers[larger.name] = larger
         if known is not None:  # the same matrix, or its transpose
-            self.steps.append(Alias(made.name, known, 0))
-            return made.name
-        self.copy(name, made, zero)
+            self.steps.append(Alias(larger.name, known, 0))
+            return larger.name
+        self.copy(name, larger, zero)
         if key is not None and zero:
-            self.copies[key] = self.copies[*key, frozenset(shape)] = made.name
-        return made.name
+            self.copies[key] = self.copies[*key, frozenset(shape)] = larger.name
+        return larger.name
 
     def with_bias(self, step: Extern, sizes: _Sizes) -> Extern:
         """With a bias for the columns that are new."""
@@ -255,28 +255,28 @@ class _Aligner:
         if bias.shape != (sizes.n,):  # one number for all of them
             return step
         name = self.new(f"{bias.name}_rows")
-        made = replace(bias, name=name, shape=(sizes.wide_n,), stride=(1,), role="temp")
-        self.rows.buffers[name] = made
-        self.copy(bias.name, made, False)
+        larger = replace(bias, name=name, shape=(sizes.wide_n,), stride=(1,), role="temp")
+        self.rows.buffers[name] = larger
+        self.copy(bias.name, larger, False)
         return replace(step, args=(BufferRef(name), *step.args[1:]))
 
-    def copy(self, name: str, made: Buffer, zero: bool) -> None:
+    def copy(self, name: str, target: Buffer, zero: bool) -> None:
         """A step that writes what a buffer holds into a larger one."""
-        given = self.rows.buffers[name].shape
-        axes = _axes(f"{made.name}_of_{name}", made.shape if zero else given)
+        sizes = self.rows.buffers[name].shape
+        axes = _axes(f"{target.name}_of_{name}", target.shape if zero else sizes)
         point = tuple(AxisVar(axis) for axis in axes)
         mask: Value | None = None
-        for axis, size in zip(axes, given, strict=True):
+        for axis, size in zip(axes, sizes, strict=True):
             if axis.extent > size:
                 limit = Constant(size, torch.int64)
                 inside = Compute("lt", (IndexValue(AxisVar(axis)), limit), torch.bool)
                 mask = (
                     inside if mask is None else Compute("logical_and", (mask, inside), torch.bool)
                 )
-        source, place = self.rows.behind(name, point)
-        value = Load(source, place, made.dtype, mask)
+        source, index = self.rows.behind(name, point)
+        value = Load(source, index, target.dtype, mask)
         self.steps.append(
-            Nest(made.name, axes, (Store(made.name, (), point, value),), (made.name,))
+            Nest(target.name, axes, (Store(target.name, (), point, value),), (target.name,))
         )
 
     def new(self, name: str) -> str:
@@ -294,24 +294,24 @@ class _Aligner:
         out = _matrices(step)[2]
         buffers = self.rows.buffers
         stride = (sizes.wide_n, 1)
-        made = replace(buffers[out], shape=(sizes.wide_m, sizes.wide_n), stride=stride, role="temp")
+        rows = replace(buffers[out], shape=(sizes.wide_m, sizes.wide_n), stride=stride, role="temp")
         if not self.stays(out, maker):
-            self.in_parts(step, made)
+            self.in_parts(step, rows)
             return
-        made = replace(made, name=self.new(f"{out}_rows"))
-        buffers[made.name] = made
+        rows = replace(rows, name=self.new(f"{out}_rows"))
+        buffers[rows.name] = rows
         self.rows.lengthen(out, sizes.n, sizes.wide_n)
-        self.steps.append(replace(step, name=made.name, results=(made.name,)))
-        self.steps.append(Alias(out, made.name, 0))
+        self.steps.append(replace(step, name=rows.name, results=(rows.name,)))
+        self.steps.append(Alias(out, rows.name, 0))
 
-    def in_parts(self, step: Extern, made: Buffer) -> None:
+    def in_parts(self, step: Extern, rows: Buffer) -> None:
         """The product of some rows at a time, and a copy of each part into the result."""
         a, b, out = _matrices(step)
-        total, columns = made.shape
-        count = _rows_of_a_part(made)
+        total, columns = rows.shape
+        count = _rows_of_a_part(rows)
         for begin in range(0, total, count):
             size = min(count, total - begin)
-            part = replace(made, name=self.new(f"{out}_rows"), shape=(size, columns))
+            part = replace(rows, name=self.new(f"{out}_rows"), shape=(size, columns))
             self.rows.buffers[part.name] = part
             left = a if size == total else self.some_rows(a, begin, size)
             new = _with_operands(step, left, b)
@@ -331,8 +331,8 @@ class _Aligner:
         size = min(part.shape[0], result.shape[0] - begin)
         axes = _axes(f"{part.name}_of", (size, result.shape[1]))
         row, column = (AxisVar(axis) for axis in axes)
-        place = (add(row, Integer(begin)), column)
-        store = Store(result.name, (), place, Load(part.name, (row, column), part.dtype))
+        index = (add(row, Integer(begin)), column)
+        store = Store(result.name, (), index, Load(part.name, (row, column), part.dtype))
         self.steps.append(Nest(f"{part.name}_copy", axes, (store,), (f"{part.name}_copy",)))
 
 

@@ -219,13 +219,13 @@ def _vertical(fusion: Fusion) -> None:
 
 
 def _next_producer(fusion: Fusion, key: int, refused: set[int]) -> int | None:
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for load in fusion.groups.alive[key].shape.loads:
         producer = fusion.groups.producer.get(load.buffer)
         if producer is not None and producer != key and producer not in refused:
             size = buffer_bytes(fusion.buffers[load.buffer])
-            found[producer] = found.get(producer, 0) + size
-    return max(found, key=lambda producer: found[producer], default=None)
+            sizes[producer] = sizes.get(producer, 0) + size
+    return max(sizes, key=lambda producer: sizes[producer], default=None)
 
 
 def _join(fusion: Fusion, first: int, second: int) -> bool:
@@ -272,9 +272,9 @@ def _lost_check(producer: Group, consumer: Group, stores: Mapping[str, Store]) -
     return None
 
 
-def _too_many_buffers(producer: Group, consumer: Group, made: frozenset[str]) -> str | None:
+def _too_many_buffers(producer: Group, consumer: Group, written: frozenset[str]) -> str | None:
     """Asked before anything is rebuilt: joining keeps all loads but those of what is `made`."""
-    read = {load.buffer for load in consumer.shape.loads} - made
+    read = {load.buffer for load in consumer.shape.loads} - written
     read.update(load.buffer for load in producer.shape.loads)
     if len(read) + len(producer.stores) + len(consumer.stores) > MAX_BUFFERS:
         return "the kernel would need too many buffers"
@@ -285,8 +285,10 @@ def _joined_stores(
     producer: Group, consumer: Group, plan: Alignment, shared: frozenset[str]
 ) -> list[Store]:
     into_rows = Rebuilder(plan.producer)
-    made = [_with_inner(into_rows.store(store), plan.producer_inner) for store in producer.stores]
-    by_buffer = {store.buffer: store for store in made if store.buffer in shared}
+    produced = [
+        _with_inner(into_rows.store(store), plan.producer_inner) for store in producer.stores
+    ]
+    by_buffer = {store.buffer: store for store in produced if store.buffer in shared}
     rename = Rebuilder(plan.consumer)
 
     def on_load(load: Load) -> Value:
@@ -299,7 +301,7 @@ def _joined_stores(
         _with_inner(use.store(rename.store(store)), plan.consumer_inner)
         for store in consumer.stores
     ]
-    return [*made, *used]
+    return [*produced, *used]
 
 
 def _with_inner(store: Store, axes: tuple[Axis, ...]) -> Store:
@@ -397,12 +399,12 @@ def _sharing(fusion: Fusion, key: int, readers: Mapping[str, set[int]]) -> list[
     """
     alive = fusion.groups.alive
     mine = {load.buffer for load in alive[key].shape.loads}
-    found: dict[int, int] = {}
-    for other in sorted(set().union(*(readers.get(name, ()) for name in mine))):
-        if other in alive:
-            common = mine.intersection(load.buffer for load in alive[other].shape.loads)
-            found[other] = sum(buffer_bytes(fusion.buffers[name]) for name in common)
-    return sorted(found, key=lambda other: -found[other])
+    shared: dict[int, int] = {}
+    for earlier in sorted(set().union(*(readers.get(name, ()) for name in mine))):
+        if earlier in alive:
+            common = mine.intersection(load.buffer for load in alive[earlier].shape.loads)
+            shared[earlier] = sum(buffer_bytes(fusion.buffers[name]) for name in common)
+    return sorted(shared, key=lambda earlier: -shared[earlier])
 
 
 def _join_beside(fusion: Fusion, first: int, second: int) -> bool:

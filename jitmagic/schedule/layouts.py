@@ -66,17 +66,17 @@ def with_images_channels_last(program: LoopProgram, kept: int = 0) -> LoopProgra
         return program
     free = _free_to_choose(program, kept)
     free -= _beside(_read_in_groups(program), program)
-    found = [s for s in program.steps if _is_convolution(s, program) and _is_free(s, free)]
-    if not found:
+    convolutions = [s for s in program.steps if _is_convolution(s, program) and _is_free(s, free)]
+    if not convolutions:
         return program
-    chosen = {name for step in found for name in (*_images(step), *_weights(step))} & free
+    chosen = {name for step in convolutions for name in (*_images(step), *_weights(step))} & free
     last = {name for name, buffer in program.buffers.items() if _is_channels_last(buffer)}
     chosen = _spread(chosen, last, free, program)
     buffers = dict(program.buffers)
     buffers.update((name, _channels_last(buffers[name])) for name in chosen)
     steps: list[Step] = []
     for step in program.steps:
-        if any(step is one for one in found):
+        if any(step is convolution for convolution in convolutions):
             steps += _with_copies(step, chosen | last, buffers)
         else:
             steps.append(step)
@@ -85,11 +85,11 @@ def with_images_channels_last(program: LoopProgram, kept: int = 0) -> LoopProgra
 
 def turned_outputs(before: LoopProgram, after: LoopProgram) -> dict[int, tuple[int, ...]]:
     """Strides of the outputs that a schedule lays out otherwise than its program, by position."""
-    found = {}
-    for place, name in enumerate(before.outputs):
+    strides = {}
+    for index, name in enumerate(before.outputs):
         if name is not None and before.buffers[name].stride != after.buffers[name].stride:
-            found[place] = after.buffers[name].stride
-    return found
+            strides[index] = after.buffers[name].stride
+    return strides
 
 
 def _is_convolution(step: Step, program: LoopProgram) -> bool:
@@ -98,10 +98,10 @@ def _is_convolution(step: Step, program: LoopProgram) -> bool:
     """
     if not (isinstance(step, Extern) and step.op in _IMAGES):
         return False
-    place = _IMAGES[step.op].weight
-    if place is None:
+    weight_at = _IMAGES[step.op].weight
+    if weight_at is None:
         return False
-    image, weight = (program.buffers[step.args[n].name] for n in (place - 1, place))
+    image, weight = (program.buffers[step.args[n].name] for n in (weight_at - 1, weight_at))
     groups = step.args[8 if step.op is aten.convolution.default else 9]
     return (
         len(image.shape) == 4
@@ -122,32 +122,32 @@ def _images(step: Step) -> list[str]:
     """Those that an ATen op of the table reads, then those that it writes; of others none."""
     if not (isinstance(step, Extern) and step.op in _IMAGES):
         return []
-    places = _IMAGES[step.op]
-    read = [step.args[n].name for n in places.args]
-    written = [step.results[n] for n in places.results if n < len(step.results)]
+    positions = _IMAGES[step.op]
+    read = [step.args[n].name for n in positions.args]
+    written = [step.results[n] for n in positions.results if n < len(step.results)]
     return [*read, *(name for name in written if name is not None)]
 
 
 def _weights(step: Step) -> list[str]:
     """The weight of a convolution, and its gradient."""
     assert isinstance(step, Extern)
-    places = _IMAGES[step.op]
-    found = [] if places.weight is None else [step.args[places.weight].name]
-    if places.weight_result is not None and step.results[places.weight_result] is not None:
-        found.append(step.results[places.weight_result])
-    return found
+    positions = _IMAGES[step.op]
+    weights = [] if positions.weight is None else [step.args[positions.weight].name]
+    if positions.weight_result is not None and step.results[positions.weight_result] is not None:
+        weights.append(step.results[positions.weight_result])
+    return weights
 
 
 def _read_in_groups(program: LoopProgram) -> set[str]:
     """Images of which a reduction takes some channels together with their rows, as group_norm
     does. Each channel's rows are in one piece only where the image is row-major.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for step in program.steps:
         if isinstance(step, Nest):
             images = [load for load in loads_of(step.stores) if len(load.index) == 4]
-            found.update(load.buffer for load in images if _has_groups(load.index[1], step))
-    return found
+            names.update(load.buffer for load in images if _has_groups(load.index[1], step))
+    return names
 
 
 def _beside(names: set[str], program: LoopProgram) -> set[str]:
@@ -157,13 +157,13 @@ def _beside(names: set[str], program: LoopProgram) -> set[str]:
     count = {name: prod(buffer.shape) for name, buffer in program.buffers.items()}
     nests = [step for step in program.steps if isinstance(step, Nest)]
     touched = [{*reads_of(nest), *writes_of(nest)} for nest in nests]
-    found, before = set(names), -1
-    while before != len(found):
-        before = len(found)
+    reached, before = set(names), -1
+    while before != len(reached):
+        before = len(reached)
         for group in touched:
-            sizes = {count[name] for name in group & found}
-            found.update(name for name in group if count[name] in sizes)
-    return found
+            sizes = {count[name] for name in group & reached}
+            reached.update(name for name in group if count[name] in sizes)
+    return reached
 
 
 def _has_groups(channel: Expr, nest: Nest) -> bool:
@@ -198,13 +198,13 @@ def _free_to_choose(program: LoopProgram, kept: int) -> set[str]:
 
 def _seen_otherwise(step: Extern) -> set[str]:
     """Buffers that an ATen op takes or gives as something other than an image or a weight."""
-    places = _IMAGES.get(step.op)
-    if places is None:
+    positions = _IMAGES.get(step.op)
+    if positions is None:
         return {*reads_of(step), *writes_of(step)}
-    known = {*places.args, places.weight}
+    known = {*positions.args, positions.weight}
     args = [part for n, part in enumerate(step.args) if n not in known]
-    made = {*places.results, places.weight_result}
-    results = [name for n, name in enumerate(step.results) if n not in made and name is not None]
+    images = {*positions.results, positions.weight_result}
+    results = [name for n, name in enumerate(step.results) if n not in images and name is not None]
     return {*buffer_refs(args), *results}
 
 
@@ -266,15 +266,15 @@ def _with_copies(step: Step, turned: set[str], buffers: dict[str, Buffer]) -> li
     assert isinstance(step, Extern)
     steps: list[Step] = []
     args = list(step.args)
-    for place in _IMAGES[step.op].args:
-        name = args[place].name
+    for position in _IMAGES[step.op].args:
+        name = args[position].name
         if name in turned:
             continue
-        copy, buffer = f"{step.name}_image{place or ''}", buffers[name]
+        copy, buffer = f"{step.name}_image{position or ''}", buffers[name]
         buffers[copy] = _channels_last(replace(buffer, name=copy, role="temp"))
         axes = tuple(Axis(f"{copy}{n}", extent) for n, extent in enumerate(buffer.shape))
         point = tuple(AxisVar(axis) for axis in axes)
         store = Store(copy, (), point, Load(name, point, buffer.dtype))
         steps.append(Nest(copy, axes, (store,), (copy,)))
-        args[place] = BufferRef(copy)
+        args[position] = BufferRef(copy)
     return [*steps, replace(step, args=tuple(args))]

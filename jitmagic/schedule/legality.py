@@ -73,20 +73,20 @@ def solve(
     """
     if store.mode != "set":
         return None
-    found: dict[Axis, Expr] = {}
+    bindings: dict[Axis, Expr] = {}
     for target, source in zip(store.index, load.index, strict=True):
         match target:
             case AxisVar(axis):
-                if found.setdefault(axis, source) != source:
+                if bindings.setdefault(axis, source) != source:
                     return None
             case Integer(0):
                 continue  # a dimension of size 1
             case _ if split and (digits := _taken_apart(target, source)):
-                if any(found.setdefault(axis, part) != part for axis, part in digits.items()):
+                if any(bindings.setdefault(axis, part) != part for axis, part in digits.items()):
                     return None
             case _ if target != source:
                 return None
-    return found if all(axis in found for axis in axes) else None
+    return bindings if all(axis in bindings for axis in axes) else None
 
 
 def _taken_apart(target: Expr, source: Expr) -> dict[Axis, Expr]:
@@ -97,11 +97,11 @@ def _taken_apart(target: Expr, source: Expr) -> dict[Axis, Expr]:
     axes, (low, high) = mixed_radix(target, prod(sizes)), bounds(source)
     if axes is None or len(axes) < 2 or low < 0 or high >= prod(sizes):
         return {}
-    found: dict[Axis, Expr] = {}
+    digits: dict[Axis, Expr] = {}
     for axis in reversed(axes):
-        found[axis] = mod(source, axis.extent) if axis is not axes[0] else source
+        digits[axis] = mod(source, axis.extent) if axis is not axes[0] else source
         source = floordiv(source, axis.extent)
-    return found
+    return digits
 
 
 def inline_load(load: Load, store: Store, bindings: Mapping[Axis, Expr]) -> Value:
@@ -134,14 +134,14 @@ def _safe_loads(
     if not reductions:
         return set()
     free, masked = value_axes(nodes), free_axes(mask)
-    found: set[Load] = set()
+    safe: set[Load] = set()
     for node in reductions:
-        places = [(axis, bindings.get(axis, AxisVar(axis))) for axis in free[node]]
-        within = (_is_inside(expr, axis) for axis, expr in places)
-        if all(within) and all(masked.isdisjoint(expr_axes(e)) for _, e in places):
+        positions = [(axis, bindings.get(axis, AxisVar(axis))) for axis in free[node]]
+        within = (_is_inside(expr, axis) for axis, expr in positions)
+        if all(within) and all(masked.isdisjoint(expr_axes(e)) for _, e in positions):
             below = walk((rebuild.value(node),))
-            found.update(part for part in below if isinstance(part, Load))
-    return found
+            safe.update(part for part in below if isinstance(part, Load))
+    return safe
 
 
 def _is_inside(expr: Expr, axis: Axis) -> bool:
@@ -159,10 +159,10 @@ def align(producer: Shape, consumer: Shape, links: Sequence[tuple[Store, Load]])
     """Line up the axes of two groups, given every load by which the consumer reads the producer."""
     exprs: tuple[Expr, ...] | None = None
     for store, load in links:
-        found = solve(store, load, (*producer.outer, *store.inner), split=True)
-        if found is None:
+        solution = solve(store, load, (*producer.outer, *store.inner), split=True)
+        if solution is None:
             return "it is read through an index that loops cannot follow"
-        here = tuple(found[axis] for axis in producer.outer)
+        here = tuple(solution[axis] for axis in producer.outer)
         if exprs is not None and here != exprs:
             return "it is read at two different places at once"
         exprs = here
@@ -238,10 +238,10 @@ def _has_sizes(expr: Expr, extent: Dimension) -> bool:
 
 def _sized_radix(expr: Expr, extent: Dimension) -> tuple[Axis, ...] | None:
     """`mixed_radix` where the extents are sizes: each step is the product of those before it."""
-    found = coefficients(expr)
-    if found is None or found[0] is not Integer(0):
+    terms = coefficients(expr)
+    if terms is None or terms[0] is not Integer(0):
         return None
-    left, scale = dict(found[1]), expr_of(1)
+    left, scale = dict(terms[1]), expr_of(1)
     axes: list[Axis] = []
     while left:
         following = next((axis for axis, step in left.items() if step is scale), None)
@@ -257,9 +257,9 @@ def digits_of(expr: Expr) -> tuple[Axis, ...]:
     """The axes of a mixed-radix expression, most significant first."""
     if isinstance(expr, AxisVar):
         return (expr.axis,)
-    found = coefficients(expr)
-    assert found is not None, "of a mixed-radix expression"
-    sizes = {axis: hint_of(dimension(step, _extents(expr))) for axis, step in found[1].items()}
+    terms = coefficients(expr)
+    assert terms is not None, "of a mixed-radix expression"
+    sizes = {axis: hint_of(dimension(step, _extents(expr))) for axis, step in terms[1].items()}
     return tuple(sorted(sizes, key=lambda axis: -sizes[axis]))
 
 
@@ -281,8 +281,8 @@ def split_axes(
         if digit is not None and digit[0] in outer:
             cuts.setdefault(digit[0], set()).update((digit[1], digit[1] * axis.extent))
     bindings: dict[Axis, Expr] = {}
-    for axis, found in cuts.items():
-        points = sorted(found | {1, axis.extent})
+    for axis, marks in cuts.items():
+        points = sorted(marks | {1, axis.extent})
         if all(b % a == 0 for a, b in itertools.pairwise(points)):
             total: Expr = Integer(0)
             for low, high in itertools.pairwise(points):

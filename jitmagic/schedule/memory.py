@@ -141,8 +141,8 @@ def _poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
         given = isinstance(step, Extern) and out_overload(step, program.buffers) is not None
         if given or isinstance(step, Nest):
             made.update(name for name in writes_of(step) if program.buffers[name].role == "temp")
-    home = program.device
-    made = {name for name in made if program.buffers[name].device == home}
+    device = program.device
+    made = {name for name in made if program.buffers[name].device == device}
     return made - leaving - set(program.constants)
 
 

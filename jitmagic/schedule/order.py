@@ -116,7 +116,7 @@ def operations_in(origins: Sequence[str]) -> list[str]:
 
 def _unique(name: str, used: dict[str, int], taken: set[str]) -> str:
     number = used.get(name, 0)
-    while f"{name}_{number}" in taken:  # by a call left whole
+    while f"{name}_{number}" in taken:  # by an extern call
         number += 1
     used[name] = number + 1
     return f"{name}_{number}"

@@ -93,14 +93,14 @@ class _Splitter:
 
     def split(self, nest: Nest) -> list[Step]:
         """The nests that replace this one, in order."""
-        made: list[Nest] = []
+        nests: list[Nest] = []
         while (chosen := self._next(nest)) is not None:
             nodes, cut = chosen
-            nest = self._cut(nest, nodes, cut, made)
-        if not made and not self._is_lopsided(nest):
+            nest = self._cut(nest, nodes, cut, nests)
+        if not nests and not self._is_lopsided(nest):
             return [nest]
-        steps = self._spread(nest, made)
-        return [*made, *steps]
+        steps = self._spread(nest, nests)
+        return [*nests, *steps]
 
     def _is_lopsided(self, nest: Nest) -> bool:
         """Whether few programs would each write a long row."""
@@ -170,23 +170,23 @@ class _Splitter:
 
     # -- cutting -----------------------------------------------------------------------------------
 
-    def _cut(self, nest: Nest, nodes: list[Reduction], cut: _Cut, made: list[Nest]) -> Nest:
+    def _cut(self, nest: Nest, nodes: list[Reduction], cut: _Cut, nests: list[Nest]) -> Nest:
         stores: list[Store] = []
         results: dict[Value, Value] = {}
         for node in nodes:
             inside = _Piece(node, cut)
             if node.op.startswith("arg"):
                 best = self._part(nest, inside.best(), cut, stores)
-                place = self._part(nest, inside.place(), cut, stores)
-                results[node] = _first_of_best(node, best, place, cut)
+                position = self._part(nest, inside.place(), cut, stores)
+                results[node] = _first_of_best(node, best, position, cut)
             else:
                 part = self._part(nest, inside.reduced(node.op), cut, stores)
                 results[node] = Reduction(node.op, (cut.piece,), part, node.dtype)
         name = self._name(f"{nest.name}_parts")
         outer = (cut.piece, *nest.outer)
-        made.append(final_nest(name, outer, stores, nest.origins, self.buffers))
+        nests.append(final_nest(name, outer, stores, nest.origins, self.buffers))
         if nest.outer and self._needed_widely(nest, nodes):
-            results = self._finish(nest, results, made)
+            results = self._finish(nest, results, nests)
         rebuild = Rebuilder(on_reduction=lambda node: results.get(node, node))
         return replace(nest, stores=tuple(rebuild.store(store) for store in nest.stores))
 
@@ -226,7 +226,7 @@ class _Splitter:
         )
 
     def _finish(
-        self, nest: Nest, results: dict[Value, Value], made: list[Nest]
+        self, nest: Nest, results: dict[Value, Value], nests: list[Nest]
     ) -> dict[Value, Value]:
         """A nest that computes the results once per row; they become loads."""
         stores, loads = [], {}
@@ -235,23 +235,23 @@ class _Splitter:
             name = self._temporary(nest, nest.outer, result)
             stores.append(Store(name, (), point, result))
             loads[node] = Load(name, point, result.dtype)
-        if made and made[-1].name == self.ends[0]:
-            made[-1] = self._beside(stores, nest)
+        if nests and nests[-1].name == self.ends[0]:
+            nests[-1] = self._beside(stores, nest)
         else:
             self.ends = self._name(f"{nest.name}_ends"), stores
-            made.append(self._final(*self.ends, nest))
+            nests.append(self._final(*self.ends, nest))
         return dict(loads)
 
     # -- inner loops -------------------------------------------------------------------------------
 
-    def _spread(self, nest: Nest, made: list[Nest]) -> list[Step]:
+    def _spread(self, nest: Nest, nests: list[Nest]) -> list[Step]:
         """Stores with inner loops as nests over all their points. What is one value per row is
         computed before them, not at each of their points.
         """
         if not any(store.inner for store in nest.stores):
             return [self._final(nest.name, nest.stores, nest)]
         if once := _once_per_row(nest):
-            loads = self._finish(nest, {node: node for node in once}, made)
+            loads = self._finish(nest, {node: node for node in once}, nests)
             rebuild = Rebuilder(made=loads)
             nest = replace(nest, stores=tuple(rebuild.store(store) for store in nest.stores))
         byaxes: dict[tuple[Axis, ...], list[Store]] = {}
@@ -259,8 +259,8 @@ class _Splitter:
             byaxes.setdefault(store.inner, []).append(replace(store, inner=()))
         if (order := self._in_order(byaxes)) is None:
             return [self._final(nest.name, nest.stores, nest)]
-        if order[0] == () and made and made[-1].name == self.ends[0]:
-            made[-1] = self._beside(byaxes[()], nest)
+        if order[0] == () and nests and nests[-1].name == self.ends[0]:
+            nests[-1] = self._beside(byaxes[()], nest)
             order = order[1:]
         steps: list[Step] = []
         for inner in order:
@@ -379,12 +379,12 @@ class _Piece:
         return where(inside, value, constant(identity(op, value.dtype), value.dtype))
 
 
-def _first_of_best(node: Reduction, best: Value, place: Value, cut: _Cut) -> Value:
+def _first_of_best(node: Reduction, best: Value, position: Value, cut: _Cut) -> Value:
     """The lowest position among the pieces that hold the best value (NaN is the best there is)."""
     op = node.op.removeprefix("arg")
-    whole = Reduction(op, (cut.piece,), best, best.dtype)
-    same: Value = compute("eq", best, whole)
+    overall = Reduction(op, (cut.piece,), best, best.dtype)
+    same: Value = compute("eq", best, overall)
     if best.dtype.is_floating_point:
         same = compute("logical_or", same, compute("isnan", best))
-    candidate = where(same, place, constant(2**62, place.dtype))
-    return Reduction("min", (cut.piece,), candidate, place.dtype)
+    candidate = where(same, position, constant(2**62, position.dtype))
+    return Reduction("min", (cut.piece,), candidate, position.dtype)

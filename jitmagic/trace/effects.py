@@ -173,7 +173,9 @@ class ExitBuilder:
         known = self._recipes.get(id(value))
         if known is not None:
             return known[1]
-        recipe = self._read(value) if value.source and not value.pinned else self._make(value)
+        recipe = (
+            self._read(value) if value.source and not value.is_value_guarded else self._make(value)
+        )
         self._recipes[id(value)] = value, recipe
         if value.source is None:
             self._unfilled.append(value)

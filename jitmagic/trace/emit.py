@@ -35,11 +35,11 @@ from .result import Break, Return, Trace
 from .resume import FlatCode, ResumeKey, flatten
 from .undo import can_start_over
 
-__all__ = ["CannotRestore", "Home", "emit"]
+__all__ = ["CannotRestore", "FrameScope", "emit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class FrameScope:
     """What a residual is tied to: its globals and builtins, and the dispatchers around it."""
 
     namespace: dict[str, Any]
@@ -53,7 +53,7 @@ class Home:
 
 
 def emit(
-    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[Any, ...]] | None, home: Home
+    trace: Trace, flat: FlatCode, graph: Callable[..., tuple[Any, ...]] | None, scope: FrameScope
 ) -> FunctionType:
     """The residual function of a trace; `graph` is None when it has nothing to compute.
 
@@ -62,7 +62,7 @@ def emit(
     then it is passed on.
     Raises CannotRestore when the break is at a place that cannot be re-entered.
     """
-    writer = Writer(flat, home.builtins)
+    writer = Writer(flat, scope.builtins)
     run_graph(writer, trace, graph)
     starts_over = bool(writer.code) and can_start_over(trace)
     guarded = (writer.code[0], writer.code[-1]) if starts_over else None
@@ -75,14 +75,14 @@ def emit(
         body.instructions = [*build.prologue(), *writer.code]
     else:
         assert isinstance(trace.exit, Break)
-        body = _cut(writer, trace.exit, home)
+        body = _cut(writer, trace.exit, scope)
     if guarded is not None:
-        _start_over_on_error(body, *guarded, flat, home.plain)
+        _start_over_on_error(body, *guarded, flat, scope.plain)
     _declare_temporaries(body)
     drop_unreachable(body)
     secure_loads(body)
     build.placed(body.instructions, _first_position(flat))
-    return FunctionType(assemble(body), home.namespace, flat.code.co_name)
+    return FunctionType(assemble(body), scope.namespace, flat.code.co_name)
 
 
 def _start_over_on_error(
@@ -135,33 +135,33 @@ def _declare_temporaries(body: Body) -> None:
 # ------------------------------------------------------------------------------------------- breaks
 
 
-def _cut(writer: Writer, exit_: Break, home: Home) -> Body:
+def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     """The root body, entered at the breaking instruction, left right behind it."""
     flat = writer.flat
     root = flat.root
     if exit_.offset not in flat.at or flat.at[exit_.offset] in root.handlers:
         raise CannotRestore("the graph breaks while an exception is being handled")
-    body, twins = root.body.clone()
+    body, copies = root.body.clone()
     flatten(body, flat.parameters)
     breaking = flat.at[exit_.offset]
     _restore(writer, exit_, root.live[breaking])
-    writer.put(build.jump(twins[_group(root.body, breaking)[0]]))
+    writer.put(build.jump(copies[_group(root.body, breaking)[0]]))
     tails: Code = []
     for way in _ways_on(root.body, breaking):
         key, absent = _key_of(exit_, breaking, way, root.live)
-        tail = _hand_over(key, absent, flat.resume(key, home.make_resume), home.continue_with)
+        tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
         tail = [*(Instruction(op) for op in way.landing), *tail]
         if way.jumps:
-            twins[breaking].target = tail[0]
+            copies[breaking].target = tail[0]
         else:
-            after = body.instructions.index(twins[breaking]) + 1
+            after = body.instructions.index(copies[breaking]) + 1
             body.instructions[after:after] = build.placed(build.jump(tail[0]), breaking.position)
         tails += build.placed(tail, breaking.position)
     if _is_call_form(breaking):
-        _load_plainly(twins[breaking])
+        _load_plainly(copies[breaking])
     _bind_methods(body)
     body.instructions = [*build.prologue(), *writer.code, *body.instructions, *tails]
-    _name_free_variable(body, twins[breaking], root.body.freevars)
+    _name_free_variable(body, copies[breaking], root.body.freevars)
     return body
 
 

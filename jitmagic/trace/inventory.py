@@ -21,6 +21,7 @@ from .builtins import distributions as _distributions
 from .builtins import foreach as _foreach
 from .builtins import functional_calls as _functional_calls
 from .builtins import gradients as _gradients
+from .builtins import impure_calls as _impure_calls
 from .builtins import introspection as _introspection
 from .builtins import iteration as _iteration
 from .builtins import iterator_tools as _iterator_tools
@@ -31,7 +32,6 @@ from .builtins import objects as _objects
 from .builtins import operators as _operators
 from .builtins import optimizers as _optimizers
 from .builtins import ordering as _ordering
-from .builtins import outside as _outside
 from .builtins import patterns as _regular
 from .builtins import process_state as _process_state
 from .builtins import recurrent as _recurrent
@@ -84,7 +84,7 @@ __all__ = ["MODULES"]
 MODULES: tuple[ModuleType, ...] = (
     _autocast, _autograd_functions, _checkpointing, _checks, _constructors, _containers, _copying,
     _counters, _differentiation, _distributions, _foreach, _functional_calls, _introspection,
-    _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering, _outside,
+    _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering, _impure_calls,
     _regular, _process_state, _set_methods, _signatures, _texts, _torch_calls, _transforms,
     _numpy_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
     _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack,

@@ -25,6 +25,7 @@ from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
 from ..symbols.context import Specialize
 from . import inventory
+from .aliased_dicts import AliasedDicts
 from .breaks import (
     EscapingException,
     GraphBreak,
@@ -42,7 +43,6 @@ from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, with_constants
-from .tables import Tables
 from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue, class_value
@@ -150,7 +150,7 @@ class Machine:
         self.symbols = Symbols(varying, constants or {}, self.guard, dynamic)
         self.snapshot = snapshot
         self.effects = EffectLog()
-        self.tables = Tables()
+        self.aliased_dicts = AliasedDicts()
         self.entry_state = read_state()
         self.graph = GraphBuilder(self.entry_state.grad_enabled)
         self.graph.step = lambda: self._steps
@@ -257,12 +257,12 @@ class Machine:
         guards = self._guards.finish(self.entry_state)
         constants = tuple(self.symbols.constants.values())
         rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
-        made = Trace(name, graph, inputs, guards, effects, exit_, *rest)
-        if self.graph.assertions and not can_start_over(made):
+        trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
+        if self.graph.assertions and not can_start_over(trace):
             what = "an assertion, where eager cannot run from the start again"
             step = self.graph.assertions[0].meta["step"]
             raise self._restart(TensorBranch.of(what=what), step=step)
-        return made
+        return trace
 
     def _break(self, builder: ExitBuilder) -> Break:
         """The state of the root frame before the instruction to stop at."""
@@ -413,10 +413,10 @@ class Machine:
         return value
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
-        made = Lazy(obj, source, certain)
+        value = Lazy(obj, source, certain)
         if not certain:
-            self._found.append((made, source))
-        return made
+            self._found.append((value, source))
+        return value
 
     def keep_apart(self, value: Value) -> None:
         if value.source is not None:
@@ -427,16 +427,16 @@ class Machine:
 
     def error(self, kind: type[BaseException], *args: object, exact: bool = False) -> ObservedError:
         values = [arg if isinstance(arg, Value) else self.constant(arg) for arg in args]
-        made = ExceptionValue(self, self.class_of(kind, None), values)
-        made.exact = exact or not args
-        return ObservedError(made)
+        exception = ExceptionValue(self, self.class_of(kind, None), values)
+        exception.exact = exact or not args
+        return ObservedError(exception)
 
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
-        if (made := self._classes.get(kind)) is None:
-            made = self._classes[kind] = class_value(kind, source)
-        if made.source is None:
-            made.source = source
-        return made
+        if (cls := self._classes.get(kind)) is None:
+            cls = self._classes[kind] = class_value(kind, source)
+        if cls.source is None:
+            cls.source = source
+        return cls
 
     def globals_of(
         self, namespace: dict[str, object], make: Callable[[], GlobalsValue]
@@ -488,13 +488,13 @@ class Machine:
             if isinstance(signal, Yielded):
                 return signal.value
             assert isinstance(signal, Returned)
-            made.result = signal.value
+            generator.result = signal.value
             return None
 
         def must_close() -> bool:
             return frame.program.closes_at(frame.at) and not closes_quietly(self, frame)
 
-        made = GeneratorValue(self, advance, must_close)
-        self._generators.append(made)
+        generator = GeneratorValue(self, advance, must_close)
+        self._generators.append(generator)
         self.resume(frame)  # ends at RETURN_GENERATOR
-        return made
+        return generator

@@ -85,8 +85,10 @@ class Call:
         state = torch.get_default_dtype(), torch.is_autocast_enabled("cpu")
         function = self.name or id(self.real)
         slots = [Slot(index) for index in range(len(self.slots))]
-        given = [filled(one, slots, _told) for one in (self.args, *self.kwargs.values())]
-        return function, repr((given, [*self.kwargs])), self.slots, state
+        arguments = [
+            filled(argument, slots, _told) for argument in (self.args, *self.kwargs.values())
+        ]
+        return function, repr((arguments, [*self.kwargs])), self.slots, state
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +169,23 @@ class _Side:
 
 
 def _round(call: Call, number: int) -> tuple[Any, bool]:
-    data = [_data(spec, place, number) for place, spec in enumerate(call.slots)]
+    data = [_data(spec, index, number) for index, spec in enumerate(call.slots)]
     return _compared(call, call.slots, data)
 
 
 def _compared(call: Call, slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> tuple[Any, bool]:
     """Both sides on the same data: what comes back, and whether an argument was written to."""
-    real = _run(call, call.real, slots, data, _numpys, lambda one: one)
-    made = _run(call, call.emulated, slots, data, _emulations, emulated_constant)
+    real = _run(call, call.real, slots, data, _numpys, lambda expected: expected)
+    emulated = _run(call, call.emulated, slots, data, _emulations, emulated_constant)
     if real.error is not None:
         raise _Differs(f"numpy raises {type(real.error).__name__} for some values")
-    if made.error is not None:
-        raise _Differs(f"torch has no equal of it ({type(made.error).__name__}: {made.error})")
-    result = _alike(call, real, made, real.result, made.result)
-    for one, other in zip(real.memory, made.memory, strict=True):
-        _same_values(call, one, other)
+    if emulated.error is not None:
+        raise _Differs(
+            f"torch has no equal of it ({type(emulated.error).__name__}: {emulated.error})"
+        )
+    result = _alike(call, real, emulated, real.result, emulated.result)
+    for expected, actual in zip(real.memory, emulated.memory, strict=True):
+        _same_values(call, expected, actual)
     writes = any(
         not torch.equal(_without_nan(memory), _without_nan(before))
         for memory, before in zip(real.memory, _laid_out(slots, data), strict=True)
@@ -198,7 +202,7 @@ def _run(
     constant: Callable[[Any], Any],
 ) -> _Side:
     memory = _laid_out(slots, data)
-    arrays = [wrap(spec, one) for spec, one in zip(slots, memory, strict=True)]
+    arrays = [wrap(spec, tensor) for spec, tensor in zip(slots, memory, strict=True)]
     side = _Side(arrays, memory)
     args = filled(call.args, arrays, constant)
     kwargs = {name: filled(value, arrays, constant) for name, value in call.kwargs.items()}
@@ -216,23 +220,27 @@ def filled(tree: Any, arrays: Sequence[Any], constant: Callable[[Any], Any]) -> 
     if isinstance(tree, Slot):
         return arrays[tree.index]
     if type(tree) in (tuple, list):
-        return type(tree)(filled(one, arrays, constant) for one in tree)
+        return type(tree)(filled(part, arrays, constant) for part in tree)
     if isinstance(tree, slice):
-        return slice(*(filled(one, arrays, constant) for one in (tree.start, tree.stop, tree.step)))
+        return slice(
+            *(filled(part, arrays, constant) for part in (tree.start, tree.stop, tree.step))
+        )
     return constant(tree)
 
 
-def emulated_constant(one: Any) -> Any:
+def emulated_constant(value: Any) -> Any:
     """A constant argument as the emulation takes it."""
-    is_dtype = isinstance(one, np.dtype) or (isinstance(one, type) and issubclass(one, np.generic))
+    is_dtype = isinstance(value, np.dtype) or (
+        isinstance(value, type) and issubclass(value, np.generic)
+    )
     if is_dtype:
-        return emulated_dtype(one)
-    return one.item() if isinstance(one, np.generic) else one
+        return emulated_dtype(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def _told(one: Any) -> Any:
+def _told(value: Any) -> Any:
     """A constant argument in a key: numpy 1 writes its scalars as Python does its numbers."""
-    return (type(one), one) if isinstance(one, np.generic) else one
+    return (type(value), value) if isinstance(value, np.generic) else value
 
 
 def _numpys(spec: ArraySpec, memory: torch.Tensor) -> Any:
@@ -257,7 +265,7 @@ def _laid_out(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torc
         end = spec.offset + reach + 1 if spec.size else 0
         ends[group] = max(end, ends.get(group, 0))
     storages: dict[object, torch.Tensor] = {}
-    made = []
+    memory = []
     for index, (spec, values) in enumerate(zip(slots, data, strict=True)):
         group = index if spec.storage is None else ("shared", spec.storage)
         if group not in storages:
@@ -265,24 +273,24 @@ def _laid_out(slots: Sequence[ArraySpec], data: list[torch.Tensor]) -> list[torc
         if storages[group].dtype is not spec.dtype:
             raise _Differs("its arguments share memory and have different dtypes")
         part = storages[group].as_strided(spec.shape, spec.stride, spec.offset)
-        made.append(part.copy_(values.reshape(spec.shape)))
-    return made
+        memory.append(part.copy_(values.reshape(spec.shape)))
+    return memory
 
 
-def _data(spec: ArraySpec, place: int, number: int) -> torch.Tensor:
+def _data(spec: ArraySpec, index: int, number: int) -> torch.Tensor:
     """Values of one argument: different ones, some alike, one nan, both infinities."""
-    made = np.random.RandomState(31 * place + number).randn(spec.size) * 3
+    values = np.random.RandomState(31 * index + number).randn(spec.size) * 3
     if number == 1:
-        made = np.round(np.abs(made) * 300)  # squares overflow in float16
+        values = np.round(np.abs(values) * 300)  # squares overflow in float16
     elif number == 2 and spec.size:
-        made[spec.size // 2] = np.nan
+        values[spec.size // 2] = np.nan
     elif number == 3:
-        made[: spec.size // 3] = np.inf
-        made[: spec.size // 5] = -np.inf
+        values[: spec.size // 3] = np.inf
+        values[: spec.size // 5] = -np.inf
     if not (spec.dtype.is_floating_point or spec.dtype.is_complex):
-        made = np.nan_to_num(made, posinf=5, neginf=-5)
-        return torch.from_numpy(made).to(torch.int64).to(spec.dtype)
-    return torch.from_numpy(made).to(spec.dtype)
+        values = np.nan_to_num(values, posinf=5, neginf=-5)
+        return torch.from_numpy(values).to(torch.int64).to(spec.dtype)
+    return torch.from_numpy(values).to(spec.dtype)
 
 
 def _pool(dtype: torch.dtype) -> torch.Tensor:
@@ -295,7 +303,7 @@ def _pool(dtype: torch.dtype) -> torch.Tensor:
         parts = torch.tensor(_SPECIAL, dtype=torch.float64)
         return torch.complex(parts, parts.flip(0)).to(dtype)
     limits = torch.iinfo(dtype)
-    inside = [one for one in _WHOLE if limits.min <= one <= limits.max]
+    inside = [number for number in _WHOLE if limits.min <= number <= limits.max]
     return torch.tensor([*inside, limits.min, limits.max], dtype=dtype)
 
 
@@ -327,57 +335,61 @@ def _array_kind(spec: ArraySpec) -> type:
 # -- comparing -------------------------------------------------------------------------------------
 
 
-def _alike(call: Call, real: _Side, made: _Side, one: Any, other: Any) -> Any:
+def _alike(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Any:
     """What comes back, where both sides agree on it."""
-    if isinstance(one, tuple | list):
-        if type(one) is not type(other) or len(one) != len(other):
+    if isinstance(expected, tuple | list):
+        if type(expected) is not type(actual) or len(expected) != len(actual):
             raise _Differs("it gives another kind of tuple than torch's equal")
-        parts = [_alike(call, real, made, *pair) for pair in zip(one, other, strict=True)]
-        return parts if isinstance(one, list) else tuple(parts)
-    if isinstance(one, np.dtype):
-        if getattr(other, "torch_dtype", None) is not torch_dtype(one):
+        parts = [_alike(call, real, emulated, *pair) for pair in zip(expected, actual, strict=True)]
+        return parts if isinstance(expected, list) else tuple(parts)
+    if isinstance(expected, np.dtype):
+        if getattr(actual, "torch_dtype", None) is not torch_dtype(expected):
             raise _Differs("it gives another dtype than torch's equal")
-        return Fact(one)
-    if isinstance(one, np.ndarray | np.generic | torch.Tensor):
-        return _alike_arrays(call, real, made, one, other)
-    if type(one) in (float, complex) and type(other) is type(one) and one != 0:
+        return Fact(expected)
+    if isinstance(expected, np.ndarray | np.generic | torch.Tensor):
+        return _alike_arrays(call, real, emulated, expected, actual)
+    if type(expected) in (float, complex) and type(actual) is type(expected) and expected != 0:
         raise _Differs("it turns data into a Python number")
-    if type(one) is not type(other) or not (one == other or one is other):
-        raise _Differs(f"it gives a {type(one).__name__}, torch's equal a {type(other).__name__}")
-    return Fact(one)
+    if type(expected) is not type(actual) or not (expected == actual or expected is actual):
+        raise _Differs(
+            f"it gives a {type(expected).__name__}, torch's equal a {type(actual).__name__}"
+        )
+    return Fact(expected)
 
 
-def _alike_arrays(call: Call, real: _Side, made: _Side, one: Any, other: Any) -> Result:
-    index = next((at for at, array in enumerate(real.arrays) if array is one), None)
-    if (index is None) != all(array is not other for array in made.arrays):
+def _alike_arrays(call: Call, real: _Side, emulated: _Side, expected: Any, actual: Any) -> Result:
+    index = next((at for at, array in enumerate(real.arrays) if array is expected), None)
+    if (index is None) != all(array is not actual for array in emulated.arrays):
         raise _Differs("one of numpy and torch hands an argument back, the other a copy")
-    other = getattr(other, "tensor", other)
-    if not isinstance(other, torch.Tensor):
-        raise _Differs(f"torch's equal gives a {type(other).__name__}")
-    tensor = _as_tensor(one)
+    actual = getattr(actual, "tensor", actual)
+    if not isinstance(actual, torch.Tensor):
+        raise _Differs(f"torch's equal gives a {type(actual).__name__}")
+    tensor = _as_tensor(expected)
     if tensor.numel() > _LARGEST:
         raise _Differs("its result is too large to try the call")
-    if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
-        wanted, got = (f"{one.dtype} {tuple(one.shape)}" for one in (tensor, other))
+    if (tensor.dtype, tensor.shape) != (actual.dtype, actual.shape):
+        wanted, got = (f"{expected.dtype} {tuple(expected.shape)}" for expected in (tensor, actual))
         raise _Differs(f"numpy gives {wanted}, torch's equal {got}")
-    is_array = not isinstance(one, np.generic)
-    if is_array and real.address(tensor) != made.address(other):
+    is_array = not isinstance(expected, np.generic)
+    if is_array and real.address(tensor) != emulated.address(actual):
         raise _Differs("numpy and torch differ in what shares memory")
-    if is_array and list(_steps(tensor)) != list(_steps(other)):
+    if is_array and list(_steps(tensor)) != list(_steps(actual)):
         raise _Differs("numpy and torch differ in the order of its elements in memory")
-    _same_values(call, tensor, other)
-    kind = torch.Tensor if isinstance(one, torch.Tensor) else type(one)
-    spec = ArraySpec(tuple(tensor.shape), tuple(other.stride()), tensor.dtype, kind)
+    _same_values(call, tensor, actual)
+    kind = torch.Tensor if isinstance(expected, torch.Tensor) else type(expected)
+    spec = ArraySpec(tuple(tensor.shape), tuple(actual.stride()), tensor.dtype, kind)
     return Result(spec, index)
 
 
-def _as_tensor(one: Any) -> torch.Tensor:
-    if isinstance(one, torch.Tensor):
-        return one
-    if isinstance(one, np.ndarray) and (type(one) is not np.ndarray or not one.flags.writeable):
+def _as_tensor(array: Any) -> torch.Tensor:
+    if isinstance(array, torch.Tensor):
+        return array
+    if isinstance(array, np.ndarray) and (
+        type(array) is not np.ndarray or not array.flags.writeable
+    ):
         raise _Differs("it gives an array of a class of its own, or one that is only to be read")
     try:
-        return torch.from_numpy(np.asarray(one) if isinstance(one, np.generic) else one)
+        return torch.from_numpy(np.asarray(array) if isinstance(array, np.generic) else array)
     except (TypeError, ValueError) as error:
         raise _Differs(f"it gives what no tensor can hold ({error})") from None
 
@@ -395,18 +407,18 @@ def _without_nan(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(tensor.isnan(), 0, tensor) if inexact else tensor
 
 
-def _same_values(call: Call, one: torch.Tensor, other: torch.Tensor) -> None:
+def _same_values(call: Call, expected: torch.Tensor, actual: torch.Tensor) -> None:
     """To rounding; where each element stands alone, signs of zeros as well."""
-    if not (one.is_floating_point() or one.is_complex()):
-        same = torch.equal(one, other)
+    if not (expected.is_floating_point() or expected.is_complex()):
+        same = torch.equal(expected, actual)
     else:
-        rtol = _RTOL.get(one.dtype, 1e-12)
-        finite = one.abs().nan_to_num(0, 0, 0)
-        largest = finite.max().item() if one.numel() and not call.pointwise else 0.0
+        rtol = _RTOL.get(expected.dtype, 1e-12)
+        finite = expected.abs().nan_to_num(0, 0, 0)
+        largest = finite.max().item() if expected.numel() and not call.pointwise else 0.0
         atol = 0.0 if call.pointwise else rtol * max(1.0, largest)
-        same = torch.allclose(one, other, rtol, atol, equal_nan=True)
-        if same and call.pointwise and one.is_floating_point():
-            zeros = one == 0
-            same = torch.equal(one.signbit() & zeros, other.signbit() & zeros)
+        same = torch.allclose(expected, actual, rtol, atol, equal_nan=True)
+        if same and call.pointwise and expected.is_floating_point():
+            zeros = expected == 0
+            same = torch.equal(expected.signbit() & zeros, actual.signbit() & zeros)
     if not same:
         raise _Differs("numpy and torch differ in its values")

@@ -132,7 +132,7 @@ class RegionBuilder(_InnerBuilder):
     ) -> tuple[Node | None, ...]:
         return super().call_function(call, map_nodes(args, self.local), lines, follow)
 
-    def call_whole(self, *args: Any) -> tuple[Any, ...]:
+    def call_transform(self, *args: Any) -> tuple[Any, ...]:
         self._refuse("it transforms a function")
 
     def set_grad_enabled(self, mode: bool) -> None:
@@ -189,10 +189,10 @@ class TransformBuilder(_InnerBuilder):
     def draws(self) -> bool:
         return any(node.meta.get("random") for node in self.graph.nodes)
 
-    def call_whole(
+    def call_transform(
         self, target: Any, args: tuple[Any, ...], device: torch.device, lines: tuple[UserLine, ...]
     ) -> tuple[Any, ...]:
-        return super().call_whole(target, map_nodes(args, self.local), device, lines)
+        return super().call_transform(target, map_nodes(args, self.local), device, lines)
 
     def call_function(self, *args: Any) -> tuple[Node | None, ...]:
         self._refuse("it calls an autograd function")

@@ -116,8 +116,8 @@ def _stack_names(key: ResumeKey) -> list[str]:
 
 
 def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
-    body, twins = root.body.clone()
-    origin = {new: old for old, new in twins.items()}
+    body, copies = root.body.clone()
+    origin = {new: old for old, new in copies.items()}
     on_stack = _stack_names(key)
     carried = [name for name, null in zip(on_stack, key.nulls, strict=True) if not null]
     parameters = (*key.names, *carried)
@@ -126,7 +126,7 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     for name, null in zip(on_stack, key.nulls, strict=True):
         null_push = [Instruction("PUSH_NULL")]
         prologue += null_push if null else build.load_fast(name, bound=True)
-    prologue += build.jump(twins[key.instruction])
+    prologue += build.jump(copies[key.instruction])
     line = key.instruction.position
     body.instructions = [*build.placed(prologue, line), *body.instructions]
     drop_unreachable(body)

@@ -144,14 +144,16 @@ class Program:
 
     def handler_at(self, index: int) -> Handler | None:
         """The innermost handler of an instruction."""
-        covering = [one for one in self.handlers if one.first <= index <= one.last]
-        return min(covering, key=lambda one: one.last - one.first, default=None)
+        covering = [handler for handler in self.handlers if handler.first <= index <= handler.last]
+        return min(covering, key=lambda handler: handler.last - handler.first, default=None)
 
     def catches_at(self, index: int) -> bool:
         """Whether the user's code handles what is raised there; the end of a `with` does not
         count."""
-        targets = [one.target for one in self.handlers if one.first <= index <= one.last]
-        ops = [[one.op for one in self.body.instructions[at : at + 2]] for at in targets]
+        targets = [
+            handler.target for handler in self.handlers if handler.first <= index <= handler.last
+        ]
+        ops = [[handler.op for handler in self.body.instructions[at : at + 2]] for at in targets]
         return any(
             first == "PUSH_EXC_INFO" and second != "WITH_EXCEPT_START" for first, second in ops
         )
@@ -171,8 +173,14 @@ def make_program(code: CodeType) -> Program:
     body = decode(code)
     index = {instruction: number for number, instruction in enumerate(body.instructions)}
     handlers = [
-        Handler(index[one.start], index[one.end_inclusive], index[one.target], one.depth, one.lasti)
-        for one in body.regions
+        Handler(
+            index[region.start],
+            index[region.end_inclusive],
+            index[region.target],
+            region.depth,
+            region.lasti,
+        )
+        for region in body.regions
     ]
     return Program(code, body, index, handlers)
 

@@ -1,4 +1,4 @@
-"""Torch-level graphs for tests, and the comparison of what this room makes of them with eager."""
+"""Torch-level graphs for tests, and what jitmagic.autograd makes of them compared with eager."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def lift(
 def compile_like(
     program: Callable[..., Any], args: tuple[torch.Tensor, ...]
 ) -> tuple[Callable[..., tuple[Any, ...]], list[torch.Tensor], Any]:
-    """(compiled callable, its inputs, its Partition): every stage of this room, ATen kernels."""
+    """(compiled callable, its inputs, its Partition): every stage of this package, ATen kernels."""
     gm, inputs = lift(program, args)
     parts = partition(trace_joint(gm, [spec_of(tensor) for tensor in inputs]))
     return make_callable(parts, interpreted(parts.forward), source=gm), inputs, parts

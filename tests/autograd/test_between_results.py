@@ -217,7 +217,7 @@ def test_the_graph_is_cut_and_its_buffers_are_written_once() -> None:
 
 def row_and_score(x: torch.Tensor, w: torch.Tensor) -> Any:
     hidden = x @ w
-    row = hidden.as_strided((4,), (1,), 4)  # no stage can hand on a place in its memory
+    row = hidden.as_strided((4,), (1,), 4)  # no subgraph can hand on an offset into its memory
     angle = torch.sin(hidden)
     return angle, (angle * hidden).sum() + row.isnan().sum()
 

@@ -1,4 +1,4 @@
-"""What the frame room costs per call. Run: python -m tests.bench.frame_overhead
+"""What the frame package costs per call. Run: python -m tests.bench.frame_overhead
 
 Interleaved, medians of rounds, nanoseconds: an empty Python call; the same through stub and
 dispatcher; with two tensor guards; with the thread's state on top; through a tagged module; and

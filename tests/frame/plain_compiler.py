@@ -1,4 +1,4 @@
-"""A compiler for tests of the frame room: guards on the arguments, and the original as residual.
+"""A compiler for tests of the frame package: guards on the arguments, and the original as residual.
 
 It stands in for the pipeline, so that handles are tested with no tracer: each "compiled" variant is
 an entry that runs the original plainly, with the hook on for its callees.

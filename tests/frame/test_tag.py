@@ -350,15 +350,15 @@ def test_deleting_a_tagged_module_frees_it_at_once():
 def test_training_through_a_tagged_module():
     torch.manual_seed(0)
     model = plain.tag(Model())
-    twin = copy.deepcopy(model)
+    copied = copy.deepcopy(model)
     x = torch.randn(4, 3)
-    for target in (model, twin):
+    for target in (model, copied):
         optimizer = torch.optim.SGD(target.parameters(), 0.1)
         for _ in range(3):
             optimizer.zero_grad()
             target(x).square().mean().backward()
             optimizer.step()
-    assert torch.equal(model.linear.weight, twin.linear.weight)
+    assert torch.equal(model.linear.weight, copied.linear.weight)
     assert model.train() is model
     assert model.eval().training is False
     assert model.to(torch.float64)(x.double()).dtype == torch.float64

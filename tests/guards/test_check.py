@@ -1,4 +1,4 @@
-"""The native guard program and its Python twin agree, guard by guard; `why` says what."""
+"""The native guard program agrees with its reference implementation; `why` says what differs."""
 
 from __future__ import annotations
 

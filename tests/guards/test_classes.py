@@ -1,4 +1,4 @@
-"""Facts about classes: the native check and its Python twin agree while classes change; words."""
+"""Facts about classes that change: the native check agrees with the reference implementation."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Thing:
 
 class Output(collections.OrderedDict):
     def __getitem__(self, key):
-        raise AssertionError("a guard asks nobody's code")
+        raise AssertionError("a guard runs no user code")
 
 
 class Slotted:

@@ -135,18 +135,19 @@ def check(
     fn: Callable[..., Any],
     *inputs: torch.Tensor,
     exact: bool = True,
-    whole: Sequence[str] = (),
+    fallbacks: Sequence[str] = (),
     tolerance: float = 2.0,
 ) -> LoopProgram:
     """Lower fn's graph, verify and interpret it, compare with eager; returns the program.
 
     exact: every output bit for bit. Otherwise: the error against the program run in float64 is at
-    most `tolerance` times eager's own error plus a few roundings. `whole`: ops that may go to ATen.
+    most `tolerance` times eager's own error plus a few roundings. `fallbacks`: ops that may go to
+    ATen.
     """
     graph, expected = record(fn, *[clone(x) for x in inputs])
     program = lower(graph, "test")
     verify(program)
-    strange = [name for name in externs(program) if name not in whole]
+    strange = [name for name in externs(program) if name not in fallbacks]
     assert not strange, [(s.op, s.reason) for s in program.steps if isinstance(s, Extern)]
     ours, mutated = [clone(x) for x in inputs], [clone(x) for x in inputs]
     results = run(program, ours)

@@ -69,7 +69,7 @@ def test_scatter_of_one_element_per_row():
     check(
         lambda x, i: x.scatter(1, i, 2.0),
         *(x, torch.randint(0, 6, (5, 3))),
-        whole=["aten.scatter.value"],
+        fallbacks=["aten.scatter.value"],
     )
 
 
@@ -88,7 +88,7 @@ def test_cat_of_odd_parts():
     check(lambda x, e: torch.cat([e, x, x[:0], x[:1]]), x, e)
     check(lambda x, y: torch.cat([x, y], 1), x, torch.randn(3, 1))
     check(lambda x, y: torch.cat([x, y]), x, torch.arange(8).view(2, 4))
-    check(lambda x: torch.cat([x] * 9), x, whole=["aten.cat.default"])
+    check(lambda x: torch.cat([x] * 9), x, fallbacks=["aten.cat.default"])
     check(lambda x: torch.cat([x[:0], x[:0]]), x)
 
 
@@ -149,14 +149,14 @@ def test_elements_moved():
 
 def test_writes_in_eagers_order_stay_with_aten():
     x, i = torch.randn(5, 3), torch.tensor([0, 0, 2])
-    whole = ["aten.index_put.default", "aten.scatter_add.default"]
+    fallbacks = ["aten.index_put.default", "aten.scatter_add.default"]
     program = check(
         lambda x, i: (
             x.index_put((i,), x[:3], accumulate=True),
             x.scatter_add(0, i.view(3, 1), x[:3, :1]),
         ),
         *(x, i),
-        whole=whole,
+        fallbacks=fallbacks,
     )
     assert all(step.reason for step in program.steps if hasattr(step, "reason"))
 
@@ -186,5 +186,5 @@ def test_nearest_neighbours():
     check(lambda x: aten.upsample_nearest2d(x, [8, 15]), img)
     check(lambda x: aten.upsample_nearest2d(x, [8, 10], 2.0, 2.0), img)
     check(lambda x: aten.upsample_nearest1d(x, [10]), img[0])
-    whole = ["aten.upsample_nearest2d.default"]
-    check(lambda x: aten.upsample_nearest2d(x, [6, 7]), img, whole=whole)
+    fallbacks = ["aten.upsample_nearest2d.default"]
+    check(lambda x: aten.upsample_nearest2d(x, [6, 7]), img, fallbacks=fallbacks)

@@ -72,8 +72,8 @@ def test_what_is_computed_on_the_cpu_is_no_nest_of_the_gpu():
     assert program.device == CUDA
     nests = [step for step in program.steps if isinstance(step, Nest)]
     assert {program.buffers[s.buffer].device for nest in nests for s in nest.stores} == {CUDA}
-    whole = {str(step.op) for step in program.steps if isinstance(step, Extern)}
-    assert whole == {"aten.tril.default", "aten._to_copy.default"}
+    fallbacks = {str(step.op) for step in program.steps if isinstance(step, Extern)}
+    assert fallbacks == {"aten.tril.default", "aten._to_copy.default"}
     assert not plan_memory(program).pool
 
 
@@ -138,7 +138,7 @@ def test_missing_specs_are_refused():
 def test_unused_results_have_no_buffer():
     program = check(lambda x: x.max(1)[1], torch.randn(3, 4))
     assert [len(step.stores) for step in program.steps] == [1]
-    program = check(lambda x: torch.sort(x)[1], torch.randn(3, 4), whole=["aten.sort.default"])
+    program = check(lambda x: torch.sort(x)[1], torch.randn(3, 4), fallbacks=["aten.sort.default"])
     assert program.steps[0].results[0] is None
 
 
@@ -157,7 +157,7 @@ def test_a_library_op_among_loops():
         ),
         torch.randn(2, 3, 5, 5),
         torch.randn(4, 3, 3, 3),
-        whole=["aten.convolution.default"],
+        fallbacks=["aten.convolution.default"],
     )
 
 

@@ -68,8 +68,8 @@ def test_training_step(name):
     graph.output((graph.call_function(fn, args),))
     parts = partition(trace_joint(torch.fx.GraphModule({}, graph), [spec_of(x) for x in leaves]))
     forward, backward = lower(parts.forward, "forward"), lower(parts.backward, "backward")
-    whole = {op.split(".")[1] for op in (*externs(forward), *externs(backward))}
-    assert whole <= EXPECTED[name]
+    fallbacks = {op.split(".")[1] for op in (*externs(forward), *externs(backward))}
+    assert fallbacks <= EXPECTED[name]
     assert nests(forward) > 5
     for program in (forward, backward):
         verify(program)

@@ -115,13 +115,13 @@ def test_dropout_backward():
         check(lambda g, m: aten.native_dropout_backward(g, m, 1 / 0.7), grad, mask)
 
 
-def test_without_elements_they_go_whole():
+def test_without_elements_they_fall_back():
     x = torch.randn(0, 5)
-    whole = ["aten._softmax.default", "aten.native_layer_norm.default"]
+    fallbacks = ["aten._softmax.default", "aten.native_layer_norm.default"]
     program = check(
         lambda x: (aten._softmax(x, 1, False), *aten.native_layer_norm(x, [5], None, None, 1e-5)),
         x,
-        whole=whole,
+        fallbacks=fallbacks,
     )
-    assert externs(program) == whole
+    assert externs(program) == fallbacks
     check(lambda x: (x.repeat(2, 3), x.new_ones(2, 3).repeat(0, 2)), x)

@@ -12,7 +12,7 @@ from recording import check, record
 
 import jitmagic.loops.ops as _ops
 from jitmagic.loops.lower import lower
-from jitmagic.loops.registry import LOWERINGS, WHOLE
+from jitmagic.loops.registry import FALLBACKS, LOWERINGS
 
 aten = torch.ops.aten
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -92,13 +92,13 @@ def test_binary_with_numbers(dtype, number):
     check(
         lambda x: (x + number, x * number, x / number, x < number, x != number, number * x),
         x,
-        whole=allowed if small else (),
+        fallbacks=allowed if small else (),
     )
     if number is not True:
         check(
             lambda x: (x - number, number - x, torch.rsub(x, number)),
             x,
-            whole=allowed if small else (),
+            fallbacks=allowed if small else (),
         )
 
 
@@ -181,8 +181,8 @@ def test_division_of_float_tensors(dtype):
 
 def test_integer_division_by_a_tensor_stays_with_aten():
     x, y = values(torch.int64), values(torch.int64, 1).abs() + 1
-    whole = ["aten.floor_divide.default", "aten.remainder.Tensor"]
-    program = check(lambda x, y: (torch.floor_divide(x, y), x % y), x, y, whole=whole)
+    fallbacks = ["aten.floor_divide.default", "aten.remainder.Tensor"]
+    program = check(lambda x, y: (torch.floor_divide(x, y), x % y), x, y, fallbacks=fallbacks)
     assert all("zero" in step.reason for step in program.steps)
 
 
@@ -207,7 +207,7 @@ def test_powers_of_tensors():
     check(
         lambda x, y: torch.pow(x, y),
         *(values(torch.int64), values(torch.uint8)),
-        whole=["aten.pow.Tensor_Tensor"],
+        fallbacks=["aten.pow.Tensor_Tensor"],
     )
 
 
@@ -359,7 +359,7 @@ def test_generated():
     check(lambda x: (torch.arange(0, 1, 0.1), torch.arange(5, dtype=torch.bfloat16)), x)
     check(lambda x: (torch.linspace(-1, 1, 7), torch.linspace(0, 5, 4), x + 0), x)
     check(lambda x: (torch.linspace(3, -2, 1), torch.linspace(1, 2, 50)), x, exact=False)
-    check(lambda x: torch.full((2,), 1j), x, whole=["aten.full.default"])
+    check(lambda x: torch.full((2,), 1j), x, fallbacks=["aten.full.default"])
     check(lambda x: (torch.eye(4), torch.eye(3, 5), torch.scalar_tensor(2.5)), x)
     check(lambda x: (torch.full_like(x, 0.1), x.new_full((2, 2), 3.0), torch.fill(x, 2)), x)
     check(lambda x: (torch.full((3,), True), torch.full((3,), 1.5, dtype=torch.float16)), x)
@@ -370,15 +370,15 @@ def test_constants_of_the_graph():
     check(lambda x: x * weight + weight, torch.randn(3, 4))
 
 
-def test_unknown_dtypes_go_whole():
+def test_unknown_dtypes_fall_back():
     x = torch.randn(4, dtype=torch.complex64)
-    program = check(lambda x: x + x, x, whole=["aten.add.Tensor"])
+    program = check(lambda x: x + x, x, fallbacks=["aten.add.Tensor"])
     assert "complex" in program.steps[0].reason
 
 
 def test_every_registered_name_is_an_op():
     assert _ops
-    for name in [*LOWERINGS, *WHOLE]:
+    for name in [*LOWERINGS, *FALLBACKS]:
         assert name.startswith("aten.")
         packet, overload = name.removeprefix("aten.").rsplit(".", 1)
         assert overload in getattr(aten, packet).overloads(), name

@@ -82,21 +82,21 @@ def test_views_make_no_step():
 
 def test_a_library_call_gets_a_strided_view_of_the_memory():
     x, y = torch.randn(4, 8), torch.randn(4, 6)
-    program = check(lambda x, y: (x * 2).t() @ y[:, ::2], x, y, whole=["aten.mm.default"])
+    program = check(lambda x, y: (x * 2).t() @ y[:, ::2], x, y, fallbacks=["aten.mm.default"])
     kinds = [type(step) for step in program.steps]
     assert kinds == [Nest, Alias, Alias, Extern]
 
 
 def test_a_scrambled_view_is_copied_for_a_library_call():
     x, y = torch.randn(4, 6), torch.randn(6, 3)
-    program = check(lambda x, y: x.flip(0) @ y, x, y, whole=["aten.mm.default"])
+    program = check(lambda x, y: x.flip(0) @ y, x, y, fallbacks=["aten.mm.default"])
     assert nests(program) == 1
     assert externs(program) == ["aten.mm.default"]
 
 
 def test_the_same_alias_is_made_once():
     x, y = torch.randn(4, 8), torch.randn(4, 6)
-    program = check(lambda x, y: (x.t() @ y, x.t() @ (y + 1)), x, y, whole=["aten.mm.default"])
+    program = check(lambda x, y: (x.t() @ y, x.t() @ (y + 1)), x, y, fallbacks=["aten.mm.default"])
     assert sum(isinstance(step, Alias) for step in program.steps) == 1
 
 
@@ -122,7 +122,7 @@ def test_as_strided_counts_from_the_storage():
 
 def test_ops_that_return_unknown_views_are_copied_by_aten():
     x = torch.randn(4, 6)
-    program = check(lambda x: x.view(torch.int32) + 1, x, whole=["aten.view_copy.dtype"])
+    program = check(lambda x: x.view(torch.int32) + 1, x, fallbacks=["aten.view_copy.dtype"])
     assert externs(program) == ["aten.view_copy.dtype"]
 
 

@@ -1,4 +1,4 @@
-"""The native executor and its Python twin agree, step kind by step kind."""
+"""The native executor and its reference implementation agree, step kind by step kind."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def both(library):
-    """Run a plan natively and through the twin; results must be equal in every respect."""
+    """Run a plan natively and by the reference; results must be equal in every respect."""
 
     def as_python(symbol):
         function = KERNEL(library.address(symbol))
@@ -73,9 +73,9 @@ def both(library):
     def run(plan, *inputs):
         names = {step.kernel for step in plan.steps if isinstance(step, Launch)}
         native = make_executable(plan, {n: CpuEntry(library.address(n), library) for n in names})
-        twin = PlanRunner(plan, {n: as_python(n) for n in names})
+        reference = PlanRunner(plan, {n: as_python(n) for n in names})
         ours = native(*[t.clone() for t in inputs])
-        theirs = twin(*[t.clone() for t in inputs])
+        theirs = reference(*[t.clone() for t in inputs])
         assert len(ours) == len(theirs)
         for a, b in zip(ours, theirs, strict=True):
             assert (a is None) == (b is None)

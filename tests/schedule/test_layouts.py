@@ -176,14 +176,14 @@ def test_a_backward_takes_images_as_its_forward_leaves_them(autocast, tier, monk
     told = []
     monkeypatch.setattr(Saved, "lie", lambda self, s, lie=Saved.lie: told.append(s) or lie(self, s))
     network = Network()
-    twin = copy.deepcopy(network)
+    copied = copy.deepcopy(network)
     torch.manual_seed(1)
     x = torch.randn(2, 3, 21, 18)
     options = {"cpu_tier": tier, "keep": "compiled"}
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         compiled = jitmagic.jit(network, fullgraph=True, options=options)
         got = gradients_of(network, compiled, x.clone().requires_grad_())
-        expected = gradients_of(twin, twin, x.clone().requires_grad_())
+        expected = gradients_of(copied, copied, x.clone().requires_grad_())
     close = {"rtol": 5e-2, "atol": 5e-2} if autocast else {"rtol": 1e-4, "atol": 1e-5}
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value, **close)

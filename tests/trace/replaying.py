@@ -158,11 +158,11 @@ def check(make: Make, *, backward: bool = False) -> r.Trace:
     torch.manual_seed(0)
     fn, args = make()
     torch.manual_seed(0)
-    twin, twin_args = make()
+    copied, copied_args = make()
     torch.manual_seed(1)
     wanted = fn(*args)
     rng = torch.get_rng_state()
-    snapshot = snapshot_of(twin, twin_args)
+    snapshot = snapshot_of(copied, copied_args)
     torch.manual_seed(1)
     state = torch.get_rng_state()
     made = trace(snapshot, Options())
@@ -172,13 +172,13 @@ def check(make: Make, *, backward: bool = False) -> r.Trace:
     got = Replay(made, snapshot).run()
     assert torch.equal(rng, torch.get_rng_state()), "other random numbers were drawn"
     same(wanted, got)
-    same(args, twin_args)
+    same(args, copied_args)
     if isinstance(fn, torch.nn.Module):
-        same(fn.state_dict(), twin.state_dict())
+        same(fn.state_dict(), copied.state_dict())
     if backward:
         wanted.sum().backward()
         got.sum().backward()
-        for one, two in zip(fn.parameters(), twin.parameters(), strict=True):
+        for one, two in zip(fn.parameters(), copied.parameters(), strict=True):
             same(one.grad, two.grad)
     return made
 

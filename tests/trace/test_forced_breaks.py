@@ -70,8 +70,8 @@ def test_break_anywhere(
         monkeypatch.setattr(tracing, "trace", traced)
         wanted_args, args = make(), make()
         wanted = fn(*wanted_args)
-        twin = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, None, fn.__closure__)
-        got = jitmagic.jit(twin)(*args)
+        copied = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, None, fn.__closure__)
+        got = jitmagic.jit(copied)(*args)
         assert not pending, "nothing was traced"
         assert plain(got) == plain(wanted), f"break at step {step}"
         assert plain(args) == plain(wanted_args), f"break at step {step}"

@@ -95,7 +95,7 @@ def _bce_backward(
     weight: Sym | None = None,
     reduction: int = MEAN,
 ) -> Sym:
-    """The forward stays whole: it refuses inputs outside of [0, 1] at run time."""
+    """The forward is not decomposed: it refuses inputs outside of [0, 1] at run time."""
     slope = (1 - x) * x
     made = grad * (x - target) / slope.one(aten.clamp.default, 1e-12)
     if weight is not None:

@@ -2,8 +2,7 @@
 
 Complex numbers: a formula for real numbers is not one for complex ones (the derivative of tanh is
 1 - y * y, its gradient takes the conjugate), so a rule is asked for them only when it says that it
-holds: `rule(..., complex_too=True)`, what moves and fills memory. The others leave the operation
-whole.
+holds: `rule(..., complex_too=True)`, what moves and fills memory. The others decline.
 
 Precision: an ATen kernel on fp16 or bf16 computes in fp32 and rounds its result once. `rule(...,
 opmath=True)` gives a decomposition the same shape: tensors come in as fp32, results are rounded to

@@ -4,7 +4,7 @@ Comes in: nothing; one instance per supported version is written out in v3xx.py.
 Goes out: the kind of each opcode's argument, inline cache sizes, jump directions,
 superinstructions, comparison encoding and portable names, which decode, flow, assemble and build
 read.
-Invariant: no other file of the room compares `sys.version_info`. A test holds each table against
+Invariant: no other file of the package compares `sys.version_info`. A test holds each table against
 the interpreter it describes.
 
 A new version is one new module here plus one line in `__init__.py`.

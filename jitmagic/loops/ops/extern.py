@@ -1,7 +1,7 @@
-"""Whole to ATen: what becomes one Extern step instead of loops.
+"""Extern calls: operations that fall back to ATen instead of becoming loops.
 
 Comes in: any op with its arguments. Goes out: an Extern step whose results own their memory. An op
-that returns a view of its argument is replaced by its `_copy` twin, so that no memory is shared
+that returns a view of its argument is replaced by its `_copy` variant, so that no memory is shared
 behind the back of the memory plan.
 """
 
@@ -20,10 +20,10 @@ from ...spec import TensorSpec
 from ..builder import Builder, Out
 from ..tensor_view import TensorView
 
-__all__ = ["acts", "is_foreign", "returns_view", "send_whole"]
+__all__ = ["acts", "fallback_to_aten", "is_foreign", "returns_view"]
 
 
-def send_whole(
+def fallback_to_aten(
     builder: Builder,
     out: Out,
     op: Any,
@@ -32,15 +32,15 @@ def send_whole(
     reason: str,
 ) -> TensorView | list[TensorView | None] | None:
     """One Extern step; a single view, or a list when the op returns several tensors."""
-    twin = _without_aliasing(op)
-    if twin is not op:
+    copying = _without_aliasing(op)
+    if copying is not op:
         out = Out(out.name, tuple(None if s is None else _row_major(s) for s in out.specs))
-    results = builder.extern(out, twin, args, kwargs, reason)
+    results = builder.extern(out, copying, args, kwargs, reason)
     return results[0] if _returns_one_tensor(op) else results
 
 
 def _row_major(spec: TensorSpec) -> TensorSpec:
-    """What a twin that copies makes of a view, whatever the strides of the view."""
+    """What a variant that copies makes of a view, whatever the strides of the view."""
     stride = torch.empty(spec.shape, device="meta").stride()
     return replace(spec, stride=stride, storage_offset=0)
 
@@ -66,5 +66,5 @@ def _without_aliasing(op: Any) -> Any:
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
     packet = getattr(torch.ops.aten, f"{name}_copy", None)
     if packet is None or overload not in packet.overloads():
-        raise VerifyError(f"{op} returns a view and has no twin that copies")
+        raise VerifyError(f"{op} returns a view and has no variant that copies")
     return getattr(packet, overload)

@@ -39,7 +39,7 @@ def fill_scalar(builder: Builder, out: Out, x: TensorView, value: Number, **_: A
 
 @lowers("fill.Tensor")
 def fill_tensor(builder: Builder, out: Out, x: TensorView, value: TensorView) -> TensorView:
-    if value.device != out.spec.device and not builder.is_host_number(value):
+    if value.device != out.spec.device and not builder.is_cpu_scalar(value):
         raise Decline("a copy between devices")
     return builder.pointwise(out, lambda point: builder.load(value, point))
 

@@ -3,7 +3,7 @@
 A run-time index is checked as eager checks it: out of range raises. Ops that refuse negative
 indexes (gather, embedding, index_select, scatter) turn them into an index that is out of range.
 Writes at run-time indexes with possible duplicates (index_put, scatter) have an order in eager:
-they go whole to ATen, except a scatter of one element per row, which is a choice per element.
+they fall back to ATen, except a scatter of one element per row, which is a choice per element.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def _require_index(index: TensorView) -> None:
 def index(
     builder: Builder, out: Out, x: TensorView, indices: Sequence[TensorView | None]
 ) -> TensorView:
-    given = [i for i in indices if i is not None]
-    for part in given:
+    used = [i for i in indices if i is not None]
+    for part in used:
         _require_index(part)
     indexed = [d for d, part in enumerate(indices) if part is not None]
-    shape = broadcast_shapes(part.shape for part in given)
+    shape = broadcast_shapes(part.shape for part in used)
     if shape is None:
         raise Decline("the index tensors do not broadcast")
     together = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
@@ -66,7 +66,7 @@ def index(
     _require_extent(x, *indexed)
 
     def value(point: Point) -> Value:
-        place = point[start : start + len(shape)]
+        part_point = point[start : start + len(shape)]
         others = iter((*point[:start], *point[start + len(shape) :]))
         at: list[Expr] = []
         for d in range(len(x.shape)):
@@ -74,7 +74,7 @@ def index(
             if part is None:
                 at.append(next(others))
             else:
-                at.append(_run_time(builder.load(part, place), x.shape[d], negative=True))
+                at.append(_run_time(builder.load(part, part_point), x.shape[d], negative=True))
         return builder.load(x, tuple(at))
 
     return builder.pointwise(out, value)
@@ -98,8 +98,8 @@ def index_select(
 
     def value(point: Point) -> Value:
         at = list(point)
-        found = builder.load(index, point[dim : dim + 1])
-        at[dim] = _run_time(found, x.shape[dim], negative=False)
+        picked = builder.load(index, point[dim : dim + 1])
+        at[dim] = _run_time(picked, x.shape[dim], negative=False)
         return builder.load(x, at)
 
     return builder.pointwise(out, value)
@@ -170,9 +170,9 @@ def scatter(
 # -- joins and pads -------------------------------------------------------------------------------
 
 
-def _between(place: Expr, low: int | None, high: int | None) -> Value | None:
+def _between(index: Expr, low: int | None, high: int | None) -> Value | None:
     """low <= place < high as a condition; None where both bounds are open."""
-    position = IndexValue(place)
+    position = IndexValue(index)
     above = None if low is None else compute("ge", position, low)
     below = None if high is None else compute("lt", position, high)
     if above is None or below is None:
@@ -185,10 +185,10 @@ def _masked(
 ) -> Value:
     if mask is None:
         return builder.load(x, point)
-    made = builder.load(x, point)
-    if not isinstance(made, Load):
+    load = builder.load(x, point)
+    if not isinstance(load, Load):
         raise Decline("a load that is no load")
-    return Load(made.buffer, made.index, made.dtype, mask, constant(fill, made.dtype).value)
+    return Load(load.buffer, load.index, load.dtype, mask, constant(fill, load.dtype).value)
 
 
 @lowers("cat.default", "concat.default")
@@ -200,7 +200,7 @@ def cat(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0)
     starts = [sum(x.shape[dim] for x in parts[:n]) for n in range(len(parts))]
 
     def value(point: Point) -> Value:
-        made: Value | None = None
+        joined: Value | None = None
         for n in reversed(range(len(parts))):
             x, start = parts[n], starts[n]
             first, last = n == 0, n == len(parts) - 1
@@ -208,10 +208,10 @@ def cat(builder: Builder, out: Out, tensors: Sequence[TensorView], dim: int = 0)
             mask = _between(point[dim], None if first else start, None if last else end)
             at = list(point)
             at[dim] = plus(point[dim], -start)
-            found = cast(_masked(builder, x, _kept(x, at), mask), out.spec.dtype)
+            element = cast(_masked(builder, x, _kept(x, at), mask), out.spec.dtype)
             ours = _between(point[dim], None, end)
-            made = found if made is None or ours is None else where(ours, found, made)
-        return constant(0, out.spec.dtype) if made is None else made
+            joined = element if joined is None or ours is None else where(ours, element, joined)
+        return constant(0, out.spec.dtype) if joined is None else joined
 
     return builder.pointwise(out, value)
 
@@ -251,13 +251,13 @@ def _both(a: Value | None, b: Value | None) -> Value | None:
 # -- pieces of a tensor replaced ------------------------------------------------------------------
 
 
-def _inside(place: Expr, first: int, size: int, step: int, extent: int) -> Value | None:
+def _inside(index: Expr, first: int, size: int, step: int, extent: int) -> Value | None:
     """Whether `place` is one that slice(first, ..., step) of `size` elements names."""
     last = first + (size - 1) * step + 1
-    held = _between(place, first or None, last if last < extent else None)
+    held = _between(index, first or None, last if last < extent else None)
     if step == 1:
         return held
-    on = compute("eq", IndexValue(mod(plus(place, -first), step)), 0)
+    on = compute("eq", IndexValue(mod(plus(index, -first), step)), 0)
     return _both(held, on)
 
 
@@ -296,8 +296,8 @@ def _replace(
         mask = _inside(point[dim], first, source.shape[dim], step, extent)
         at = list(point)
         at[dim] = floordiv(add(point[dim], Integer(-first)), step)
-        found = cast(_masked(builder, source, _kept(source, at), mask), out.spec.dtype)
-        return found if mask is None else where(mask, found, rest)
+        element = cast(_masked(builder, source, _kept(source, at), mask), out.spec.dtype)
+        return element if mask is None else where(mask, element, rest)
 
     return builder.pointwise(out, value)
 
@@ -345,8 +345,8 @@ def on_diagonal(
         on = compute("eq", IndexValue(point[dim2]), IndexValue(add(point[dim1], Integer(offset))))
         along = add(point[dim1], Integer(min(offset, 0)))
         others = [part for d, part in enumerate(point) if d not in (dim1, dim2)]
-        found = cast(_masked(builder, source, _kept(source, (*others, along)), on), dtype)
-        return where(on, found, rest) if x is not None else found
+        element = cast(_masked(builder, source, _kept(source, (*others, along)), on), dtype)
+        return where(on, element, rest) if x is not None else element
 
     return builder.pointwise(out, value)
 
@@ -364,9 +364,9 @@ def _reshaped(x: TensorView, shape: tuple[int, ...]) -> TensorView:
 
 
 def _moved(
-    builder: Builder, out: Out, x: TensorView, place: Callable[[Point], Sequence[Expr]]
+    builder: Builder, out: Out, x: TensorView, source_point: Callable[[Point], Sequence[Expr]]
 ) -> TensorView:
-    return builder.pointwise(out, lambda point: builder.load(x, tuple(place(point))))
+    return builder.pointwise(out, lambda point: builder.load(x, tuple(source_point(point))))
 
 
 @lowers("flip.default")

@@ -1,32 +1,32 @@
 """Products, convolutions, attention, sorting: what libraries do better stays one ATen call.
 
-Only reasons live here; lower() sends these ops whole. Their arguments may be strided views
+Only reasons live here; lower() makes these ops extern calls. Their arguments may be strided views
 (aliases), so transposes cost nothing.
 """
 
 from __future__ import annotations
 
-from ..registry import whole
+from ..registry import fallback
 
 __all__: list[str] = []
 
-whole(
+fallback(
     "a matrix product is the library's",
     *("mm.default", "bmm.default", "addmm.default", "baddbmm.default", "addmv.default"),
     *("mv.default", "dot.default", "vdot.default", "addbmm.default", "addr.default"),
     *("linear.default", "matmul.default", "einsum.default"),
 )
-whole(
+fallback(
     "a convolution is the library's",
     *("convolution.default", "convolution_backward.default", "_convolution.default"),
     "cudnn_convolution.default",
 )
-whole(
+fallback(
     "a recurrent layer is the library's",
     *("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),
     "mkldnn_rnn_layer_backward.default",
 )
-whole(
+fallback(
     "attention has its own fused kernels",
     "_scaled_dot_product_flash_attention_for_cpu.default",
     "_scaled_dot_product_flash_attention_for_cpu_backward.default",
@@ -38,25 +38,25 @@ whole(
     "_scaled_dot_product_attention_math.default",
     "scaled_dot_product_attention.default",
 )
-whole(
+fallback(
     "pooling windows overlap",
     *("max_pool2d_with_indices.default", "max_pool2d_with_indices_backward.default"),
     *("avg_pool2d.default", "avg_pool2d_backward.default"),
     *("_adaptive_avg_pool2d.default", "_adaptive_avg_pool2d_backward.default"),
 )
-whole(
+fallback(
     "sorting and scanning are sequential",
     *("sort.default", "sort.stable", "topk.default", "kthvalue.default", "median.dim"),
     *("cumsum.default", "cumprod.default", "cummax.default", "cummin.default"),
     *("logcumsumexp.default", "unique_dim.default", "_unique2.default"),
 )
-whole(
+fallback(
     "writes at run-time indexes happen in eager's order",
     *("index_put.default", "_unsafe_index_put.default", "index_add.default", "index_copy.default"),
     *("scatter_add.default", "scatter_reduce.two", "scatter.reduce", "scatter.value_reduce"),
     *("embedding_dense_backward.default", "index_fill.int_Scalar", "masked_scatter.default"),
 )
-whole(
+fallback(
     "the result's size depends on the data",
     *("nonzero.default", "masked_select.default", "unique_consecutive.default"),
 )

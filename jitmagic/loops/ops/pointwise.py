@@ -411,7 +411,7 @@ def choose(condition: Value, x: Value, y: Value) -> Value:
 
 @pointwise("masked_fill.Tensor", rule="fill")
 def masked_fill(x: Value, mask: Value, value: Value) -> Value:
-    """Its decomposition leaves it whole where a CPU scalar fills a GPU tensor."""
+    """Its decomposition declines where a CPU scalar fills a GPU tensor."""
     return where(mask, value, x)
 
 
@@ -465,8 +465,8 @@ def rshift(x: Value, y: Value) -> Value:
 @lowers("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device")
 @lowers("clone.default", "contiguous.default", "lift_fresh_copy.default")
 def convert(builder: Builder, out: Out, x: TensorView, *_: Any, **__: Any) -> TensorView:
-    """A copy in the result's dtype and strides; between devices it is ATen's, but for numbers."""
-    if x.device != out.spec.device and not builder.is_host_number(x):
+    """A copy in the result's dtype and strides; between devices by ATen, but for CPU scalars."""
+    if x.device != out.spec.device and not builder.is_cpu_scalar(x):
         raise Decline("a copy between devices")
     return builder.pointwise(out, lambda point: builder.load(x, point))
 

@@ -11,13 +11,13 @@ import torch
 from ...spec import TensorSpec
 from ..builder import Builder, Decline, Out
 from ..ir import Value
-from ..registry import lowers, whole
+from ..registry import fallback, lowers
 from ..tensor_view import Point, TensorView
 from ..values import cast, compute, opmath, round_to
 
 __all__: list[str] = []
 
-whole(
+fallback(
     "random numbers come from eager's own generator",
     *("rand.default", "rand.generator", "rand_like.default", "randn.default", "randn.generator"),
     *("randn_like.default", "randint.default", "randint.low", "randint_like.default"),

@@ -21,9 +21,9 @@ from ..tensor_view import (
     TensorView,
     broadcast_point,
     formal_point,
+    full_view,
     reshape_point,
     strided,
-    whole,
 )
 
 __all__ = ["clamp_index", "wrap_dim"]
@@ -196,7 +196,7 @@ def as_strided(
     offset = builder.offset(here) if storage_offset is None else storage_offset
     root = builder.root(here)
     name = builder.alias(root, tuple(size), tuple(stride), offset - builder.offset(root))
-    return whole(name, tuple(size), x.dtype, x.device)
+    return full_view(name, tuple(size), x.dtype, x.device)
 
 
 @lowers("as_strided_scatter.default")

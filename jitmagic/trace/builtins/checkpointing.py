@@ -48,7 +48,7 @@ def _checkpoint(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _is(machine: Machine, value: Value, wanted: object) -> bool:
-    value.pin(machine)
+    value.guard_identity(machine)
     known = value.as_constant(machine) if value.is_constant(machine) else value.identity()
     return known is wanted
 

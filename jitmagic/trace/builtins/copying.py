@@ -52,8 +52,8 @@ def _copy(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         return value.call_method(machine, "copy", [], {})
     if isinstance(value, TensorValue):
         value.refuse(machine, "copy.copy")
-    made = _rebuilt(machine, value, lambda one: one, {})
-    return value if made is None else made
+    copied = _rebuilt(machine, value, lambda item: item, {})
+    return value if copied is None else copied
 
 
 @handles(copy.deepcopy)
@@ -67,10 +67,10 @@ def _deep(machine: Machine, value: Value, memo: dict[Value, Value]) -> Value:
     value = value.realize(machine)
     if value in memo:
         return memo[value]
-    made = _rebuilt(machine, value, lambda one: _deep(machine, one, memo), memo)
-    if made is None:
+    copied = _rebuilt(machine, value, lambda item: _deep(machine, item, memo), memo)
+    if copied is None:
         return value
-    return memo.setdefault(value, made)
+    return memo.setdefault(value, copied)
 
 
 def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value]) -> Value | None:
@@ -85,9 +85,9 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
     if isinstance(value, NamedTupleValue):
         return NamedTupleValue(value.cls, [part(item) for item in value.items])
     if isinstance(value, ListValue):
-        made = memo[value] = ListValue([])
-        made.items.extend(part(item) for item in list(value.items))
-        return made
+        listed = memo[value] = ListValue([])
+        listed.items.extend(part(item) for item in list(value.items))
+        return listed
     if isinstance(value, DequeValue):
         copied = memo[value] = value.like([])
         copied.store.extend([part(item) for item in list(value.items)])
@@ -110,9 +110,9 @@ def _rebuilt(machine: Machine, value: Value, part: Part, memo: dict[Value, Value
 def _tuple(machine: Machine, value: TupleValue, part: Part) -> Value | None:
     """The tuple itself where no item is copied."""
     items = value.realized(machine)
-    made = [part(item) for item in items]
-    same = all(one is other for one, other in zip(items, made, strict=True))
-    return None if same else TupleValue(made)
+    copied = [part(item) for item in items]
+    same = all(before is after for before, after in zip(items, copied, strict=True))
+    return None if same else TupleValue(copied)
 
 
 def _dictionary(
@@ -121,13 +121,13 @@ def _dictionary(
     if value.has_attributes(machine):
         value.refuse(machine, "copying with attributes")
     if isinstance(value, DefaultDictValue):
-        made: DictValue = DefaultDictValue(part(value.factory))
+        copied: DictValue = DefaultDictValue(part(value.factory))
     else:
-        made = DictValue(kind=value.kind)
-    memo[value] = made
+        copied = DictValue(kind=value.kind)
+    memo[value] = copied
     for key, item in list(value.pairs.values()):
-        made.put(machine, part(key), part(item))
-    return made
+        copied.put(machine, part(key), part(item))
+    return copied
 
 
 def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> Value:
@@ -141,8 +141,8 @@ def _tensor(machine: Machine, value: TensorValue, memo: dict[Value, Value]) -> V
         if not (isinstance(grad, ConstantValue) and grad.value is None):
             value.refuse(machine, "copying with its gradient")
     memory = meta.untyped_storage()._cdata
-    others = (one for one in memo if isinstance(one, TensorValue))
-    if any(one.meta.untyped_storage()._cdata == memory for one in others):
+    others = (known for known in memo if isinstance(known, TensorValue))
+    if any(known.meta.untyped_storage()._cdata == memory for known in others):
         value.refuse(machine, "copying with another view of its memory")
     return record(machine, "clone", [value])
 
@@ -157,7 +157,7 @@ def _instance(
             value.refuse(machine, f"copying past {name}")
     if not kind.__dictoffset__:
         value.refuse(machine, "copying")
-    made = memo[value] = InstanceValue(value.cls)
+    copied = memo[value] = InstanceValue(value.cls)
     for name, content in value.entries(machine).items():
-        made.attrs[name] = part(content)
-    return made
+        copied.attrs[name] = part(content)
+    return copied

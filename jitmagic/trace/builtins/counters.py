@@ -63,14 +63,16 @@ class CounterValue(DictValue):
     ) -> Value | None:
         if op not in ("+", "-", "&", "|") or not isinstance(other, CounterValue) or reflected:
             self.refuse(machine, f"operator {op}")
-        made = CounterValue(kind=Counter)
+        counter = CounterValue(kind=Counter)
         for key, count in self.counts(machine):
-            _keep(machine, made, key, _combined(machine, op, count, other.count(machine, key)))
+            _keep(machine, counter, key, _combined(machine, op, count, other.count(machine, key)))
         for key, count in other.counts(machine) if op != "&" else ():
             if self.find(machine, key) is None:
                 zero = machine.constant(0)
-                _keep(machine, made, key, binary(machine, "-", zero, count) if op == "-" else count)
-        return made
+                _keep(
+                    machine, counter, key, binary(machine, "-", zero, count) if op == "-" else count
+                )
+        return counter
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
         self.refuse(machine, f"operator {op}=")
@@ -79,21 +81,21 @@ class CounterValue(DictValue):
         self.refuse(machine, f"unary {op}")
 
 
-def _is_less(machine: Machine, one: Value, two: Value) -> bool:
-    return compare(machine, "<", one, two).realize(machine).truth(machine)
+def _is_less(machine: Machine, left: Value, right: Value) -> bool:
+    return compare(machine, "<", left, right).realize(machine).truth(machine)
 
 
-def _combined(machine: Machine, op: str, one: Value, two: Value) -> Value:
+def _combined(machine: Machine, op: str, left: Value, right: Value) -> Value:
     if op in ("+", "-"):
-        return binary(machine, op, one, two).realize(machine)
-    return one if _is_less(machine, one, two) == (op == "&") else two
+        return binary(machine, op, left, right).realize(machine)
+    return left if _is_less(machine, left, right) == (op == "&") else right
 
 
-def _keep(machine: Machine, made: CounterValue, key: Value, count: Value) -> None:
+def _keep(machine: Machine, target: CounterValue, key: Value, count: Value) -> None:
     """Results hold positive counts only."""
     count = count.realize(machine)
     if _is_less(machine, machine.constant(0), count):
-        made.put(machine, key, count)
+        target.put(machine, key, count)
 
 
 def _counter(owner: Value) -> CounterValue:
@@ -101,19 +103,19 @@ def _counter(owner: Value) -> CounterValue:
     return owner
 
 
-def _add(machine: Machine, target: CounterValue, given: Value, op: str) -> None:
+def _add(machine: Machine, target: CounterValue, values: Value, op: str) -> None:
     """Counter.update and subtract for one mapping or iterable."""
-    if isinstance(given, DictValue):
-        pairs = list(given.pairs.values())
+    if isinstance(values, DictValue):
+        pairs = list(values.pairs.values())
     else:
         one: Value = machine.constant(1)
-        pairs = [(item, one) for item in unpack(machine, given)]
+        pairs = [(item, one) for item in unpack(machine, values)]
     # An empty counter takes what a mapping holds by a plain dict.update.
-    plain = isinstance(given, DictValue) and op == "+" and not target.truth(machine)
+    plain = isinstance(values, DictValue) and op == "+" and not target.truth(machine)
     for key, count in pairs:
         known = target.count(machine, key)
-        made = count if plain else _moved(machine, op, known, count.realize(machine))
-        target.put(machine, key, made)
+        total = count if plain else _moved(machine, op, known, count.realize(machine))
+        target.put(machine, key, total)
     target.changed(machine)
 
 
@@ -123,9 +125,9 @@ def _moved(machine: Machine, op: str, known: Value, count: Value) -> Value:
 
 
 def _add_all(machine: Machine, target: CounterValue, args: Args, kwargs: Kwargs, op: str) -> None:
-    for given in args[:1]:
-        if not is_none(given):
-            _add(machine, target, given, op)
+    for values in args[:1]:
+        if not is_none(values):
+            _add(machine, target, values, op)
     if kwargs:
         pairs = ((machine.constant(name), value) for name, value in kwargs.items())
         _add(machine, target, DictValue.of(machine, pairs), op)
@@ -133,9 +135,9 @@ def _add_all(machine: Machine, target: CounterValue, args: Args, kwargs: Kwargs,
 
 @handles(Counter)
 def _make(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    made = CounterValue(kind=Counter)
-    _add_all(machine, made, args, kwargs, "+")
-    return made
+    counter = CounterValue(kind=Counter)
+    _add_all(machine, counter, args, kwargs, "+")
+    return counter
 
 
 @method(Counter, "update")
@@ -173,8 +175,8 @@ def _most_common(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> 
     """heapq.nlargest() gives what sorting gives, ties in order."""
     limit = args[0] if args else kwargs.get("n", machine.constant(None))
     rows = [TupleValue(pair) for pair in _counter(owner).counts(machine)]
-    given = {"key": GetterValue(itemgetter, [machine.constant(1)], {}), "reverse": _TRUE}
-    ranked = sorted_values(machine, rows, given)
+    options = {"key": GetterValue(itemgetter, [machine.constant(1)], {}), "reverse": _TRUE}
+    ranked = sorted_values(machine, rows, options)
     return ListValue(ranked if is_none(limit) else ranked[: max(0, index_of(machine, limit))])
 
 

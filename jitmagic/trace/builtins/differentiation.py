@@ -43,25 +43,25 @@ _PARAMETERS = (
 
 @handles(torch.autograd.grad)
 def _grad(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    given = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
-    outputs = _tensors(machine, given["outputs"], "outputs")
-    inputs = _tensors(machine, given["inputs"], "inputs")
-    create = _flag(machine, given, "create_graph") is True
-    keep = _flag(machine, given, "retain_graph")
-    _refuse_forms(machine, given)
+    arguments = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+    outputs = _tensors(machine, arguments["outputs"], "outputs")
+    inputs = _tensors(machine, arguments["inputs"], "inputs")
+    create = _flag(machine, arguments, "create_graph") is True
+    keep = _flag(machine, arguments, "retain_graph")
+    _refuse_forms(machine, arguments)
     _refuse_foreign_history(machine, inputs)
     if watched_behind(machine, outputs):
         raise _refused("a tensor has hooks")
-    incoming = _incoming(machine, outputs, given.get("grad_outputs"))
+    incoming = _incoming(machine, outputs, arguments.get("grad_outputs"))
     call = (
         *([value.node for value in group] for group in (outputs, inputs, incoming)),
         create if keep is None else bool(keep),
         create,
-        bool(_flag(machine, given, "allow_unused")),
+        bool(_flag(machine, arguments, "allow_unused")),
     )
-    made = _run(machine, _NAME, call)
+    computed = _run(machine, _NAME, call)
     return TupleValue(
-        machine.constant(None) if node is None else lift(machine, node) for node in made
+        machine.constant(None) if node is None else lift(machine, node) for node in computed
     )
 
 
@@ -71,12 +71,12 @@ def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | Non
     if any(live.is_inference() for live in lives):  # a compiled graph saves nothing, eager raises
         raise _refused("autograd cannot save an inference tensor", name)
     try:
-        made: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
+        nodes: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
     except EagerRaises as error:
         kind = type(error.error).__name__
         reason = TorchCallFailed.of(name=name, error=f"{kind}: {error}")
         raise GraphBreak(reason) from None
-    return made
+    return nodes
 
 
 # -- backward() ------------------------------------------------------------------------------------
@@ -97,20 +97,20 @@ def _backward_method(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(torch.autograd.backward)
 def _backward(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     """A gradient for each leaf that the engine would reach, then what AccumulateGrad does."""
-    given = {**dict(zip(_BACKWARD_PARAMETERS, args, strict=False)), **kwargs}
-    if set(given) - set(_BACKWARD_PARAMETERS) or "grad_variables" in given:
+    arguments = {**dict(zip(_BACKWARD_PARAMETERS, args, strict=False)), **kwargs}
+    if set(arguments) - set(_BACKWARD_PARAMETERS) or "grad_variables" in arguments:
         raise _unfollowed("other arguments", _BACKWARD)
-    create = bool(_flag(machine, given, "create_graph"))
-    keep = _flag(machine, given, "retain_graph")
-    outputs = _tensors(machine, given["tensors"], "tensors")
-    leaves = _leaves(machine, outputs, given.get("inputs"))
-    incoming = _incoming(machine, outputs, given.get("grad_tensors"))
+    create = bool(_flag(machine, arguments, "create_graph"))
+    keep = _flag(machine, arguments, "retain_graph")
+    outputs = _tensors(machine, arguments["tensors"], "tensors")
+    leaves = _leaves(machine, outputs, arguments.get("inputs"))
+    incoming = _incoming(machine, outputs, arguments.get("grad_tensors"))
     watched = watched_behind(machine, outputs)
-    if watched and (create or "inputs" in given):
+    if watched and (create or "inputs" in arguments):
         raise _refused("a tensor has hooks", _BACKWARD)
     if create:
         _warn_of_cycles(machine)
-    retained = [one.tensor for one in watched if one.hook is None]
+    retained = [watch.tensor for watch in watched if watch.hook is None]
     start = [value.node for value in outputs], [value.node for value in incoming]
     replaced = _run_hooks(machine, start, watched)
     call = (
@@ -144,17 +144,17 @@ def _run_hooks(
     of the engine have in common once.
     """
     replaced: dict[Node, Node] = {}
-    for one in watched:
-        if one.hook is None:
+    for watch in watched:
+        if watch.hook is None:
             continue
-        node = one.tensor.node
+        node = watch.tensor.node
         gradient = replaced.get(node)
         if gradient is None:
             call = (start[0], [node], start[1], True, False, True, *_extra(replaced))
             (gradient,) = _run(machine, _BACKWARD, call)
-        given = None if gradient is None else _answer(machine, one, gradient)
-        if given is not None:
-            replaced[node] = given
+        answer = None if gradient is None else _answer(machine, watch, gradient)
+        if answer is not None:
+            replaced[node] = answer
     return replaced
 
 
@@ -207,22 +207,24 @@ def _without_grad_mode(machine: Machine) -> Iterator[None]:
         machine.graph.set_grad_enabled(mode)
 
 
-def _leaves(machine: Machine, outputs: list[TensorValue], given: Value | None) -> list[TensorValue]:
+def _leaves(
+    machine: Machine, outputs: list[TensorValue], inputs: Value | None
+) -> list[TensorValue]:
     """Whose gradients are accumulated: all that the history leads to, or those asked for."""
     graph = machine.graph
     if graph.modes_vary or graph.root is not graph:
         raise _refused("it is called in a backward", _BACKWARD)
-    found = graph.leaves_behind([output.node for output in outputs])
-    if not found:
+    nodes = graph.leaves_behind([output.node for output in outputs])
+    if not nodes:
         raise _refused("no tensor requires grad", _BACKWARD)
-    if any(node is None for node in found):
+    if any(node is None for node in nodes):
         raise _refused("history from outside of the graph leads on", _BACKWARD)
-    leaves = [value for node in found if isinstance(value := lift(machine, node), TensorValue)]
-    if any(leaf.node is not node for leaf, node in zip(leaves, found, strict=True)):
+    leaves = [value for node in nodes if isinstance(value := lift(machine, node), TensorValue)]
+    if any(leaf.node is not node for leaf, node in zip(leaves, nodes, strict=True)):
         raise _refused("a leaf requires no grad any more", _BACKWARD)
-    if given is not None and not is_none(given):
-        wanted = _tensors(machine, given, "inputs")
-        if len(set(wanted)) < len(wanted) or any(one not in leaves for one in wanted):
+    if inputs is not None and not is_none(inputs):
+        wanted = _tensors(machine, inputs, "inputs")
+        if len(set(wanted)) < len(wanted) or any(tensor not in leaves for tensor in wanted):
             raise _unfollowed("such inputs", _BACKWARD)
         leaves = wanted
     if read_state(machine, anomaly_mode).truth(machine):
@@ -236,8 +238,8 @@ def _accumulate(machine: Machine, leaf: TensorValue, gradient: Node, own: bool) 
     """Into `.grad`, in place where there is one: whoever holds that tensor sees it."""
     before = leaf.get_attr(machine, "grad").realize(machine)
     if is_none(before):
-        made = machine.graph.call(first_gradient, (gradient, leaf.node, own))
-        store_gradient(machine, leaf, lift(machine, made))
+        total = machine.graph.call(first_gradient, (gradient, leaf.node, own))
+        store_gradient(machine, leaf, lift(machine, total))
         return
     if not isinstance(before, TensorValue) or before.meta.requires_grad:
         raise _refused("it adds to a gradient with a history", _BACKWARD)
@@ -249,12 +251,12 @@ def _accumulate_with_history(machine: Machine, leaf: TensorValue, gradient: Node
     """With create_graph=True nothing is written in place: `.grad` is a new tensor each time."""
     before = leaf.get_attr(machine, "grad").realize(machine)
     if is_none(before):
-        made = lift(machine, machine.graph.call(copied_gradient, (gradient, leaf.node)))
+        total = lift(machine, machine.graph.call(copied_gradient, (gradient, leaf.node)))
     elif isinstance(before, TensorValue):
-        made = record(machine, operator.add, [before, lift(machine, gradient)])
+        total = record(machine, operator.add, [before, lift(machine, gradient)])
     else:
         raise _refused("it adds to such a gradient", _BACKWARD)
-    store_gradient(machine, leaf, made)
+    store_gradient(machine, leaf, total)
 
 
 def _warn_of_cycles(machine: Machine) -> None:
@@ -273,22 +275,22 @@ def _tensors(machine: Machine, value: Value, what: str) -> list[TensorValue]:
     if not isinstance(value, TensorValue | SequenceValue):
         raise _unfollowed(f"{what}: {value.describe()}")
     items = value.items if isinstance(value, SequenceValue) else [value]
-    found = [item.realize(machine) for item in items]
-    tensors = [item for item in found if isinstance(item, TensorValue)]
-    if not tensors or len(tensors) < len(found):
+    values = [item.realize(machine) for item in items]
+    tensors = [item for item in values if isinstance(item, TensorValue)]
+    if not tensors or len(tensors) < len(values):
         raise _unfollowed(f"{what} that are no tensors")
     return tensors
 
 
-def _flag(machine: Machine, given: dict[str, Value], name: str) -> Any:
-    return given[name].as_constant(machine) if name in given else None
+def _flag(machine: Machine, arguments: dict[str, Value], name: str) -> Any:
+    return arguments[name].as_constant(machine) if name in arguments else None
 
 
-def _refuse_forms(machine: Machine, given: dict[str, Value]) -> None:
+def _refuse_forms(machine: Machine, arguments: dict[str, Value]) -> None:
     for name in ("is_grads_batched", "materialize_grads"):
-        if _flag(machine, given, name):
+        if _flag(machine, arguments, name):
             raise _unfollowed(name)
-    if _flag(machine, given, "only_inputs") is False:
+    if _flag(machine, arguments, "only_inputs") is False:
         raise _unfollowed("only_inputs")
 
 

@@ -34,18 +34,18 @@ def _follow(bare: str, in_place: bool, function: Callable[..., Any]) -> Handler:
     method = f"{bare}_" if in_place else bare
 
     def handler(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        given = (*args, *kwargs.values())
-        if not args or not any(_holds_number(machine, value) for value in given):
+        arguments = (*args, *kwargs.values())
+        if not args or not any(_holds_number(machine, value) for value in arguments):
             return record(machine, function, args, kwargs)
         columns = _columns(machine, f"torch._foreach_{method}", args)
         if bare in _VALUE_LAST and len(columns) == 4:
             rows = [(row[:3], {"value": row[3]}) for row in zip(*columns, strict=True)]
         else:
             rows = [(row, dict(kwargs)) for row in zip(*columns, strict=True)]
-        made = [record(machine, method, list(row), named) for row, named in rows]
+        results = [record(machine, method, list(row), named) for row, named in rows]
         if not in_place:
-            return TupleValue(made)
-        return ListValue(made) if _gives_what_it_wrote() else machine.constant(None)
+            return TupleValue(results)
+        return ListValue(results) if _gives_what_it_wrote() else machine.constant(None)
 
     return handler
 
@@ -67,17 +67,17 @@ def _columns(machine: Machine, name: str, args: Args) -> list[list[Value]]:
     ]
     if not first or any(len(column) != len(first) for column in columns):
         raise _refusal(name, "lists of several lengths")
-    places: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for column in columns:
-        for place, entry in enumerate(column):
+        for position, entry in enumerate(column):
             if not isinstance(entry, TensorValue):
                 continue
             memory = entry.node.meta["val"].untyped_storage()._cdata
-            if column is columns[0] and memory in places:
+            if column is columns[0] and memory in positions:
                 raise _refusal(name, "tensors that share memory")
             if column is columns[0]:
-                places[memory] = place
-            elif places.get(memory, place) != place:
+                positions[memory] = position
+            elif positions.get(memory, position) != position:
                 raise _refusal(name, "tensors that share memory")
     return columns
 
@@ -95,8 +95,8 @@ def _refusal(name: str, what: str) -> GraphBreak:
 @lru_cache(maxsize=1)
 def _gives_what_it_wrote() -> bool:
     """Whether list operations in place return the list, as in newer versions of torch, or None."""
-    given: Any = torch._foreach_neg_
-    return given([torch.zeros(())]) is not None
+    function: Any = torch._foreach_neg_
+    return function([torch.zeros(())]) is not None
 
 
 def _register() -> None:
@@ -124,18 +124,19 @@ def _grouped(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or set(kwargs) - {"with_indices"}:
         raise _refusal(_GROUPING, "other arguments")
     indexed = "with_indices" in kwargs and kwargs["with_indices"].truth(machine)
-    columns = [_entries(machine, _GROUPING, one) for one in _entries(machine, _GROUPING, args[0])]
+    lists_given = _entries(machine, _GROUPING, args[0])
+    columns = [_entries(machine, _GROUPING, tensors) for tensors in lists_given]
     if not columns or any(len(column) not in (0, len(columns[0])) for column in columns):
         raise _refusal(_GROUPING, "lists of several lengths")
     groups: dict[tuple[Any, Any], list[int]] = {}
-    for place, tensor in enumerate(columns[0]):
-        groups.setdefault(_kind(tensor), []).append(place)
+    for position, tensor in enumerate(columns[0]):
+        groups.setdefault(_kind(tensor), []).append(position)
     for column in columns[1:]:
         _check_alike(columns[0], column)
     pairs: list[tuple[Value, Value]] = []
-    for kind, places in groups.items():
-        lists = [ListValue([column[n] for n in places] if column else []) for column in columns]
-        listed: list[Value] = [machine.constant(n) for n in places if indexed]
+    for kind, positions in groups.items():
+        lists = [ListValue([column[n] for n in positions] if column else []) for column in columns]
+        listed: list[Value] = [machine.constant(n) for n in positions if indexed]
         key = TupleValue([machine.constant(part) for part in kind])
         pairs.append((key, TupleValue([ListValue([*lists]), ListValue(listed)])))
     return DictValue.of(machine, pairs)
@@ -151,10 +152,10 @@ def _check_alike(first: Sequence[Value], column: Sequence[Value]) -> None:
     """Eager refuses lists that differ at one place, but for counters of steps, which may be on the
     CPU.
     """
-    for one, other in zip(first, column, strict=False):
-        if isinstance(other, ConstantValue) and other.value is None:
+    for left, right in zip(first, column, strict=False):
+        if isinstance(right, ConstantValue) and right.value is None:
             continue
-        device, dtype = _kind(other)
+        device, dtype = _kind(right)
         counts = device.type == "cpu" and dtype in (torch.float32, torch.float64)
-        if (device, dtype) != _kind(one) and not counts:
+        if (device, dtype) != _kind(left) and not counts:
             raise _refusal(_GROUPING, "tensors that differ at one place of the lists")

@@ -32,24 +32,24 @@ _PARAMETERS = ("module", "parameters_and_buffers", "args", "kwargs")
 
 @handles(stateless._functional_call)
 def _functional_call(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    given: dict[str, Value] = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
-    module, tensors = given["module"], given["parameters_and_buffers"]
+    arguments: dict[str, Value] = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+    module, tensors = arguments["module"], arguments["parameters_and_buffers"]
     if not isinstance(module, NNModuleValue) or not isinstance(tensors, DictValue):
         raise _unfollowed(f"{module.describe()} and {tensors.describe()}")
-    if "strict" in given and given["strict"].as_constant(machine):
+    if "strict" in arguments and arguments["strict"].as_constant(machine):
         raise _unfollowed("strict=True")
-    ties = "tie_weights" not in given or given["tie_weights"].as_constant(machine)
+    ties = "tie_weights" not in arguments or arguments["tie_weights"].as_constant(machine)
     named = {name: value.realize(machine) for name, value in tensors.as_names(machine).items()}
     with ExitStack() as swapped:
         for name, value in (_untied(machine, module, named) if ties else named).items():
             swapped.enter_context(_swapped(machine, module, name, value))
-        return module.call(machine, *_arguments(machine, given))
+        return module.call(machine, *_arguments(machine, arguments))
 
 
-def _arguments(machine: Machine, given: Mapping[str, Value]) -> tuple[Args, Kwargs]:
+def _arguments(machine: Machine, arguments: Mapping[str, Value]) -> tuple[Args, Kwargs]:
     """What the module is called with: one argument may be given without a tuple around it."""
-    args = given.get("args", machine.constant(None))
-    kwargs = given.get("kwargs", machine.constant(None))
+    args = arguments.get("args", machine.constant(None))
+    kwargs = arguments.get("kwargs", machine.constant(None))
     items = [] if _is_none(args) else [args]
     if isinstance(args, TupleValue):
         items = list(args.items)
@@ -67,11 +67,11 @@ def _is_none(value: Value) -> bool:
 # -- tied tensors ----------------------------------------------------------------------------------
 
 
-def _untied(machine: Machine, module: NNModuleValue, given: dict[str, Value]) -> dict[str, Value]:
+def _untied(machine: Machine, module: NNModuleValue, tensors: dict[str, Value]) -> dict[str, Value]:
     """What is given for one name of a tied tensor is given for its other names too."""
-    untied = dict(given)
+    untied = dict(tensors)
     for names in _tied(machine, module):
-        known = [given[name] for name in names if name in given]
+        known = [tensors[name] for name in names if name in tensors]
         if len({id(value) for value in known}) > 1 or 1 < len(known) < len(names):
             raise _unfollowed("several values for a tied tensor")
         untied.update((name, known[0]) for name in names if known)
@@ -139,11 +139,11 @@ def _swapped(machine: Machine, root: NNModuleValue, path: str, value: Value) -> 
         raise _unfollowed(f"{value.describe()} for {path!r}")
     key = machine.constant(name)
     tables = [_table(machine, module, table) for table in _TABLES]
-    found = [(table, held) for table in tables if (held := table.find(machine, key)) is not None]
-    before = module.get_attr(machine, name) if found else None
-    if before is None or _identity(before) is not _identity(found[0][1]):
+    holders = [(table, held) for table in tables if (held := table.find(machine, key)) is not None]
+    before = module.get_attr(machine, name) if holders else None
+    if before is None or _identity(before) is not _identity(holders[0][1]):
         raise _unfollowed(f"the name {path!r}, which is no parameter or buffer")
-    (table, held), *_ = found
+    (table, held), *_ = holders
     module.attrs[name] = value
     table.put(machine, key, value)
     try:

@@ -68,8 +68,8 @@ def _count(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(itertools.islice)
 def _islice(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     iterator = _stepped(machine, args[0])
-    given = [None if is_none(one) else index_of(machine, one) for one in args[1:]]
-    bounds = slice(*given)
+    limits = [None if is_none(arg) else index_of(machine, arg) for arg in args[1:]]
+    bounds = slice(*limits)
     start, stop, step = bounds.start or 0, bounds.stop, 1 if bounds.step is None else bounds.step
     if min(start, stop or 0, step - 1) < 0:
         raise GraphBreak(UnsupportedArguments.of(name="islice", what="negative bounds"))
@@ -113,13 +113,13 @@ def _accumulate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         if total is not None:
             yield total
         for item in drain(machine, items):
-            one = item.realize(machine)
+            value = item.realize(machine)
             if total is None:
-                total = one
+                total = value
             elif is_none(function):
-                total = binary(machine, "+", total, one).realize(machine)
+                total = binary(machine, "+", total, value).realize(machine)
             else:
-                total = function.call(machine, [total, one], {}).realize(machine)
+                total = function.call(machine, [total, value], {}).realize(machine)
             yield total
 
     return StepIterator(machine, itertools.accumulate, steps())
@@ -156,15 +156,15 @@ def _pairwise(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 @handles(itertools.zip_longest)
 def _zip_longest(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     fill = kwargs.get("fillvalue", machine.constant(None))
-    iterators: list[Value | None] = [_stepped(machine, one) for one in args]
+    iterators: list[Value | None] = [_stepped(machine, iterator) for iterator in args]
 
     def steps() -> Iterator[Value]:
         while iterators:
             row = []
-            for place, one in enumerate(iterators):
-                item = None if one is None else one.next(machine)
+            for index, iterator in enumerate(iterators):
+                item = None if iterator is None else iterator.next(machine)
                 if item is None:
-                    iterators[place] = None
+                    iterators[index] = None
                     if not any(iterators):
                         return
                 row.append(fill if item is None else item)
@@ -196,7 +196,7 @@ def _filterfalse(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(itertools.compress)
 def _compress(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    data, selectors = (drain(machine, _stepped(machine, one)) for one in args)
+    data, selectors = (drain(machine, _stepped(machine, arg)) for arg in args)
     pairs = zip(data, selectors, strict=False)
     steps = (item for item, chosen in pairs if chosen.realize(machine).truth(machine))
     return StepIterator(machine, itertools.compress, steps)
@@ -211,13 +211,13 @@ def _tee(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     seen: list[Value] = []
 
     def steps() -> Iterator[Value]:
-        for place in itertools.count():
-            if place == len(seen):
+        for index in itertools.count():
+            if index == len(seen):
                 item = iterator.next(machine)
                 if item is None:
                     return
                 seen.append(item)
-            yield seen[place]
+            yield seen[index]
 
     count = index_of(machine, args[1]) if len(args) > 1 else 2
     return TupleValue([StepIterator(machine, kind, steps()) for _ in range(count)])
@@ -283,8 +283,8 @@ def _register_combinatoric(function: Callable[..., Any], iterables: int | None) 
     @handles(function)
     def combine(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         end = len(args) if iterables is None else iterables
-        pools = [unpack(machine, one) for one in args[:end]]
-        rest = [one.as_constant(machine) for one in args[end:]]
+        pools = [unpack(machine, arg) for arg in args[:end]]
+        rest = [arg.as_constant(machine) for arg in args[end:]]
         named = {name: value.as_constant(machine) for name, value in kwargs.items()}
         try:
             rows = function(*pools, *rest, **named)

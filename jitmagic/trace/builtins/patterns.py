@@ -131,23 +131,23 @@ class _Method(Value):
 
 
 def _constants(machine: Machine, args: Args, kwargs: Kwargs, name: str) -> tuple[Any, Any]:
-    values = [one.realize(machine) for one in (*args, *kwargs.values())]
-    if not all(one.is_constant(machine) for one in values):
+    values = [value.realize(machine) for value in (*args, *kwargs.values())]
+    if not all(value.is_constant(machine) for value in values):
         what = "arguments that are no constants"
         raise GraphBreak(UnsupportedArguments.of(name=f"re.{name}", what=what))
-    named = {key: one.realize(machine).as_constant(machine) for key, one in kwargs.items()}
-    return tuple(one.realize(machine).as_constant(machine) for one in args), named
+    named = {key: value.realize(machine).as_constant(machine) for key, value in kwargs.items()}
+    return tuple(value.realize(machine).as_constant(machine) for value in args), named
 
 
 def _folded(machine: Machine, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
     """A pure call on constants; what it raises, the traced program raises."""
-    given, named = _constants(machine, args, kwargs, function.__name__)
-    return machine.constant(_run(machine, function, given, named))
+    positional, named = _constants(machine, args, kwargs, function.__name__)
+    return machine.constant(_run(machine, function, positional, named))
 
 
-def _run(machine: Machine, function: Callable[..., Any], given: Any, named: Any) -> Any:
+def _run(machine: Machine, function: Callable[..., Any], positional: Any, named: Any) -> Any:
     try:
-        return function(*given, **named)
+        return function(*positional, **named)
     except (IndexError, TypeError, ValueError) as error:
         raise machine.error(type(error), *error.args, exact=True) from None
     except re.error:
@@ -157,11 +157,11 @@ def _run(machine: Machine, function: Callable[..., Any], given: Any, named: Any)
 def _searched(
     machine: Machine, pattern: PatternValue, how: str, args: Args, kwargs: Kwargs
 ) -> Value:
-    given, named = _constants(machine, args, kwargs, how)
+    positional, named = _constants(machine, args, kwargs, how)
     if named:
         raise GraphBreak(UnsupportedArguments.of(name=f"re.{how}", what="keywords"))
-    found = _run(machine, getattr(pattern.live, how), given, {})
-    return machine.constant(None) if found is None else MatchValue(pattern, how, given, found)
+    match = _run(machine, getattr(pattern.live, how), positional, {})
+    return machine.constant(None) if match is None else MatchValue(pattern, how, positional, match)
 
 
 def _compiled(machine: Machine, given: Value, flags: Value | None) -> PatternValue:

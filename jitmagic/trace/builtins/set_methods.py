@@ -135,8 +135,8 @@ def _register_change(name: str) -> None:
 
 def _register_test(name: str) -> None:
     def test(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value:
-        answer: Any = getattr(_as_set(owner).store.twin, name)
-        return machine.constant(answer(operand_of(machine, args[0]).twin))
+        answer: Any = getattr(_as_set(owner).store.mirror, name)
+        return machine.constant(answer(operand_of(machine, args[0]).mirror))
 
     method(set, name)(test)
     method(frozenset, name)(test)

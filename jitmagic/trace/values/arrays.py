@@ -87,8 +87,8 @@ class ArrayValue(Value):
     def _described(self, machine: Machine, name: str) -> Value:
         spec = array_spec(machine, self)
         plain = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).numpy()
-        found = getattr(plain, name)
-        return DtypeValue(found) if name == "dtype" else machine.constant(found)
+        attribute = getattr(plain, name)
+        return DtypeValue(attribute) if name == "dtype" else machine.constant(attribute)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
         return emulate(machine, "ndarray.__getitem__", operator.getitem, [self, key])
@@ -181,8 +181,8 @@ class ArrayMethodValue(Value):
                 return number
         method = operator.attrgetter(self.name)
 
-        def real(array: Any, *given: Any, **named: Any) -> Any:
-            return method(array)(*given, **named)
+        def real(array: Any, *positional: Any, **named: Any) -> Any:
+            return method(array)(*positional, **named)
 
         name = f"ndarray.{self.name}"
         return emulate(
@@ -234,10 +234,10 @@ def emulate(
     """Call a function of numpy (or what computes with arrays of either library alike)."""
     _check_state(machine, name)
     arrays = _Arguments(machine, name)
-    given = tuple(arrays.tree(arg) for arg in args)
+    positional = tuple(arrays.tree(arg) for arg in args)
     named = {keyword: arrays.tree(value) for keyword, value in (kwargs or {}).items()}
-    slots = _placed(arrays.found, [array_spec(machine, one) for one in arrays.found])
-    call = Call(real, emulated or real, given, named, slots, pointwise, label)
+    slots = _placed(arrays.found, [array_spec(machine, array) for array in arrays.found])
+    call = Call(real, emulated or real, positional, named, slots, pointwise, label)
     verdict = judge(call)
     if verdict.refusal:
         raise _refused(name, verdict.refusal)
@@ -246,32 +246,35 @@ def emulate(
     return _record(machine, name, call, arrays.found, verdict.result)
 
 
-def _record(machine: Machine, name: str, call: Call, found: Sequence[Value], result: Any) -> Value:
+def _record(machine: Machine, name: str, call: Call, arrays: Sequence[Value], result: Any) -> Value:
     recorder = Recorder(machine)
-    given = [
-        recorder.stand_in(one)
-        if isinstance(one, TensorValue)
-        else emulation().ndarray(recorder.stand_in(_tensor(one)))
-        for one in found
+    stand_ins = [
+        recorder.stand_in(array)
+        if isinstance(array, TensorValue)
+        else emulation().ndarray(recorder.stand_in(_tensor(array)))
+        for array in arrays
     ]
-    args = filled(call.args, given, emulated_constant)
-    kwargs = {name: filled(value, given, emulated_constant) for name, value in call.kwargs.items()}
+    args = filled(call.args, stand_ins, emulated_constant)
+    kwargs = {
+        name: filled(value, stand_ins, emulated_constant) for name, value in call.kwargs.items()
+    }
     try:
         with recorder:
-            made = call.emulated(*args, **kwargs)
+            emulated = call.emulated(*args, **kwargs)
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError) as error:
         why = f"torch's equal needs its data ({type(error).__name__}: {error})"
         raise _refused(name, why) from None
-    return _wrapped(machine, recorder, found, result, made)
+    return _wrapped(machine, recorder, arrays, result, emulated)
 
 
 def _wrapped(
-    machine: Machine, recorder: Recorder, found: Sequence[Value], result: Any, made: Any
+    machine: Machine, recorder: Recorder, arrays: Sequence[Value], result: Any, emulated: Any
 ) -> Value:
     """The values of what comes back, which is as the probe saw it."""
     if isinstance(result, tuple | list):
         items = [
-            _wrapped(machine, recorder, found, *pair) for pair in zip(result, made, strict=True)
+            _wrapped(machine, recorder, arrays, *pair)
+            for pair in zip(result, emulated, strict=True)
         ]
         return ListValue(items) if isinstance(result, list) else TupleValue(items)
     if isinstance(result, Fact):
@@ -279,8 +282,8 @@ def _wrapped(
         return DtypeValue(result.value) if is_dtype else machine.constant(result.value)
     assert isinstance(result, Result)
     if result.same is not None:
-        return found[result.same]
-    tensor = recorder.value_of(getattr(made, "tensor", made))
+        return arrays[result.same]
+    tensor = recorder.value_of(getattr(emulated, "tensor", emulated))
     spec = array_spec(machine, tensor)
     if (spec.shape, spec.dtype) != (result.spec.shape, result.spec.dtype):
         raise _refused("numpy", "its result is not what was to be expected")
@@ -334,20 +337,22 @@ def array_spec(machine: Machine, value: Value) -> ArraySpec:
 
 def _placed(arrays: Sequence[Value], specs: Sequence[ArraySpec]) -> tuple[ArraySpec, ...]:
     """The specs, with what lies in one memory marked as such."""
-    storages = [_tensor(one).meta.untyped_storage()._cdata for one in arrays]
+    storages = [_tensor(storage).meta.untyped_storage()._cdata for storage in arrays]
     groups = list(dict.fromkeys(storages))
     return tuple(
-        replace(spec, storage=groups.index(one), offset=int(_tensor(array).meta.storage_offset()))
-        if storages.count(one) > 1
+        replace(
+            spec, storage=groups.index(storage), offset=int(_tensor(array).meta.storage_offset())
+        )
+        if storages.count(storage) > 1
         else spec
-        for array, spec, one in zip(arrays, specs, storages, strict=True)
+        for array, spec, storage in zip(arrays, specs, storages, strict=True)
     )
 
 
 def _tensor(value: Value) -> TensorValue:
-    found = value.tensor if isinstance(value, ArrayValue) else value
-    assert isinstance(found, TensorValue)
-    return found
+    tensor = value.tensor if isinstance(value, ArrayValue) else value
+    assert isinstance(tensor, TensorValue)
+    return tensor
 
 
 def _check_state(machine: Machine, name: str) -> None:

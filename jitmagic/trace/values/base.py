@@ -15,7 +15,7 @@ Conventions of every method below
     others. `Frame.pop()` and `@handles` realize for you; `items` of containers, and kwargs deeper
     down, do not.
 
-How other rooms plug in (each module is named once in trace/inventory.py, which imports it)
+How other modules plug in (each module is named once in trace/inventory.py, which imports it)
   * `wrap.wraps(type, ..., subclasses=False)`  decorates `(machine, obj, source) -> Value`: how live
     objects of these types become values. Exact type first, then the MRO among those with
     subclasses=True.
@@ -48,10 +48,10 @@ from ...errors import UserLine
 from ...guards.guard import AutocastRest, Guard, StateFacts
 from ...guards.source import Source
 from ...options import Options
+from ..aliased_dicts import AliasedDicts
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..result import BreakReason, Effect, FromGraph, GraphInput, Recipe
 from ..symbolic import Symbols
-from ..tables import Tables
 
 __all__ = [
     "Args",
@@ -152,7 +152,7 @@ class Machine(Protocol):
     snapshot: FrameSnapshot  # the root frame's live arguments
     graph: Any  # a GraphBuilder and whatever the tensors need of it
     symbols: Symbols  # numbers that vary, and what the trace takes for granted of them
-    tables: Tables  # dictionaries that are the attributes of something as well
+    aliased_dicts: AliasedDicts  # dictionaries that are the attributes of something as well
     entry_state: StateFacts  # what the entry is guarded with
     frames: list[Any]  # the Python frames being followed, the root first
     autocast: AutocastRest | None  # what the traced code has made of it (builtins/autocast.py)
@@ -252,7 +252,7 @@ class Value:
     # -- what it is ------------------------------------------------------------------------------
 
     @property
-    def pinned(self) -> bool:
+    def is_value_guarded(self) -> bool:
         """Whether an exit should use `recipe` although there is a source (a constant guarded by
         value)."""
         return False
@@ -285,7 +285,7 @@ class Value:
         """
         return self
 
-    def pin(self, machine: Machine) -> None:
+    def guard_identity(self, machine: Machine) -> None:
         """Guard that the source leads to this very object, where an answer depends on it."""
 
     def hash_key(self, machine: Machine) -> object:

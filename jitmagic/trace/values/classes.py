@@ -340,7 +340,9 @@ def bind(
     if isinstance(raw, types.ClassMethodDescriptorType):
         return BuiltinMethodValue(owner, raw.__objclass__, raw.__name__)
     if _is_like(raw, machine, staticmethod) or _is_like(raw, machine, classmethod):
-        function = machine.lazy(raw.__func__, SlotAttr(_pin(machine, raw, value), "__func__"))
+        function = machine.lazy(
+            raw.__func__, SlotAttr(_guard_descriptor(machine, raw, value), "__func__")
+        )
         return function if isinstance(raw, staticmethod) else BoundMethodValue(function, owner)
     if instance is None and isinstance(raw, _SELF_WITHOUT_INSTANCE):
         return value
@@ -353,7 +355,7 @@ def bind(
         guard_attribute(machine, type(raw), "__get__", NOTHING)
         return value
     if isinstance(getter, types.FunctionType) and value.source is not None:
-        _pin(machine, raw, value)
+        _guard_descriptor(machine, raw, value)
         function = machine.wrap(getter, TypeAttr(TypeOf(value.source), "__get__"))
         given = machine.constant(None) if instance is None else instance
         return function.call(machine, [value, given, owner], {})
@@ -376,8 +378,8 @@ def _is_like(raw: object, machine: Machine, kind: type[_T]) -> TypeGuard[_T]:
     return guarded_attribute(machine, type(raw), "__get__") is vars(kind)["__get__"]
 
 
-def _pin(machine: Machine, raw: object, value: Value) -> Source:
-    """Rely on the very descriptor; its parts are read from where it was found."""
+def _guard_descriptor(machine: Machine, raw: object, value: Value) -> Source:
+    """Guard the identity of the descriptor; its parts are read from where it was found."""
     if value.source is None:
         raise GraphBreak(UnknownObject.of(what="a descriptor", type=type(raw).__name__))
     machine.guard(IdentityIs(value.source, raw))
@@ -390,7 +392,7 @@ def _read_property(
     if raw.fget is None:
         message = f"property '{name}' of object has no getter"
         raise machine.error(AttributeError, message)
-    getter = machine.wrap(raw.fget, SlotAttr(_pin(machine, raw, value), "fget"))
+    getter = machine.wrap(raw.fget, SlotAttr(_guard_descriptor(machine, raw, value), "fget"))
     return getter.call(machine, [instance], {})
 
 
@@ -398,7 +400,7 @@ def _read_cached(
     machine: Machine, raw: functools.cached_property[object], value: Value, instance: Value
 ) -> Value:
     """The instance has no such entry yet: compute and store it."""
-    source = Item(InstanceDict(_pin(machine, raw, value)), "func")
+    source = Item(InstanceDict(_guard_descriptor(machine, raw, value)), "func")
     made = machine.wrap(raw.func, source).call(machine, [instance], {})
     assert raw.attrname is not None
     instance.set_attr(machine, raw.attrname, made)

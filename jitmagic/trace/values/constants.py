@@ -2,7 +2,7 @@
 
 Comes in: an atom of the program (int, str, None, dtype, range, a number of numpy), with a source or
 made by the trace. Goes out: folded results. A constant with a source that is only passed through
-has no value guard; `as_constant` is the one door to its value and installs it.
+has no value guard; its value is read by `as_constant` alone, which installs it.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ _LARGEST_TEXT = 1 << 20
 class ConstantValue(Value):
     """An atom. `value` is what it is in this call; use `as_constant` to rely on it."""
 
-    __slots__ = ("_pinned", "value")
+    __slots__ = ("_value_guarded", "value")
 
     def __init__(self, value: object, source: Source | None = None) -> None:
         super().__init__(source)
         self.value = value
-        self._pinned = source is None
+        self._value_guarded = source is None
 
     @property
-    def pinned(self) -> bool:
-        return self._pinned
+    def is_value_guarded(self) -> bool:
+        return self._value_guarded
 
     def python_type(self, machine: Machine) -> type:
         return type(self.value)
@@ -72,10 +72,10 @@ class ConstantValue(Value):
         return True
 
     def as_constant(self, machine: Machine) -> Any:
-        if not self._pinned:
+        if not self._value_guarded:
             assert self.source is not None
             machine.guard(ValueEquals(self.source, self.value))
-            self._pinned = True
+            self._value_guarded = True
         return self.value
 
     def identity(self) -> object:

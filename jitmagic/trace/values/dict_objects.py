@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...guards.source import DictEntry, Source
+from ..aliased_dicts import Access
 from ..builtins.registry import method_of
 from ..result import BuildDict, Constant, Effect, Perform, Recipe
-from ..tables import Face
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import BuiltinMethodValue
@@ -54,7 +54,7 @@ class _Entries(DictValue):
 
     def changed(self, machine: Machine) -> None:
         if self.store.live is not None:
-            machine.tables.use(id(self.store.live), Face.OBJECT, changing=True)
+            machine.aliased_dicts.use(id(self.store.live), Access.OBJECT, changing=True)
         machine.effects.contents(self.whole)
 
     def missing(self, machine: Machine, key: Value) -> Value:
@@ -87,7 +87,7 @@ class DictObjectValue(InstanceValue):
         if self.held is None:
             assert self.source is not None
             assert isinstance(self.live, dict)
-            machine.tables.use(id(self.live), Face.OBJECT)
+            machine.aliased_dicts.use(id(self.live), Access.OBJECT)
             store = TableStore.of_live(machine, self.live, self.source, DictEntry)
             self.held = _Entries(self, store)
         return self.held

@@ -113,11 +113,11 @@ class EnumValue(Value):
     # -- attributes ------------------------------------------------------------------------------
 
     def cls(self, machine: Machine) -> ClassValue:
-        found = machine.class_of(
+        value = machine.class_of(
             type(self.value), None if self.origin is None else TypeOf(self.origin)
         )
-        assert isinstance(found, ClassValue)
-        return found
+        assert isinstance(value, ClassValue)
+        return value
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         if is_users(guarded_attribute(machine, type(self.value), "__getattribute__")):
@@ -136,8 +136,8 @@ class EnumValue(Value):
             if not self.is_constant(machine) or not callable(raw):
                 self.refuse(machine, f"attribute {name!r}")
             return ConstantMethodValue(self, name)
-        found, value = self.cls(machine).find(machine, name)
-        return bind(machine, found, value, self, self.cls(machine), name)
+        attribute, value = self.cls(machine).find(machine, name)
+        return bind(machine, attribute, value, self, self.cls(machine), name)
 
     def _part(self, machine: Machine, name: str) -> Value:
         """From the member's own dictionary: atoms are what they are, others may be changed."""
@@ -158,8 +158,8 @@ class EnumValue(Value):
     # -- special methods -------------------------------------------------------------------------
 
     def special(self, machine: Machine, name: str, *args: Value) -> Value | None:
-        """`type(self).__name__(self, *args)` if it is the user's, or a built-in type's and of
-        constants; None: it is nobody's."""
+        """`type(self).__name__(self, *args)` if the user defines it, or a built-in type does and
+        the arguments are constants; None if only `object` does."""
         raw = guarded_attribute(machine, type(self.value), name)
         if raw is NOTHING or raw is attribute_of_class(object, name):
             return None
@@ -245,7 +245,7 @@ class EnumValue(Value):
         value: Any = self.as_constant(machine)
         if not self.is_constant(machine) or not isinstance(value, str | enum.Flag):
             self.refuse(machine, "iteration")
-        return StepIterator(machine, type(iter(value)), (machine.constant(one) for one in value))
+        return StepIterator(machine, type(iter(value)), (machine.constant(item) for item in value))
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         cls = self.cls(machine)

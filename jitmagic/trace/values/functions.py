@@ -134,11 +134,11 @@ class FunctionValue(Value):
         return self if self.live is None else self.live
 
     def hash_key(self, machine: Machine) -> object:
-        self.pin(machine)
+        self.guard_identity(machine)
         return self.identity()
 
-    def pin(self, machine: Machine) -> None:
-        """Rely on the very object (calls rely on its code alone)."""
+    def guard_identity(self, machine: Machine) -> None:
+        """Calls guard the code alone, which a closure made anew at each call shares."""
         if self.live is not None and self.source is not None:
             machine.guard(IdentityIs(self.source, self.live))
 
@@ -291,7 +291,7 @@ class BoundMethodValue(Value):
         owner = self.owner.realize(machine)
         if isinstance(owner, ConstantValue):
             self.refuse(machine, "hash()")
-        owner.pin(machine)
+        owner.guard_identity(machine)
         machine.keep_apart(owner)
         return _MethodKey(self.function.realize(machine).hash_key(machine), owner.identity())
 

@@ -55,8 +55,8 @@ class GetterValue(Value):
         if self.kind is operator.methodcaller:
             name = self.given[0].realize(machine).as_constant(machine)
             return target.call_method(machine, name, self.given[1:], self.named)
-        found = [self._get(machine, target, one.realize(machine)) for one in self.given]
-        return found[0] if len(found) == 1 else TupleValue(found)
+        values = [self._get(machine, target, item.realize(machine)) for item in self.given]
+        return values[0] if len(values) == 1 else TupleValue(values)
 
     def _get(self, machine: Machine, target: Value, what: Value) -> Value:
         if self.kind is operator.itemgetter:
@@ -67,7 +67,7 @@ class GetterValue(Value):
 
     def recipe(self, builder: Builder) -> Recipe:
         named = {name: builder(value) for name, value in self.named.items()}
-        return builder.invoke(self.kind, tuple(builder(one) for one in self.given), **named)
+        return builder.invoke(self.kind, tuple(builder(item) for item in self.given), **named)
 
     def parts(self) -> Iterable[Value]:
         return (*self.given, *self.named.values())
@@ -92,14 +92,14 @@ for _kind in _KINDS:
 def _wrap_getter(machine: Machine, obj: Any, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     named: Mapping[str, Any] = {}
-    made, given, *_ = obj.__reduce__()
-    if made is not type(obj):  # a methodcaller with keywords: a partial of its class
-        named, given = made.keywords, (*made.args, *given)
-    if any(type(one) not in ATOMS for one in (*given, *named.values())):
+    constructor, arguments, *_ = obj.__reduce__()
+    if constructor is not type(obj):  # a methodcaller with keywords: a partial of its class
+        named, arguments = constructor.keywords, (*constructor.args, *arguments)
+    if any(type(argument) not in ATOMS for argument in (*arguments, *named.values())):
         GetterValue(type(obj), (), {}, source).refuse(machine, "keys that are no constants")
     return GetterValue(
         type(obj),
-        [machine.constant(one) for one in given],
-        {name: machine.constant(one) for name, one in named.items()},
+        [machine.constant(argument) for argument in arguments],
+        {name: machine.constant(argument) for name, argument in named.items()},
         source,
     )

@@ -13,9 +13,9 @@ from typing import Any
 
 from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source, TypeOf
+from ..aliased_dicts import Access
 from ..breaks import GraphBreak, UnknownObject
 from ..result import Effect, NewInstance, Recipe
-from ..tables import Face
 from ..wrap import wraps
 from .attribute_table import AttributeTable
 from .base import Args, Builder, Kwargs, Machine, ObservedError, Value
@@ -180,7 +180,7 @@ class InstanceValue(Value):
     def use_table(self, machine: Machine, *, changing: bool = False) -> dict[str, object]:
         """The live object's dictionary, about to be read or changed."""
         table: dict[str, object] = object.__getattribute__(self.live, "__dict__")
-        machine.tables.use(id(table), Face.NAMESPACE, changing=changing)
+        machine.aliased_dicts.use(id(table), Access.NAMESPACE, changing=changing)
         return table
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:

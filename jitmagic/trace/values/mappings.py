@@ -15,8 +15,8 @@ from typing import Any
 
 from ...guards.guard import DictKeysAre, KeyAbsent, TypeIs
 from ...guards.source import InstanceDict, Item, SlotAttr, Source
+from ..aliased_dicts import Access
 from ..result import BuildDict, Effect, Recipe
-from ..tables import Face
 from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
@@ -62,10 +62,10 @@ class DictValue(Value):
     @classmethod
     def of(cls, machine: Machine, pairs: Iterable[Pair], kind: type = dict) -> DictValue:
         """A new dictionary; later pairs win, first positions stay."""
-        made = cls(kind=kind)
+        result = cls(kind=kind)
         for key, value in pairs:
-            made.put(machine, key, value)
-        return made
+            result.put(machine, key, value)
+        return result
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -103,7 +103,9 @@ class DictValue(Value):
 
     def is_constant(self, machine: Machine) -> bool:
         both = (*self.keys(), *self.values())
-        return self.kind is dict and all(one.realize(machine).is_constant(machine) for one in both)
+        return self.kind is dict and all(
+            item.realize(machine).is_constant(machine) for item in both
+        )
 
     def as_constant(self, machine: Machine) -> Any:
         return {
@@ -123,8 +125,8 @@ class DictValue(Value):
             assert self.source is not None
             table = InstanceDict(self.source)
             if name in live.__dict__:
-                made = machine.lazy(live.__dict__[name], Item(table, name), certain=False)
-                self.attributes[name] = made
+                value = machine.lazy(live.__dict__[name], Item(table, name), certain=False)
+                self.attributes[name] = value
             else:
                 machine.guard(KeyAbsent(table, name))
                 self.attributes[name] = None
@@ -146,8 +148,8 @@ class DictValue(Value):
         machine.effects.set_attr(self, name, value)
 
     def get_item(self, machine: Machine, key: Value) -> Value:
-        found = self.find(machine, key)
-        return self.missing(machine, key) if found is None else found
+        value = self.find(machine, key)
+        return self.missing(machine, key) if value is None else value
 
     def missing(self, machine: Machine, key: Value) -> Value:
         """What `self[key]` gives for a key that is not there."""
@@ -174,9 +176,9 @@ class DictValue(Value):
                 message = "dictionary changed size during iteration"
                 raise machine.error(RuntimeError, message)
 
-        for place, token in enumerate(list(self.pairs)):
+        for position, token in enumerate(list(self.pairs)):
             check(len(self.pairs) == size)
-            if next(itertools.islice(self.pairs, place, None)) is not token:
+            if next(itertools.islice(self.pairs, position, None)) is not token:
                 self.refuse(machine, "iteration while keys come and go")
             pair = self.pairs[token]
             yield TupleValue(pair) if part is None else pair[part]
@@ -233,7 +235,7 @@ class DictValue(Value):
 
     def changed(self, machine: Machine) -> None:
         if self.store.live is not None:
-            machine.tables.use(id(self.store.live), Face.OBJECT, changing=True)
+            machine.aliased_dicts.use(id(self.store.live), Access.OBJECT, changing=True)
         machine.effects.contents(self)
 
     # -- exits -----------------------------------------------------------------------------------
@@ -276,9 +278,9 @@ class DefaultDictValue(DictValue):
         factory = self.factory.realize(machine)
         if isinstance(factory, ConstantValue):
             return super().missing(machine, key)
-        made = factory.call(machine, [], {})
-        self.set_item(machine, key, made)
-        return made
+        value = factory.call(machine, [], {})
+        self.set_item(machine, key, value)
+        return value
 
     def recipe(self, builder: Builder) -> Recipe:
         plain = BuildDict(*self.store.recipes(builder))
@@ -313,16 +315,16 @@ class ViewValue(Value):
         if self.what == "keys":
             return self.owner.contains(machine, item)
         values = list(self.owner.walk(machine, 1 if self.what == "values" else None))
-        return machine.constant(any(equal(machine, one, item) for one in values))
+        return machine.constant(any(equal(machine, value, item) for value in values))
 
     def as_set(self, machine: Machine) -> SetValue:
         """What set operators see; values() has none."""
         if self.what == "values":
             self.refuse(machine, "a set operator")
         part = 0 if self.what == "keys" else None
-        made = SetValue.of(machine, self.owner.walk(machine, part))
-        made.store.forget_order()  # Python makes its set of a view in other steps
-        return made
+        members = SetValue.of(machine, self.owner.walk(machine, part))
+        members.store.forget_order()  # Python makes its set of a view in other steps
+        return members
 
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -358,7 +360,7 @@ def live_dictionary(
     machine: Machine, model: Callable[..., DictValue], obj: dict[Any, Any], source: Source
 ) -> DictValue:
     """The model of a live dictionary whose type is guarded."""
-    machine.tables.use(id(obj), Face.OBJECT)
+    machine.aliased_dicts.use(id(obj), Access.OBJECT)
     return model(store=TableStore.of_live(machine, obj, source))
 
 

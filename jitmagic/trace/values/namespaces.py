@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from ...guards.guard import GlobalMissing, Guard, IdentityIs, KeyAbsent
 from ...guards.source import Builtin, Global, InstanceDict, Item, ModuleAttr, Source, TypeOf
+from ..aliased_dicts import Access
 from ..result import Constant, Recipe
-from ..tables import Face
 from ..wrap import wraps
 from .attribute_table import AttributeTable
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -63,7 +63,7 @@ class GlobalsValue(Value):
 
     def find(self, machine: Machine, name: str) -> Value | None:
         """The value of a global, or None (guarded) where there is none."""
-        machine.tables.use(id(self.live), Face.NAMESPACE)
+        machine.aliased_dicts.use(id(self.live), Access.NAMESPACE)
         if name in self.written:
             return self.written[name]
         if name in self._known:
@@ -77,7 +77,7 @@ class GlobalsValue(Value):
 
     def store(self, machine: Machine, name: str, value: Value | None) -> None:
         """Write (None: delete) a global."""
-        machine.tables.use(id(self.live), Face.NAMESPACE, changing=True)
+        machine.aliased_dicts.use(id(self.live), Access.NAMESPACE, changing=True)
         self.written[name] = value
         machine.effects.set_global(self, name, value)
 

@@ -20,9 +20,9 @@ import torch
 
 from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
+from ..aliased_dicts import Access
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
-from ..tables import Face
 from ..wrap import wraps
 from .base import Args, Kwargs, Machine, ObservedError, Value
 from .class_facts import (
@@ -171,7 +171,7 @@ class NNModuleValue(InstanceValue):
         own = object.__getattribute__(self.live, "__dict__")
         for part in TABLES:
             entries = own.get(part)
-            machine.tables.use(id(entries), Face.NAMESPACE)
+            machine.aliased_dicts.use(id(entries), Access.NAMESPACE)
             if isinstance(entries, Mapping) and name in entries:
                 source = Item(Item(InstanceDict(self.source), part), name)
                 return machine.lazy(entries[name], source, certain=False)
@@ -271,7 +271,7 @@ class NNModuleValue(InstanceValue):
         guarded_attribute(machine, self.cls.live, name)
         self.shifted = True
         buffers = self.use_table(machine)["_buffers"]
-        machine.tables.use(id(buffers), Face.NAMESPACE, changing=True)
+        machine.aliased_dicts.use(id(buffers), Access.NAMESPACE, changing=True)
         self.attrs[name] = value
         setter = MODULE["__setattr__"]  # a class of the user's may have another
         plain = attribute_of_class(self.cls.live, "__setattr__") is setter

@@ -112,8 +112,8 @@ def is_same(machine: Machine, left: Value, right: Value) -> bool:
     if left.source and right.source and not left.by_identity and not right.by_identity:
         machine.guard(DifferentObjects((left.source,), (right.source,)))
         return False
-    left.pin(machine)
-    right.pin(machine)
+    left.guard_identity(machine)
+    right.guard_identity(machine)
     first, second = left.identity(), right.identity()
     if _is_undecided(machine, (left, first), (right, second)):
         left.refuse(machine, "`is`")

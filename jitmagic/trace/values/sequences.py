@@ -69,7 +69,9 @@ class ItemsValue(Value):
         return list(self.items)
 
     def contains(self, machine: Machine, item: Value) -> Value:
-        return machine.constant(any(equal(machine, one, item) for one in self.walk(machine)))
+        return machine.constant(
+            any(equal(machine, element, item) for element in self.walk(machine))
+        )
 
     def length(self, machine: Machine) -> int:
         return len(self.items)
@@ -98,15 +100,15 @@ class ItemsValue(Value):
         if op in ("==", "!="):
             pairs = zip(self.walk(machine), other.walk(machine), strict=False)
             same = self.length(machine) == other.length(machine) and all(
-                equal(machine, one, two) for one, two in pairs
+                equal(machine, left, right) for left, right in pairs
             )
             return machine.constant(same == (op == "=="))
         return self._ordered(machine, op, other)
 
     def _ordered(self, machine: Machine, op: str, other: ItemsValue) -> Value:
-        for one, two in zip(self.walk(machine), other.walk(machine), strict=False):
-            if not equal(machine, one, two):
-                return compare(machine, op, one.realize(machine), two.realize(machine))
+        for left, right in zip(self.walk(machine), other.walk(machine), strict=False):
+            if not equal(machine, left, right):
+                return compare(machine, op, left.realize(machine), right.realize(machine))
         lengths = machine.constant(len(self.items)), machine.constant(len(other.items))
         return compare(machine, op, *lengths)
 
@@ -425,5 +427,5 @@ class StructuredTuple(TupleValue):
 def _structure_fields(kind: Any, names: Sequence[str]) -> list[str]:
     """Names of a structseq's fields in order, read off an instance that holds its own indices."""
     probe = kind(range(kind.n_sequence_fields))
-    found = {name: getattr(probe, name) for name in names if not name.startswith("n_")}
-    return sorted((n for n, at in found.items() if type(at) is int), key=lambda n: found[n])
+    fields = {name: getattr(probe, name) for name in names if not name.startswith("n_")}
+    return sorted((n for n, at in fields.items() if type(at) is int), key=lambda n: fields[n])

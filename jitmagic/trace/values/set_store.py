@@ -3,7 +3,7 @@
 Comes in: items, a live set, or a call that makes a set of others. Goes out: the members (of a live
 set guarded once somebody asks for them; a length or one look-up guards no more than that), their
 order where it is known, and the calls by which an exit makes the set or brings the live one to
-what the model holds. Python itself keeps the model: `twin` is a set of members that went through
+what the model holds. Python itself keeps the model: `mirror` is a set of members that went through
 the same calls, so that equality, order and which of two equal objects stays are CPython's.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["Operand", "SetStore", "operand_of_item", "operand_of_keys", "operand
 
 Version = Callable[[Builder], Recipe]
 
-# Nobody's code runs when these are looked up.
+# Looking these up runs no user code.
 _PLAIN_ITEMS = (int, str, bytes, bool, float, type(None), type, torch.dtype)
 _ITEMWISE = ("update", "discard", "difference_update")  # tell of each item whether it is there
 _CONSTANTS = (int, str, bytes, bool, float, complex, type(None))  # equal by value to a guard
@@ -51,14 +51,14 @@ class Member:
 class Operand(NamedTuple):
     """What a method of a set is given."""
 
-    twin: Any  # a set, dict or tuple of members, or one member
-    certain: bool  # the twin is ordered as Python's own is
+    mirror: Any  # a set, dict or tuple of members, or one member
+    certain: bool  # the mirror is ordered as Python's own is
     version: Version | None  # makes it as it is now; None: nothing can
 
 
 def _is_plain(members: Iterable[Member]) -> bool:
     """Whether the hashes are those of the program in every call: none is an address."""
-    return all(type(one.token) in _PLAIN_ITEMS for one in members)
+    return all(type(member.token) in _PLAIN_ITEMS for member in members)
 
 
 def operand_of_values(machine: Machine, values: Sequence[Value]) -> Operand:
@@ -89,8 +89,21 @@ def operand_of_keys(machine: Machine, keys: Sequence[Value]) -> Operand:
 class SetStore:
     """The contents of one set or frozenset."""
 
-    __slots__ = ("_asked", "_changes", "_items", "_order", "_start", "_twin", "born", "certain",
-                 "kind", "live", "machine", "owner", "source")  # fmt: skip
+    __slots__ = (
+        "_asked",
+        "_changes",
+        "_items",
+        "_mirror",
+        "_order",
+        "_start",
+        "born",
+        "certain",
+        "kind",
+        "live",
+        "machine",
+        "owner",
+        "source",
+    )  # fmt: skip
 
     def __init__(self, machine: Machine, kind: type) -> None:
         self.machine = machine
@@ -100,7 +113,7 @@ class SetStore:
         self.owner: Value | None = None
         self.born = machine.step  # when its order came to be what it is
         self.certain = True
-        self._twin: Any = kind()
+        self._mirror: Any = kind()
         self._items: list[Value] | None = []  # added one by one to a new set, and nothing else done
         self._start: Version | None = None  # what made it, where that is another call
         self._order: list[Member] | None = None  # of a set that existed before, as it was
@@ -110,19 +123,19 @@ class SetStore:
     @classmethod
     def of_live(cls, machine: Machine, live: Any, source: Source) -> SetStore:
         """The store of a set whose type is guarded; nothing else of it is read."""
-        made = cls(machine, type(live))
-        made.live, made.source, made.certain = live, source, False
-        made._twin, made._items = None, None
-        return made
+        store = cls(machine, type(live))
+        store.live, store.source, store.certain = live, source, False
+        store._mirror, store._items = None, None
+        return store
 
     @classmethod
     def made(cls, machine: Machine, make: Any, *operands: Operand) -> SetStore:
         """The store of what `make` gives, called with these sets."""
-        twin = make(*(one.twin for one in operands))
-        store = cls(machine, type(twin))
-        store._twin, store._items = twin, None
-        store.certain = all(one.certain for one in operands)
-        versions = [one.version for one in operands]
+        mirror = make(*(operand.mirror for operand in operands))
+        store = cls(machine, type(mirror))
+        store._mirror, store._items = mirror, None
+        store.certain = all(operand.certain for operand in operands)
+        versions = [operand.version for operand in operands]
         if all(version is not None for version in versions):
             store._start = lambda builder: builder.invoke(
                 make, tuple(version(builder) for version in versions if version is not None)
@@ -134,7 +147,7 @@ class SetStore:
         """The store of a set that the trace itself has: a frozenset is that very object."""
         store = cls(machine, type(obj))
         members = [Member(machine, machine.constant(item)) for item in obj]
-        store._twin, store._items, store.certain = store.kind(members), None, False
+        store._mirror, store._items, store.certain = store.kind(members), None, False
         if store.kind is frozenset:
             store._order, store._start = members, lambda builder: builder.constant(obj)
         return store
@@ -142,16 +155,16 @@ class SetStore:
     # -- reading ---------------------------------------------------------------------------------
 
     @property
-    def twin(self) -> Any:
+    def mirror(self) -> Any:
         """A set of all members; those of a live set get guarded, in their order."""
-        if self._twin is None:
+        if self._mirror is None:
             self._order = members = self._live_members()
-            self._twin = self.kind(members)
-            if len(self._twin) != len(members):
+            self._mirror = self.kind(members)
+            if len(self._mirror) != len(members):
                 raise GraphBreak(UnknownObject.of(what="equal items", type=self.kind.__name__))
             for name, operands in self._changes:
-                getattr(self._twin, name)(*(one.twin for one in operands))
-        return self._twin
+                getattr(self._mirror, name)(*(operand.mirror for operand in operands))
+        return self._mirror
 
     def _live_members(self) -> list[Member]:
         assert self.source is not None
@@ -166,19 +179,22 @@ class SetStore:
     @property
     def values(self) -> list[Value]:
         """The items, in the order that they have if that is known."""
-        twin = self.twin
-        return [one.value for one in (self._order if self._order and not self._changes else twin)]
+        mirror = self.mirror
+        return [
+            member.value
+            for member in (self._order if self._order and not self._changes else mirror)
+        ]
 
     @property
     def is_ordered(self) -> bool:
         """Whether the order is known: of one item, of a live set as it was, of what has come about
         by known calls, of small non-negative ints, for which history and hash seed do not count.
         """
-        if len(self.twin) < 2 or (self._order is not None and not self._changes):
+        if len(self.mirror) < 2 or (self._order is not None and not self._changes):
             return True
-        if self.certain and _is_plain(self.twin):
+        if self.certain and _is_plain(self.mirror):
             return True
-        return all(type(one.token) is int and 0 <= one.token < 5 for one in self.twin)
+        return all(type(member.token) is int and 0 <= member.token < 5 for member in self.mirror)
 
     @property
     def count(self) -> int:
@@ -186,17 +202,17 @@ class SetStore:
         return len(self._changes) + (len(self._items) if self._items is not None else 0)
 
     def length(self) -> int:
-        if self._twin is None and not self._changes:
+        if self._mirror is None and not self._changes:
             assert self.source is not None
             self.machine.guard(LengthIs(self.source, len(self.live)))
             return len(self.live)
-        return len(self.twin)
+        return len(self.mirror)
 
     def has(self, item: Value) -> bool:
         """Whether the item is there; of a live set no more is guarded, where a guard can tell."""
         member = Member(self.machine, item)
         token = member.token
-        if self._twin is not None or type(token) not in _PLAIN_ITEMS:
+        if self._mirror is not None or type(token) not in _PLAIN_ITEMS:
             return self._holds(member)
         for name, operands in reversed(self._changes):
             if name not in _ITEMWISE:
@@ -211,8 +227,8 @@ class SetStore:
         return self._asked[token]
 
     def _holds(self, member: Member) -> bool:
-        found: bool = member in self.twin
-        return found
+        is_member: bool = member in self.mirror
+        return is_member
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -221,17 +237,17 @@ class SetStore:
         if self._items is None or self._changes:
             self.change("update", operand_of_values(self.machine, [item]))
         else:
-            self._twin.add(Member(self.machine, item))
+            self._mirror.add(Member(self.machine, item))
             self._items.append(item)
 
     def change(self, name: str, *operands: Operand) -> None:
         """Call a method that changes the set."""
-        if self._twin is not None:
-            getattr(self._twin, name)(*(one.twin for one in operands))
-        if not all(one.certain for one in operands):
+        if self._mirror is not None:
+            getattr(self._mirror, name)(*(operand.mirror for operand in operands))
+        if not all(operand.certain for operand in operands):
             self.certain = False
         self.born = self.machine.step
-        operands = tuple(one._replace(twin=copy.copy(one.twin)) for one in operands)
+        operands = tuple(operand._replace(mirror=copy.copy(operand.mirror)) for operand in operands)
         last = self._changes[-1] if self._changes else None
         if name == "update" and last and last[0] == name and _are_items(*operands, *last[1]):
             self._changes[-1] = name, (_joined(last[1][0], operands[0]),)
@@ -240,9 +256,9 @@ class SetStore:
 
     def pop(self) -> Value | None:
         """The item that `pop` takes, removed; None: nobody knows which."""
-        if len(self.twin) > 1 and not (self.certain and _is_plain(self.twin)):
+        if len(self.mirror) > 1 and not (self.certain and _is_plain(self.mirror)):
             return None
-        taken: Value = self._twin.pop().value
+        taken: Value = self._mirror.pop().value
         self._changes.append(("pop", ()))
         return taken
 
@@ -254,7 +270,7 @@ class SetStore:
 
     def operand(self) -> Operand:
         """The set as it is now, for a method of another."""
-        return Operand(self.twin, self.certain and _is_plain(self.twin), self.version())
+        return Operand(self.mirror, self.certain and _is_plain(self.mirror), self.version())
 
     def version(self) -> Version | None:
         """What makes a set like this one is now; None: Python's own order would be another."""
@@ -275,7 +291,7 @@ class SetStore:
             return version(builder)
         if not self.is_ordered:
             raise Unrestorable("a set with an order of its own", self.born)
-        return _built(builder, self.kind, [one.value for one in self.twin])
+        return _built(builder, self.kind, [member.value for member in self.mirror])
 
     def tell(self, builder: Builder, owner: Value) -> tuple[Effect, ...]:
         """The calls that bring the live set to these contents."""
@@ -286,25 +302,27 @@ class SetStore:
         )
 
     def _told(self, builder: Builder, operands: tuple[Operand, ...]) -> tuple[Recipe, ...]:
-        if any(one.version is None for one in operands):
+        if any(operand.version is None for operand in operands):
             raise Unrestorable("a set with an order of its own", self.born)
-        return tuple(one.version(builder) for one in operands if one.version is not None)
+        return tuple(
+            operand.version(builder) for operand in operands if operand.version is not None
+        )
 
     def parts(self) -> list[Value]:
         """The values it holds, as far as anybody knows."""
-        if self._twin is not None:
-            return [one.value for one in self._twin]
+        if self._mirror is not None:
+            return [member.value for member in self._mirror]
         return [m.value for _, operands in self._changes for m in _members_of(operands)]
 
 
 def _built(builder: Builder, kind: type, items: Sequence[Value]) -> Recipe:
-    made = BuildSet(tuple(builder(item) for item in items))
-    return made if kind is set else builder.invoke(frozenset, (made,))
+    recipe = BuildSet(tuple(builder(item) for item in items))
+    return recipe if kind is set else builder.invoke(frozenset, (recipe,))
 
 
 def _after(start: Version, changes: tuple[tuple[str, tuple[Operand, ...]], ...]) -> Version | None:
     """What makes the set and then changes it."""
-    if any(one.version is None for _, operands in changes for one in operands):
+    if any(operand.version is None for _, operands in changes for operand in operands):
         return None
 
     def make(builder: Builder) -> Recipe:
@@ -312,7 +330,11 @@ def _after(start: Version, changes: tuple[tuple[str, tuple[Operand, ...]], ...])
             BuildTuple(
                 (
                     builder.constant(getattr(set, name)),
-                    *(one.version(builder) for one in operands if one.version is not None),
+                    *(
+                        operand.version(builder)
+                        for operand in operands
+                        if operand.version is not None
+                    ),
                 )
             )
             for name, operands in changes
@@ -330,22 +352,25 @@ def changed(target: set[Any], *calls: tuple[Any, ...]) -> set[Any]:
 
 
 def _members_of(operands: tuple[Operand, ...]) -> list[Member]:
-    twins = [(one.twin,) if isinstance(one.twin, Member) else one.twin for one in operands]
-    return [member for twin in twins for member in twin]
+    mirrors = [
+        (operand.mirror,) if isinstance(operand.mirror, Member) else operand.mirror
+        for operand in operands
+    ]
+    return [member for mirror in mirrors for member in mirror]
 
 
 def _are_items(*operands: Operand) -> bool:
-    return len(operands) == 2 and all(type(one.twin) is tuple for one in operands)
+    return len(operands) == 2 and all(type(operand.mirror) is tuple for operand in operands)
 
 
-def _joined(one: Operand, other: Operand) -> Operand:
+def _joined(earlier: Operand, later: Operand) -> Operand:
     """Items that are added one after the other."""
-    first, second = one.version, other.version
+    first, second = earlier.version, later.version
 
     def make(builder: Builder) -> Recipe:
         both = [version(builder) for version in (first, second) if version is not None]
         return BuildTuple(
-            tuple(x for made in both if isinstance(made, BuildTuple) for x in made.items)
+            tuple(x for recipe in both if isinstance(recipe, BuildTuple) for x in recipe.items)
         )
 
-    return Operand((*one.twin, *other.twin), one.certain and other.certain, make)
+    return Operand((*earlier.mirror, *later.mirror), earlier.certain and later.certain, make)

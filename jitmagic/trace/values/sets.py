@@ -65,7 +65,7 @@ class SetValue(Value):
     def hash_key(self, machine: Machine) -> object:
         if self.kind is set:
             raise machine.error(TypeError, "unhashable type: 'set'")
-        return frozenset(member.token for member in self.store.twin)
+        return frozenset(member.token for member in self.store.mirror)
 
     def get_attr(self, machine: Machine, name: str) -> Value:
         return bind_builtin(machine, self, self.kind, name)
@@ -106,7 +106,7 @@ class SetValue(Value):
     ) -> Value | None:
         if not isinstance(other, SetValue):
             return None
-        return machine.constant(_ORDER[op](self.store.twin, other.store.twin))
+        return machine.constant(_ORDER[op](self.store.mirror, other.store.mirror))
 
     def binary(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False

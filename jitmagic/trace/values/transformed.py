@@ -293,7 +293,7 @@ def _record(
     """One node, and the value of what it gives."""
     graph = machine.graph
     try:
-        made = graph.call_whole(target, args, device, machine.lines())
+        made = graph.call_transform(target, args, device, machine.lines())
     except (EagerRaises, DataDependent) as error:
         raise _failed(name, error) from None
     if draws:

@@ -75,21 +75,21 @@ class TorchNamespace(GlobalsValue):
 
 def _named(machine: Machine, table: dict[str, object], name: str) -> Value:
     """What a namespace of torch has under a name."""
-    found, module = table[name], str(table["__name__"])
-    if (module, name) in _STATE or not _is_known(found):
+    value, module = table[name], str(table["__name__"])
+    if (module, name) in _STATE or not _is_known(value):
         if getattr(sys.modules.get(module), "__dict__", None) is not table:
-            raise GraphBreak(UnknownObject.of(what="use", type=type(found).__name__))
-        return machine.lazy(found, ModuleAttr(ImportedModule(module), name))
-    machine.guard(NamespaceFacts(table, (NameFact(name, found),)))
-    return trusted(machine, found)
+            raise GraphBreak(UnknownObject.of(what="use", type=type(value).__name__))
+        return machine.lazy(value, ModuleAttr(ImportedModule(module), name))
+    machine.guard(NamespaceFacts(table, (NameFact(name, value),)))
+    return trusted(machine, value)
 
 
-def _is_known(found: object) -> bool:
+def _is_known(value: object) -> bool:
     """Whether the object is a constant, or of a kind modelled here and as a library made it."""
-    if type(found) in ATOMS or type(found) is tuple:
+    if type(value) in ATOMS or type(value) is tuple:
         return True
-    modelled = isinstance(found, _MODELLED) or handler_of(found) is not None
-    return modelled and is_library_made(found)
+    modelled = isinstance(value, _MODELLED) or handler_of(value) is not None
+    return modelled and is_library_made(value)
 
 
 class TorchModule(ModuleValue):
@@ -117,10 +117,10 @@ class TorchModule(ModuleValue):
         if isinstance(behind, types.ModuleType) and name in vars(behind):
             return _named(machine, vars(behind), name)
         try:
-            found = getattr(self.module, name)  # torch._VF looks its functions up elsewhere
+            value = getattr(self.module, name)  # torch._VF looks its functions up elsewhere
         except AttributeError as error:
             raise machine.error(AttributeError, *error.args) from None
-        return trusted(machine, found)
+        return trusted(machine, value)
 
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if is_data_descriptor(attribute_of_class(type(self.module), name)):
@@ -224,13 +224,13 @@ def trusted(machine: Machine, obj: Any) -> Value:
 def _class(machine: Machine, obj: type) -> Value:
     """A class of torch; of one whose Python code is inlined the parts are read, hence guarded."""
     if obj is torch.autocast:
-        found: Value = machine.class_of(obj, _AUTOCAST)
-        return found
+        autocast: Value = machine.class_of(obj, _AUTOCAST)
+        return autocast
     module = sys.modules.get(obj.__module__)
     if obj.__module__.startswith(_INLINED_CLASSES) and vars(module).get(obj.__name__) is obj:
         path = ModuleAttr(ImportedModule(obj.__module__), obj.__name__)
-        made: Value = machine.class_of(obj, path)
-        return made
+        inlined: Value = machine.class_of(obj, path)
+        return inlined
     return context_class(obj) or machine.constant(obj)
 
 
@@ -246,14 +246,14 @@ def trusted_function(
 ) -> FunctionValue:
     """A Python function of torch, to be inlined."""
     names = machine.globals_of(obj.__globals__, lambda: _names(obj.__globals__))
-    made = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
+    value = TorchPythonFunction(obj.__code__, names, live=obj, source=source)
     if obj.__defaults__ is not None:
-        made.defaults = machine.constant(obj.__defaults__)
-    made.closure = tuple(_TorchCell(cell) for cell in obj.__closure__ or ())
+        value.defaults = machine.constant(obj.__defaults__)
+    value.closure = tuple(_TorchCell(cell) for cell in obj.__closure__ or ())
     if obj.__kwdefaults__ is not None:
         pairs = [(machine.constant(k), machine.constant(v)) for k, v in obj.__kwdefaults__.items()]
-        made.kwdefaults = DictValue.of(machine, pairs)
-    return made
+        value.kwdefaults = DictValue.of(machine, pairs)
+    return value
 
 
 @inlines_leaves

@@ -1,7 +1,7 @@
 """Run all checks and print {check: "ok" or traceback} as JSON.
 
 jitmagic's own `__init__` needs torch; a stub package with the same path stands in for it, so that
-only the bytecode room and the errors are loaded.
+only the bytecode package and the errors are loaded.
 """
 
 from __future__ import annotations

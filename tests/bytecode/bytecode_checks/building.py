@@ -445,17 +445,17 @@ def _shapes():
 def stubs_hand_everything_on():
     for function, calls in _shapes():
         stub = call_stub(function.__code__, lambda *received: received)
-        twin = types.FunctionType(
+        copied = types.FunctionType(
             stub,
             function.__globals__,
             function.__name__,
             function.__defaults__,
             function.__closure__,
         )
-        twin.__kwdefaults__ = function.__kwdefaults__
+        copied.__kwdefaults__ = function.__kwdefaults__
         for args, kwargs in calls:
             expected = FrameSnapshot.of_call(function, args, kwargs)
-            assert twin(*args, **kwargs) == (*expected.args, *expected.cells), function
+            assert copied(*args, **kwargs) == (*expected.args, *expected.cells), function
 
 
 @check
@@ -463,17 +463,17 @@ def stubs_look_like_the_original():
     for function, _ in _shapes():
         code = function.__code__
         stub = call_stub(code, print)
-        twin = types.FunctionType(stub, {}, None, function.__defaults__, function.__closure__)
-        twin.__kwdefaults__, twin.__annotations__ = (
+        copied = types.FunctionType(stub, {}, None, function.__defaults__, function.__closure__)
+        copied.__kwdefaults__, copied.__annotations__ = (
             function.__kwdefaults__,
             function.__annotations__,
         )
-        assert inspect.signature(twin) == inspect.signature(function)
-        assert twin.__doc__ == function.__doc__
+        assert inspect.signature(copied) == inspect.signature(function)
+        assert copied.__doc__ == function.__doc__
         for field in ("name", "qualname", "filename", "firstlineno", "freevars", "argcount"):
             assert getattr(stub, f"co_{field}") == getattr(code, f"co_{field}")
         assert stub.co_cellvars == ()
-        assert not inspect.isgeneratorfunction(twin)
+        assert not inspect.isgeneratorfunction(copied)
         assert not stub.co_flags & inspect.CO_GENERATOR
         assert set(stub.co_varnames) <= set(code.co_varnames)
         assert {line for _, _, line in stub.co_lines()} - {None} == {code.co_firstlineno}
@@ -482,10 +482,12 @@ def stubs_look_like_the_original():
 @check
 def stubs_raise_as_a_call_does():
     function, _ = _shapes()[1]
-    twin = types.FunctionType(call_stub(function.__code__, print), {}, None, function.__defaults__)
+    copied = types.FunctionType(
+        call_stub(function.__code__, print), {}, None, function.__defaults__
+    )
     for args, kwargs in [((), {}), ((1, 2, 3), {}), ((1,), {"a": 2}), ((), {"z": 1})]:
         messages = []
-        for f in (function, twin):
+        for f in (function, copied):
             try:
                 f(*args, **kwargs)
             except TypeError as error:

@@ -300,9 +300,9 @@ def securing_compiled_code_changes_no_result():
 def clones_are_independent():
     body = decode(handled.__code__)
     before = show(body)
-    copy, twins = body.clone()
+    copy, copies = body.clone()
     assert show(copy) == before
-    assert all(twins[old] is new for old, new in zip(body.instructions, copy.instructions))
+    assert all(copies[old] is new for old, new in zip(body.instructions, copy.instructions))
     copy.instructions[1].arg = 5
     copy.regions[0].depth = 9
     copy.varnames.append("more")

@@ -185,9 +185,9 @@ def with_code(function, code):
 
 def _own_case(function, calls):
     def run():
-        twin = with_code(function, rebuilt(function.__code__))
+        copied = with_code(function, rebuilt(function.__code__))
         for arguments in calls:
-            expected, got = outcome(function, arguments), outcome(twin, arguments)
+            expected, got = outcome(function, arguments), outcome(copied, arguments)
             assert got == expected, f"{arguments}\nexpected {expected}\ngot      {got}"
 
     return run
@@ -211,8 +211,8 @@ def drive(coroutine):
 def _own_async(function):
     def run():
         arguments = (1,) * function.__code__.co_argcount
-        twin = with_code(function, rebuilt(function.__code__))
-        assert drive(twin(*arguments)) == drive(function(*arguments))
+        copied = with_code(function, rebuilt(function.__code__))
+        assert drive(copied(*arguments)) == drive(function(*arguments))
 
     return run
 

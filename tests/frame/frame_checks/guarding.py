@@ -251,7 +251,7 @@ def empty_tables():
 
 @check
 def what_was_looked_up_is_forgotten_with_any_change():
-    """One program over the same dictionary, before and after; each change is undone by its twin."""
+    """One program over the same dictionary, before and after changes that are undone again."""
     changes = {
         "set": (lambda d: d.__setitem__("a", 2), lambda d: d.__setitem__("a", 1)),
         "del": (lambda d: d.__delitem__("a"), lambda d: d.setdefault("a", 1)),

@@ -1,7 +1,7 @@
 """Python numbers as operands of every family of operations: eager's dtypes and values, no fallback.
 
 A number given where an operation's schema has a tensor must promote as a number does, also in calls
-left whole to ATen.
+left to ATen.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-// Outside: reading such a step, and performing it.
+// AliasStep: read from Python, and performed.
 
-#include "outside.h"
+#include "view_replay.h"
 
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
@@ -22,13 +22,13 @@ c10::IValue argument(PyObject* object) {
   return integer(object);
 }
 
-void read_call(PyObject* tuple, Outside& step) {
+void read_view(PyObject* tuple, AliasStep& step) {
   const c10::OperatorName name(text(item(tuple, 2)), text(item(tuple, 3)));
   step.op = c10::Dispatcher::singleton().findOp(name);
-  check(PyExc_ValueError, step.op.has_value(), "malformed signature: outside");
-  for (PyObject* given : items(item(tuple, 4))) step.arguments.push_back(argument(given));
+  check(PyExc_ValueError, step.op.has_value(), "malformed signature: aliasing");
+  for (PyObject* value : items(item(tuple, 4))) step.arguments.push_back(argument(value));
   const auto& expected = step.op->schema().arguments();
-  check(PyExc_ValueError, step.arguments.size() < expected.size(), "malformed signature: outside");
+  check(PyExc_ValueError, step.arguments.size() < expected.size(), "malformed signature: aliasing");
   for (size_t i = step.arguments.size() + 1; i < expected.size(); i++) {
     step.arguments.push_back(expected[i].default_value().value_or(c10::IValue()));
   }
@@ -36,39 +36,39 @@ void read_call(PyObject* tuple, Outside& step) {
   step.count = size_t(integer(item(tuple, 6)));
 }
 
-void call(const Outside& step, const at::Tensor& tensor, c10::SmallVectorImpl<at::Tensor>& made) {
+void call(const AliasStep& step, const at::Tensor& tensor, c10::SmallVectorImpl<at::Tensor>& views) {
   torch::jit::Stack stack;
   stack.reserve(1 + step.arguments.size());
   stack.emplace_back(tensor);
   stack.insert(stack.end(), step.arguments.begin(), step.arguments.end());
   const at::AutoGradMode mode(step.grad);
   step.op->callBoxed(stack);
-  const size_t before = made.size();
+  const size_t before = views.size();
   if (stack[0].isTensor()) {
-    made.push_back(std::move(stack[0]).toTensor());
+    views.push_back(std::move(stack[0]).toTensor());
   } else {
-    for (at::Tensor& part : stack[0].toTensorVector()) made.push_back(std::move(part));
+    for (at::Tensor& part : stack[0].toTensorVector()) views.push_back(std::move(part));
   }
-  check(PyExc_RuntimeError, made.size() - before == step.count, "jitmagic: a view call gave other results");
+  check(PyExc_RuntimeError, views.size() - before == step.count, "jitmagic: a view call gave other results");
 }
 
 }  // namespace
 
-// (kCall, place, name, overload, arguments, grad mode, results) | (kData, place) | (kWrites, place, times)
-Outside read_outside(PyObject* tuple) {
-  Outside step;
-  step.kind = Outside::Kind(integer(item(tuple, 0)));
-  step.place = size_t(integer(item(tuple, 1)));
-  if (step.kind == Outside::kCall) read_call(tuple, step);
-  if (step.kind == Outside::kWrites) step.count = size_t(integer(item(tuple, 2)));
+// (kView, slot, name, overload, arguments, grad mode, results) | (kData, slot) | (kBump, slot, times)
+AliasStep read_alias_step(PyObject* tuple) {
+  AliasStep step;
+  step.kind = AliasStep::Kind(integer(item(tuple, 0)));
+  step.slot = size_t(integer(item(tuple, 1)));
+  if (step.kind == AliasStep::kView) read_view(tuple, step);
+  if (step.kind == AliasStep::kBump) step.count = size_t(integer(item(tuple, 2)));
   return step;
 }
 
-void perform(const Outside& step, const at::Tensor& tensor, c10::SmallVectorImpl<at::Tensor>& made) {
+void perform(const AliasStep& step, const at::Tensor& tensor, c10::SmallVectorImpl<at::Tensor>& views) {
   switch (step.kind) {
-    case Outside::kCall: call(step, tensor, made); break;
-    case Outside::kData: made.push_back(tensor.variable_data()); break;
-    case Outside::kWrites:
+    case AliasStep::kView: call(step, tensor, views); break;
+    case AliasStep::kData: views.push_back(tensor.variable_data()); break;
+    case AliasStep::kBump:
       if (tensor.is_inference()) break;  // these have no counter
       for (size_t i = 0; i < step.count; i++) torch::autograd::impl::bump_version(tensor);
       break;

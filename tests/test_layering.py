@@ -1,4 +1,4 @@
-"""The house itself: who may import whom, public names, sizes, and what the package never touches.
+"""Layering: who may import whom, public names, sizes, and what the package never touches.
 
 Everything is read out of the syntax trees: the package, and the tests of invariant 6 (what stands
 outside diagnostics/ and notebook/ does not need them).
@@ -107,7 +107,7 @@ def imports(path: Path) -> Iterator[tuple[int, str, str]]:
             yield from ((node.lineno, alias.name, "") for alias in node.names)
 
 
-def imported_rooms(path: Path) -> set[str]:
+def imported_layers(path: Path) -> set[str]:
     dotted = [f"{module}.{name}".split(".") for _, module, name in imports(path)]
     return {parts[1] for parts in dotted if parts[0] == "jitmagic" and parts[1]}
 
@@ -115,16 +115,16 @@ def imported_rooms(path: Path) -> set[str]:
 # --------------------------------------------------------------------------------- who imports whom
 
 
-def test_rooms_have_an_order() -> None:
+def test_layers_have_an_order() -> None:
     list(graphlib.TopologicalSorter(ALLOWED).static_order())  # raises where there is a cycle
 
 
 @each_file
 def test_imports_follow_the_flow(path: Path) -> None:
-    room = path.relative_to(PACKAGE).with_suffix("").parts[0]
-    extra = imported_rooms(path) - ALLOWED[room] - {room}
-    assert not extra, f"{room} must not import {sorted(extra)}"
-    if room == "runtime":
+    layer = path.relative_to(PACKAGE).with_suffix("").parts[0]
+    extra = imported_layers(path) - ALLOWED[layer] - {layer}
+    assert not extra, f"{layer} must not import {sorted(extra)}"
+    if layer == "runtime":
         others = {m for _, m, _ in imports(path) if m.startswith("jitmagic.codegen")}
         assert others <= {"jitmagic.codegen.plan"}, "of codegen, runtime knows the plan only"
 
@@ -142,11 +142,11 @@ def test_modules_have_an_order() -> None:
 
 
 @each_file
-def test_heavy_packages_have_one_door(path: Path) -> None:
+def test_heavy_packages_are_imported_in_one_file(path: Path) -> None:
     here = str(path.relative_to(PACKAGE))
     for line, module, _ in imports(path):
-        door = LEAVES.get(module.partition(".")[0], here)
-        assert here == door, f"line {line}: {module} is imported in {door} only"
+        site = LEAVES.get(module.partition(".")[0], here)
+        assert here == site, f"line {line}: {module} is imported in {site} only"
 
 
 @each_file
@@ -162,14 +162,16 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 
 def test_tests_elsewhere_need_neither_diagnostics_nor_notebook() -> None:
     """Invariant 6: both can be deleted and every other test stays green."""
-    spared = tuple(ROOT / "tests" / room for room in ("browser", "diagnostics", "notebook"))
+    spared = tuple(ROOT / "tests" / folder for folder in ("browser", "diagnostics", "notebook"))
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if path == Path(__file__) or any(path.is_relative_to(folder) for folder in spared):
             continue
         for line, module, name in imports(path):
             named = {module, f"{module}.{name}"}
             assert not any(
-                one == room or one.startswith(f"{room}.") for one in named for room in OPTIONAL
+                name == package or name.startswith(f"{package}.")
+                for name in named
+                for package in OPTIONAL
             ), f"{path}:{line}"
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Attribute):
@@ -256,8 +258,8 @@ def test_what_others_import_is_published(path: Path) -> None:
     for line, module, name in imports(path):
         if not name or not module.startswith("jitmagic."):
             continue
-        room = ".".join(module.split(".")[:2])
-        if room in OPTIONAL and not (ROOT / room.replace(".", "/")).exists():
+        package = ".".join(module.split(".")[:2])
+        if package in OPTIONAL and not (ROOT / package.replace(".", "/")).exists():
             continue  # deleted, as invariant 6 allows
         loaded = importlib.import_module(module)
         published = getattr(loaded, "__all__", None)

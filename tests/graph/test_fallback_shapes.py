@@ -1,4 +1,4 @@
-"""Shape rules of whole operations against the kernels."""
+"""Shape rules of ATen fallbacks against the kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a graph is cut so that gradients can be asked for between its results."""
+"""Where a graph is split so that gradients can be asked for between its results."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 
 from jitmagic.errors import CompileFailed
 from jitmagic.graph.builder import GraphBuilder
-from jitmagic.graph.seams import Stages, cut
+from jitmagic.graph.subgraphs import Split, split_into_subgraphs
 from jitmagic.spec import TensorSpec
 
 Build = Callable[[GraphBuilder, Any], list[Any]]
 
 
-def stages_of(build: Build, requires_grad: bool = True) -> tuple[Stages | None, Any]:
+def split_of(build: Build, requires_grad: bool = True) -> tuple[Split | None, Any]:
     builder = GraphBuilder(grad_enabled=True)
     spec = TensorSpec((4, 4), (4, 1), torch.float32, torch.device("cpu"), requires_grad)
     for node in build(builder, builder.placeholder("x", spec)):
         builder.output(node)
     module, _ = builder.finish("f")
-    return cut(module), module
+    return split_into_subgraphs(module), module
 
 
-def run(stages: Stages, *inputs: torch.Tensor) -> list[torch.Tensor]:
+def run(split: Split, *inputs: torch.Tensor) -> list[torch.Tensor]:
     held: list[Any] = list(inputs)
-    for stage in stages.stages:
-        made = stage.graph(*(held[place] for place in stage.inputs))
-        assert len(made) == stage.outputs
-        held.extend(made)
-        for place in stage.spent:
-            held[place] = None
-    return [held[place] for place in stages.outputs]
+    for subgraph in split.subgraphs:
+        outputs = subgraph.graph(*(held[slot] for slot in subgraph.inputs))
+        assert len(outputs) == subgraph.outputs
+        held.extend(outputs)
+        for slot in subgraph.dead:
+            held[slot] = None
+    return [held[slot] for slot in split.outputs]
 
 
 def dependent(b: GraphBuilder, x: Any) -> list[Any]:
@@ -59,19 +59,19 @@ def two_beside(b: GraphBuilder, x: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("build", [dependent, chunks, written, two_beside])
-def test_a_result_that_another_is_computed_from_ends_a_stage(build: Build) -> None:
-    stages, module = stages_of(build)
-    assert stages is not None and len(stages.stages) == 2
+def test_a_result_that_another_is_computed_from_ends_a_subgraph(build: Build) -> None:
+    split, module = split_of(build)
+    assert split is not None and len(split.subgraphs) == 2
     x = torch.randn(4, 4)
-    for got, want in zip(run(stages, x), module(x), strict=True):
+    for got, want in zip(run(split, x), module(x), strict=True):
         assert torch.equal(got, want)
 
 
-def test_what_no_stage_reads_any_more_is_let_go() -> None:
-    stages, _ = stages_of(dependent)
-    assert stages is not None
-    second = stages.stages[1]
-    assert second.inputs == (1, 2) and second.spent == (1,)  # exp(x); tanh(x) is a result
+def test_what_no_subgraph_reads_any_more_is_released() -> None:
+    split, _ = split_of(dependent)
+    assert split is not None
+    second = split.subgraphs[1]
+    assert second.inputs == (1, 2) and second.dead == (1,)  # exp(x); tanh(x) is a result
 
 
 def apart(b: GraphBuilder, x: Any) -> list[Any]:
@@ -101,7 +101,7 @@ def states(b: GraphBuilder, x: Any) -> list[Any]:
 
 @pytest.mark.parametrize("build", [apart, detached])
 def test_one_graph_stays_one(build: Build) -> None:
-    assert stages_of(build)[0] is None
+    assert split_of(build)[0] is None
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_one_graph_stays_one(build: Build) -> None:
         (states, "there are 39 of them in a row, more than 16"),
     ],
 )
-def test_what_cannot_be_cut_is_refused_in_words(build: Build, why: str) -> None:
+def test_what_cannot_be_split_is_refused_in_words(build: Build, why: str) -> None:
     with pytest.raises(CompileFailed, match=why):
-        stages_of(build)
+        split_of(build)
 
 
-def test_without_gradients_nothing_is_cut() -> None:
-    assert stages_of(dependent, requires_grad=False)[0] is None
+def test_without_gradients_nothing_is_split() -> None:
+    assert split_of(dependent, requires_grad=False)[0] is None

@@ -1,4 +1,4 @@
-"""Calls that reach outside the program's own objects: output, clocks, addresses, random numbers.
+"""Impure calls, which no graph can hold: output, clocks, the interpreter's state, random numbers.
 
 They break, with a reason that says so, instead of the general UnknownCFunction.
 """

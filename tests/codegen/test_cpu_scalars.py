@@ -1,4 +1,4 @@
-"""Numbers of the CPU beside tensors of a GPU: what kernels take by value, and compute with."""
+"""CPU scalars beside tensors of a GPU: kernels take them by value, and compute with them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_adam_is_one_kernel_and_the_counter_stays_on_the_cpu() -> None:
     assert sum(isinstance(step, Launch) for step in plan.steps) == 1
 
 
-def test_numbers_that_kernels_cannot_take_stay_on_the_cpu() -> None:
+def test_scalars_that_kernels_cannot_take_stay_on_the_cpu() -> None:
     def program(x: Tensor, rate: Tensor) -> Tensor:
         twice = rate * 2
         return x * torch.where(rate > 0.5, twice, rate).to(torch.float32)

@@ -1,4 +1,4 @@
-"""Shape rules of common operations that stay whole: scans, sorting, pooling, indexing, attention.
+"""Shape rules of common ATen fallbacks: scans, sorting, pooling, indexing, attention.
 
 torch's meta functions of these are Python that imports sympy (0.3 s) or torch._dynamo (1.8 s) when
 first called. Each rule covers the usual case (row-major arguments, in-range dimensions) and answers
@@ -14,7 +14,7 @@ import torch
 
 from .fresh_meta import broadcast, fresh_meta, same_shape
 
-__all__ = ["WHOLE_RULES", "refuse_repeated"]
+__all__ = ["FALLBACK_RULES", "refuse_repeated"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -354,6 +354,6 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _kept_layout: (aten.native_dropout_backward.default,),
     _singular_values: (aten._linalg_svd.default,),
 }
-WHOLE_RULES: Mapping[Any, Callable[..., Any]] = {
+FALLBACK_RULES: Mapping[Any, Callable[..., Any]] = {
     op: rule for rule, ops in _FAMILIES.items() for op in ops
 }

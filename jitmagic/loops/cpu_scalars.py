@@ -1,8 +1,8 @@
-"""Arithmetic on numbers of the host, next to kernels of a GPU.
+"""Arithmetic on CPU scalars, next to kernels of a GPU.
 
 Comes in: a graph whose nests run on a GPU. Goes out: the nodes that compute 0-dim tensors of the
 CPU for those nests alone: a learning rate, 1 - beta ** step. They are lowered as if they were on
-the GPU, whose kernels take the numbers that they start from by value (Builder.is_host_number) and
+the GPU, whose kernels take the scalars they start from by value (Builder.is_cpu_scalar) and
 repeat the arithmetic. The others stay calls of ATen on the CPU.
 """
 
@@ -17,39 +17,39 @@ from .builder import LOOP_DTYPES
 from .ops.extern import returns_view
 from .registry import LOWERINGS
 
-__all__ = ["numbers_for"]
+__all__ = ["cpu_scalars_for"]
 
 
-def numbers_for(home: torch.device, gm: GraphModule) -> frozenset[Node]:
-    """The nodes whose arithmetic belongs to the kernels on `home`."""
-    found: set[Node] = set()
-    if home.type == "cpu":
+def cpu_scalars_for(device: torch.device, gm: GraphModule) -> frozenset[Node]:
+    """The nodes whose arithmetic belongs to the kernels on `device`."""
+    nodes: set[Node] = set()
+    if device.type == "cpu":
         return frozenset()
     for node in reversed(gm.graph.nodes):
         if _is_arithmetic(node) and all(
-            user in found or _runs_on(user, home) for user in node.users
+            user in nodes or _runs_on(user, device) for user in node.users
         ):
-            found.add(node)
-    return frozenset(found)
+            nodes.add(node)
+    return frozenset(nodes)
 
 
 def _is_arithmetic(node: Node) -> bool:
-    """Whether a node computes one number of the CPU from others, and always does."""
-    if not (_is_lowered(node) and _is_number(node) and node.meta["spec"].dtype in LOOP_DTYPES):
+    """Whether a node computes a CPU scalar from CPU scalars, and always does."""
+    if not (_is_lowered(node) and _is_scalar(node) and node.meta["spec"].dtype in LOOP_DTYPES):
         return False
     draws = torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
-    alone = all(_is_number(part) for part in node.all_input_nodes)
+    alone = all(_is_scalar(part) for part in node.all_input_nodes)
     return alone and bool(node.users) and not draws and not may_raise_on_data(node)
 
 
-def _is_number(node: Node) -> bool:
+def _is_scalar(node: Node) -> bool:
     spec = node.meta.get("spec")
     return isinstance(spec, TensorSpec) and not spec.shape and spec.device.type == "cpu"
 
 
-def _runs_on(node: Node, home: torch.device) -> bool:
+def _runs_on(node: Node, device: torch.device) -> bool:
     spec = node.meta.get("spec")
-    return _is_lowered(node) and isinstance(spec, TensorSpec) and spec.device == home
+    return _is_lowered(node) and isinstance(spec, TensorSpec) and spec.device == device
 
 
 def _is_lowered(node: Node) -> bool:

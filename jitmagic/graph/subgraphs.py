@@ -1,0 +1,231 @@
+"""Graphs that are split, so that gradients can be asked for between their results.
+
+Comes in: a GraphModule as `GraphBuilder.finish` made it. Goes out: subgraphs that run one after the
+other and give the same, or None where one graph will do; what cannot be split is said in words.
+What is compiled together is one autograd node: gradients flow from its results to its inputs only.
+Eager's user may differentiate the loss with respect to the features beside it, keep their gradient
+or hook it, so a result that another result is computed from ends a subgraph. Subgraphs are
+contiguous in the graph's order: writes and random draws happen when they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import getitem
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ..errors import CompileFailed
+from ..spec import TensorSpec
+from .gradients import gradients
+from .node_meta import changes_mode, mutated_by, tensors_in, value_of
+from .reach import descendants
+from .regions import FunctionCall
+
+__all__ = ["Split", "Subgraph", "split_into_subgraphs"]
+
+_MOST = 16  # splits: each costs a compile, and a call each time
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A part of the graph. Values have slots: the graph's inputs come first, then the outputs of
+    each subgraph in order. `inputs`: slots. `outputs`: how many there are. `dead`: slots that are
+    not read after this subgraph.
+    """
+
+    graph: GraphModule
+    inputs: tuple[int, ...]
+    outputs: int
+    dead: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The subgraphs in order, and the slots of the graph's outputs."""
+
+    subgraphs: tuple[Subgraph, ...]
+    outputs: tuple[int, ...]
+
+
+def split_into_subgraphs(gm: GraphModule) -> Split | None:
+    """None if no result depends on another. Raises CompileFailed where one does and two graphs
+    cannot do what one does.
+    """
+    nodes = list(gm.graph.nodes)
+    ranges = [where for result in _results(nodes) if (where := _split_range(nodes, result))]
+    if not ranges:
+        return None
+    if any(node.target is gradients for node in nodes):
+        raise CompileFailed("gradients are computed among them")
+    ends = _fewest(ranges)
+    if len(ends) > _MOST:
+        raise CompileFailed(f"there are {len(ends)} of them in a row, more than {_MOST}")
+    assigned = _assign(nodes, ends)
+    for node in nodes:
+        _refuse_crossing(node, assigned)
+    return _assemble(nodes, assigned)
+
+
+def _results(nodes: Sequence[Node]) -> list[Node]:
+    return list(dict.fromkeys(nodes[-1].args[0]))  # type: ignore[arg-type]
+
+
+def _differentiable(node: Node) -> bool:
+    if node.meta.get("spent"):
+        return False
+    spec = node.meta.get("spec")
+    specs = spec if isinstance(spec, tuple) else (spec,)
+    return any(isinstance(part, TensorSpec) and part.requires_grad for part in specs)
+
+
+def _split_range(nodes: Sequence[Node], result: Node) -> range:
+    """The indices of nodes after which the graph may be split: the result has been computed, but
+    nothing yet of what leads from it to other results. Empty where one graph is as good as two.
+    """
+    if result.op == "placeholder" or not _differentiable(result):
+        return range(0)
+    others = {node for node in _results(nodes) if node is not result and _differentiable(node)}
+    behind = descendants([result], filter(_differentiable, nodes))
+    between = others & behind
+    for node in reversed(nodes):
+        if node in behind and not between.isdisjoint(node.users):
+            between.add(node)
+    between |= {output for node in between for output in _given_history(node)}
+    between.discard(result)
+    memory = _memory(result)
+    final = max(
+        n
+        for n, node in enumerate(nodes)
+        if node is result or any(memory & _memory(target) for target in mutated_by(node))
+    )
+    first = min((n for n, node in enumerate(nodes) if node in between), default=0)
+    return range(final, first)
+
+
+def _given_history(node: Node) -> set[Node]:
+    """What a call of an autograd function turns from a plain tensor into one with a history."""
+    if not isinstance(node.target, FunctionCall):
+        return set()
+    inputs, outputs = node.args[:2]
+    return {part for part in outputs if isinstance(part, Node)} - {*inputs}  # type: ignore[union-attr, misc]
+
+
+def _fewest(ranges: Sequence[range]) -> list[int]:
+    """The fewest indices such that each range holds one: taking the ends in order is optimal."""
+    chosen: list[int] = []
+    for where in sorted(ranges, key=lambda where: where[-1]):
+        if not any(index in where for index in chosen):
+            chosen.append(where[-1])
+    return chosen
+
+
+def _memory(node: Node) -> set[int]:
+    return {tensor.untyped_storage()._cdata for tensor in tensors_in(value_of(node))}
+
+
+def _assign(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:
+    """Each call's subgraph; the parts of a tuple are taken out of it where it is computed."""
+    assigned: dict[Node, int] = {}
+    current = 0
+    for n, node in enumerate(nodes):
+        if node.op not in ("placeholder", "output"):
+            parent = node.args[0] if node.target is getitem else None
+            is_part = isinstance(parent, Node) and isinstance(parent.meta["spec"], tuple)
+            assigned[node] = assigned[parent] if is_part else current  # type: ignore[index]
+        current += n in ends
+    return assigned
+
+
+def _refuse_crossing(node: Node, assigned: dict[Node, int]) -> None:
+    """Raise CompileFailed if the node crosses a split in a way that two graphs cannot have."""
+    if node not in assigned:
+        return
+    here = assigned[node]
+    crosses = any(assigned.get(user, here) != here for user in node.users)
+    spec = node.meta["spec"]
+    if crosses and not isinstance(spec, TensorSpec):
+        raise CompileFailed(f"{node.name} between them is no tensor")
+    if crosses and spec.requires_grad != value_of(node).requires_grad:
+        raise CompileFailed(f"{node.name} requires grad only since it was written to")
+    if any(_is_shared(target, here, assigned) for target in mutated_by(node)):
+        raise CompileFailed(f"{node.name} writes to memory that both sides know")
+
+
+def _is_shared(target: Node, here: int, assigned: dict[Node, int]) -> bool:
+    """Whether a subgraph that writes to `target` gets its memory from a subgraph before: graphs are
+    compiled for inputs of which none is written to through another.
+    """
+    memory = _memory(target)
+    earlier = (node for node, at in assigned.items() if at < here and memory & _memory(node))
+    return any(assigned.get(user, here) >= here for node in earlier for user in node.users)
+
+
+# ----------------------------------------------------------------------------------------- assembly
+
+
+def _assemble(nodes: Sequence[Node], assigned: dict[Node, int]) -> Split:
+    results = _results(nodes)
+    slots = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
+    read = [_read(nodes, assigned, index) for index in range(max(assigned.values()) + 1)]
+    callers = {_mode(node): node for node in nodes if changes_mode(node)}
+    others: dict[object, Node] = {}  # what sets the modes that are not as the caller has them
+    subgraphs = []
+    for index, inputs in enumerate(read):
+        later = {node for needed in read[index + 1 :] for node in needed} | set(results)
+        body = [node for node in nodes if assigned.get(node) == index]
+        outputs = [node for node in body if node in later]
+        entered = tuple(others.values())
+        others = _other_modes(others, body, callers)
+        graph = _extract(inputs, (*entered, *body, *map(callers.__getitem__, others)), outputs)
+        dead = [slots[node] for node in inputs if node not in later and node.op != "placeholder"]
+        taken = tuple(slots[node] for node in inputs)
+        subgraphs.append(Subgraph(graph, taken, len(outputs), tuple(dead)))
+        for node in outputs:
+            slots[node] = len(slots)
+    flat: Sequence[Node] = nodes[-1].args[0]  # type: ignore[assignment]
+    return Split(tuple(subgraphs), tuple(slots[node] for node in flat))
+
+
+def _mode(node: Node) -> object:
+    return node.target, node.args[:-1]
+
+
+def _other_modes(
+    before: Mapping[object, Node], body: Sequence[Node], callers: Mapping[object, Node]
+) -> dict[object, Node]:
+    """After a subgraph: each begins and ends in the caller's grad mode and autocast, which are
+    those at the end of the whole graph.
+    """
+    now = {**before, **{_mode(node): node for node in body if changes_mode(node)}}
+    return {mode: node for mode, node in now.items() if node.args[-1] != callers[mode].args[-1]}
+
+
+def _read(nodes: Sequence[Node], assigned: dict[Node, int], index: int) -> list[Node]:
+    """What a subgraph reads that it does not compute, in order."""
+    wanted = {
+        value
+        for node in nodes
+        if assigned.get(node) == index
+        for value in node.all_input_nodes
+        if assigned.get(value) != index
+    }
+    return [node for node in nodes if node in wanted]
+
+
+def _extract(inputs: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
+    graph = Graph()
+    copied: dict[Node, Node] = {}
+    for node in inputs:
+        copied[node] = graph.placeholder(node.name)
+        spec: TensorSpec = node.meta["spec"]
+        copied[node].meta = {"spec": spec, "val": value_of(node)}
+    for node in body:
+        copied[node] = graph.node_copy(node, copied.__getitem__)
+        copied[node].meta = dict(node.meta)
+        if mutated := mutated_by(node):
+            copied[node].meta["mutates"] = tuple(copied[target] for target in mutated)
+    graph.output(tuple(copied[node] for node in outputs))
+    return GraphModule(torch.nn.Module(), graph, "Subgraph")
