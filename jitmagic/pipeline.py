@@ -58,7 +58,7 @@ from .target import Target, find_target, weaker_target
 from .titles import titles_of
 from .trace.concrete import places_of
 from .trace.emit import CannotRestore, FrameScope, emit
-from .trace.machine import Stop
+from .trace.restarts import Stop
 from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
 from .trace.template import template_of

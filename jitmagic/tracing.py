@@ -17,7 +17,8 @@ from .frame.handle import Handle
 from .graph.node_meta import lines_of
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
-from .trace.machine import Stop, trace
+from .trace.machine import trace
+from .trace.restarts import Stop
 from .trace.result import Break, Trace
 from .trace.symbolic import specialized
 

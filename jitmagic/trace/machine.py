@@ -4,16 +4,16 @@ Comes in: `FrameSnapshot` (live objects, none of which is changed) and `Options`
 Goes out: `Trace`: graph, guards, effects and either the returned value or a Break.
 
 The machine interprets the frame's bytecode over Values (values/base.py); each opcode has a handler
-in opcodes/. Where something cannot be followed the whole attempt is thrown away and made again,
-ending before the instruction of the root frame that led there: speculation restarts, nothing is
-rolled back.
+in opcodes/. Calls of Python functions are inlined: interpreted by the same machine in a frame of
+their own. Where something cannot be followed the attempt is thrown away and the frame is traced
+again up to the instruction of the root frame that led there (restarts.py); nothing is rolled back.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType
 
 from ..bytecode.snapshot import FrameSnapshot
@@ -40,6 +40,7 @@ from .effects import EffectLog, ExitBuilder, distinct_objects
 from .input_memory import check_histories
 from .library_files import is_library
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
+from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, with_constants
@@ -54,33 +55,11 @@ from .values.generators import GeneratorValue
 from .values.namespaces import GlobalsValue
 from .wrap import wrap_object
 
-__all__ = ["Machine", "Stop", "trace"]
+__all__ = ["Machine", "trace"]
 
 assert inventory.MODULES  # importing it registers all handlers and values
 
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Where an attempt has to end: before the step-th instruction of the root frame."""
-
-    step: int
-    reason: BreakReason
-    where: UserLine | None = None  # None: the line of that instruction
-    because: tuple[Guard, ...] = ()  # what has to hold for a call to meet the same reason
-
-
-class _Restart(Exception):
-    """The attempt failed; the next one ends at `stop`."""
-
-    def __init__(self, stop: Stop) -> None:
-        super().__init__()
-        self.stop = stop
-
-
-class _Reached(Exception):
-    """The instruction the attempt has to stop before."""
 
 
 def trace(
@@ -104,33 +83,19 @@ def trace(
         try:
             return machine.run()
         except Specialize as special:
+            # Each restart makes a symbol a constant, so there are only so many. The stop is taken
+            # back: with a constant there the next attempt may get past it.
             constants = with_constants(constants, special, machine.symbols.where)
             stop = first
-            _let_go(special)
-        except _Restart as restart:
-            stop = _earlier(restart.stop, stop)
-            _let_go(restart)
+            release_tracebacks(special)
+        except Restart as restart:
+            stop = earlier(restart.stop, stop)
+            release_tracebacks(restart)
         except Exception as error:  # code that takes ints for granted, ours or torch's
             constants, stop = all_sizes(constants, machine.symbols, error), first
-            _let_go(error)
+            release_tracebacks(error)
         finally:
             machine.forget()
-
-
-def _let_go(error: BaseException) -> None:
-    """Drop the tracebacks of an attempt: their frames hold the errors, and the user's objects."""
-    at: BaseException | None = error
-    while at is not None:
-        at.__traceback__ = None
-        at = at.__context__
-
-
-def _earlier(new: Stop, old: Stop | None) -> Stop:
-    """Each attempt has to end before the one that failed, so there are only so many."""
-    if old is None:
-        return new
-    assert new.step < old.step, "a trace has to get shorter"
-    return replace(new, because=(*new.because, *old.because))
 
 
 class Machine:
@@ -151,6 +116,7 @@ class Machine:
         self.snapshot = snapshot
         self.effects = EffectLog()
         self.aliased_dicts = AliasedDicts()
+        # Read once, at the entry: what the program switches on its way is in the graph.
         self.entry_state = read_state()
         self.graph = GraphBuilder(self.entry_state.grad_enabled)
         self.graph.step = lambda: self._steps
@@ -159,6 +125,7 @@ class Machine:
         self.stop = stop
         self._programs = programs
         self._guards = GuardBook()
+        # By id. The objects are held with their values: an id is unique only among living ones.
         self._memo: dict[int, tuple[object, Value]] = {}
         self._classes: dict[type, ClassValue] = {}
         self._globals: dict[int, GlobalsValue] = {}
@@ -178,7 +145,7 @@ class Machine:
         """Interpret the root frame to its end or to where this attempt has to stop."""
         try:
             signal = self.resume(self.root)
-        except _Reached:
+        except Reached:
             return self._finish(self._break)
         except ObservedError as observed:
             error = observed.error.python_type(self).__name__
@@ -186,7 +153,7 @@ class Machine:
             raise self._restart(reason, mark=observed.mark or 0) from None
         except GraphBreak as broken:
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
-        except RecursionError:
+        except RecursionError:  # of this interpreter's own frames, several for each inlined call
             limit = len(self.frames) + 1
             raise self._restart(InlineTooDeep.of(limit=limit)) from None
         assert isinstance(signal, Returned)
@@ -205,13 +172,15 @@ class Machine:
         where: UserLine | None = None,
         step: int | None = None,
         mark: int | None = None,
-    ) -> _Restart:
+    ) -> Restart:
         because = () if mark is None else self._because(reason, mark)
         if step is None:
             step = self.step
+            # A loop too long to unroll ends the graph at its second round, not wherever the limit
+            # was reached: what resumes there is one round, compiled once for all that follow.
             if isinstance(reason, TooManyInstructions) and self._first_loop is not None:
                 step = min(step, self._first_loop)
-        return _Restart(Stop(step, reason, where or self.root.line(), because))
+        return Restart(Stop(step, reason, where or self.root.line(), because))
 
     def _because(self, reason: BreakReason, mark: int) -> tuple[Guard, ...]:
         """The next attempt ends before it reads what led to the break. Without these facts its
@@ -230,6 +199,7 @@ class Machine:
         return tuple(kind for guard in facts if (kind := kind_only(guard)) is not None)
 
     def _finish(self, make_exit: Callable[[ExitBuilder], Exit]) -> Trace:
+        # Effects before guards: describing an exit reads live objects, which adds guards.
         builder = ExitBuilder(self, self.graph)
         try:
             exit_ = make_exit(builder)
@@ -244,10 +214,13 @@ class Machine:
             cause = f": {self.stop.reason.message}" if self.stop is not None else ""
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
             where = None if lost.reason else self.root.line()
-            raise _Restart(Stop(lost.born, reason, where)) from None
+            # The value cannot be rebuilt in Python: the graph has to end before it was created.
+            raise Restart(Stop(lost.born, reason, where)) from None
         for found, source in self._found:
             if found.real is None:  # that it is there may be all that the program asked
                 self.guard(TypeIs(source, type(found.obj)))
+        # Writes are replayed object by object. Where two paths led to two objects and lead to one
+        # in a later call, that would lose a write; so would two keys that become one.
         distinct_objects(self, list(self.effects.mutated.values()), self._seen())
         distinct_objects(self, list(self._keys.values()), list(self._keys.values()))
         because = self.stop.because if self.stop and isinstance(exit_, Break) else ()
@@ -258,6 +231,7 @@ class Machine:
         constants = tuple(self.symbols.constants.values())
         rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
+        # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_start_over(trace):
             what = "an assertion, where eager cannot run from the start again"
             step = self.graph.assertions[0].meta["step"]
@@ -327,9 +301,10 @@ class Machine:
 
     def execute(self, frame: Frame) -> Signal:
         """Interpret one instruction."""
-        if frame is self.root:
+        if frame is self.root:  # graphs end between its instructions only: a callee cannot resume
             self._begin_step()
         self._instructions += 1
+        # The guards behind `mark` are what this instruction read: a break rests on those facts.
         instruction, mark = frame.instruction, len(self._guards)
         frame.next = frame.at + 1
         try:
@@ -352,7 +327,7 @@ class Machine:
         self._steps += 1
         self._step_mark = len(self._guards)
         if self.stop is not None and self._steps == self.stop.step:
-            raise _Reached
+            raise Reached
 
     def unwind(self, frame: Frame, observed: ObservedError) -> None:
         """Go on at the handler of the current instruction, or leave the frame."""
@@ -361,7 +336,7 @@ class Machine:
             raise observed
         observed.error.raised = True
         del frame.stack[handler.depth :]
-        if handler.lasti:
+        if handler.lasti:  # CPython pushes the instruction's offset there, for RERAISE
             frame.push(self.constant(frame.at))
         frame.push(observed.error)
         frame.next = handler.target
@@ -388,6 +363,7 @@ class Machine:
         return tuple(self._lines())
 
     def _lines(self) -> Iterator[UserLine]:
+        """Innermost first, without frames of libraries: what users can do something about."""
         for frame in reversed(self.frames[1:]):
             if not is_library(frame.program.body.filename):
                 yield frame.line()
@@ -395,7 +371,7 @@ class Machine:
 
     def wrap(self, obj: object, source: Source) -> Value:
         kind = type(obj)
-        if kind in ATOMS:
+        if kind in ATOMS:  # by value: whether two equal ints are one object must not be guarded
             return wrap_object(self, obj, source)
         known = self._memo.get(id(obj))
         if known is not None:
@@ -405,7 +381,10 @@ class Machine:
         return value
 
     def _reached_again(self, obj: object, value: Value, source: Source) -> Value:
-        """One object, two paths: they have to go on leading to one object."""
+        """One object, two paths: they have to go on leading to one object. Functions and classes
+        are the same in every call; tensors and lists are others each time, so that only that the
+        paths meet can be guarded.
+        """
         if value.by_identity:
             self.guard(IdentityIs(source, obj))
         elif value.source is not None and value.source != source:
@@ -434,7 +413,7 @@ class Machine:
     def class_of(self, kind: type, source: Source | None) -> ClassValue:
         if (cls := self._classes.get(kind)) is None:
             cls = self._classes[kind] = class_value(kind, source)
-        if cls.source is None:
+        if cls.source is None:  # named by the tracer first, read by the program now
             cls.source = source
         return cls
 

@@ -17,7 +17,8 @@ import pytest
 from jitmagic.bytecode.snapshot import FrameSnapshot
 from jitmagic.options import Options
 from jitmagic.trace.breaks import UserGraphBreak
-from jitmagic.trace.machine import Machine, Stop, trace
+from jitmagic.trace.machine import Machine, trace
+from jitmagic.trace.restarts import Stop
 from jitmagic.trace.result import Break, Trace
 
 from .agreement import plain

@@ -24,7 +24,7 @@ from jitmagic.guards.guard import SizesRelate, TensorMatch
 from jitmagic.records import COMPILED
 from jitmagic.trace.breaks import FailedOperation
 from jitmagic.trace.concrete import places_of
-from jitmagic.trace.machine import Stop
+from jitmagic.trace.restarts import Stop
 
 SIZES = (8, 5, 9, 16, 3, 2, 12, 7)
 Program = Callable[..., Any]
