@@ -1,13 +1,15 @@
-"""Fusion: which nests become one, and the values of the result.
+"""Fusion: which loop nests become one kernel, and the values that it computes.
 
-In: groups (one per step). Out: fewer groups, with the sentence for every pair that was considered.
+In: groups (one per step of the LoopProgram). Out: fewer groups, with a Decision, a sentence, for
+every pair that was considered.
 
-  1. inline     a pointwise producer that no one needs in memory is written into its readers' values
+  1. inline     a pointwise producer that need not be in memory is written into its readers' values
   2. vertical   a producer joins a reader's nest when the axes line up; it is stored only if needed
   3. horizontal nests over the same points that read the same memory become one nest
 
-Legality (legality.py, Groups.cyclic) and worth (the `_not_worth` functions, score.py) are asked one
-after the other.
+In this order: inlining leaves fewer and longer nests, vertical fusion saves a round trip to memory,
+horizontal fusion a second read only. Legality (legality.py, Groups.cyclic) is asked before worth
+(the `_not_worth` functions, score.py): a nest is rebuilt once it may be.
 """
 
 from __future__ import annotations
@@ -82,6 +84,8 @@ def _inline(fusion: Fusion) -> None:
         _write_in(group, ready)
         readers = _inline_readers(fusion, group)
         if readers:
+            # Program order: a reader is rewritten once, when its turn comes and all it reads is
+            # known.
             ready[group.stores[0].buffer] = (group.outer, group.stores[0])
             for reader in readers:
                 target = groups.alive[reader]
@@ -95,6 +99,7 @@ def _write_in(group: Group, ready: Mapping[str, tuple[tuple[Axis, ...], Store]])
     read = [ready[load.buffer] for load in group.shape.loads if load.buffer in ready]
     if not read:
         return
+    # The longest chain keeps its axes, the others are renamed: unrolled loops stay linear.
     outer, longest = max(read, key=lambda entry: len(entry[1].value.below))
     _take_axes(group, outer, {longest.buffer: longest})
 
@@ -144,6 +149,7 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
     readers = graph.readers.get(store.buffer, ())
     if graph.storage[store.buffer] in graph.escaping | graph.mutated or not readers:
         return ()
+    # Its loads would move to where the reader runs: after a write to what it loads.
     if any(graph.storage[load.buffer] in graph.changing for load in group.shape.loads):
         return ()
     cost = value_cost(store.value)
@@ -152,6 +158,7 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
         if not target.is_nest:
             return ()
         links = [load for load in target.shape.loads if load.buffer == store.buffer]
+        # All readers or none: as long as one reads the buffer, it is written, and saves nothing.
         if any(solve(store, load, group.outer) is None for load in links):
             fusion.say(group, target, False, "it is read through an index that loops cannot follow")
             return ()
@@ -180,6 +187,7 @@ def _cheap_enough(group: Group, target: Group, cost: int, links: Sequence[Load])
     )
     if times <= points * 2 or cost <= CHEAP:
         return True
+    # A value that does not vary in the innermost loop is computed before it, not in each round.
     innermost = target.shape.binders[0] if target.shape.binders else target.outer[-1:]
     varies = any(AxisVar(axis) in load.index for load in links for axis in innermost)
     return not varies or (times - points) * cost <= PARALLEL_WORK
@@ -207,7 +215,9 @@ def element_count(buffer: Buffer) -> int:
 
 
 def _vertical(fusion: Fusion) -> None:
-    """Readers in program order take in their producers, the biggest first, as long as one fits."""
+    """Readers in program order take in their producers, as long as one fits. The one with the most
+    bytes first: if only some fit (MAX_BUFFERS, MAX_NODES), those save the most memory traffic.
+    """
     for key in list(fusion.groups.alive):
         refused: set[int] = set()
         while key in fusion.groups.alive and fusion.groups.alive[key].is_nest:
@@ -235,6 +245,8 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
     _take_axes(consumer, producer.outer, stores)
     links = [(stores[load.buffer], load) for load in consumer.shape.loads if load.buffer in stores]
     refusal: str | None = None
+    # Cheap questions first: of the pairs of a long unrolled loop hardly any gets past these, and
+    # each rebuild copies both nests.
     if producer.adds or consumer.adds:
         refusal = "one of them adds into memory in an order of its own"
     elif groups.cyclic(producer, consumer):
@@ -246,6 +258,7 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
         fusion.say(producer, consumer, False, plan)
         return False
     joined = _joined_stores(producer, consumer, plan, frozenset(stores))
+    # A load that is left would read what the same nest writes, at another point: a race.
     if any(load.buffer in stores for load in loads_of(joined)):
         fusion.say(producer, consumer, False, "what is read cannot be matched with what is written")
         return False
@@ -273,7 +286,9 @@ def _lost_check(producer: Group, consumer: Group, stores: Mapping[str, Store]) -
 
 
 def _too_many_buffers(producer: Group, consumer: Group, written: frozenset[str]) -> str | None:
-    """Asked before anything is rebuilt: joining keeps all loads but those of what is `made`."""
+    """Asked before anything is rebuilt: joining keeps all loads but those of what is `written`.
+    Sixteen steps of an unrolled recurrence were rebuilt into ever longer nests otherwise.
+    """
     read = {load.buffer for load in consumer.shape.loads} - written
     read.update(load.buffer for load in producer.shape.loads)
     if len(read) + len(producer.stores) + len(consumer.stores) > MAX_BUFFERS:
@@ -311,7 +326,9 @@ def _with_inner(store: Store, axes: tuple[Axis, ...]) -> Store:
 def _spoils_product(
     fusion: Fusion, a: Group, b: Group, outer: tuple[Axis, ...], joined: Sequence[Store]
 ) -> str | None:
-    """A small matrix product takes pointwise readers after it, and nothing else."""
+    """A small matrix product takes pointwise readers after it, its epilogue, and nothing else: its
+    tiles are a loop nest of their own (include/jitmagic/gemm.h), which reads whole vectors.
+    """
     if not (_is_product(a) or _is_product(b)):
         return None
     product = product_of(outer, [store.value for store in joined])
@@ -348,7 +365,9 @@ def _not_worth(
 
 
 def _not_worth_pointwise(fusion: Fusion, producer: Group, plan: Alignment) -> str | None:
-    """Two pointwise nests: both must walk memory in the same order."""
+    """Two pointwise nests: both must walk memory in the same order. A transposed read costs a cache
+    line per element, more than the round trip that joining saves, unless all stays in L1.
+    """
     last = plan.outer[-1:] and AxisVar(plan.outer[-1])
     moved = Rebuilder(plan.producer)
     for store in producer.stores:  # without inner axes, which would be bound in it
@@ -362,6 +381,7 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
     """A reduction and a pointwise reader: rows must be many enough, and stay in cache."""
     rows, inner = extent_product(plan.outer), extent_product(plan.consumer_inner)
     work = rows * inner * walk_cost(consumer.stores)
+    # A joined nest runs in parallel over its rows only; apart, the reader does over its elements.
     if work > PARALLEL_WORK and rows < 2 * max(fusion.target.threads, 1) and inner > rows:
         return f"{rows} rows are too few to run in parallel"
     store = max(consumer.stores, key=lambda s: buffer_bytes(fusion.buffers[s.buffer]))
@@ -369,6 +389,8 @@ def _not_worth_rows(fusion: Fusion, consumer: Group, plan: Alignment) -> str | N
     inner_axes = {AxisVar(axis) for axis in plan.consumer_inner}
     moved = Rebuilder(plan.consumer).store(store)
     steps = [s for part, s in zip(moved.index, strides, strict=True) if part in inner_axes]
+    # Rows that lie across memory: lanes are neighbouring columns, and the second pass over the rows
+    # of so many columns finds them in L2 only if they fit.
     if steps and min(map(hint_of, steps)) > 1:
         tile = inner * fusion.target.lanes * 4 * (1 + len(consumer.shape.loads))
         if tile > fusion.target.l2_bytes:
@@ -412,7 +434,7 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
     a, b = groups.alive[first], groups.alive[second]
     if a.adds or b.adds or groups.cyclic(a, b) or (a.after & b.members) or (b.after & a.members):
         return False
-    if groups.far_apart(a, b):
+    if groups.far_apart(a, b):  # else a later region would run early, and its memory be kept
         return False
     read = {load.buffer for group in (a, b) for load in group.shape.loads}
     if len(read) + len(a.stores) + len(b.stores) > MAX_BUFFERS or _is_product(a) or _is_product(b):
@@ -430,7 +452,9 @@ def _join_beside(fusion: Fusion, first: int, second: int) -> bool:
 
 
 def _beside(a: Group, b: Group) -> tuple[tuple[Axis, ...], list[Store]] | None:
-    """The stores of both over common outer axes, if a shared load then has the same index."""
+    """The stores of both over common outer axes, if a shared load then has the same index: without
+    one, joining saves a launch but no memory traffic, and holds more values in registers.
+    """
     pairs = list(itertools.zip_longest(a.outer, b.outer))
     alike = all(x and y and is_same(x.extent, y.extent) for x, y in pairs)
     if not alike or a.shape.rigid != b.shape.rigid:
