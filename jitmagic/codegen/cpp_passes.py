@@ -1,8 +1,8 @@
-"""The passes of a kernel: loops along their own axes, accumulators, scratch rows, the statements
-of a point.
+"""The passes of a C++ kernel: loops along their own axes, accumulators, scratch rows, the
+statements of a point.
 
-In: Passes of a Structure and a Body whose open scopes bind the outer axes. Out: lines in that
-body. A pass runs
+In: Passes of a Structure (the maximum of a softmax's row is one, the sum the next) and a Body whose
+open scopes bind the outer axes. Out: lines in that body. A pass runs
   - along lanes, or as plain loops inside lanes that are already open (column sums);
   - in parts of fixed size, in parallel, where there are too few rows for the threads: the parts are
     combined in order, so that the result does not depend on the number of threads.
@@ -29,6 +29,7 @@ from .structure import Pass, Structure, passes_in
 __all__ = ["PARTIAL_SUMS", "PassWriter"]
 
 ROW_BYTES = 128 << 10  # scratch rows live on the stack of the thread
+# Parts do not depend on the number of threads, and so neither does how a sum is rounded.
 PART = 1 << 14  # elements of one part of a split pass
 MOST_PARTS = 1024
 PARTIAL_SUMS = 1 << 18  # kept by a thread for the parts of tall columns
@@ -52,6 +53,7 @@ class PassWriter:
             if not pass_.axes:
                 self._point(pass_, {})
                 continue
+            # Within lanes of an outer axis a pass is a plain loop over vectors.
             axis, width = self.lanes.passes[number] if self.body.lane is None else (None, 1)
             if split and axis is not None and extent_product(pass_.axes) > 2 * PART:
                 self._split_pass(pass_, axis, width, rows)
@@ -65,14 +67,16 @@ class PassWriter:
         rows: dict[Value, tuple[str, tuple[Axis, ...]]] = {}
         for pass_ in passes:
             along = self._lane_axes(pass_, passes)
-            if len(along) > 1:
+            if len(along) > 1:  # one order cannot have neighbours along both: computed again
                 continue
             order = (*(axis for axis in pass_.axes if axis not in along), *along)
             for value in pass_.keep:
                 lanes = self.body.width if self.body.is_vector(value) else 1
                 size = points(pass_.axes) * lanes
                 if size * value.dtype.itemsize <= ROW_BYTES:
-                    if isinstance(size, Size):
+                    if isinstance(
+                        size, Size
+                    ):  # C++ arrays have constant sizes: the most there may be
                         size = ROW_BYTES // value.dtype.itemsize
                     name = self.body.name("row")
                     self.body.line(f"alignas(64) {CTYPES[value.dtype]} {name}[{size}];")
@@ -104,6 +108,8 @@ class PassWriter:
     ) -> None:
         """Loops over the spans; a Total takes in one block of them after the other."""
         body, level = self.body, block_level(spans)
+        # Blocks are summed apart and then added, as eager sums in cascade: the error of one long
+        # sum grows with its length (2.2e-6 where blocks gave 1.5e-7).
         if level is None or not any(a.total for a in totals):
             self._loops(pass_, spans, rows, totals)
             return
@@ -124,6 +130,8 @@ class PassWriter:
         """Open a loop over the blocks of the span; the span of one of them."""
         start, size = self.body.name("block"), level.size
         end = f"{start}_end"
+        # A length that varies is most often one block: the call asks once, and adds as a short sum
+        # does (row sums of 64 columns took twice as long through the compensated total).
         if _single_block(level, span):
             header = (
                 f"jm::in_parts<{size}>({span.stop}, [&](int64_t {start}, int64_t {end}) JM_BODY {{"
@@ -167,7 +175,9 @@ class PassWriter:
             self.body.close()
 
     def tall(self, passes: Sequence[Pass], lane: Axis, width: int) -> None:
-        """Column sums over many rows and few columns: parts of the rows run in parallel."""
+        """Column sums over many rows and few columns: parts of the rows run in parallel. Lanes are
+        columns, so each part keeps a row of partial sums; they are added in the order of the parts.
+        """
         body, pass_ = self.body, passes[0]
         rows = pass_.axes[0]
         size = max(TALL_PART, -(-rows.extent // min(MOST_PARTS, PARTIAL_SUMS // lane.extent)))
@@ -179,6 +189,8 @@ class PassWriter:
         memory = {a.name: body.name("part") for a in totals}
         for a in totals:
             count = parts * lane.extent
+            # Not on the stack, where PARTIAL_SUMS of them need not fit. The lambda captures the
+            # pointer: a thread_local named in it would be that of the thread that runs the part.
             body.line(f"static thread_local {a.scalar_type} {memory[a.name]}_memory[{count}];")
             body.line(f"auto* const {memory[a.name]} = {memory[a.name]}_memory;")
         header = f"jm::parallel_for({parts}, 1, [&](int64_t begin, int64_t end) {{"
@@ -291,8 +303,7 @@ class PassWriter:
             body.line(f"for (int64_t part = 0; part < {parts}; ++part) {join}")
             body.define(a.node, total.result(total.combined), vector=False)
 
-    # -- one point
-    # -----------------------------------------------------------------------------------
+    # -- one point -------------------------------------------------------------------------------
 
     def _point(
         self,
@@ -316,7 +327,7 @@ class PassWriter:
                 text = f"jm::convert<{CTYPES[accumulator.dtype]}>({text})"
             across = body.lane in accumulator.node.axes
             body.line(accumulator.update(text, self._position(accumulator), across))
-        for text in body.stores(pass_.stores):
+        for text in body.stores(pass_.stores):  # last: a store may go over what the point has read
             body.line(text)
 
     def _nested(self, pass_: Pass) -> None:
@@ -341,7 +352,7 @@ class PassWriter:
         text = body.scalar_position(position)
         return f"V{body.count}<int64_t>({text})" if accumulator.width > 1 else text
 
-    def _row_place(self, name: str, axes: tuple[Axis, ...], vector: bool) -> str:
+    def _row_address(self, name: str, axes: tuple[Axis, ...], vector: bool) -> str:
         """Where the current point (or block) of a scratch row is."""
         offset: Expr = Integer(0)
         for axis in axes:
@@ -352,8 +363,9 @@ class PassWriter:
 
     def _keep(self, value: Value, name: str, axes: tuple[Axis, ...]) -> None:
         body = self.body
-        vector = body.is_vector(value) or body.lane in axes  # a block whole, as others read it
-        address = self._row_place(name, axes, vector)
+        # A scalar along the lanes is stored as a vector too: other passes read it block by block.
+        vector = body.is_vector(value) or body.lane in axes
+        address = self._row_address(name, axes, vector)
         text = body.use(value, as_vector=vector)
         if not vector:
             body.line(f"*({address}) = {text};")
@@ -368,7 +380,7 @@ class PassWriter:
             if {*axes} != {*pass_.axes} or value in pass_.keep:
                 continue
             vector = body.is_vector(value)
-            address = self._row_place(name, axes, vector)
+            address = self._row_address(name, axes, vector)
             if not vector:
                 body.define(value, f"{name}[{address.removeprefix(f'{name} + ')}]", vector=False)
             else:
