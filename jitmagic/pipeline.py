@@ -71,6 +71,7 @@ __all__ = ["compile_frame", "flatten"]
 Graph = Callable[..., tuple[Any, ...]]
 Examples = Callable[[], Sequence[torch.Tensor]]  # tensors like the graph's inputs
 flatten = FlatCode.of
+# Python of ours that compiled graphs call: torch.compile, where it runs too, passes over it.
 for _called_in_graph in (Once.__call__, Replay.__call__, Sized.missed):
     hide(_called_in_graph.__code__)
 _ATTEMPTS = 4  # at one frame, each of which found an operation that cannot be compiled
@@ -86,7 +87,7 @@ def compile_frame(
     options = handle.options
     if options.background is not False and options.backend == "native" and not options.tunes:
         record.wanted = []
-    with sandbox():
+    with sandbox():  # no mode, hook or observer of the user's sees the compile
         return _compile_frame(handle, snapshot, record)
 
 
@@ -98,6 +99,8 @@ def _compile_frame(
         if handle.options.fullgraph:
             raise Unsupported(refused.why, "call it otherwise, or without fullgraph=True", None)
         return refused
+    # Only autograd, not the tracer, finds out that an operation cannot be differentiated: the frame
+    # is then traced again, up to it.
     stop: Stop | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -240,6 +243,7 @@ def compile_graph(
     handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording
 ) -> Graph:
     """The chosen backend's callable for a torch-level graph; returns a flat tuple of outputs."""
+    # From the inside out: each wraps the one before, and costs a call only where it is needed.
     options = handle.options
     numbers = tuple(i for i, entry in enumerate(traced.inputs) if entry.is_scalar)
     run = _compile_by(handle, traced, snapshot, record)
@@ -259,6 +263,7 @@ def _compile_by(handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: 
     def make_inputs() -> list[torch.Tensor]:
         return [_example(entry, snapshot) for entry in traced.inputs]
 
+    # Symbols end here: the autograd split sees the sizes of one call, kernels may serve all sizes.
     if places_of(traced) and options.backend != "eager":
         static = partial(_compile_static, options=options)
         known = handle.ledger.static_shapes(snapshot)
@@ -351,6 +356,8 @@ def _compile_ahead(
     build: Callable[..., Graph] = partial(_build_graph, kernels=kernels)
     if options.backend == "aot_eager":
         build = replayed
+    # The forward is built first: its kernels may choose how saved images lie, which the backward
+    # is then compiled for.
     saved = Saved(parts)
     forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
     parts = saved.as_they_lie()

@@ -1,5 +1,5 @@
-// Dispatcher: what a call stub calls. Entries most recently used first; the first whose guards pass
-// runs. No entry: `miss` (Python) compiles or runs the original.
+// Dispatcher: what a call stub calls. Entries (guards and what was compiled behind them) are tried most recently
+// used first; the first whose guards pass runs. No entry: `miss` (Python) compiles or runs the original.
 //
 // A residual may hand over to a resume function by returning continue_with(dispatcher, *values); the
 // dispatcher then goes on with that one in a loop, so a loop in the user's code does not grow the
@@ -60,7 +60,7 @@ PyObject* pack(PyObject* const* args, Py_ssize_t count) {
 
 PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, Py_ssize_t count) {
   PyObject* code = Py_XNewRef(code_of(callee));
-  Py_XINCREF(family);
+  Py_XINCREF(family);  // the thread's state borrows both, and what runs may let go of them
   jm_thread saved = jm_enter(family, code);
   PyObject* result = PyObject_Vectorcall(callee, args, count, nullptr);
   jm_leave(saved);
@@ -70,7 +70,7 @@ PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, 
 }
 
 PyObject* missed_here(Dispatcher* self, PyObject* const* args) {
-  if (self->plain && !jm_this_thread()->disabled) {
+  if (self->plain && !jm_this_thread()->disabled) {  // given up: to the original without Python of ours
     PyObject* plain = Py_NewRef(self->plain);
     const jm_nest saved = jm_begin_nest(false);
     PyObject* result = run_hooked(plain, self->family, args, self->plain_count);
@@ -191,10 +191,10 @@ PyObject* run_unhooked(Dispatcher* self, Entry* entry, PyObject* const* args, Re
 }
 
 PyObject* run_entry(Dispatcher* self, Entry* entry, PyObject* const* args, Registers& registers) {
-  Py_INCREF(entry);
+  Py_INCREF(entry);  // what it runs may take it out of the dispatcher
   entry->hits++;
   PyObject* result;
-  if (jm_installs == 0 || entry->hook) {
+  if (jm_installs == 0 || entry->hook) {  // the hook is out of place, or meant for what this entry runs
     result = run_unhooked(self, entry, args, registers);
   } else {  // somebody's extent, maybe this thread's: it ends at a graph
     jm_thread* here = jm_this_thread();
@@ -222,15 +222,15 @@ PyObject* run_compared(Dispatcher* self, Entry* entry, PyObject* const* args, Re
 
 PyObject* dispatch_once(Dispatcher* self, PyObject* const* args) {
   self->calls++;
-  if (jm_any_disabled && jm_this_thread()->disabled) return missed(self, args);
-  if (torch_is_observed()) return missed(self, args);
+  if (jm_any_disabled && jm_this_thread()->disabled) return missed(self, args);  // a global before a thread-local
+  if (torch_is_observed()) return missed(self, args);  // a mode or a tracer is to see every operation
   std::vector<Entry*>& entries = *self->entries;
   for (size_t i = 0; i < entries.size(); i++) {
     Entry* entry = entries[i];
-    Registers registers(entry->program);
+    Registers registers(entry->program);  // what guards read, for the graph's inputs: nothing is read twice
     if (first_failure(entry->program, args, self->arity, registers) >= 0) continue;
-    if (entry->residual && is_deep(self)) return missed(self, args);
-    if (i > 0) std::rotate(entries.begin(), entries.begin() + i, entries.begin() + i + 1);
+    if (entry->residual && is_deep(self)) return missed(self, args);  // one more would grow the C stack
+    if (i > 0) std::rotate(entries.begin(), entries.begin() + i, entries.begin() + i + 1);  // first next time
     const bool compared = entry->comparison && !jm_this_thread()->timed && !is_deep(self);
     return (compared ? run_compared : run_entry)(self, entry, args, registers);
   }
@@ -255,8 +255,9 @@ PyObject* dispatch(PyObject* object, PyObject* const* args, size_t flags, PyObje
     return nullptr;
   }
   PyObject* title = self->title ? self->title : self->name;
+  // Asked for 0.7 ns; the block itself is made only where somebody profiles.
   const std::unique_ptr<ProfiledCall> profiled(profiler_is_on() ? new ProfiledCall(title) : nullptr);
-  if (!jm_is_looked_at()) return follow(dispatch_once(self, args));
+  if (!jm_is_looked_at()) return follow(dispatch_once(self, args));  // torch.compile's evaluator is not there
   PyObject* hidden = jm_hide();
   if (!hidden) return nullptr;
   PyObject* result = follow(dispatch_once(self, args));
@@ -300,7 +301,7 @@ int dispatcher_traverse(PyObject* object, visitproc visit, void* arg) {
 
 void drop_entries(Dispatcher* self) {
   std::vector<Entry*> dropped;
-  std::swap(dropped, *self->entries);
+  std::swap(dropped, *self->entries);  // first: what dies with an entry may call this dispatcher
   for (Entry* entry : dropped) Py_DECREF(entry);
 }
 

@@ -1,9 +1,10 @@
 """Functionalisation: what is done to traced tensors is recorded, with mutation and views taken out.
 
 `Functionalizer` is the dispatch mode that sees every ATen call below C++ autograd and records it on
-`Traced` tensors. The graph is functional whatever the program does, and at the end a cell of an
-input that was written to tells which inputs were mutated. Raises CompileFailed for what cannot be
-modelled; the frame then runs as eager.
+`Traced` tensors. A write makes a new value of its storage's Cell (traced.py), a view is a path into
+one: the graph is functional whatever the program does, and at the end the cells of the inputs tell
+which of them were mutated. Raises CompileFailed for what cannot be modelled; the frame then runs as
+eager.
 """
 
 from __future__ import annotations
@@ -62,8 +63,7 @@ class Functionalizer(DispatchMode):
 
     def constant(self, tensor: torch.Tensor) -> Traced:
         """A real tensor that the program closes over."""
-        known = self._constants.get(id(tensor))
-        if known is not None:
+        if (known := self._constants.get(id(tensor))) is not None:
             return known[1]
         if tensor.requires_grad:
             raise CompileFailed("a constant of the graph requires grad")
@@ -93,7 +93,7 @@ class Functionalizer(DispatchMode):
     ) -> Any:
         if kwargs and kwargs.get("generator") is not None:
             raise CompileFailed("a random generator of the program's own")
-        if self.in_backward:
+        if self.in_backward:  # errors and lines are those of the operation whose formula runs
             node = torch._C._current_autograd_node()
             self.origin = origin_of(node)
             self.recorder.lines = () if self.origin is None else self.origin.meta.get("lines", ())
@@ -275,8 +275,7 @@ def _mutate(
     """An operation that writes to its first argument and returns it."""
     target = mode.traced(args[0])
     args = (target, *(_beside(mode, target, arg) for arg in args[1:]))
-    maker = MUTATORS.get(func)
-    if maker is not None:
+    if (maker := MUTATORS.get(func)) is not None:  # copy_, fill_: the old value is not read
         new = maker(
             mode.recorder,
             *[mode.read(arg) for arg in args],
@@ -393,8 +392,7 @@ def _norm_with_stats(
     mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Batch norm: writes its running statistics (arguments 3 and 4) though the schema hides it."""
-    values = mode.emit(func, args, kwargs)
-    *results, mean, var = values
+    *results, mean, var = mode.emit(func, args, kwargs)
     for target, new in ((args[3], mean), (args[4], var)):
         if new is not None and target is not None:
             mode.traced(target).write(new, counted=False)
@@ -456,20 +454,19 @@ _SPECIAL: Mapping[Any, Handler] = {
 
 @lru_cache(maxsize=4096)
 def _handler(func: Any) -> Handler:
-    special = _SPECIAL.get(func)
-    if special is not None:
+    if (special := _SPECIAL.get(func)) is not None:
         return special
     schema = func._schema
     if is_foreign(func):
         return _foreign_handler(func)
-    if torch.Tag.inplace_view in func.tags:
+    if torch.Tag.inplace_view in func.tags:  # but for _RELABELLED: resize_, as_strided_, ...
         return _refuse
     if schema.is_mutable:
         return _handler_of_mutation(schema)
     info = schema.returns[0].alias_info if schema.returns else None
     if info is not None:
         return _view
-    if func in TABLE:
+    if func in TABLE:  # with a decomposition of our own, composite or not
         return _plain
     return _composite if _is_composite(func) else _plain
 
