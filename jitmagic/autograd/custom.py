@@ -1,8 +1,8 @@
-"""Autograd functions of the program's in a joint graph: what nobody may take for a linear formula.
+"""Autograd functions of the program's own in a joint graph: their backward need not be linear.
 
 A backward of torch's own is linear in its tangents: without some of them, what hangs on those alone
 is zero. A backward that the program wrote is run by eager if a gradient reaches it, with zeros for
-those that do not, and may make anything of them. So each node recorded by one is told which
+those that do not, and may compute anything from them. So each node recorded by one is told which
 tangents lead to it (`meta["behind"]`), by the history as eager walks it and not by data. So are the
 zeros that some of torch's formulas make for a gradient without reading it.
 """

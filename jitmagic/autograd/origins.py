@@ -1,4 +1,4 @@
-"""Operations of the program on autograd's nodes: what a formula of the backward is recorded for.
+"""Which operation of the program an autograd node belongs to: whose formula a backward records.
 
 The autograd nodes of an operation are told of it when they come into being; while C++ autograd runs
 one, the operations that it calls are given its lines, and one that is refused refuses it.

@@ -1,4 +1,4 @@
-"""The backward for the case that some results got no gradient, alone or one after the other.
+"""Partial backwards: some results got no gradient, or losses are differentiated one by one.
 
 In: a Partition and the positions of the tangents that are missing. Out: its backward graph without
 what hangs on those alone. A backward is linear in its tangents, so what only missing ones flow into

@@ -1,4 +1,4 @@
-"""What a forward saves for its backward lies as the forward's kernels like.
+"""Layouts of saved tensors: what only the backward reads keeps the strides that kernels chose.
 
 In: a Partition, and how the built forward lays out the values that only the backward sees. Out: a
 Partition whose backward takes them like that. Results and inputs, which the user sees, never

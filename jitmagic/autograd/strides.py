@@ -1,4 +1,4 @@
-"""Strides as numbers: of rows one behind the other, and the order that any have in memory."""
+"""Strides: the row-major ones of a shape, and the order of dimensions in memory of any."""
 
 from __future__ import annotations
 

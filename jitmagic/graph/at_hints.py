@@ -1,9 +1,9 @@
-"""Shape rules on sizes that are symbols, for operands of which eager's verdict is not known before.
+"""Shape rules on symbolic sizes, checked against torch's meta functions at this call's sizes.
 
 Comes in: an operator and its arguments as meta tensors, some of whose sizes are symbols. Goes out:
 its result as a rule of `graph/shapes.py` gives it, or None. torch's C++ meta functions want ints.
-Of the sizes of this call they tell what eager accepts, and which dtype it gives: no size has a say
-in that. How the result's sizes depend on those of the operands is the rule's to say; where the two
+At the sizes of this call they tell what eager accepts, and which dtype it gives, which no size
+changes. How the result's sizes depend on those of the operands is the rule's to say; where the two
 do not agree on this call, there is no answer.
 """
 

@@ -1,4 +1,4 @@
-"""Functions of a graph that their names no longer lead to.
+"""Patched names: functions of a graph that their qualified names no longer lead to.
 
 Comes in: a finished torch-level graph. Goes out: the same, where the code that fx writes calls what
 the graph holds. fx writes `torch.nn.functional.silu(x)`; where the program has put another function

@@ -1,4 +1,4 @@
-"""What the ranges of operands say of the result of an operation, one rule for some names each.
+"""Interval rules: the range of an operation's result out of those of its operands.
 
 Comes in: a `Call`. Goes out: an Interval of the exact results, widened by what kernels may round
 beyond the result's dtype, eager's and generated ones; None where nothing can be said.

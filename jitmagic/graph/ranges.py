@@ -1,4 +1,4 @@
-"""Which values the elements of a tensor can have at all: what decides a branch on its data.
+"""Interval analysis of tensor elements: ranges that decide a branch on data without a break.
 
 Comes in: a node of a graph under construction. Goes out: the truth of a one-element tensor, where
 the ranges of what it was computed from leave one answer, whatever the inputs are and whatever is

@@ -1,4 +1,4 @@
-"""Which axes a value depends on: what is left free when its reductions have bound theirs."""
+"""Free axes: which axes a value depends on once its reductions have bound theirs."""
 
 from __future__ import annotations
 

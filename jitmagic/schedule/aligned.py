@@ -1,4 +1,4 @@
-"""Matrices of the products that a GPU's tensor cores do, of sizes that these take.
+"""Padding of matrix products: operands of sizes that a GPU's tensor cores take.
 
 In: the unfused program. Out: the same values; a product with rows that do not begin at multiples
 of 16 bytes is one of larger matrices. Tensor cores are fed 16 bytes at a time: for other sizes

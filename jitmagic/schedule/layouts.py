@@ -1,4 +1,4 @@
-"""Images that no one outside sees, in the order in which a GPU's convolutions take them.
+"""channels_last for convolutions on a GPU, where only this program sees the images.
 
 In: the unfused program, and how many of its last outputs are kept for a backward of ours alone.
 Out: the same steps; convolutions on tensor cores read and write images channels_last, in both

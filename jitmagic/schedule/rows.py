@@ -1,4 +1,4 @@
-"""Rows of matrices that are made longer: who shares the memory, and what becomes of its strides.
+"""Padded rows of matrices: who shares the memory, and what becomes of its strides.
 
 In: the unfused program. Out, through `Rows`: which memory may have longer rows without anyone
 noticing, and the buffers and aliases as they are then. Only nests (which take strides from the

@@ -1,4 +1,4 @@
-"""The final form of a fused nest: axes named alike where they run alike, in memory order.
+"""The canonical form of a fused nest: axes named alike where they run alike, in memory order.
 
 In: a group's outer axes and stores. Out: a Nest in which
   - the outer axes are i0, i1, .. ordered so that the biggest store walks through memory forwards;

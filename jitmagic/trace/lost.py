@@ -1,4 +1,4 @@
-"""The node of a tensor that outlives the function under a transform of torch.func.
+"""Leaked tensors: the node of one that outlives the function under a transform of torch.func.
 
 In eager such a tensor is still there, at a level that is gone; no graph can have it. Whoever looks
 at the node breaks, and so does an exit that hands the tensor on.

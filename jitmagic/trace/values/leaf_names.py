@@ -1,4 +1,4 @@
-"""What the Python functions of torch that are one graph node rely on in turn.
+"""Names that torch's Python functions look up, for those that are a single graph node: guarded.
 
 Comes in: such a function (`F.normalize`, `Tensor.norm`). Goes out: guards on the names that its
 code and the torch functions it calls look up in torch's namespaces and in torch.Tensor, or a graph

@@ -1,4 +1,4 @@
-"""What libraries made themselves, and what somebody put in its place.
+"""Monkey patches: whether a library made what is found under one of its names.
 
 Comes in: an object found in a namespace or class of torch. Goes out: whether torch (or the standard
 library, whose decorators torch uses) made it. What torch made is modelled as a whole, without a
