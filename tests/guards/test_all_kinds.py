@@ -55,7 +55,7 @@ def test_every_kind_of_guard_is_known_everywhere() -> None:
         assert show_guard(guard) and why(guard, frame)
 
 
-def test_programs_of_many_guards_agree_with_the_twin() -> None:
+def test_programs_of_many_guards_agree_with_the_reference() -> None:
     chosen = random.Random(0)
     for name, perturb in PERTURBATIONS.items():
         world = make_world()

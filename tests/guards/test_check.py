@@ -261,7 +261,7 @@ def native(guards: list[g.Guard], world: World, frame: FrameSnapshot) -> GuardPr
 
 
 @pytest.mark.parametrize("name", PERTURBATIONS)
-def test_native_and_twin_agree(name: str) -> None:
+def test_native_and_reference_agree(name: str) -> None:
     world = make_world()
     frame = world.snapshot()
     guards = all_guards(world)

@@ -92,7 +92,7 @@ def class_changed(name: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CLASS_CHANGES)
-def test_native_and_twin_agree_about_classes(name: str) -> None:
+def test_native_and_reference_agree_about_classes(name: str) -> None:
     programs = [GuardProgram(lower_guards((guard,), (), {}, {})[0]) for guard in GUARDS]
 
     def agree() -> list[bool]:
