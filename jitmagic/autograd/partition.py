@@ -126,13 +126,13 @@ def _choose(parts: _Parts, inside: set[Node]) -> tuple[set[Node], set[Node]]:
     """(nodes saved by forward, forward nodes that backward computes again). `inside`: nodes that
     are not to be saved.
     """
-    place = {node: 2 * i for i, node in enumerate(parts.needed)}
-    source = 2 * len(place)
+    vertex_of = {node: 2 * i for i, node in enumerate(parts.needed)}
+    source = 2 * len(vertex_of)
     sink = source + 1
     network = FlowNetwork(sink + 1)
     results, gradients = set(parts.results), set(parts.gradients)
     shown = {alias_root(node) for node in parts.results}  # memory that the user may write to
-    for node, vertex in place.items():
+    for node, vertex in vertex_of.items():
         lost = node in parts.mutated or node in inside
         save = INFINITE if lost else _cost_to_save(node, results, shown)
         if node.op == "placeholder" and not lost and _enters_region(node, inside):
@@ -150,15 +150,15 @@ def _choose(parts: _Parts, inside: set[Node]) -> tuple[set[Node], set[Node]]:
         if node in gradients or any(user in parts.backward for user in node.users):
             network.edge(vertex + 1, sink, INFINITE)
         for user in node.users:
-            if user in place:
-                network.edge(vertex + 1, place[user], INFINITE)
+            if user in vertex_of:
+                network.edge(vertex + 1, vertex_of[user], INFINITE)
     total, early = network.cut(source, sink)
     if total >= INFINITE and inside:  # a value of a region can only be kept
         return _choose(parts, set())
     if total >= INFINITE:
         raise CompileFailed("autograd: the backward needs a value that cannot be kept")
-    saved = {node for node, v in place.items() if v in early and v + 1 not in early}
-    late = {node for node, v in place.items() if v not in early and node in parts.forward}
+    saved = {node for node, v in vertex_of.items() if v in early and v + 1 not in early}
+    late = {node for node, v in vertex_of.items() if v not in early and node in parts.forward}
     return saved, late
 
 
@@ -313,9 +313,9 @@ def _is_work(node: Node, used: set[Node]) -> bool:
 
 
 def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
-    made = graph.node_copy(node, env.__getitem__)
-    env[node] = made
-    return made
+    copied = graph.node_copy(node, env.__getitem__)
+    env[node] = copied
+    return copied
 
 
 def _forward_graph(parts: _Parts, between: list[Node]) -> Graph:
@@ -332,9 +332,9 @@ def _backward_graph(parts: _Parts, carried: list[Node]) -> Graph:
     """Placeholders (carried, tangents); what is computed again comes right before its first use."""
     graph, env = Graph(), dict[Node, Node]()
     for node in (*carried, *parts.tangents):
-        made = graph.placeholder(node.name)
-        made.meta.update(spec=node.meta["spec"], lines=node.meta.get("lines", ()))
-        env[node] = made
+        placeholder = graph.placeholder(node.name)
+        placeholder.meta.update(spec=node.meta["spec"], lines=node.meta.get("lines", ()))
+        env[node] = placeholder
     wanted = ancestors(parts.ends, set(env))
     for node in parts.nodes:
         if node in wanted and node in parts.backward:

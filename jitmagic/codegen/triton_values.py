@@ -77,16 +77,16 @@ class Values(ABC):
     """Writes values into the scopes; the kernel decides which scopes there are."""
 
     def __init__(
-        self, one: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
+        self, kernel: Structure, tile: Tile, names: Mapping[str, str], buffers: Mapping[str, Buffer]
     ) -> None:
-        self.kernel, self.tile, self.names, self.buffers = one, tile, names, buffers
+        self.kernel, self.tile, self.names, self.buffers = kernel, tile, names, buffers
         self.scopes = [Scope()]
         self.all_blocks = (*tile.outer, *tile.inner.values())
-        self.free = dict(one.free)
-        self._by_value = {one.arguments[place] for place in by_value(one, buffers)}
+        self.free = dict(kernel.free)
+        self._by_value = {kernel.arguments[index] for index in by_value(kernel, buffers)}
         self._home = {axis: block for block in self.all_blocks for axis in block.axes}
-        self._uses = Counter(part for node in one.free for part in node.operands)
-        self._uses.update(root for part in one.passes for root in part.roots)
+        self._uses = Counter(part for node in kernel.free for part in node.operands)
+        self._uses.update(root for part in kernel.passes for root in part.roots)
         self._temporaries = 0
 
     def learn(self, value: Value) -> None:
@@ -266,12 +266,12 @@ class Values(ABC):
         if node.mask is not None:
             masks.append(closed(self._reach(node.mask, depth)))
             offset = self._as_wide_as(offset, blocks, self.blocks_of(node.mask))
-        place = (
+        pointer = (
             self.names[node.buffer] if offset == "0" else f"{self.names[node.buffer]} + {offset}"
         )
         if not masks:
-            return f"tl.load({place})"
-        return f"tl.load({place}, mask={' & '.join(masks)}, other={_fill(node)})"
+            return f"tl.load({pointer})"
+        return f"tl.load({pointer}, mask={' & '.join(masks)}, other={_fill(node)})"
 
     def _cpu_scalar(self, node: Load, depth: int) -> str:
         """A CPU scalar is passed by value: a parameter that is no pointer."""
@@ -328,21 +328,23 @@ class Values(ABC):
     def _run_time(self, expr: ValueIndex, depth: int) -> str:
         """A checked index, counted from the end where it is negative."""
         self._write(expr.value)
-        if (found := self.known(expr)) is not None:
-            return found.code
-        home = self._depth(self.free[expr.value], (expr.value,))
-        given, size = self._reach(expr.value, home), expr.extent
+        if (known := self.known(expr)) is not None:
+            return known.code
+        scope_at = self._depth(self.free[expr.value], (expr.value,))
+        raw_index, size = self._reach(expr.value, scope_at), expr.extent
         name = self._temporary()
         inside = f"({name} >= -{size}) & ({name} < {size})"
         blocks = self.ordered(self.blocks_of(expr.value))
         outside = [f" | ~{mask}" for block in blocks if (mask := self.mask_of(block))]
-        self.scopes[home].lines += [
-            f"{name} = {given}",
+        self.scopes[scope_at].lines += [
+            f"{name} = {raw_index}",
             f'tl.device_assert({inside}{"".join(outside)}, "index out of range")',
         ]
         index = self._temporary()
-        self.scopes[home].lines.append(f"{index} = tl.where({name} < 0, {name} + {size}, {name})")
-        self.scopes[home].env[expr] = Text(index, home, named=True)
+        self.scopes[scope_at].lines.append(
+            f"{index} = tl.where({name} < 0, {name} + {size}, {name})"
+        )
+        self.scopes[scope_at].env[expr] = Text(index, scope_at, named=True)
         return index
 
 

@@ -35,11 +35,11 @@ def changed_options(options: Options) -> dict[str, Any]:
     """What neither the defaults nor the mode say, as keywords of `jit`."""
     plain = Options()
     implied = replace(make_options(plain, mode=options.mode), mode=plain.mode)
-    found = {f.name: getattr(options, f.name) for f in fields(Options)
+    changed = {f.name: getattr(options, f.name) for f in fields(Options)
              if getattr(options, f.name) != getattr(implied, f.name)
              and f.name not in _OF_THE_PLACE}  # fmt: skip
-    own = {name: found.pop(name) for name in tuple(found) if name not in _KEYWORDS}
-    return {**found, "options": own} if own else found
+    own = {name: changed.pop(name) for name in tuple(changed) if name not in _KEYWORDS}
+    return {**changed, "options": own} if own else changed
 
 
 def cases_of(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Case]:
@@ -54,14 +54,14 @@ def _graphs(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[GraphModule, list[Tensor]]]:
     """Every graph of one call, with the tensors it is called with, as they were before it."""
-    found: list[tuple[GraphModule, list[Tensor]]] = []
+    graphs: list[tuple[GraphModule, list[Tensor]]] = []
 
     def collect(gm: GraphModule, example: Sequence[Tensor]) -> Callable[..., Any]:
-        found.append((gm, [copy_of(tensor) for tensor in example]))
+        graphs.append((gm, [copy_of(tensor) for tensor in example]))
         return gm.forward
 
     tagged_copy(fn, {"backend": collect})(*args, **kwargs)
-    return found
+    return graphs
 
 
 @contextmanager
@@ -107,8 +107,8 @@ class Case:
     def function(self) -> Callable[..., Any]:
         source, names = source_of(self.graph, "repro")
         exec(compile(source, "<jitmagic repro>", "exec"), names)
-        made: Callable[..., Any] = names["repro"]
-        return made
+        repro: Callable[..., Any] = names["repro"]
+        return repro
 
 
 def source_of(graph: Graph, name: str) -> tuple[str, dict[str, Any]]:
@@ -127,15 +127,17 @@ def answers(fn: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[st
     torch.manual_seed(0)
     results = [r for r in _flat(fn(*own)) if isinstance(r, Tensor)]
     wanted = [r for r in results if r.requires_grad]
-    found: Answers = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
-    found |= {f"{n}, afterwards": x.detach().clone() for n, x in zip(names, own, strict=True)}
+    answers_by_name: Answers = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
+    answers_by_name |= {
+        f"{n}, afterwards": x.detach().clone() for n, x in zip(names, own, strict=True)
+    }
     leaves = {n: x for n, x in zip(names, own, strict=True) if x.requires_grad}
     if not wanted or not leaves:
-        return found
+        return answers_by_name
     # Of ones the gradient of a softmax or a norm is zero, whatever its backward does with them.
     uneven = [made(r.shape, r.stride(), r.dtype, str(r.device)) for r in wanted]
     gradients = torch.autograd.grad(wanted, list(leaves.values()), uneven, allow_unused=True)
-    return found | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
+    return answers_by_name | {f"gradient of {n}": g for n, g in zip(leaves, gradients, strict=True)}
 
 
 def _flat(result: Any) -> list[Any]:
@@ -154,13 +156,13 @@ def lifted(gm: GraphModule) -> Graph:
     """The graph with its attributes as further inputs."""
     graph = copy_graph(gm.graph)
     holders = [node for node in graph.nodes if node.op == "placeholder"]
-    made: dict[Any, Node] = {}
+    placeholders: dict[Any, Node] = {}
     last = holders[-1] if holders else None
     for node in [n for n in graph.nodes if n.op == "get_attr"]:
-        if node.target not in made:
+        if node.target not in placeholders:
             with graph.inserting_after(last) if last else graph.inserting_before():
-                last = made[node.target] = graph.placeholder(f"c{len(made)}")
-        node.replace_all_uses_with(made[node.target])
+                last = placeholders[node.target] = graph.placeholder(f"c{len(placeholders)}")
+        node.replace_all_uses_with(placeholders[node.target])
         graph.erase_node(node)
     return graph
 
@@ -202,8 +204,8 @@ class Values(Interpreter):
         self.run(*(copy_of(tensor) for tensor in case.inputs))
 
     def run_node(self, node: Node) -> Any:
-        self.values[node.name] = made = super().run_node(node)
-        return made
+        self.values[node.name] = value = super().run_node(node)
+        return value
 
 
 def made(

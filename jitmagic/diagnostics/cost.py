@@ -116,7 +116,7 @@ class Build:
 
 def builds_of(record: CompileRecord) -> list[Build]:
     """What a compile loaded; tiers that failed are left out."""
-    made: list[Build] = []
+    builds: list[Build] = []
     schedule, rendered = None, None
     for stage in record.stages:
         name, _, kind = stage.stage.partition(": ")
@@ -125,16 +125,16 @@ def builds_of(record: CompileRecord) -> list[Build]:
         elif kind == "render":
             rendered = stage.result
         elif kind == "load" and stage.result is not None and schedule and rendered:
-            made.append(Build(name, schedule, *rendered))
+            builds.append(Build(name, schedule, *rendered))
             schedule, rendered = None, None
-    return made
+    return builds
 
 
 def builds_in_use(records: Iterable[CompileRecord]) -> list[Build]:
     """Of one variant: where it is compiled for several sizes, for those of the first call."""
-    each = [made for record in records if (made := builds_of(record))]
+    each = [builds for record in records if (builds := builds_of(record))]
     forwards = [build for build in (each[0] if each else []) if build.name != "backward"]
-    backwards = [build for made in each for build in made if build.name == "backward"]
+    backwards = [build for builds in each for build in builds if build.name == "backward"]
     return forwards + backwards[: len(forwards)]
 
 
@@ -254,13 +254,13 @@ class _Costs:
     def _add_eager(self, gm: torch.fx.GraphModule, laps: Laps) -> dict[Lines, float]:
         """The times by what led to the operations."""
         self.eager += laps.whole
-        found: dict[Lines, float] = {}
+        seconds_of: dict[Lines, float] = {}
         for node, seconds in zip(operations(gm.graph), laps.each, strict=True):
             stack = lines_of(node)
-            found[stack] = found.get(stack, 0.0) + seconds
+            seconds_of[stack] = seconds_of.get(stack, 0.0) + seconds
             for cost in self._of(stack):
                 cost.eager += seconds
-        return found
+        return seconds_of
 
     def _add_compiled(
         self,
@@ -275,7 +275,7 @@ class _Costs:
         for step, call, seconds in zip(steps, calls, laps.each, strict=True):
             origins = step.origins if isinstance(step, Nest) else (step.name,)
             label = f"{build.name}: {step.name if isinstance(step, Nest) else step.op}"
-            stacks = dict.fromkeys(found for name in origins if (found := lines.get(name)))
+            stacks = dict.fromkeys(stack_of for name in origins if (stack_of := lines.get(name)))
             for stack, part in _divided(list(stacks) or [()], weights):
                 for cost in self._of(stack):
                     cost.compiled += seconds * part
@@ -307,15 +307,15 @@ def _laps_of(builds: list[Build], parts: Partition, options: Options) -> list[La
     (that of a recurrent layer, say) cannot be made up.
     """
     forward, *backwards = builds
-    given = examples(_inputs_of(parts.forward))
-    laps, results = _laps_of_plan(forward, options, given)
-    found = [laps]
+    inputs = examples(_inputs_of(parts.forward))
+    laps, results = _laps_of_plan(forward, options, inputs)
+    all_laps = [laps]
     for build in backwards:
         assert parts.backward is not None
-        saved = _saved(parts, given, results)
+        saved = _saved(parts, inputs, results)
         tangents = examples(_inputs_of(parts.backward)[len(saved) :])
-        found.append(_laps_of_plan(build, options, [*saved, *tangents])[0])
-    return found
+        all_laps.append(_laps_of_plan(build, options, [*saved, *tangents])[0])
+    return all_laps
 
 
 def _inputs_of(gm: torch.fx.GraphModule) -> list[TensorSpec]:
@@ -332,18 +332,18 @@ def _saved(
 ) -> list[torch.Tensor]:
     """What a forward keeps for its backward."""
     intermediates = results[parts.results : parts.results + parts.saved_intermediates]
-    kept = [inputs[place] for place in parts.saved_inputs]
-    return [*kept, *(results[place] for place in parts.saved_results), *intermediates]
+    kept = [inputs[index] for index in parts.saved_inputs]
+    return [*kept, *(results[index] for index in parts.saved_results), *intermediates]
 
 
 def _laps_of_plan(
-    build: Build, options: Options, given: Sequence[torch.Tensor]
+    build: Build, options: Options, inputs: Sequence[torch.Tensor]
 ) -> tuple[Laps, tuple[torch.Tensor, ...]]:
     target = find_target(build.schedule.program.device, options)
     while build.source is not None and target.tier not in (build.source.language, "aten"):
         target = weaker_target(target, options)
     plain = replace(options, cuda_graphs=False)
-    return laps_of_plan(build.plan, build.source, target, plain, given)
+    return laps_of_plan(build.plan, build.source, target, plain, inputs)
 
 
 def partitions_of(record: CompileRecord) -> list[Partition]:

@@ -95,17 +95,17 @@ def build_cubins(
 ) -> tuple[dict[str, Cubin], bool]:
     """Cubins by kernel name, and whether all of them came from the cache. `anew`: none may."""
     requests = _requests(source, aligned, int(target.isa.removeprefix("sm_")))
-    found = {r.symbol: None if anew else _stored(r, store) for r in requests}
-    missing = [request for request in requests if found[request.symbol] is None]
+    cubins = {r.symbol: None if anew else _stored(r, store) for r in requests}
+    missing = [request for request in requests if cubins[request.symbol] is None]
     if missing:
-        found.update(_compile_all(missing, store))
-    return {name: cubin for name, cubin in found.items() if cubin is not None}, not missing
+        cubins.update(_compile_all(missing, store))
+    return {name: cubin for name, cubin in cubins.items() if cubin is not None}, not missing
 
 
 def _requests(
     source: KernelSource, aligned: Mapping[str, tuple[bool, ...]], arch: int
 ) -> list[_Request]:
-    made = []
+    requests = []
     for symbol, text in _separate(source.text, source.symbols).items():
         grid = source.grids[symbol]
         options = {
@@ -118,12 +118,14 @@ def _requests(
         }
         numbers = source.by_value.get(symbol, ())
         signature = tuple(
-            POINTERS[dtype].removeprefix("*" if place in numbers else "")
-            for place, dtype in enumerate(source.symbols[symbol])
+            POINTERS[dtype].removeprefix("*" if index in numbers else "")
+            for index, dtype in enumerate(source.symbols[symbol])
         )
-        whole = tuple(flag and place not in numbers for place, flag in enumerate(aligned[symbol]))
-        made.append(_Request(symbol, text, signature, whole, arch, tuple(options.items())))
-    return made
+        divisible = tuple(
+            flag and index not in numbers for index, flag in enumerate(aligned[symbol])
+        )
+        requests.append(_Request(symbol, text, signature, divisible, arch, tuple(options.items())))
+    return requests
 
 
 def _separate(text: str, symbols: Mapping[str, object]) -> dict[str, str]:
@@ -159,10 +161,10 @@ def _compile_all(requests: Sequence[_Request], store: Store) -> dict[str, Cubin]
     if len(requests) == 1:
         return {requests[0].symbol: _compile(requests[0], store)}
     with ThreadPoolExecutor(min(len(requests), _THREADS)) as pool:
-        made = list(pool.map(lambda request: _compile_beside(request, store), requests))
+        cubins = list(pool.map(lambda request: _compile_beside(request, store), requests))
     return {
         request.symbol: cubin or _compile(request, store)
-        for request, cubin in zip(requests, made, strict=True)
+        for request, cubin in zip(requests, cubins, strict=True)
     }
 
 
@@ -197,11 +199,11 @@ def _compile(request: _Request, store: Store) -> Cubin:
     key = request.key()
     path = str(store.put(key, ".py", request.text.encode()) or f"<jitmagic {key}>")
     try:
-        made = _through_triton(triton, request, path)
+        compiled = _through_triton(triton, request, path)
     except Exception as error:  # triton raises errors of many unrelated classes
         command = f"triton.compile({request.symbol}, sm_{request.arch})"
         raise ToolchainError("triton", command, f"{error}\n{request.text}") from error
-    cubin = _read(made, len(request.signature))
+    cubin = _read(compiled, len(request.signature))
     facts = {
         "name": cubin.name,
         "warps": cubin.warps,
@@ -272,13 +274,15 @@ def _as_module(path: str, request: _Request) -> Iterator[Any]:
         linecache.cache.pop(path, None)
 
 
-def _read(made: Any, pointers: int) -> Cubin:
+def _read(compiled: Any, pointers: int) -> Cubin:
     """What a launch needs, from the metadata and from the PTX: versions differ in trailing
     parameters.
     """
-    facts = made.metadata
+    facts = compiled.metadata
     if getattr(facts, "global_scratch_size", 0):
         raise ToolchainError("triton", facts.name, "the kernel wants scratch memory of its own")
-    entry = re.search(r"\.entry\s+\w+\((.*?)\)", made.asm["ptx"], re.DOTALL)
+    entry = re.search(r"\.entry\s+\w+\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
     declared = len(re.findall(r"\.param\b", entry.group(1))) if entry else pointers
-    return Cubin(made.asm["cubin"], facts.name, facts.num_warps, facts.shared, declared - pointers)
+    return Cubin(
+        compiled.asm["cubin"], facts.name, facts.num_warps, facts.shared, declared - pointers
+    )

@@ -85,12 +85,12 @@ class Interval(NamedTuple):
 
     def _ends(self, other: Interval, op: Callable[[float, float], float]) -> Interval:
         """Of an operation that is monotonic in each operand; 0 * inf is nan, what is near it 0."""
-        found = [op(a, b) for a in self[:2] for b in other[:2]]
-        plain = [x for x in found if not _is_nan(x)]
-        nan = self.nan or other.nan or len(plain) < len(found)
+        ends = [op(a, b) for a in self[:2] for b in other[:2]]
+        plain = [x for x in ends if not _is_nan(x)]
+        nan = self.nan or other.nan or len(plain) < len(ends)
         # An infinite end stands for all that lies before it as well.
         endless = self.is_endless and other.is_endless
-        if len(plain) < len(found) or (endless and op is operator.truediv):
+        if len(plain) < len(ends) or (endless and op is operator.truediv):
             plain.append(0.0)
         nan = nan or (op is operator.mul and _zero_meets_inf(self, other))
         return Interval(min(plain), max(plain), nan or (endless and op is operator.truediv))
@@ -117,20 +117,20 @@ class Interval(NamedTuple):
         if self.low == 0 and other.low <= 0:
             return None
         try:
-            found = [float(a) ** float(b) for a in self[:2] for b in other[:2]]
+            ends = [float(a) ** float(b) for a in self[:2] for b in other[:2]]
         except OverflowError:
             return None
-        low, high = min(found), max(found)
+        low, high = min(ends), max(ends)
         return Interval(low * (1 - _POW_ERROR), high * (1 + _POW_ERROR))
 
     def powers(self, times: Interval) -> Interval | None:
         """Of ints."""
         if not 0 <= times.low <= times.high <= _LONGEST_POWER:
             return None
-        found = [a**b for a in self[:2] for b in times[:2]]
-        low = 0 if self.has_zero else min(found)
-        signs = -max(map(abs, found)) if self.low < 0 else low
-        return Interval(min(signs, *found), max(map(abs, found)))
+        ends = [a**b for a in self[:2] for b in times[:2]]
+        low = 0 if self.has_zero else min(ends)
+        signs = -max(map(abs, ends)) if self.low < 0 else low
+        return Interval(min(signs, *ends), max(map(abs, ends)))
 
     def lshift(self, other: Interval) -> Interval | None:
         return self._shifted(other, operator.lshift)
@@ -141,8 +141,8 @@ class Interval(NamedTuple):
     def _shifted(self, other: Interval, op: Callable[..., int]) -> Interval | None:
         if not 0 <= other.low <= other.high <= _LONGEST_SHIFT:
             return None
-        found = [op(a, b) for a in self[:2] for b in other[:2]]
-        return Interval(min(found), max(found))
+        ends = [op(a, b) for a in self[:2] for b in other[:2]]
+        return Interval(min(ends), max(ends))
 
     def masked(self, other: Interval) -> Interval | None:
         """&, |, ^ of ints that have no sign."""

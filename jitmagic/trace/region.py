@@ -49,10 +49,10 @@ class _InnerBuilder(GraphBuilder):
 
     # -- what comes from outside -----------------------------------------------------------------
 
-    def feed(self, group: str, place: int, spec: TensorSpec) -> Node:
+    def feed(self, group: str, index: int, spec: TensorSpec) -> Node:
         """A new input: that value of the group."""
-        node = self.placeholder(f"{group}_{place}", spec)
-        self.inputs[node] = group, place
+        node = self.placeholder(f"{group}_{index}", spec)
+        self.inputs[node] = group, index
         return node
 
     def local(self, node: Node) -> Node:
@@ -62,11 +62,11 @@ class _InnerBuilder(GraphBuilder):
         if node not in self._captured:
             outer = self._outer.local(node)
             spec = spec_on(outer.meta["val"], device_of(outer))
-            made = self._captured[node] = self.feed("captured", len(self._captured), spec)
+            captured = self._captured[node] = self.feed("captured", len(self._captured), spec)
             if (owner := self._outer.owners.get(outer)) is not None:
-                self.owners[made] = owner
+                self.owners[captured] = owner
             if node in self.unknown_strides:
-                self.unknown_strides.add(made)
+                self.unknown_strides.add(captured)
         return self._captured[node]
 
     def closed(
@@ -75,11 +75,11 @@ class _InnerBuilder(GraphBuilder):
         """The finished graph, what feeds its inputs, and the outer nodes that it captured."""
         graph, feeds = self.finish(name)
         outer = list(self._captured)
-        used = [place for group, place in feeds if group == "captured"]
+        used = [index for group, index in feeds if group == "captured"]
         renamed = tuple(
-            (group, used.index(place) if group == "captured" else place) for group, place in feeds
+            (group, used.index(index) if group == "captured" else index) for group, index in feeds
         )
-        return graph, renamed, tuple(self._outer.local(outer[place]) for place in used)
+        return graph, renamed, tuple(self._outer.local(outer[index]) for index in used)
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -123,9 +123,11 @@ class RegionBuilder(_InnerBuilder):
 
     def close(self, returned: Sequence[Node | None]) -> tuple[Region, tuple[Node, ...]]:
         """The finished region, and the outer nodes in the order of what it captured."""
-        places = tuple(None if node is None else self.output(self.local(node)) for node in returned)
+        outputs = tuple(
+            None if node is None else self.output(self.local(node)) for node in returned
+        )
         graph, feeds, captured = self.closed(f"{self._name}Backward")
-        return Region(graph, feeds, places), captured
+        return Region(graph, feeds, outputs), captured
 
     def call_function(
         self, call: FunctionCall, args: Any, lines: tuple[UserLine, ...], follow: Any
@@ -163,8 +165,8 @@ class TransformBuilder(_InnerBuilder):
     def flags_vary(self, node: Node) -> bool:
         """What requires grad around a level may not do so at the level."""
         entry = self.inputs.get(node)
-        given = entry is not None and entry[0] == "given"
-        return not given and bool(node.meta["val"].requires_grad)
+        is_given = entry is not None and entry[0] == "given"
+        return not is_given and bool(node.meta["val"].requires_grad)
 
     def local(self, node: Node) -> Node:
         """Also of a function that a transform gave around this one (vjp)."""
@@ -172,18 +174,18 @@ class TransformBuilder(_InnerBuilder):
             return super().local(node)
         if node not in self._captured:
             like = TensorSpec((), (), torch.float32, torch.device("cpu"))
-            made = self._captured[node] = self.feed("captured", len(self._captured), like)
-            made.meta["val"] = node.meta["val"]
+            captured = self._captured[node] = self.feed("captured", len(self._captured), like)
+            captured.meta["val"] = node.meta["val"]
         return self._captured[node]
 
     def close(self, answer: Sequence[Node]) -> tuple[Any, ...]:
         """As `closed`, and the output that each node of the answer is."""
         outputs = [self.output(self.local(node)) for node in answer]
-        made = *self.closed(self._name), outputs
+        closed = *self.closed(self._name), outputs
         for node, owner in self.owners.items():
             if owner.node is node:
                 owner.node = LostNode(self._name, self.step())
-        return made
+        return closed
 
     @property
     def draws(self) -> bool:

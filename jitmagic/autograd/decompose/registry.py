@@ -48,14 +48,14 @@ def rule(*ops: Any, opmath: bool = False, complex_too: bool = False) -> Callable
     """Register a decomposition for the overloads."""
 
     def register(function: Rule) -> Rule:
-        made = cast(Rule, _with_opmath(function)) if opmath else function
+        wrapped = cast(Rule, _with_opmath(function)) if opmath else function
         if "reduction" in signature(function).parameters:
-            made = cast(Rule, _of_known_reductions(made))
+            wrapped = cast(Rule, _of_known_reductions(wrapped))
         if not complex_too:
-            made = cast(Rule, _of_real_numbers(made))
+            wrapped = cast(Rule, _of_real_numbers(wrapped))
         for op in ops:
-            TABLE[op] = made
-        return made
+            TABLE[op] = wrapped
+        return wrapped
 
     return register
 
@@ -70,8 +70,8 @@ def _of_real_numbers(function: Decomposition) -> Decomposition:
     return declining
 
 
-def _dtype_of(made: Any) -> torch.dtype | None:
-    first = made if isinstance(made, Sym) else next(iter(made or ()), None)
+def _dtype_of(results: Any) -> torch.dtype | None:
+    first = results if isinstance(results, Sym) else next(iter(results or ()), None)
     return first.dtype if isinstance(first, Sym) else None
 
 
@@ -81,9 +81,9 @@ def _of_known_reductions(function: Decomposition) -> Decomposition:
 
     @wraps(function)
     def declining(recorder: Recorder, *args: Any, **kwargs: Any) -> Any:
-        given = takes.bind(recorder, *args, **kwargs)
-        given.apply_defaults()
-        known = given.arguments["reduction"] in (0, 1, 2)
+        bound = takes.bind(recorder, *args, **kwargs)
+        bound.apply_defaults()
+        known = bound.arguments["reduction"] in (0, 1, 2)
         return function(recorder, *args, **kwargs) if known else None
 
     return declining
@@ -95,16 +95,16 @@ def _with_opmath(function: Decomposition) -> Decomposition:
         syms = [a for a in (*args, *kwargs.values()) if isinstance(a, Sym)]
         dtype = promoted([sym.meta for sym in syms])
         if not any(sym.dtype in _HALF for sym in syms):
-            made = function(recorder, *args, **kwargs)
+            results = function(recorder, *args, **kwargs)
             # a float factor makes floats of integers here; whether it does so there is not known
-            return made if dtype.is_floating_point or _dtype_of(made) is dtype else None
-        made = function(
+            return results if dtype.is_floating_point or _dtype_of(results) is dtype else None
+        results = function(
             recorder,
             *[up(a) if isinstance(a, Sym) else a for a in args],
             **{k: up(a) if isinstance(a, Sym) else a for k, a in kwargs.items()},
         )
-        if isinstance(made, Sym):
-            return made.to(dtype)
-        return None if made is None else [part.to(dtype) for part in made]
+        if isinstance(results, Sym):
+            return results.to(dtype)
+        return None if results is None else [part.to(dtype) for part in results]
 
     return rounded

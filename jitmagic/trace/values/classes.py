@@ -89,10 +89,10 @@ def is_plain_class(kind: type) -> bool:
 
 def is_python_class(kind: type) -> bool:
     """Whether a class statement made it, with no C code but what every such class gets."""
-    found = _PLAIN.get(kind)
-    if found is None:
-        found = _PLAIN[kind] = bool(kind.__flags__ & HEAP_TYPE) and not _has_c_parts(kind)
-    return found
+    plain = _PLAIN.get(kind)
+    if plain is None:
+        plain = _PLAIN[kind] = bool(kind.__flags__ & HEAP_TYPE) and not _has_c_parts(kind)
+    return plain
 
 
 def _has_c_parts(kind: type) -> bool:
@@ -232,8 +232,11 @@ class ClassValue(Value):
         return machine.constant(text)
 
     def _from_metaclass(self, machine: Machine, name: str) -> Value:
-        for one in (name, "__getattr__"):  # not hasattr: it may run code, or make `__annotations__`
-            if self.of_metaclass(machine, one) is not NOTHING:
+        for asked in (
+            name,
+            "__getattr__",
+        ):  # not hasattr: it may run code, or make `__annotations__`
+            if self.of_metaclass(machine, asked) is not NOTHING:
                 self.refuse(machine, f"attribute {name!r}")
         message = f"type object '{self.live.__name__}' has no attribute '{name}'"
         raise machine.error(AttributeError, message)
@@ -317,7 +320,7 @@ def constructs(
 
 
 def _constructor_for(kind: type) -> Constructor | None:
-    return next((made for applies, made in _CONSTRUCTORS if applies(kind)), None)
+    return next((constructor for applies, constructor in _CONSTRUCTORS if applies(kind)), None)
 
 
 def bind(
@@ -357,8 +360,8 @@ def bind(
     if isinstance(getter, types.FunctionType) and value.source is not None:
         _guard_descriptor(machine, raw, value)
         function = machine.wrap(getter, TypeAttr(TypeOf(value.source), "__get__"))
-        given = machine.constant(None) if instance is None else instance
-        return function.call(machine, [value, given, owner], {})
+        receiver = machine.constant(None) if instance is None else instance
+        return function.call(machine, [value, receiver, owner], {})
     raise GraphBreak(UnsupportedAttribute.of(name=name, type=owner.live.__name__))
 
 
@@ -401,10 +404,10 @@ def _read_cached(
 ) -> Value:
     """The instance has no such entry yet: compute and store it."""
     source = Item(InstanceDict(_guard_descriptor(machine, raw, value)), "func")
-    made = machine.wrap(raw.func, source).call(machine, [instance], {})
+    computed = machine.wrap(raw.func, source).call(machine, [instance], {})
     assert raw.attrname is not None
-    instance.set_attr(machine, raw.attrname, made)
-    return made
+    instance.set_attr(machine, raw.attrname, computed)
+    return computed
 
 
 class SuperValue(Value):
@@ -440,9 +443,9 @@ def _wrap_class(machine: Machine, obj: type, source: Source) -> Value:
     machine.guard(IdentityIs(source, obj))
     if type(obj) is not type:  # a class may be given another metaclass, which answers otherwise
         machine.guard(IdentityIs(TypeOf(source), type(obj)))
-    made = machine.class_of(obj, source)
-    assert isinstance(made, ClassValue)
-    return made
+    cls = machine.class_of(obj, source)
+    assert isinstance(cls, ClassValue)
+    return cls
 
 
 @wraps(property, functools.cached_property, staticmethod, classmethod)

@@ -47,9 +47,9 @@ class CellValue(Value):
     @classmethod
     def at(cls, live: types.CellType, source: Source) -> CellValue:
         """A cell that existed before; its contents are read when first asked for."""
-        made = cls(None, source)
-        made._live, made._read = live, False
-        return made
+        cell = cls(None, source)
+        cell._live, cell._read = live, False
+        return cell
 
     def python_type(self, machine: Machine) -> type:
         return types.CellType
@@ -76,10 +76,10 @@ class CellValue(Value):
     def get_attr(self, machine: Machine, name: str) -> Value:
         if name != "cell_contents":
             self.refuse(machine, f"attribute {name!r}")
-        found = self.load(machine)
-        if found is None:
+        contents = self.load(machine)
+        if contents is None:
             raise machine.error(ValueError, "Cell is empty")
-        return found
+        return contents
 
     def recipe(self, builder: Builder) -> Recipe:
         return BuildCell(
@@ -348,7 +348,7 @@ class PartialValue(Value):
         return True
 
     def recipe(self, builder: Builder) -> Recipe:
-        positional = tuple(builder(one) for one in (self.function, *self.args))
+        positional = tuple(builder(part) for part in (self.function, *self.args))
         keywords = {name: builder(value) for name, value in self.kwargs.items()}
         return builder.invoke(functools.partial, positional, **keywords)
 
@@ -418,13 +418,13 @@ def _fill_defaults(
     if any(name not in slots for name in keyword_only):
         named = function.kwdefaults.realize(machine)
         for name in keyword_only:
-            found = (
+            default = (
                 named.find(machine, machine.constant(name))
                 if isinstance(named, DictValue)
                 else None
             )
-            if name not in slots and found is not None:
-                slots[name] = found
+            if name not in slots and default is not None:
+                slots[name] = default
     absent = [name for name in (*positional, *keyword_only) if name not in slots]
     if absent:
         what = f"missing required argument: '{absent[0]}'"
@@ -452,14 +452,14 @@ def _plain_function(machine: Machine, obj: types.FunctionType, source: Source) -
     machine.guard(IdentityIs(FunctionPart(source, "__code__"), obj.__code__))
     table = FunctionPart(source, "__globals__")
     names = machine.globals_of(obj.__globals__, lambda: GlobalsValue.at(obj.__globals__, table))
-    made = FunctionValue(obj.__code__, names, live=obj, source=source)
-    made.defaults = machine.lazy(obj.__defaults__, FunctionPart(source, "__defaults__"))
-    made.kwdefaults = machine.lazy(obj.__kwdefaults__, FunctionPart(source, "__kwdefaults__"))
+    function = FunctionValue(obj.__code__, names, live=obj, source=source)
+    function.defaults = machine.lazy(obj.__defaults__, FunctionPart(source, "__defaults__"))
+    function.kwdefaults = machine.lazy(obj.__kwdefaults__, FunctionPart(source, "__kwdefaults__"))
     cells = FunctionPart(source, "__closure__")
-    made.closure = tuple(
+    function.closure = tuple(
         machine.lazy(cell, Item(cells, index)) for index, cell in enumerate(obj.__closure__ or ())
     )
-    return made
+    return function
 
 
 @wraps(types.MethodType)
