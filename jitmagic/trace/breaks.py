@@ -41,6 +41,7 @@ __all__ = [
     "TensorBranch",
     "TensorItem",
     "TooManyInstructions",
+    "TooManyResults",
     "TorchCallFailed",
     "TransformRefused",
     "TransformedTensor",
