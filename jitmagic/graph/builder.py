@@ -77,7 +77,7 @@ class GraphBuilder:
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
-        self.modes_vary = False  # whether it runs in modes that nobody knows yet
+        self.modes_vary = False  # whether it runs in modes not known yet
         self.sizes = SizeNodes(self.graph)
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast

@@ -82,7 +82,7 @@ def changes_mode(node: Node) -> bool:
 
 
 def is_effectful(node: Node) -> bool:
-    """Whether the node has to stay although nobody uses it."""
+    """Whether the node has to stay although it is unused."""
     if node.op in ("placeholder", "output"):
         return True
     acts = node.meta.get("random") or node.meta.get("mutates") or changes_mode(node)

@@ -21,7 +21,7 @@ Pass = Callable[[GraphModule], GraphModule | None]
 
 
 def drop_dead_code(graph: Graph) -> int:
-    """Erase pure nodes nobody uses, and changes of modes that nothing runs under."""
+    """Erase dead pure nodes, and changes of modes that nothing runs under."""
     erased = 0
     for node in reversed(list(graph.nodes)):
         if not node.users and not is_effectful(node) and not may_raise_on_data(node):

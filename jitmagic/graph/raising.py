@@ -1,4 +1,4 @@
-"""Which operations may raise because of what their tensors hold: they run also when nobody reads
+"""Which operations may raise because of what their tensors hold: they run also when nothing reads
 the result.
 
 Comes in: the bare name of a torch function, a tensor method or an ATen operator, with its arguments

@@ -172,7 +172,7 @@ class Builder:
             raise Decline(f"operands on {view.device} and {self.device}")
         index = view.at(broadcast_point(view.shape, point))
         if _run_time_indexes(point) - _run_time_indexes(index):
-            raise Decline("memory that does not depend on a run-time index, which nobody checks")
+            raise Decline("memory that does not depend on a run-time index: it would go unchecked")
         return Load(view.buffer, index, view.dtype)
 
     def reduce(

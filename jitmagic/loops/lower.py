@@ -108,7 +108,7 @@ def _call(builder: Builder, node: Node, env: Mapping[Node, Any]) -> Any:
     out = Out(node.name, _result_specs(node))
     lowering = LOWERINGS.get(str(op))
     if not node.users and may_raise_on_data(node):
-        reason = "nobody reads it, but it may raise as in eager"
+        reason = "unused, but it may raise as in eager"
         return fallback_to_aten(builder, out, op, args, kwargs, reason)
     if lowering is None:
         reason = FALLBACKS.get(str(op), "no lowering, nor a decomposition of these operands")

@@ -6,7 +6,7 @@ cuBLAS takes kernels of older GPUs. H200, bf16: 8192 x 768 @ 768 x 30522 (BERT's
 30528 0.56 ms; 1024 x 512 @ 512 x 51865 (Whisper's, odd) 0.65 and 0.11 ms; the products of a
 backward alike. TF32: BERT's three products of its words take 9.2 ms of a training step's 56 ms.
 
-Columns that are added to the right operand give columns of the result that nobody reads; what is
+Columns that are added to the right operand give columns of the result that are not read; what is
 added where elements are summed up is 0. An operand is copied for that, if the product is worth it.
 A result that only nests and products touch stays where it is computed; any other is copied, in
 parts, so that little memory is held twice.
@@ -221,7 +221,7 @@ class _Aligner:
         return sizes.m * sizes.n * sizes.k >= cost * worth
 
     def stays(self, out: str, maker: Step) -> bool:
-        """Whether the result may stay among elements that nobody reads."""
+        """Whether the result may stay among elements that are not read."""
         return self.rows.may_be_longer(out, self.rows.buffers[out].shape[1], maker)
 
     # -- operands --------------------------------------------------------------------------------

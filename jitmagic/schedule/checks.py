@@ -1,4 +1,4 @@
-"""Fusion keeps every check of a run-time index: eager raises for an index that nobody uses too.
+"""Fusion keeps every check of a run-time index: eager raises for an unused index too.
 
 In: a store, the loads that read it, the axes around it. Out: the sentence that says which check
 would be lost if the store's value were written into its readers, or None. Two ways to lose one: the

@@ -276,7 +276,7 @@ def _join(fusion: Fusion, first: int, second: int) -> bool:
 
 
 def _lost_check(producer: Group, consumer: Group, stores: Mapping[str, Store]) -> str | None:
-    """The run-time index that nobody would check any more in the joined nest."""
+    """The run-time index whose check the joined nest would lose."""
     for name, store in stores.items():
         links = [load for load in consumer.shape.loads if load.buffer == name]
         lost = lost_check(store, producer.outer, links, consumer.stores) if links else None

@@ -174,7 +174,7 @@ def _has_groups(channel: Expr, nest: Nest) -> bool:
 
 def _free_to_choose(program: LoopProgram, kept: int) -> set[str]:
     """Row-major buffers of four dimensions that only nests touch, and the ops of the table as their
-    images or weights, that one step writes and nobody outside sees.
+    images or weights, that one step writes and that do not leave the program.
     """
     shown = program.outputs[: len(program.outputs) - kept]
     free = {

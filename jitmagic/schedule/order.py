@@ -43,7 +43,7 @@ def ordered_program(fusion: Fusion, exact: bool = True) -> LoopProgram:
 
 
 def drop_dead_stores(fusion: Fusion) -> None:
-    """Stores that nobody outside their nest reads go; emptied nests go with them, users first."""
+    """Stores that only their own nest reads are dead; emptied nests go with them, users first."""
     graph, alive = fusion.graph, fusion.groups.alive
     readers: dict[str, int] = {}
     for group in alive.values():

@@ -46,7 +46,7 @@ def intercepts(*types: type) -> Callable[[_W], _W]:
 
 
 def wrap_object(machine: Machine, obj: object, source: Source) -> Value:
-    """The Value of `obj`. Types nobody registered end at the wrapper of `object`."""
+    """The Value of `obj`. Types not registered end at the wrapper of `object`."""
     kind = type(obj)
     for interceptor in _INTERCEPTORS.get(kind, ()):
         if (value := interceptor(machine, obj, source)) is not None:

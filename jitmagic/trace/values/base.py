@@ -10,7 +10,7 @@ Conventions of every method below
   * Reading a fact about a sourced object installs the guard there and then: `machine.guard(...)`.
   * What cannot be followed raises `GraphBreak(reason)` (breaks.py); what the traced program would
     raise itself is `raise machine.error(KeyError, key)`. Both are safe at any point.
-  * Arguments, items of containers, locals may be `Lazy`: an object that nobody has looked at, hence
+  * Arguments, items of containers, locals may be `Lazy`: an object not looked at yet, hence
     without guards. Call `value.realize(machine)` before any `isinstance`; it is `self` for all
     others. `Frame.pop()` and `@handles` realize for you; `items` of containers, and kwargs deeper
     down, do not.
@@ -175,7 +175,7 @@ class Machine(Protocol):
         """The Value of a live object, guarded by its type."""
 
     def lazy(self, obj: object, source: Source, *, certain: bool = True) -> Value:
-        """A live object nobody has looked at. certain=False: the guards so far do not imply that
+        """A live object not looked at yet. certain=False: the guards so far do not imply that
         the source can be read at all (an attribute, a global); passing it through then guards its
         type."""
 

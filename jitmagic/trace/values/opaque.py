@@ -26,7 +26,7 @@ class WithoutOperators(Value):
 
 
 class OpaqueValue(WithoutOperators):
-    """An object of a type nobody models: it can be passed on and compared by identity, no more."""
+    """An object of a type without a model: it can be passed on and compared by identity."""
 
     __slots__ = ("kind", "live")
     opaque = True

@@ -40,7 +40,7 @@ __all__ = [
 
 
 class ItemsValue(Value):
-    """What has items in an order. `items` may hold values nobody looked at."""
+    """What has items in an order. `items` may hold values not looked at yet."""
 
     __slots__ = ()
     kind: ClassVar[Any]  # the Python class
