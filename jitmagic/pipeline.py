@@ -207,11 +207,12 @@ def _make_entry(
     if template is not None:
         wanted = (*sources, *template.sources)
         steps, registers = lower_guards(traced.guards, wanted, snapshot.globals, snapshot.builtins)
+        # What guards have read of the call is not read again for the graph or the result.
         inputs, read_again = registers[: len(sources)], registers[len(sources) :]
         shape = template.with_registers(read_again)
         run = graph if graph is not None else _no_graph
         entry = Entry(GuardProgram(steps), run, inputs if graph else (), shape, False)
-        entry.mutates = not can_start_over(traced)
+        entry.mutates = not can_start_over(traced)  # eager must not repeat a graph that raised
         return entry
     steps, _ = lower_guards(traced.guards, (), snapshot.globals, snapshot.builtins)
     scope = FrameScope(
@@ -354,21 +355,21 @@ def _compile_ahead(
     with record.stage("partition") as stage:
         parts = stage.keep(partition(joint))
     build: Callable[..., Graph] = partial(_build_graph, kernels=kernels)
-    if options.backend == "aot_eager":
+    if options.backend == "aot_eager":  # the split alone, to bisect a wrong answer
         build = replayed
     # The forward is built first: its kernels may choose how saved images lie, which the backward
     # is then compiled for.
     saved = Saved(parts)
     forward = build(parts.forward, "forward", options, record, make_inputs, saved=saved)
     parts = saved.as_they_lie()
-    later = record.for_later()
+    later = record.for_later()  # a backward is built calls later, and is a record of its own
     backward: Once | None = None
     if parts.backward is not None and record.wanted:
         # Nothing runs it: its kernels are wanted, to be built beside the forward's.
         build(backward_without(parts, ()), "backward", options, record, make_inputs)
     if parts.backward is not None:
         backward = Once(lambda gm: _build_backward(build, gm, options, later), parts)
-        record.later.append(weakref.ref(backward))
+        record.later.append(weakref.ref(backward))  # status asks it, and keeps nothing alive
     executable = make_callable(parts, forward, backward, gm, lambda: _tell_of_replay(later))
     return executable, output_specs(joint)
 
