@@ -123,12 +123,12 @@ def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     if not isinstance(tensor, Traced):
         return tensor, 0
     mark_kept(tensor)
-    return tensor, tensor.cell.counter
+    return tensor, tensor.counter.writes
 
 
 def _fetch(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
     tensor, counter = packed
-    if isinstance(tensor, Traced) and tensor.cell.counter != counter:
+    if isinstance(tensor, Traced) and tensor.counter.writes != counter:
         error = CompileFailed("a tensor needed for gradient computation was modified in place")
         raise _refused(origin_of(torch._C._current_autograd_node()), error)
     return tensor
