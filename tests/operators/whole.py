@@ -29,7 +29,7 @@ import jitmagic
 
 from .trials import OPERATORS, Trial, copied, name_of, trials
 
-__all__ = ["hangs_on_data", "whole_graphs", "why_no_graph"]
+__all__ = ["backend_of", "hangs_on_data", "whole_graphs", "why_no_graph"]
 
 
 def whole_graphs(options: argparse.Namespace) -> int:
@@ -89,7 +89,7 @@ def why_no_graph(trial: Trial, tier: str) -> str | None:
         _run(trial.call, trial)
     except Exception:
         return "refused by eager"
-    backend = "native" if tier == "cpp" else "aot_eager"
+    backend = backend_of(tier)
     compiled = jitmagic.jit(lambda *args: trial.call(*args), fullgraph=True, backend=backend)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -99,6 +99,11 @@ def why_no_graph(trial: Trial, tier: str) -> str | None:
             return _shortened(f"{type(error).__name__}: {error}")
     told = [str(w.message) for w in caught if issubclass(w.category, jitmagic.FallbackWarning)]
     return _shortened(told[0]) if told else None
+
+
+def backend_of(tier: str) -> str:
+    """Without kernels of our own where another tier than C++ is named: no compiler has to run."""
+    return "native" if tier == "cpp" else "aot_eager"
 
 
 class _Tags(TorchDispatchMode):
