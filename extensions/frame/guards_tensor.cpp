@@ -308,13 +308,13 @@ bool is_tensor(PyObject* object) {
 
 // ("SIZES", sources, ((operation, operand, operand), ...)). Python's // and %; what leaves 64 bits fails.
 struct Relation final : SizesCheck {
-  enum Kind { kConstant, kSize, kStride, kAdd, kMul, kDiv, kMod, kEq, kNe, kLt, kLe, kGt, kGe };
+  enum Kind { kConstant, kSize, kStride, kOffset, kAdd, kMul, kDiv, kMod, kEq, kNe, kLt, kLe, kGt, kGe };
   struct Operation {
     Kind kind;
     int64_t a, b;
   };
-  static constexpr std::string_view kNames[] = {"constant", "size", "stride", "+", "*", "//", "%",
-                                                "==", "!=", "<", "<=", ">", ">="};
+  static constexpr std::string_view kNames[] = {"constant", "size", "stride", "offset", "+", "*", "//",
+                                                "%", "==", "!=", "<", "<=", ">", ">="};
   static constexpr size_t kDeepest = 64;
   std::vector<Operation> code;
 
@@ -324,6 +324,7 @@ struct Relation final : SizesCheck {
     if (!is_tensor(object)) return false;
     const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
     if (impl->key_set().has(c10::DispatchKey::Python) || impl->layout() != at::kStrided) return false;
+    if (op.kind == kOffset) return number = impl->storage_offset(), true;
     const at::IntArrayRef numbers = op.kind == kSize ? impl->sizes() : impl->strides();
     if (op.b >= static_cast<int64_t>(numbers.size())) return false;
     number = numbers[op.b];
@@ -356,7 +357,7 @@ struct Relation final : SizesCheck {
     for (const Operation& op : code) {
       if (op.kind == kConstant) {
         stack[top++] = op.a;
-      } else if (op.kind <= kStride) {
+      } else if (op.kind <= kOffset) {
         if (!read(op, tensors, stack[top++])) return false;
       } else {
         top--;
@@ -376,7 +377,7 @@ bool fill(Relation& relation, PyObject* code, size_t count) {
     const auto known = std::ranges::find(Relation::kNames, std::string_view(text));
     if (known == std::end(Relation::kNames)) return refuse("guard step: no such operation on sizes");
     const auto kind = static_cast<Relation::Kind>(known - std::begin(Relation::kNames));
-    const bool is_leaf = kind <= Relation::kStride;
+    const bool is_leaf = kind <= Relation::kOffset;
     if (is_leaf && kind != Relation::kConstant && (a < 0 || a >= (long long)count || b < 0)) {
       return refuse("guard step: a size of no tensor");
     }

@@ -10,6 +10,7 @@ data-dependent size is spelled out in masks.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -82,9 +83,76 @@ def _chosen(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch
     return chosen.view([extent if d == dim % x.dim() else 1 for d in range(x.dim())])
 
 
+def _index_put(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    if not _fills_by_mask(x, indices, values):
+        return x.index_put(indices, values, accumulate)
+    stride = torch.empty_like(x).stride()
+    order = sorted(range(x.dim()), key=lambda dim: -stride[dim])
+    made = _filled(x, indices[0], values, accumulate, order)
+    return made.permute([order.index(dim) for dim in range(x.dim())])  # laid out as x
+
+
+def _index_put_in_place(
+    x: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    if not _fills_by_mask(x, indices, values):
+        return x.index_put_(indices, values, accumulate)
+    return x.copy_(_filled(x, indices[0], values, accumulate, list(range(x.dim()))))
+
+
+def _set_item(x: torch.Tensor, key: Any, values: Any) -> None:
+    if _fills_by_mask(x, (key,), values):
+        x.copy_(_filled(x, key, values, False, list(range(x.dim()))))
+    else:
+        x[key] = values
+
+
+def _fills_by_mask(x: torch.Tensor, indices: Any, values: Any) -> bool:
+    """Whether a tensor with a gradient is written wherever one mask is true, the same everywhere.
+
+    Torch's gradient of the values indexes with the mask, for as many rows as are true.
+    """
+    if not (isinstance(values, torch.Tensor) and values.requires_grad and torch.is_grad_enabled()):
+        return False
+    mask = indices[0] if len(indices) == 1 else None
+    if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or not mask.dim():
+        return False
+    if tuple(mask.shape) != tuple(x.shape[: mask.dim()]) or values.dtype is not x.dtype:
+        return False
+    if not x.device == mask.device == values.device:
+        return False
+    rest, shape = x.shape[mask.dim() :], tuple(values.shape)
+    split = max(len(shape) - len(rest), 0)
+    same_rows = all(n == 1 for n in shape[:split]) and split <= 1
+    pairs = zip(reversed(shape[split:]), reversed(rest), strict=False)
+    return same_rows and all(n in (1, m) for n, m in pairs)
+
+
+def _filled(
+    x: torch.Tensor,
+    mask: torch.Tensor,
+    values: torch.Tensor,
+    accumulate: bool,
+    order: list[int],
+) -> torch.Tensor:
+    """The new contents of x, dimensions in that order, which is that of memory."""
+    rest = x.dim() - mask.dim()
+    where = mask.view((*mask.shape, *[1] * rest)).expand(x.shape)
+    part = values.view(values.shape[max(values.dim() - rest, 0) :]).expand(x.shape)
+    where, part, x = (t.permute(order) for t in (where, part, x))
+    return torch.where(where.contiguous(), x + part if accumulate else part, x)
+
+
 _SPELLED: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
     torch.index_fill: _index_fill,
     torch.Tensor.index_fill: _index_fill,
     torch.Tensor.index_fill_: _index_fill_in_place,
+    torch.index_put: _index_put,
+    torch.Tensor.index_put: _index_put,
+    torch.Tensor.index_put_: _index_put_in_place,
+    torch.index_put_: _index_put_in_place,
+    operator.setitem: _set_item,
 }

@@ -30,7 +30,8 @@ from .mutate import MUTATORS, functional_overload, overload_without_out
 from .origins import origin_of
 from .recorder import Recorder, Sym
 from .traced import AliasCall, Cell, Traced
-from .views import CONJUGATE, ViewStep, split_steps
+from .view_calls import VIEW_CALLS, refuse, view
+from .views import CONJUGATE
 
 __all__ = ["Functionalizer"]
 
@@ -167,103 +168,6 @@ def _plain(
     return mode.wrap(mode.emit(func, args, kwargs))
 
 
-def _same(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """detach, alias: another tensor for the same memory."""
-    source = mode.traced(args[0])
-    origin = AliasCall(func, source), 0
-    return Traced.make(source.sym, source.cell, source.path, False, source.memory_layout(), origin)
-
-
-def _view(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    source = mode.traced(args[0])
-    rest = _positional(func, args, kwargs)
-    if source.is_conj() and func in (aten.view_as_real.default, aten.view.dtype):
-        raise CompileFailed(f"{func} of a conjugate view")
-    steps = split_steps(func, tuple(source.shape), rest)
-    if steps is not None:
-        call = AliasCall(func, source, rest, len(steps))
-        return [_viewed(call, step, index) for index, step in enumerate(steps)]
-    return _viewed(AliasCall(func, source, rest), ViewStep(func, rest))
-
-
-def _viewed(call: AliasCall, step: ViewStep, index: int = 0) -> Traced:
-    source = call.source
-    layout = source.memory_layout()
-    if layout is not None:
-        layout = step.op(layout, *step.args)
-    sym = step.apply(source.sym)
-    path = (*source.path, step)
-    return Traced.make(sym, source.cell, path, False, layout, (call, index))
-
-
-def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The arguments behind the tensor, keywords put in their places."""
-    rest = list(args[1:])
-    for argument in func._schema.arguments[len(args) :]:
-        if argument.name in kwargs:
-            rest.append(kwargs[argument.name])
-        elif len(rest) + 1 < len(args) + len(kwargs):
-            rest.append(argument.default_value)
-    return tuple(rest)
-
-
-def _reshape_alias(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    call = AliasCall(func, mode.traced(args[0]), args[1:])
-    return _viewed(call, ViewStep(aten.view.default, (args[1],)))
-
-
-def _unsafe_view(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    """A view of a temporary nobody else holds: a tensor with memory of its own."""
-    view = mode.read(args[0]).call(aten.view.default, args[1])
-    if view.meta.storage_offset():
-        view = view.call(aten.clone.default)
-    return mode.fresh(view)
-
-
-def _as_strided(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    source = mode.traced(args[0])
-    if source.cell.input is not None or source.cell.frozen:
-        # Offsets count from the start of the storage, which a spec does not fix.
-        raise CompileFailed("as_strided of a graph input")
-    return _view(mode, func, args, kwargs)
-
-
-def _as_strided_in_place(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    """Pooling relabels the strides of extents 1 this way; anything more is refused."""
-    target, size, stride = args[:3]
-    kept = tuple(size) == tuple(target.shape) and (len(args) < 4 or args[3] in (None, 0))
-    moved = any(
-        extent > 1 and old != new
-        for extent, old, new in zip(target.shape, target.stride(), stride, strict=True)
-    )
-    return target if kept and not moved else _refuse(mode, func, args, kwargs)
-
-
-def _relabel(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    """squeeze_, t_ and their like: this tensor becomes a view of what it was."""
-    target = mode.traced(args[0])
-    if target.cell.input is not None or target.cell.frozen:
-        raise CompileFailed(f"{func} changes the shape of a tensor that is not the graph's own")
-    step = ViewStep(_RELABELLED[func], _positional(func, args, kwargs))
-    target._sym = step.apply(target.sym)
-    target.path = (*target.path, step)
-    target._version_read = target.cell.version
-    target.label += 1
-    with torch._C._DisableTorchDispatch():
-        func(*args, **kwargs)  # the sizes that C++ sees
-    return target
-
-
 def _lift(mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """A tensor literal of the program: new memory on each call."""
     return mode.fresh(mode.read(args[0]).call(aten.clone.default))
@@ -376,16 +280,10 @@ def _conjugate(
         layout = source.memory_layout()
         layout = source.sym.meta if layout is None else layout
         value = CONJUGATE.apply(source.sym)
-        return Traced.make(value, source.cell, path, False, layout, origin)
+        return Traced.make(value, source.cell, path, False, layout, origin, source.counter)
     if isinstance(args[0], complex):  # of `x * 1j`: its dtype must not count in promotions
         return mode.number(args[0].conjugate())
     return mode.wrap(mode.emit(aten._conj_physical.default, args, kwargs))
-
-
-def _refuse(
-    mode: Functionalizer, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    raise CompileFailed(f"{func} changes what a tensor is, or asks for its data")
 
 
 def _norm_with_stats(
@@ -414,26 +312,11 @@ def _same_storage(
     return next(sizes) == next(sizes)
 
 
-_RELABELLED: Mapping[Any, Any] = {
-    aten.squeeze_.default: aten.squeeze.default,
-    aten.squeeze_.dim: aten.squeeze.dim,
-    aten.squeeze_.dims: aten.squeeze.dims,
-    aten.unsqueeze_.default: aten.unsqueeze.default,
-    aten.transpose_.default: aten.transpose.int,
-    aten.t_.default: aten.t.default,
-}
-
 _SPECIAL: Mapping[Any, Handler] = {
-    **dict.fromkeys(_RELABELLED, _relabel),
+    **VIEW_CALLS,
     aten.is_same_size.default: _same_size,
     aten._has_same_storage_numel.default: _same_storage,
-    aten.detach.default: _same,
-    aten.alias.default: _same,
-    aten._reshape_alias.default: _reshape_alias,
-    aten._unsafe_view.default: _unsafe_view,
-    aten.as_strided.default: _as_strided,
     aten._conj.default: _conjugate,
-    aten.as_strided_.default: _as_strided_in_place,
     aten.lift_fresh.default: _lift,
     aten.lift_fresh_copy.default: _lift,
     **dict.fromkeys(RECURRENT.values(), _plain),
@@ -447,7 +330,7 @@ _SPECIAL: Mapping[Any, Handler] = {
             aten.set_.source_Tensor,
             aten.resize_.default,
         ),
-        _refuse,
+        refuse,
     ),
 }
 
@@ -459,13 +342,13 @@ def _handler(func: Any) -> Handler:
     schema = func._schema
     if is_foreign(func):
         return _foreign_handler(func)
-    if torch.Tag.inplace_view in func.tags:  # but for _RELABELLED: resize_, as_strided_, ...
-        return _refuse
+    if torch.Tag.inplace_view in func.tags:  # but for those relabelled: resize_, as_strided_, ...
+        return refuse
     if schema.is_mutable:
         return _handler_of_mutation(schema)
     info = schema.returns[0].alias_info if schema.returns else None
     if info is not None:
-        return _view
+        return view
     if func in TABLE:  # with a decomposition of our own, composite or not
         return _plain
     return _composite if _is_composite(func) else _plain
@@ -485,13 +368,13 @@ def _foreign_handler(func: Any) -> Handler:
     if func._schema.is_mutable:
         return _mutate_named
     shares = any(returned.alias_info is not None for returned in func._schema.returns)
-    return _refuse if shares else _plain
+    return refuse if shares else _plain
 
 
 def _handler_of_mutation(schema: Any) -> Handler:
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if len(written) == 1 and written[0].name == "out" and written[0].kwarg_only:
-        return _refuse if isinstance(written[0].type, torch.ListType) else _mutate_out
+        return refuse if isinstance(written[0].type, torch.ListType) else _mutate_out
     if len(written) != 1 or written[0].name != schema.arguments[0].name:
         return _mutate_named
     return _mutate_list if isinstance(written[0].type, torch.ListType) else _mutate

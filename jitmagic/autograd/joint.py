@@ -123,12 +123,12 @@ def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     if not isinstance(tensor, Traced):
         return tensor, 0
     mark_kept(tensor)
-    return tensor, tensor.cell.counter
+    return tensor, tensor.counter.writes
 
 
 def _fetch(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
     tensor, counter = packed
-    if isinstance(tensor, Traced) and tensor.cell.counter != counter:
+    if isinstance(tensor, Traced) and tensor.counter.writes != counter:
         error = CompileFailed("a tensor needed for gradient computation was modified in place")
         raise _refused(origin_of(torch._C._current_autograd_node()), error)
     return tensor
@@ -171,6 +171,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
         raise _failed(node, error) from error
     if read_autocast() != OFF:
         _check_cast(node, value)
+    if isinstance(value, tuple):
+        value = _narrowed(node, value)
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
         value.origin = (
             AliasCall(None, args[0]),
@@ -184,6 +186,26 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
         if isinstance(tensor, Traced) and tensor.requires_grad and torch.is_grad_enabled():
             mark_origin(tensor, node)
     return value
+
+
+def _narrowed(node: Node, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Results as the kernel gives them: statistics of 16-bit numbers, which our formulas keep in
+    float32, are rounded where the program sees them.
+    """
+    specs = node.meta.get("spec")
+    if not isinstance(specs, tuple) or type(results) is not tuple or len(specs) != len(results):
+        return results
+    return tuple(
+        tensor.to(spec.dtype) if _is_wider(tensor, spec) else tensor
+        for tensor, spec in zip(results, specs, strict=True)
+    )
+
+
+def _is_wider(tensor: Any, spec: Any) -> bool:
+    if not isinstance(tensor, Traced) or not isinstance(spec, TensorSpec):
+        return False
+    differs = tensor.is_floating_point() and tensor.dtype is not spec.dtype
+    return differs and tensor.device.type == "cpu"
 
 
 def _gives_history(node: Node) -> bool:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ..errors import CompileFailed, OperationFailed
 from ..graph.propagate import target_name
 from ..spec import TensorSpec
+from .origins import origin_of
 from .result import AliasStep, FromInput, Output, Result, VersionBump, ViewOf, ViewReplay
 from .traced import AliasCall, Traced
+from .views import UNSAFE_SPLITS
 
 __all__ = ["Outputs"]
 
@@ -43,7 +46,7 @@ class Outputs:
                 raise CompileFailed(f"the graph returns a {type(value).__name__}, no traced tensor")
             if value.custom is not None and value.is_leaf and value.requires_grad:
                 why = "it makes a leaf of the autograd graph, which is alive at the end"
-                raise OperationFailed(target_name(value.custom.target), why, value.custom)
+                raise OperationFailed(_name(value.custom), why, value.custom)
             if value.cell.frozen:
                 raise CompileFailed("the graph returns a tensor constant or a view of one")
         bases = _bases(inputs, values)
@@ -96,13 +99,37 @@ def _is_special(value: Traced) -> bool:
 def _kind(value: Traced, base: Traced, results: Sequence[Traced], replay: _Replay) -> Output:
     number = base.cell.input
     if value is not base:
-        if value.requires_grad and value._base is not base:
-            raise CompileFailed("outputs share memory but not their autograd history")
+        if value.requires_grad and value._base is not base and not _is_split(value, base):
+            raise _apart_in_history(value)
         known = number is None and value._base is base
         return ViewOf(replay.slot(value), _spec(value), _index(results, base) if known else None)
     if number is not None:
         return FromInput(number)
     return Result(_index(results, value), value.requires_grad)
+
+
+def _apart_in_history(value: Traced) -> CompileFailed:
+    why = "outputs share memory but not their autograd history"
+    node = origin_of(value.grad_fn)
+    return CompileFailed(why) if node is None else OperationFailed(_name(node), why, node)
+
+
+def _name(node: Node) -> str:
+    return target_name(node.target)  # type: ignore[arg-type]
+
+
+def _is_split(value: Traced, base: Traced) -> bool:
+    """Whether it is a part of unsafe_split with no history but that: no view for autograd."""
+    if value.origin is None or value.origin[0].op not in UNSAFE_SPLITS:
+        return False
+    call, function = value.origin[0], value.grad_fn
+    node = origin_of(function)
+    if node is not None and call.version != call.source._version:
+        # Eager's gradient leaves out what is written to the whole, taking it again would not.
+        why = "what it splits is written to, of which autograd knows nothing"
+        raise OperationFailed(_name(node), why, node)
+    own = function is not None and function.name().startswith("UnsafeSplit")
+    return own and (call.source is base or call.source._base is base)
 
 
 def _index(results: Sequence[Traced], value: Traced) -> int:
@@ -158,7 +185,7 @@ class _Replay:
         while id(value) not in self._slots:
             if value.custom is not None:
                 why = "its result shares memory with an input or another result"
-                raise OperationFailed(target_name(value.custom.target), why, value.custom)
+                raise OperationFailed(_name(value.custom), why, value.custom)
             if value.origin is None or value.label:
                 raise CompileFailed("outputs share memory in a way that is not followed")
             call = value.origin[0]
@@ -168,7 +195,8 @@ class _Replay:
             value = call.source
 
     def _replay(self, call: AliasCall) -> None:
-        if call.op is aten.as_strided.default and call.args[2:] not in ((), (None,)):
+        offset = call.op is aten.as_strided.default and call.args[2:] not in ((), (None,))
+        if offset and call.source.cell.input is None:  # its kernel may lay it out anywhere
             raise CompileFailed("an output shares memory through as_strided with an offset")
         self._bump(self._counter(call.source), call.version)
         source = self.slot(call.source)
@@ -181,7 +209,8 @@ class _Replay:
         """The slot of the tensor whose version counter this one shares."""
         while id(tensor) not in self._slots:
             assert tensor.origin is not None
-            if tensor.origin[0].op is None:  # `.data` has one of its own
+            op = tensor.origin[0].op
+            if op is None or op in UNSAFE_SPLITS:  # `.data` and its parts have ones of their own
                 break
             tensor = tensor.origin[0].source
         slot = self.slot(tensor)

@@ -8,7 +8,8 @@ whole cell. Raises CompileFailed for what cannot be modelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -19,11 +20,12 @@ from torch.fx import Node
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import dataless
 from .recorder import Sym
-from .views import CONJUGATE, ViewStep, is_conjugate
+from .views import CONJUGATE, ViewStep, are_apart, is_conjugate
 
 __all__ = ["AliasCall", "Cell", "Traced"]
 
 aten = torch.ops.aten
+_RECENT = 16  # writes that are looked at: parts of more are hardly those of a split
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,19 +48,37 @@ class AliasCall:
         object.__setattr__(self, "label", self.source.label)
 
 
+@dataclass(slots=True)
+class Counter:
+    """autograd's version counter, which a tensor and its views share: writes that an operation's
+    schema hides lack.
+    """
+
+    writes: int = 0
+
+
 class Cell:
     """One storage: its current value, how often it was written, and the tensor that owns it."""
 
-    __slots__ = ("base", "counter", "first", "frozen", "input", "parts", "value", "version")
+    __slots__ = ("base", "first", "frozen", "input", "parts", "recent", "value", "version")
 
     def __init__(self, value: Sym, input: int | None = None, frozen: str = "") -> None:
         self.first = self.value = value
         self.parts: list[tuple[tuple[ViewStep, ...], Sym]] | None = []  # what was written where
         self.version = 0
-        self.counter = 0  # autograd's version counter: writes that an operation's schema hides lack
+        self.recent: deque[tuple[ViewStep, ...]] = deque(maxlen=_RECENT)  # the latest writes, where
         self.input = input
         self.frozen = frozen  # why it must not be written to
         self.base: Traced | None = None
+
+    def changed_since(self, version: int, path: Sequence[ViewStep]) -> bool:
+        """Whether that view may have been written after the version: what is done to the parts of
+        a split in turn stays apart.
+        """
+        writes = self.version - version
+        if writes > len(self.recent):
+            return True
+        return any(not are_apart(path, self.recent[-n]) for n in range(1, writes + 1))
 
 
 class Traced(torch.Tensor):
@@ -66,6 +86,7 @@ class Traced(torch.Tensor):
 
     cell: Cell
     path: tuple[ViewStep, ...]
+    counter: Counter
     origin: tuple[AliasCall, int] | None  # what gave it, as which of its results
     label: int = 0  # how often its shape was changed in place
     custom: Node | None = None  # the call that gave it a history which is no view's
@@ -82,13 +103,16 @@ class Traced(torch.Tensor):
         requires_grad: bool,
         layout: torch.Tensor | None = None,
         origin: tuple[AliasCall, int] | None = None,
+        counter: Counter | None = None,
     ) -> Traced:
-        """`layout`: how the tensor lies in its storage, where its value is laid out otherwise."""
+        """`layout`: how the tensor lies in its storage, where its value is laid out otherwise.
+        `counter`: of what it is a view of.
+        """
         meta = sym.meta if layout is None else layout
         offset = int(meta.storage_offset()) if path else 0
         made = dataless(Traced, meta, sym.device, offset, requires_grad)
         made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
-        made.origin = origin
+        made.origin, made.counter = origin, Counter() if counter is None else counter
         if is_conjugate(path):  # composites of torch ask for the bit
             torch._C._set_conj(made, True)  # type: ignore[attr-defined]
         return made
@@ -97,7 +121,8 @@ class Traced(torch.Tensor):
     def sym(self) -> Sym:
         """The current value, read through the views."""
         if self._version_read != self.cell.version:
-            self._sym = self._replay()[-1]
+            if self.cell.changed_since(self._version_read, self.path):
+                self._sym = self._replay()[-1]
             self._version_read = self.cell.version
         return self._sym
 
@@ -128,7 +153,8 @@ class Traced(torch.Tensor):
         bases = self._replay()
         value = self._conform(new)
         cell.version += 1
-        cell.counter += counted
+        cell.recent.append(self.path)
+        self.counter.writes += counted
         self._sym, self._version_read = value, cell.version
         if cell.parts is not None:
             whole = not any(step.is_part for step in self.path)

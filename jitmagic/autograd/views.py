@@ -17,7 +17,15 @@ import torch
 from ..errors import CompileFailed
 from .recorder import Sym
 
-__all__ = ["CONJUGATE", "ViewStep", "is_conjugate", "may_overlap", "split_steps"]
+__all__ = [
+    "CONJUGATE",
+    "UNSAFE_SPLITS",
+    "ViewStep",
+    "are_apart",
+    "is_conjugate",
+    "may_overlap",
+    "split_steps",
+]
 
 aten = torch.ops.aten
 
@@ -103,6 +111,8 @@ def _strided(
 ) -> Sym:
     if may_overlap(size, stride):
         raise CompileFailed("an in-place write through overlapping as_strided is not understood")
+    if offset is None and base.meta.storage_offset():  # the scatter would lay out its whole storage
+        base = base.one(aten.clone.default)
     return base.one(aten.as_strided_scatter.default, value, size, stride, offset)
 
 
@@ -157,6 +167,34 @@ def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[
             steps.append(_slice(dim, start, start + size))
             start += size
         return steps
+    return None
+
+
+# Their results share memory, of which autograd knows nothing: the views that they are.
+UNSAFE_SPLITS: dict[Any, Any] = {
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}
+
+
+def are_apart(one: Sequence[ViewStep], other: Sequence[ViewStep]) -> bool:
+    """Whether two views of one tensor are seen to have no element in common: parts of a split."""
+    ours, theirs = (_extent(path[0]) if path else None for path in (one, other))
+    if ours is None or theirs is None or ours[0] != theirs[0]:
+        return False
+    return ours[2] <= theirs[1] or theirs[2] <= ours[1]
+
+
+def _extent(step: ViewStep) -> tuple[int, int, int] | None:
+    """Which entries of which dimension a step picks, from and to; None: it is no such step."""
+    if not all(type(number) is int and number >= 0 for number in step.args):
+        return None
+    if step.op is aten.select.int:
+        dim, index = step.args
+        return dim, index, index + 1
+    if step.op is aten.slice.Tensor and len(step.args) == 3:
+        dim, start, end = step.args
+        return dim, start, end
     return None
 
 

@@ -72,7 +72,7 @@ from ..guards.source import (
 from ..symbols.expr import Expr, Integer
 from ..symbols.polynomial import operation
 from ..symbols.scalar import Symbol
-from ..symbols.size import SizeOf, StrideOf
+from ..symbols.size import OffsetOf, SizeOf, StrideOf
 
 try:
     from .._frame import (
@@ -326,6 +326,8 @@ def _postfix(expr: Expr, places: Mapping[Source, int]) -> tuple[tuple[str, int, 
             return (("size", places[source], dim),)  # type: ignore[index]
         case Symbol(origin=StrideOf(source=source, dim=dim)):
             return (("stride", places[source], dim),)  # type: ignore[index]
+        case Symbol(origin=OffsetOf(source=source)):
+            return (("offset", places[source], 0),)  # type: ignore[index]
     op, a, b = operation(expr)
     return (*_postfix(a, places), *_postfix(b, places), (op, 0, 0))
 

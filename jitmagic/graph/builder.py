@@ -119,9 +119,10 @@ class GraphBuilder:
         self.sizes.add_input(node, spec.shape)
         return node
 
-    def shares_input(self, node: Node) -> bool:
-        """Whether the memory is that of an input."""
-        return bool(self._inputs_over.get(node.meta["val"].untyped_storage()._cdata))
+    def inputs_sharing(self, node: Node) -> list[Node]:
+        """The inputs whose memory a tensor shares."""
+        memory = node.meta["val"].untyped_storage()._cdata
+        return [input for _, input in self._inputs_over.get(memory, ())]
 
     def output(self, node: Node) -> int:
         """Make `node` an output (the same node gives the same index)."""

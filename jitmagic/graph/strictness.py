@@ -61,11 +61,12 @@ def check_as_kernels_do(
         _reject(collision)
     if not tensors:
         return
-    if name in ("batch_norm", "instance_norm"):
+    if name == "instance_norm" or (name == "batch_norm" and tensors[0].numel()):
         _check_channels(tensors[0])
     if name in _DIM_UNCHECKED:
         _check_dim(tensors[0], _argument(args, kwargs, 1, "dim"))
-    if name in _EMPTY_DIMS_UNCLEAR and _argument(args, kwargs, 1, "dim") in ((), []):
+    no_dims = _argument(args, kwargs, 1, "dim") in ((), []) and tensors[0].dim()
+    if name in _EMPTY_DIMS_UNCLEAR and no_dims:
         _reject("whether no dimension means all is for the kernel of the device to say")
     if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
         _reject("what is added to has more dimensions than the product")
@@ -75,7 +76,7 @@ def check_as_kernels_do(
         _check_slice(*args, **kwargs)
     if name in ("as_strided", "as_strided_", "_reshape_alias"):
         _check_storage(*args, **kwargs)
-    complex_vectors = tensors[0].is_complex() or name == "linalg_eig"
+    complex_vectors = (tensors[0].is_complex() or name == "linalg_eig") and tensors[0].numel()
     if name in _DEFINED_UP_TO_A_PHASE and complex_vectors:
         _reject("its gradient looks at the numbers: a loss that depends on the phase is refused")
     if name == "prod" and tensors[0].is_complex() and tensors[0].requires_grad:

@@ -218,8 +218,8 @@ class InRange(Guard):
 
 @dataclass(frozen=True, slots=True)
 class SizesRelate(Guard):
-    """`left op right` of sizes and strides: integer expressions over symbols whose origins are
-    SizeOf and StrideOf.
+    """`left op right` of sizes, strides and storage offsets: integer expressions over symbols whose
+    origins are SizeOf, StrideOf and OffsetOf.
     """
 
     op: str

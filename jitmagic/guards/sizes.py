@@ -15,7 +15,7 @@ from ..symbols.context import COMPARISONS
 from ..symbols.expr import Expr
 from ..symbols.polynomial import written
 from ..symbols.scalar import Symbol, evaluate
-from ..symbols.size import SizeOf
+from ..symbols.size import OffsetOf, SizeOf
 from .guard import SizesRelate
 from .read import UNREADABLE, read_source
 from .source import describe
@@ -28,9 +28,7 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
     for symbol in guard.symbols:
         origin: Any = symbol.origin
         try:
-            tensor = _strided(read_source(origin.source, frame))
-            numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
-            known[symbol] = numbers[origin.dim]
+            known[symbol] = _read(origin, _strided(read_source(origin.source, frame)))
         except UNREADABLE:
             return f"{size_name(symbol)} is not there any more"
     values = [evaluate(side, dict(known)) for side in (guard.left, guard.right)]
@@ -38,6 +36,13 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
         return None
     now = ", ".join(f"{size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
     return f"{now}, was such that {relation(guard)}"
+
+
+def _read(origin: Any, tensor: torch.Tensor) -> int:
+    if isinstance(origin, OffsetOf):
+        return int(tensor.storage_offset())
+    numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
+    return int(numbers[origin.dim])
 
 
 def _strided(value: Any) -> torch.Tensor:
@@ -55,7 +60,10 @@ def relation(guard: SizesRelate) -> str:
 
 
 def size_name(symbol: Symbol) -> str:
-    """A size or a stride as the user has it: `x.shape[0]`."""
+    """A size, a stride or an offset as the user has it: `x.shape[0]`."""
     origin: Any = symbol.origin
+    tensor = describe(origin.source)
+    if isinstance(origin, OffsetOf):
+        return f"{tensor}.storage_offset()"
     what = "shape" if isinstance(origin, SizeOf) else "stride()"
-    return f"{describe(origin.source)}.{what}[{origin.dim}]"
+    return f"{tensor}.{what}[{origin.dim}]"

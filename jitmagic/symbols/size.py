@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Dimension",
+    "OffsetOf",
     "Size",
     "SizeOf",
     "StrideOf",
@@ -51,6 +52,15 @@ class StrideOf:
 
     source: Hashable
     dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetOf:
+    """The origin of a symbol that stands in guards alone: where in its storage a tensor begins, in
+    elements.
+    """
+
+    source: Hashable
 
 
 class Size:

@@ -199,3 +199,25 @@ def test_gradients_of_complex_numbers_take_the_conjugate(op):
     assert torch.equal(made, eager)
     exact = gradient(op, x.to(torch.complex128))
     torch.testing.assert_close(made.to(torch.complex128), exact, rtol=1e-5, atol=1e-6)
+
+
+_NORMS = {
+    "batch": lambda x, w, b: torch.native_batch_norm(x, w, b, None, None, True, 0.1, 1e-5),
+    "layer": lambda x, w, b: torch.native_layer_norm(x, (x.shape[-1],), None, None, 1e-5),
+    "group": lambda x, w, b: torch.native_group_norm(x, w, b, 4, 3, 5, 1, 1e-5),
+}
+
+
+@pytest.mark.parametrize("weights", [None, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("norm", _NORMS)
+def test_statistics_that_the_program_sees_are_of_the_dtype_that_eager_gives(norm, dtype, weights):
+    """Our formulas keep them in float32, which no program has asked for."""
+    x = data(4, 3, 5, dtype=dtype).requires_grad_()
+    w, b = data(3, dtype=weights or dtype), data(3, dtype=weights or dtype)
+    tagged = jitmagic.jit(_NORMS[norm], fullgraph=True, backend="aot_eager")
+    for ours, eager in zip(tagged(x, w, b), _NORMS[norm](x, w, b), strict=True):
+        assert ours.dtype is eager.dtype
+        torch.testing.assert_close(
+            ours, eager, rtol=0.02, atol=0.02
+        )  # eager normalises with rounded ones

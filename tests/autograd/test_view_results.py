@@ -53,6 +53,10 @@ VIEWS: dict[str, Views] = {
     "hsplit": lambda x: torch.hsplit(x, 2),
     "unsafe_chunk": lambda x: x.unsafe_chunk(2),
     "unsafe_split": lambda x: torch.unsafe_split(x, 1),
+    "part of unsafe_split": lambda x: x.unsafe_split_with_sizes([1, 3], 1)[1].t(),
+    "as_strided": lambda x: x.as_strided((3, 2), (1, 4)),
+    "as_strided of a view": lambda x: x[1:].as_strided((2, 3), (4, 2)),
+    "as_strided that overlaps": lambda x: x.as_strided((4, 4), (3, 1)),
     "views of a view": lambda x: (lambda v: (v, v[0], v.detach(), v.data, v.chunk(2)))(x.t()),
 }
 
@@ -223,7 +227,7 @@ def test_as_eager_with_kernels(view: str) -> None:
             assert_same(observed(tagged, make, torch.enable_grad), eager, kind)
 
 
-@pytest.mark.parametrize("view", [name for name in VIEWS if not name.startswith("unsafe")])
+@pytest.mark.parametrize("view", VIEWS)
 def test_in_one_graph(view: str) -> None:
     """Nothing of this is a break or a fallback."""
     for kind in ("of an input", "of an input, no_grad", "of a result, no_grad"):
@@ -232,6 +236,30 @@ def test_in_one_graph(view: str) -> None:
             warnings.simplefilter("error", jitmagic.FallbackWarning)
             tagged(INPUTS["plain"]())
         assert counts_of(tagged).breaks == 0
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.__name__)
+@pytest.mark.parametrize("kind", ["of an input", "of an input, no_grad", "after a break"])
+def test_offsets_into_the_storage_of_an_input(kind: str, mode: type) -> None:
+    """They count from where the storage begins, which is guarded: a view begins elsewhere."""
+    program = PROGRAMS[kind](lambda x: torch.as_strided(x, (3, 2), (1, 2), 3))
+    tagged = jitmagic.jit(program, backend="aot_eager")
+    for name in ("leaf", "view", "plain", "made", "view"):
+        for call in range(2):
+            eager = observed(program, INPUTS[name], mode)
+            assert_same(observed(tagged, INPUTS[name], mode), eager, f"{name}, call {call}:")
+
+
+def test_as_strided_beyond_an_input_is_eagers() -> None:
+    """What lies before or behind a view, or in its gaps, is memory that no graph knows of."""
+    program = lambda x: x.as_strided((2, 2), (6, 1)) * 2  # noqa: E731
+    tagged, memory = jitmagic.jit(program), torch.arange(40.0)
+    for x in (memory[:4], memory[8:12], memory[:30].view(5, 6)[:, :2], memory[:30].view(5, 6)):
+        assert torch.equal(tagged(x), program(x))
+    whole = jitmagic.jit(program, fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jitmagic.FallbackWarning)
+        assert torch.equal(whole(memory.view(5, 8)), program(memory))
 
 
 def write_to_a_part(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from jitmagic.spec import spec_of
 from jitmagic.symbols.expr import Integer, mul
 from jitmagic.symbols.interval import INT64, Interval
 from jitmagic.symbols.scalar import Symbol
-from jitmagic.symbols.size import SizeOf, StrideOf
+from jitmagic.symbols.size import OffsetOf, SizeOf, StrideOf
 
 from .leaf_hooks import HOOKS
 from .world import SPACE, Point, Slotted, Thing, World, act, make_world
@@ -122,6 +122,7 @@ def all_guards(world: World) -> list[g.Guard]:
         g.SizesRelate(">=", ROWS, Integer(2)),
         g.SizesRelate("<", mul(ROWS, 7), Integer(12)),
         g.SizesRelate("==", Symbol("stride", int, INT64, StrideOf(X, 0)), Integer(1)),
+        g.SizesRelate("==", Symbol("offset", int, INT64, OffsetOf(s.Item(REST, 1))), Integer(4)),
         g.Unhooked(entry("leaf")),
         g.Unhooked(X),
         g.CellEmpty(CELL),

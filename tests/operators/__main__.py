@@ -13,7 +13,7 @@ import jitmagic
 from .compare import examine
 from .sweep import sweep, work
 from .trials import OPERATORS, WAYS, name_of, trials
-from .whole import whole_graphs
+from .whole import backend_of, whole_graphs
 
 
 def main() -> int:
@@ -34,7 +34,7 @@ def _samples(options: argparse.Namespace) -> int:
             for name in options.dtypes.split(",") if way != "errors" else ["float32"]:
                 dtype = getattr(torch, name)
                 for trial in trials(op, way, dtype, options.samples, options.device):
-                    told = examine(trial)
+                    told = examine(trial, backend_of(options.tier))
                     jitmagic.reset()
                     count += 1
                     if told is not None:
@@ -54,7 +54,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--whole", action="store_true", help="how many operators are one graph")
     parser.add_argument("--json", default="", help="of --whole: a file for the reasons")
     parser.add_argument("--seconds", type=float, help="of --whole: begin no operator after these")
-    parser.add_argument("--tier", default="cpp", help="of --edges: one of tests/fuzz/tiers.py")
+    parser.add_argument(
+        "--tier",
+        default="cpp",
+        help="of --edges: one of tests/fuzz/tiers.py; else cpp, or aten: no kernels",
+    )
     parser.add_argument("--sample", type=int, help="of --edges: so many cases, spread over all")
     parser.add_argument("--jobs", type=int, default=1, help="of --edges: processes")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

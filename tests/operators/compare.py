@@ -38,13 +38,13 @@ class Seen:
     raised: str | None = None
 
 
-def examine(trial: Trial) -> str | None:
+def examine(trial: Trial, backend: str = "native") -> str | None:
     """What compiled code does that eager does not, in words; None when nothing.
 
     The compiled function is called twice: the second call finds the code made.
     """
     eager = _observe(trial.call, trial)
-    compiled = jitmagic.jit(lambda *arguments: trial.call(*arguments))
+    compiled = jitmagic.jit(lambda *arguments: trial.call(*arguments), backend=backend)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(1 if eager.raised else 2):

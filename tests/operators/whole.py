@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 from torch.testing._internal import common_methods_invocations
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import jitmagic
 
 from .trials import OPERATORS, Trial, copied, name_of, trials
 
-__all__ = ["whole_graphs"]
+__all__ = ["backend_of", "hangs_on_data", "whole_graphs", "why_no_graph"]
 
 
 def whole_graphs(options: argparse.Namespace) -> int:
@@ -47,11 +47,11 @@ def whole_graphs(options: argparse.Namespace) -> int:
             continue
         for name in options.dtypes.split(","):
             for trial in trials(op, "call", getattr(torch, name), options.samples, options.device):
-                reason = _why_no_graph(trial, options.tier)
+                reason = why_no_graph(trial, options.tier)
                 jitmagic.reset()
                 if reason == "refused by eager":
                     continue
-                if reason is not None and _hangs_on_data(trial):
+                if reason is not None and hangs_on_data(trial):
                     apart.setdefault(name_of(op), trial.label)
                     continue
                 tried.add(name_of(op))
@@ -70,6 +70,12 @@ def _told(
     share = whole / max(len(tried), 1)
     print(f"{whole} of {len(tried)} operators are one graph in every sample ({share:.1%})")
     if apart:
+        everything, left = tried | apart.keys(), names | apart.keys()
+        share_of_all = 1 - len(left) / len(everything)
+        print(
+            f"{len(everything) - len(left)} of {len(everything)} with those whose results hang on"
+            f" data ({share_of_all:.1%})"
+        )
         print(f"{len(apart)} have samples whose results hang on data: {', '.join(sorted(apart))}")
     if path:
         told = {"tried": sorted(tried), "broken": broken, "apart": apart}
@@ -77,13 +83,13 @@ def _told(
     return 0 if share >= 0.99 else 1
 
 
-def _why_no_graph(trial: Trial, tier: str) -> str | None:
+def why_no_graph(trial: Trial, tier: str) -> str | None:
     """The first line of the refusal, without what differs from sample to sample."""
     try:
         _run(trial.call, trial)
     except Exception:
         return "refused by eager"
-    backend = "native" if tier == "cpp" else "aot_eager"
+    backend = backend_of(tier)
     compiled = jitmagic.jit(lambda *args: trial.call(*args), fullgraph=True, backend=backend)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -93,6 +99,11 @@ def _why_no_graph(trial: Trial, tier: str) -> str | None:
             return _shortened(f"{type(error).__name__}: {error}")
     told = [str(w.message) for w in caught if issubclass(w.category, jitmagic.FallbackWarning)]
     return _shortened(told[0]) if told else None
+
+
+def backend_of(tier: str) -> str:
+    """Without kernels of our own where another tier than C++ is named: no compiler has to run."""
+    return "native" if tier == "cpp" else "aot_eager"
 
 
 class _Tags(TorchDispatchMode):
@@ -107,18 +118,35 @@ class _Tags(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _hangs_on_data(trial: Trial) -> bool:
+def hangs_on_data(trial: Trial) -> bool:
     """Whether the size or place of eager's result depends on data, or it is a Python value of data:
     torch.compile has no graph for it either. A number that is read to check it is no such thing.
     """
     arguments = copied(trial.arguments)
     with _Tags() as tags:
         made = tree_leaves(trial.call(*arguments))
-    if torch.Tag.dynamic_output_shape in tags.found:
+    if torch.Tag.dynamic_output_shape in tags.found or _sized_by_integers(trial, made):
         return True
     given = {t.untyped_storage()._cdata for t in _strided(arguments)}
     placed = all(t.untyped_storage()._cdata in given for t in _strided(made))
     return torch.Tag.data_dependent_output in tags.found and placed
+
+
+def _sized_by_integers(trial: Trial, made: list[Any]) -> bool:
+    """Whether results have other sizes where the tensors of integers hold zeros: some operators
+    read them without telling by a tag.
+    """
+    try:
+        other = tree_leaves(trial.call(*tree_map(_zeroed, copied(trial.arguments))))
+    except Exception:
+        return False
+    shapes = ([t.shape for t in values if isinstance(t, Tensor)] for values in (made, other))
+    return next(shapes) != next(shapes)
+
+
+def _zeroed(value: Any) -> Any:
+    whole = isinstance(value, Tensor) and value.dtype in (torch.int32, torch.int64)
+    return torch.zeros_like(value) if whole else value
 
 
 def _strided(value: Any) -> Iterator[Tensor]:

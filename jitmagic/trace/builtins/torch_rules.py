@@ -39,10 +39,8 @@ _NAMES = "named tensors are not followed"
 _TEXT = "it shows tensor data"
 _CALLS = "it calls back into Python for every element"
 _OBJECT = "it makes another kind of object of the tensor"
-_SHARED = "its results share memory and are no views of each other"
 _SIZE = "how large its result is depends on tensor data"
 _SIZED_BY_DATA = "nonzero unique masked_select argwhere unique_consecutive bincount".split()
-_UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(("retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH),
@@ -71,7 +69,6 @@ REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(
         ("names", "rename", "rename_", "align_to", "align_as", "refine_names", "has_names"), _NAMES
     ),
-    **dict.fromkeys(_UNSAFE, _SHARED),
     **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
     **dict.fromkeys(("apply_", "map_", "map2_"), _CALLS),
@@ -121,7 +118,6 @@ REFUSED_FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
         "from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN
     ),
-    **dict.fromkeys(_UNSAFE, _SHARED),
     **dict.fromkeys(
         "quantize_per_tensor quantize_per_channel sparse_coo_tensor sparse_csr_tensor "
         "sparse_csc_tensor sparse_bsr_tensor sparse_bsc_tensor sparse_compressed_tensor "

@@ -2,8 +2,8 @@
 
 Comes in: the tensors of the trace that the code is to work on. Goes out: stand-ins for them, which
 are their meta tensors; each call of torch on one is followed as if the program had made it. For
-code whose own steps no user can see (the emulation of numpy) this is inlining without interpreting
-bytecode.
+code whose own steps no user can see (the emulation of numpy, composites of C++) this is inlining
+without interpreting bytecode.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _UNARY = {f"__{name}__": op for op, name in UNARY_METHODS.items()}
 class Recorder(TorchFunctionMode):
     """While it is active, torch's functions and methods become nodes of the graph."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, name: str = "numpy") -> None:
         super().__init__()
-        self._machine = machine
+        self._machine, self._name = machine, name
         self._values: dict[int, tuple[torch.Tensor, TensorValue]] = {}
 
     def stand_in(self, value: TensorValue) -> torch.Tensor:
@@ -105,4 +105,4 @@ class Recorder(TorchFunctionMode):
 
     def _refuse(self, what: str) -> Any:
         why = f"the library's own code meets {what}"
-        raise GraphBreak(RefusedTorchCall.of(name="numpy", why=why))
+        raise GraphBreak(RefusedTorchCall.of(name=self._name, why=why))

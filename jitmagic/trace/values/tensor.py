@@ -56,6 +56,7 @@ from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue
 from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
+from .storage_offsets import guard_storage_offsets
 from .tensor_class import call_replaced, replaced
 from .validation import asserted
 
@@ -379,9 +380,6 @@ def _is_operand(machine: Machine, other: Value) -> bool:
 def _refuse_method(machine: Machine, owner: TensorValue, name: str) -> None:
     if name in DATA_METHODS:
         raise GraphBreak(TensorItem.of(what=f".{name}()"))
-    if name == "as_strided" and machine.graph.shares_input(owner.node):
-        why = "it addresses the whole storage of a tensor from outside"
-        raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=why))
     if name in REFUSED_METHODS:
         raise GraphBreak(RefusedTorchCall.of(name=f"Tensor.{name}", why=REFUSED_METHODS[name]))
 
@@ -419,6 +417,7 @@ def record(
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     _refuse_detached_inference(graph, name, given)
+    guard_storage_offsets(machine, target, given, named)
     try:
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)

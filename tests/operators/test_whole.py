@@ -1,0 +1,44 @@
+"""Operators that were a graph break for what they are, not for their data: now one graph each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("expecttest", reason="torch's database of samples imports it")
+
+from .trials import OPERATORS, name_of, trials  # noqa: E402
+from .whole import hangs_on_data, why_no_graph  # noqa: E402
+
+_WHOLE = (
+    *("as_strided", "as_strided.partial_views", "as_strided_scatter", "stft"),  # storage offsets
+    *("unsafe_split", "unsafe_chunk"),  # memory that is shared without a view
+    *("cov", "corrcoef"),  # numbers read to check them
+    *("index_put", "index_fill"),  # gradients of a size that data decide
+    *("masked.logsumexp", "nn.functional.batch_norm", "linalg.eig"),  # edges of what eager takes
+)
+_SIZED_BY_DATA = ("nonzero", "masked_select", "tensor_split", "nn.functional.one_hot", "narrow")
+
+
+def _all_trials(name: str) -> list:
+    named = [op for op in OPERATORS if name_of(op) == name]
+    return [trial for op in named for trial in trials(op, "call", torch.float32, 1000)] or [
+        trial for op in named for trial in trials(op, "call", torch.int64, 1000)
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", _WHOLE)
+def test_every_sample_is_one_graph(name: str) -> None:
+    told = {why_no_graph(trial, "aten") for trial in _all_trials(name)}
+    assert told <= {None, "refused by eager"}
+
+
+@pytest.mark.parametrize("name", _SIZED_BY_DATA)
+def test_what_data_decide_the_size_of_is_counted_apart(name: str) -> None:
+    assert any(hangs_on_data(trial) for trial in _all_trials(name))
+
+
+@pytest.mark.parametrize("name", ["cov", "index_put", "take", "linalg.svd"])
+def test_what_data_do_not_decide_the_size_of_is_not(name: str) -> None:
+    assert not any(hangs_on_data(trial) for trial in _all_trials(name))
