@@ -56,6 +56,7 @@ from .scalars import ScalarValue
 from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .tensor_class import call_replaced, replaced
+from .tensor_data import write_data
 from .validation import asserted
 
 __all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
@@ -207,9 +208,10 @@ class TensorValue(Value):
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
             return
-        if name != "grad":
+        if name not in ("data", "grad"):
             self.refuse(machine, f"setting attribute {name!r}")
-        write_gradient(machine, self, value.realize(machine))
+        write = write_data if name == "data" else write_gradient
+        write(machine, self, value.realize(machine))
 
     def del_attr(self, machine: Machine, name: str) -> None:
         if name != "grad":
