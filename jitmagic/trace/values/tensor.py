@@ -50,6 +50,7 @@ from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
+from .number_index import at_numbers
 from .originals import TENSOR
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue
@@ -208,9 +209,8 @@ class TensorValue(Value):
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
             return
-        if name not in ("data", "grad"):
+        if (write := {"data": write_data, "grad": write_gradient}.get(name)) is None:
             self.refuse(machine, f"setting attribute {name!r}")
-        write = write_data if name == "data" else write_gradient
         write(machine, self, value.realize(machine))
 
     def del_attr(self, machine: Machine, name: str) -> None:
@@ -229,7 +229,8 @@ class TensorValue(Value):
     def get_item(self, machine: Machine, key: Value) -> Value:
         if (users := call_replaced(machine, self, "getitem", [key])) is not None:
             return users
-        return record(machine, operator.getitem, [self, key])
+        node, key = at_numbers(machine, self, key)
+        return record(machine, operator.getitem, [lift(machine, node), key])
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         if call_replaced(machine, self, "setitem", [key, value]) is None:
