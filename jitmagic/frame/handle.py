@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import _frame
 from ..bytecode import FrameSnapshot
-from ..errors import ASSERTION, RecompileWarning, Unsupported, UserLine, warn
+from ..errors import RecompileWarning, Unsupported, UserLine, warn
 from ..notice import tell
 from ..options import Options
 from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
@@ -359,9 +359,9 @@ class Handle:
         if entry.mutates or getattr(error, "__jitmagic_from_hook__", False):
             raise error
         result = self.original.run(values)
-        if ASSERTION in str(error):
+        if (why := self.ledger.why_given_up(entry, error)) is None:
             return result  # a branch that is hardly ever taken, and now was
-        outcome = Eager(f"its compiled graph raised {type(error).__name__}: {error}")
+        outcome = Eager(why)
         self.ledger.replace(entry, entry_like(entry, self.run_hooked, outcome))
         warn(f"{self.label} runs as {outcome}")
         return result

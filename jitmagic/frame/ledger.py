@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from ..bytecode import FrameSnapshot
-from ..errors import UserLine
+from ..errors import ASSERTION, UserLine
 from ..guards.advice import advice
 from ..guards.check import UNREADABLE, check, holds, is_other_number, why
 from ..guards.guard import Guard, InRange, SizesRelate, TensorMatch, ValueEquals
@@ -36,6 +36,7 @@ __all__ = ["Comparable", "Growing", "Later", "Ledger", "Variant", "why_not"]
 _WASTED_LIMIT = 4  # times recompile_limit: entries that died before they were of use
 _LONGEST_LOOP = 32  # values of an int, one after the other, that may be those of a loop's index
 _MOST_LAYERS = 64  # that share one variant in each call of the model
+_SURPRISES = 4  # that any variant may have; more of them only if they stay a small part
 _TOTAL_LIMIT = 64  # times recompile_limit: entries of one code over all module instances
 
 
@@ -98,6 +99,7 @@ class Variant:
     constants: Mapping[Hashable, UserLine | None] = field(default_factory=dict)
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
     number: int = 0  # in the order of compiling, from 1 on
+    surprises: int = 0  # calls in which a branch went another way than its graph goes
 
     def waiting(self) -> list[Later]:
         """What has not been compiled yet and can still be needed."""
@@ -157,6 +159,17 @@ class Ledger:
         self._dispatcher.remove(entry)
         self._dispatcher.add(other)
         return True
+
+    def why_given_up(self, entry: Entry, error: Exception) -> str | None:
+        """Why no more calls are tried with an entry whose graph raised where eager did not; None:
+        data went the way that it hardly ever goes."""
+        if ASSERTION not in str(error):
+            return f"its compiled graph raised {type(error).__name__}: {error}"
+        notes: Variant = entry.notes
+        notes.surprises += 1
+        if notes.surprises <= _SURPRISES or _SURPRISES * notes.surprises < entry.hits:
+            return None
+        return "a branch on data goes the way that was taken to be rare, again and again"
 
     def sweep(self) -> None:
         """Take out entries whose guarded objects died; they do not count as variants."""

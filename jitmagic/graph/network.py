@@ -47,11 +47,11 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Statistics are saved in training only."""
-    row_major = x.is_contiguous()
+    """Statistics are saved in training only. An image keeps its layout, all else becomes
+    row-major."""
     if x.dtype not in (torch.float32, torch.float64) or x.dim() < 2 or not x.numel():
         return None
-    if not (row_major or (x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last))):
+    if x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d):
         return None
     if not training and (mean is None or variance is None):
         return None
@@ -60,7 +60,9 @@ def _batch_norm(
     if any(not same_shape(t.shape, (channels,)) or t.dtype is not x.dtype for t in given):
         return None
     saved = (channels if training else 0,)
-    return _like(x), fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
+    image = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    made = _like(x) if image else fresh_meta(x.shape, x.dtype)
+    return made, fresh_meta(saved, x.dtype), fresh_meta(saved, x.dtype)
 
 
 def _group_norm(

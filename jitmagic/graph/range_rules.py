@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ..symbols.interval import Interval
 from .intervals import rounded, whole_range
@@ -29,6 +30,7 @@ class Call:
     value: torch.Tensor  # meta tensor of the result
     read: Callable[[Any], Interval]
     margin: float  # the probability of the draws at each end of an interval that are left out
+    finite: bool  # whether what is computed is taken to be finite
 
     def given(self, position: int, name: str, default: object = None) -> Any:
         """An argument by position or by name."""
@@ -332,6 +334,29 @@ def _both_or_either(call: Call) -> Interval | None:
     if settles in truths:
         return Interval(settles, settles)
     return None if None in truths else Interval(not settles, not settles)
+
+
+_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+
+
+@ranges_of(*_FINITE)
+def _finite(call: Call) -> Interval | None:
+    """What is computed is hardly ever nan; what is given may have nan for what is missing."""
+    node = call.given(0, "input")
+    if not call.finite or not isinstance(node, Node):
+        return None
+    memory = node.meta["val"].untyped_storage()._cdata
+    while node.op != "placeholder":
+        source = next(iter(node.all_input_nodes), None)
+        if source is None or _storage(source) != memory:
+            return Interval(_FINITE[call.name], _FINITE[call.name])
+        node = source
+    return None
+
+
+def _storage(node: Node) -> int | None:
+    value = node.meta["val"]
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 @ranges_of("any", "all")

@@ -24,7 +24,7 @@ from .intervals import rounded, whole_range
 from .propagate import target_name
 from .range_rules import RULES, Call
 
-__all__ = ["always_true", "known_name", "known_truth", "likely_truth"]
+__all__ = ["always_true", "known_name", "known_truth", "likely_truth", "truth_if_finite"]
 
 _HARDLY_EVER = 2.0**-20  # the probability that a draw is closer than this to an end of its interval
 _MOST_NODES = 64  # looked at for one answer: it is asked while the program is traced
@@ -42,22 +42,28 @@ def likely_truth(graph: GraphBuilder, node: Node) -> bool | None:
     return _truth(graph, node, _HARDLY_EVER)
 
 
+def truth_if_finite(graph: GraphBuilder, node: Node) -> bool | None:
+    """`bool(tensor)`, if nothing that is computed and then looked at is infinite or nan."""
+    return _truth(graph, node, _HARDLY_EVER, finite=True)
+
+
 def always_true(graph: GraphBuilder, node: Node) -> bool:
     """Whether no element of a tensor can be false."""
     return _Reader(graph, 0.0).at(node, None).truth is True
 
 
-def _truth(graph: GraphBuilder, node: Node, margin: float) -> bool | None:
+def _truth(graph: GraphBuilder, node: Node, margin: float, *, finite: bool = False) -> bool | None:
     if node.meta["val"].numel() != 1:
         return None  # eager raises
-    return _Reader(graph, margin).at(node, None).truth
+    return _Reader(graph, margin, finite=finite).at(node, None).truth
 
 
 class _Reader:
     """Reads ranges of nodes, as of a place in the program: in-place writes change them."""
 
-    def __init__(self, graph: GraphBuilder, margin: float) -> None:
+    def __init__(self, graph: GraphBuilder, margin: float, *, finite: bool = False) -> None:
         self._graph = graph
+        self._finite = finite
         self._margin = margin
         self._left = _MOST_NODES
 
@@ -90,7 +96,7 @@ class _Reader:
         if rule is None or "out" in call.kwargs:
             return None
         read = partial(self._part, place=call)
-        return rule(Call(name, call.args, call.kwargs, value, read, self._margin))
+        return rule(Call(name, call.args, call.kwargs, value, read, self._margin, self._finite))
 
     def _part(self, part: Any, place: Node) -> Interval:
         if isinstance(part, Node):

@@ -29,6 +29,7 @@ _FULL_REDUCTIONS = frozenset(
     ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
 )
 _STRIDES_KEPT = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "index_fill"))
+_WHOLE_FLOATS = (torch.float32, torch.float64)
 _DEFINED_UP_TO_A_PHASE = frozenset(("linalg_eigh", "linalg_eig", "linalg_svd", "svd"))
 _FILLED_AT_RANDOM = frozenset(
     (
@@ -62,7 +63,7 @@ def check_as_kernels_do(
     if not tensors:
         return
     if name == "instance_norm" or (name == "batch_norm" and tensors[0].numel()):
-        _check_channels(tensors[0])
+        _check_channels(tensors[0], name, device)
     if name in _DIM_UNCHECKED:
         _check_dim(tensors[0], _argument(args, kwargs, 1, "dim"))
     no_dims = _argument(args, kwargs, 1, "dim") in ((), []) and tensors[0].dim()
@@ -156,9 +157,11 @@ def check_out(name: str, targets: Any, results: Any, written: Sequence[torch.Ten
             _reject("whether the result is cast to the dtype of out= is for the kernel to say")
 
 
-def _check_channels(first: torch.Tensor) -> None:
+def _check_channels(first: torch.Tensor, name: str, device: torch.device) -> None:
     if first.dim() < 2:
         _reject("there is no dimension of channels", IndexError)
+    if name == "batch_norm" and device.type == "cpu" and first.dtype in _WHOLE_FLOATS:
+        return  # row-major, whatever comes (graph/network.py)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(first.dim())
     if not first.is_contiguous() and not (last and first.is_contiguous(memory_format=last)):
         _reject("the layout of its result is for the kernel of the device to choose")

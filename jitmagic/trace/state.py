@@ -122,6 +122,11 @@ def _key(guard: Guard) -> object:
     return guard
 
 
+# Of a handler: `except` asks which exception it is, or is done with it. A `finally` does neither.
+_HANDLING = ("CHECK_E", "POP_EXCEPT", "RETURN", "YIELD", "SEND")
+_LEAVING = ("JUMP_FORWARD", "JUMP_BACKWARD", "RAISE_VARARGS")
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """Where an exception raised at instructions first..last goes, by instruction index."""
@@ -149,14 +154,31 @@ class Program:
 
     def catches_at(self, index: int) -> bool:
         """Whether the user's code handles what is raised there; the end of a `with` does not
-        count."""
+        count, nor does a `finally` that lets it go on."""
         targets = [
             handler.target for handler in self.handlers if handler.first <= index <= handler.last
         ]
-        ops = [[handler.op for handler in self.body.instructions[at : at + 2]] for at in targets]
-        return any(
-            first == "PUSH_EXC_INFO" and second != "WITH_EXCEPT_START" for first, second in ops
-        )
+        return any(self._handles(target) for target in targets)
+
+    def _handles(self, target: int) -> bool:
+        """Whether some way through a handler does not end in raising the same again."""
+        first, second = self.body.instructions[target : target + 2]
+        if first.op != "PUSH_EXC_INFO" or second.op == "WITH_EXCEPT_START":
+            return False
+        waiting, seen = [target + 1], set[int]()
+        while waiting:
+            at = waiting.pop()
+            instruction = self.body.instructions[at]
+            if instruction.op.startswith(_HANDLING):
+                return True
+            if at in seen or instruction.op == "RERAISE":
+                continue
+            seen.add(at)
+            if instruction.target is not None:
+                waiting.append(self.index[instruction.target])
+            if not instruction.op.startswith(_LEAVING):
+                waiting.append(at + 1)
+        return False
 
     def closes_at(self, index: int) -> bool:
         """Whether a generator suspended here has code to run when it is closed."""

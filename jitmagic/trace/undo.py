@@ -8,12 +8,14 @@ are undone where data may make it raise and what it writes is small; else its er
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from ..graph.raising import may_raise_on_data
+from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .result import Trace
 
-__all__ = ["can_start_over"]
+__all__ = ["can_be_undone", "can_start_over"]
 
 _MOST = 1 << 20  # bytes that each call may copy for the sake of an error that hardly ever comes
 
@@ -26,7 +28,12 @@ def can_start_over(trace: Trace) -> bool:
         return True
     if not any(map(may_raise_on_data, trace.graph.graph.nodes)):
         return False
-    specs = [trace.inputs[n].spec for n in trace.mutated]
+    return can_be_undone(trace.inputs[n].spec for n in trace.mutated)
+
+
+def can_be_undone(written: Iterable[TensorSpec]) -> bool:
+    """Whether a graph that raises may write to such inputs and leave no trace."""
+    specs = list(written)
     if any(spec.device.type != "cpu" for spec in specs):
         return False  # there an index out of range ends the process's use of the device
     return sum(spec.dtype.itemsize * math.prod(map(hint_of, spec.shape)) for spec in specs) <= _MOST

@@ -24,6 +24,11 @@ CASES: list[tuple[Any, ...]] = [
         *(aten.native_batch_norm.default, IMAGE.contiguous(memory_format=torch.channels_last)),
         *(SIX, SIX, None, None, True, 0.1, 1e-5),
     ),
+    *(
+        (aten.native_batch_norm.default, x, SIX, SIX, SIX.clone(), SIX.clone(), training, 0.1, 1e-5)
+        for training in (True, False)
+        for x in (IMAGE.mT, IMAGE[..., ::2], IMAGE[:, :1].expand(4, 6, 8, 10), ROWS.T[:6].T)
+    ),
     (aten.native_group_norm.default, IMAGE, SIX, SIX, 4, 6, 80, 3, 1e-5),
     (aten.var.correction, IMAGE, [1, -1]),
     (aten.std.correction, ROWS),

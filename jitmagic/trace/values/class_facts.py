@@ -190,7 +190,7 @@ def is_instance(machine: Machine, value: Value, kind: type) -> bool:
         value.refuse(machine, f"isinstance of {kind.__name__}")
     if type(kind) is type(torch.LongTensor) and kind.__module__ in _DEVICE_OF_KINDS:
         return issubclass(own, torch.Tensor) and _is_of_kind(machine, value, kind)
-    return is_subclass(machine, own, kind, "__instancecheck__")
+    return is_subclass(machine, own, kind, "__instancecheck__", value)
 
 
 def _is_of_kind(machine: Machine, tensor: Value, kind: Any) -> bool:
@@ -203,9 +203,16 @@ def _is_of_kind(machine: Machine, tensor: Value, kind: Any) -> bool:
     )
 
 
-def is_subclass(machine: Machine, own: type, kind: type, check: str = "__subclasscheck__") -> bool:
+def is_subclass(
+    machine: Machine,
+    own: type,
+    kind: type,
+    check: str = "__subclasscheck__",
+    subject: Value | None = None,
+) -> bool:
     """`issubclass(own, kind)`. An ABC remembers whom it took for one of its own, for ever, and whom
-    it did not until a class is registered with some ABC; it is asked as Python would ask it.
+    it did not until a class is registered with some ABC; it is asked as Python would ask it. A
+    metaclass written in Python is asked about `subject`, or the class.
     """
     metaclass = type(kind)
     asked = guarded_attribute(machine, metaclass, check)
@@ -213,12 +220,20 @@ def is_subclass(machine: Machine, own: type, kind: type, check: str = "__subclas
         guard_bases(machine, own)
         return kind in own.__mro__
     if asked is not vars(abc.ABCMeta)[check]:
-        what = f"is{check[2:-7]} of"  # isinstance, issubclass
-        raise GraphBreak(UnsupportedOperation.of(what=what, types=f"class {kind.__name__}"))
+        return _own_check(machine, kind, check, subject or machine.constant(own))
     answer = issubclass(own, kind)
     if not answer:
         guard_unregistered(machine)
     return answer
+
+
+def _own_check(machine: Machine, kind: type, check: str, subject: Value) -> bool:
+    raw, method = machine.class_of(type(kind), None).find(machine, check)
+    if not isinstance(raw, types.FunctionType):
+        what = f"is{check[2:-7]} of"  # isinstance, issubclass
+        raise GraphBreak(UnsupportedOperation.of(what=what, types=f"class {kind.__name__}"))
+    called: Value = method.realize(machine).call(machine, [machine.constant(kind), subject], {})
+    return called.realize(machine).truth(machine)
 
 
 def has_flag(machine: Machine, kind: type, flag: int) -> bool:

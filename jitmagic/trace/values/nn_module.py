@@ -19,7 +19,15 @@ from collections.abc import Mapping
 import torch
 
 from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
-from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
+from ...guards.source import (
+    FunctionPart,
+    ImportedModule,
+    InstanceDict,
+    Item,
+    Source,
+    TypeAttr,
+    TypeOf,
+)
 from ..aliased_dicts import Access
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
@@ -53,6 +61,9 @@ TABLES = ("_parameters", "_buffers", "_modules")
 _BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 _HOOKS = (*_BACKWARD_HOOKS, *FORWARD_HOOKS)
 _ALWAYS = "_forward_hooks_always_called"  # also where forward raises
+_REGISTRATION_HOOKS = tuple(
+    f"_global_{part}_registration_hooks" for part in ("parameter", "module")
+)
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _SLOT = "_compiled_call_impl"
 _OWN_CALLS = ("forward", _SLOT, "_call_impl")
@@ -254,6 +265,8 @@ class NNModuleValue(InstanceValue):
             or name in own["_modules"]
             or name in own["_parameters"]
         ):
+            if self._holds(machine, name, value):
+                return
             self.refuse(machine, f"replacing the submodule or parameter {name!r}")
         if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
             self.refuse(machine, "registering a parameter")
@@ -261,6 +274,19 @@ class NNModuleValue(InstanceValue):
             self._replace_buffer(machine, name, value)
         else:
             self.store_attr(machine, name, value)
+
+    def _holds(self, machine: Machine, name: str, value: Value) -> bool:
+        """Whether a submodule or parameter is stored where it is already; relied on."""
+        module = torch.nn.modules.module
+        own = object.__getattribute__(self.live, "__dict__")
+        if name in own or any(vars(module)[table] for table in _REGISTRATION_HOOKS):
+            return False
+        held = self.in_tables(machine, name)
+        if held is None or held.realize(machine) is not value:
+            return False
+        tables = InstanceDict(ImportedModule(module.__name__))
+        machine.guard(EntriesEmpty(tables, _REGISTRATION_HOOKS))
+        return True
 
     def _replace_buffer(self, machine: Machine, name: str, value: Value) -> None:
         none = isinstance(value, ConstantValue) and value.value is None

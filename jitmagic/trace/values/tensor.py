@@ -51,6 +51,7 @@ from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
+from .number_index import at_numbers
 from .originals import TENSOR
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue
@@ -58,6 +59,7 @@ from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, Tu
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .storage_offsets import guard_storage_offsets
 from .tensor_class import call_replaced, replaced
+from .tensor_data import write_data
 from .validation import asserted
 
 __all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
@@ -209,9 +211,9 @@ class TensorValue(Value):
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
             return
-        if name != "grad":
+        if (write := {"data": write_data, "grad": write_gradient}.get(name)) is None:
             self.refuse(machine, f"setting attribute {name!r}")
-        write_gradient(machine, self, value.realize(machine))
+        write(machine, self, value.realize(machine))
 
     def del_attr(self, machine: Machine, name: str) -> None:
         if name != "grad":
@@ -229,7 +231,8 @@ class TensorValue(Value):
     def get_item(self, machine: Machine, key: Value) -> Value:
         if (users := call_replaced(machine, self, "getitem", [key])) is not None:
             return users
-        return record(machine, operator.getitem, [self, key])
+        node, key = at_numbers(machine, self, key)
+        return record(machine, operator.getitem, [lift(machine, node), key])
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         if call_replaced(machine, self, "setitem", [key, value]) is None:

@@ -16,8 +16,13 @@ from torch.distributions.constraints import positive_definite, symmetric
 from torch.fx import Node
 
 from ...bytecode.instruction import Instruction
-from ...graph.ranges import likely_truth
+from ...graph.builder import GraphBuilder
+from ...graph.ranges import likely_truth, truth_if_finite
+from ..breaks import TensorBranch
+from ..result import BreakReason
 from ..state import Frame, Program
+from ..undo import can_be_undone
+from .base import Builder, Unrestorable
 
 __all__ = ["assert_data", "asserted"]
 
@@ -40,9 +45,26 @@ def asserted(machine: Any, node: Node) -> bool | None:
     wanted = likely_truth(machine.graph, node)
     if wanted is None and not machine.catches():
         wanted = _way_that_leads_on(machine.frame)
+    taken = wanted is None
+    if taken:  # where both ways lead on, eager has to be able to take the other
+        wanted = truth_if_finite(machine.graph, node)
     if wanted is not None and not assert_data(machine, node, wanted):
         return None
+    if taken and wanted is not None:
+        reason = TensorBranch.of(what=machine.graph.owners[node].describe())
+        _rely_on_starting_over(machine, reason)
     return wanted
+
+
+def _rely_on_starting_over(machine: Any, reason: BreakReason) -> None:
+    graph: GraphBuilder = machine.graph.root
+    born: int = machine.step
+
+    def check(builder: Builder) -> None:
+        if not can_be_undone(node.meta["spec"] for node in graph.mutated_inputs):
+            raise Unrestorable("a branch beside a write", born, reason)
+
+    machine.at_exit(check)
 
 
 def assert_data(machine: Any, node: Node, wanted: bool = True) -> bool:

@@ -74,9 +74,26 @@ def writes_before(x):
     return x.mul_(3)
 
 
+class Switch:
+    on = False
+
+
+def cleaned_up_after(x):
+    Switch.on = True
+    try:
+        with torch.no_grad():
+            y = asserts(x)
+    finally:
+        for name in ("on",):
+            if getattr(Switch, name):
+                setattr(Switch, name, False)
+    return y * 2, Switch.on
+
+
 PROGRAMS = [
     asserts, raises_unless, raises_if, raises_either_way_of_a_message, one_element_is_enough,
     torch_assert, torch_assert_async, torch_checks, inlined, writes_before,
+    cleaned_up_after,
 ]  # fmt: skip
 
 
@@ -114,6 +131,38 @@ def handled(x):
     return x + 1
 
 
+def handled_around(x):
+    try:
+        return cleaned_up_after(x)
+    except AssertionError:
+        return x - 1
+
+
+def ends_the_error(x):
+    try:
+        assert (x > 0).all()
+    finally:
+        return x + 1  # noqa: B012
+
+
+def ends_it_for_some(x):
+    for _ in range(2):
+        try:
+            assert (x > 0).all()
+        finally:
+            if x.dim() == 1:
+                continue  # noqa: B012
+    return x + 1
+
+
+def asks_for_any(x):
+    try:
+        assert (x > 0).all()
+    except:  # noqa: E722
+        x = x * 2
+    return x
+
+
 def loops(x):
     while (x < 0).all():
         x = x + 1
@@ -134,7 +183,10 @@ def prints_on_the_way(x):
 
 @pytest.mark.parametrize(
     "program",
-    [both_ways_lead_on, handled, loops, several_elements, prints_on_the_way],
+    [
+        *(both_ways_lead_on, handled, handled_around, ends_the_error, ends_it_for_some),
+        *(asks_for_any, loops, several_elements, prints_on_the_way),
+    ],
     ids=lambda p: p.__name__,
 )
 def test_what_is_no_assertion_breaks(program):

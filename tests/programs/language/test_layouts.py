@@ -49,6 +49,19 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "attention": (lambda x: F.scaled_dot_product_attention(x.mT, x.mT, x.mT), "plain"),
     "indexed": (lambda x: x[:, torch.tensor([0, 2])], "last"),
+    "batch norm": (lambda x: F.batch_norm(x, None, None, training=True).relu(), "last"),
+    "batch norm of columns": (
+        lambda x: F.batch_norm(x.flatten(2).mT, None, None, training=True).mT.reshape(2, -1),
+        "plain",
+    ),
+    "batch norm of an excerpt": (
+        lambda x: F.batch_norm(x[..., ::2], torch.zeros(4), torch.ones(4)) + 1,
+        "last",
+    ),
+    "batch norm of one row for all": (
+        lambda x: F.batch_norm(x[:1].expand(3, -1, -1, -1), None, None, training=True),
+        "plain",
+    ),
     "cumsum": (lambda x: x.transpose(1, 2).cumsum(1), "plain"),
 }
 INPUTS = {

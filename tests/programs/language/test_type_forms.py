@@ -49,6 +49,38 @@ def instances(x: Tensor) -> Any:
     return x + 1, isinstance([x], List), isinstance(x, Dict), isinstance(len, typing.Callable)
 
 
+class Settings(typing.TypedDict, total=False):
+    rate: float
+
+
+class Shaped(type):
+    """Whoever has a shape is an instance, and whoever has a width a subclass."""
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return hasattr(one, "shape") and len(one.shape) == 1
+
+    def __subclasscheck__(cls, kind: type) -> Any:
+        return getattr(kind, "width", 0)  # Python asks for its truth
+
+
+class Row(metaclass=Shaped):
+    width = 3
+
+
+def metaclasses(x: Tensor) -> Any:
+    answers: list[Any] = [isinstance(one, Row) for one in (x, x[None], 3, Row())]
+    answers += [issubclass(kind, Row) for kind in (Row, int)]
+    answers += [isinstance(3, (Row, int)), isinstance(x, (int, Row))]
+    match x:
+        case Row():
+            answers.append("a row")
+    try:
+        isinstance({"rate": 1.0}, Settings)
+    except TypeError as error:
+        answers.append(str(error))
+    return x + 1, answers
+
+
 def cast(x: Tensor) -> Any:
     return typing.cast(Optional[Tensor], x) + 1
 
@@ -91,6 +123,7 @@ def every_form(x: Tensor) -> Any:
         keys,
         compared,
         instances,
+        metaclasses,
         cast,
         known_lists,
     ],  # fmt: skip

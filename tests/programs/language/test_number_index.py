@@ -1,0 +1,97 @@
+"""`x[i]` with a tensor of one integer: one graph where nobody can tell the part from a view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import jitmagic
+
+from ..counts import counts_of
+
+WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "one": lambda x, i, j: x[i] * 2,
+    "several": lambda x, i, j: x[i, j] + x[:, j].sum(0) + x[..., i % 3].sum(),
+    "among other parts": lambda x, i, j: x[i, :, 1] + x[None, i, ..., -1].mean() + x[1, :, i % 3],
+    "negative": lambda x, i, j: x[-i - 1].sum() + x[(i - 5).int()].mean(),
+    "beside a list": lambda x, i, j: x[i, torch.tensor([0, 2])] + x[:2, i],
+    "of a part": lambda x, i, j: x[i][j][i % 3] * 1,
+    "of what was computed": lambda x, i, j: torch.stack([(x * 2)[k] for k in (i, j)]).sum(0),
+    "of columns": lambda x, i, j: x.mT[i, :, j] + x.expand(2, 5, 4, 3)[1, i, 0, 0],
+    "a walk": lambda x, i, j: walk(x, i, 4),
+}
+BROKEN: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "handed out": lambda x, i, j: x[i],
+    "a view of it handed out": lambda x, i, j: (x + 1, x[i, j].view(-1)),
+    "written": lambda x, i, j: (x[i].add_(1), x.sum()),
+    "the tensor written": lambda x, i, j: [x[i], x.mul_(2)][0] + 1,
+    "a number of bools": lambda x, i, j: x[i > 1].sum(),
+}
+
+
+def walk(table: Tensor, state: Tensor, steps: int) -> Tensor:
+    """An environment that is a table."""
+    total, places = torch.zeros(()), (table[..., 0] * 100).long().remainder(5)
+    for step in range(steps):
+        total = total + 0.9**step * table[state, step % 4].sum()
+        state = places[state, step % 4]
+    return total + state
+
+
+def seen(fn: Callable[..., Any], seed: int, differentiated: bool) -> list[Any]:
+    x = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(seed))
+    leaf = x.clone().requires_grad_(differentiated)
+    result = fn(leaf, torch.tensor(2 + seed), torch.tensor(3 - seed))
+    parts = list(result) if isinstance(result, tuple) else [result]
+    if differentiated:
+        parts += torch.autograd.grad(parts[-1].sum(), leaf)
+    return [*(part.detach() for part in parts), leaf.detach()]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("name", WHOLE)
+def test_one_graph(name: str, differentiated: bool, backend: str) -> None:
+    program = WHOLE[name]
+    tagged = jitmagic.jit(program, backend=backend, fullgraph=True)
+    for seed in (0, 1, 0):
+        wanted = seen(program, seed, differentiated)
+        for got, want in zip(seen(tagged, seed, differentiated), wanted, strict=True):
+            torch.testing.assert_close(got, want, check_stride=True)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_view_that_somebody_sees_is_left_to_python(name: str) -> None:
+    program = BROKEN[name]
+    tagged = jitmagic.jit(program, backend="eager")
+    for seed in (0, 1, 0):
+        wanted = seen(program, seed, False)
+        for got, want in zip(seen(tagged, seed, False), wanted, strict=True):
+            torch.testing.assert_close(got, want, check_stride=True)
+    assert counts_of(tagged).breaks > 0
+
+
+def test_a_part_handed_out_is_a_view() -> None:
+    x = torch.zeros(3, 2)
+    part = jitmagic.jit(BROKEN["handed out"], backend="eager")(x, torch.tensor(1), torch.tensor(0))
+    part += 1
+    assert x.tolist() == [[0, 0], [1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_out_of_range_raises_as_in_eager(backend: str) -> None:
+    program = WHOLE["several"]
+    tagged = jitmagic.jit(program, backend=backend)
+    for i, j in ((1, 2), (7, 2), (1, -5), (-5, -4)):
+        answers = []
+        for fn in (program, tagged):
+            try:
+                answers.append(str(fn(torch.ones(5, 4, 3), torch.tensor(i), torch.tensor(j))))
+            except IndexError as error:
+                answers.append(str(error))
+        assert answers[0] == answers[1]
+    assert counts_of(tagged).breaks == 0
