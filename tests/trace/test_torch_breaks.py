@@ -144,12 +144,6 @@ def parameter_inside(x):
     return x + y
 
 
-def set_data(x):
-    y = x + 1
-    y.data = x  # here
-    return y
-
-
 def seed(x):
     y = x + 1
     torch.manual_seed(0)  # here
@@ -306,7 +300,7 @@ BREAKS = {
     masked_select: "masked_select", repeat: "repeat_interleave", one_hot: "one_hot",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook",
-    parameter_inside: "", set_data: "data", seed: "state of the process",
+    parameter_inside: "", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
     vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",

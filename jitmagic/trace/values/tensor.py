@@ -49,7 +49,7 @@ from .enums import without_enum
 from .gradients import read_gradient, write_gradient
 from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
-from .leaves import required_grad
+from .leaves import bind_data, required_grad
 from .mappings import DictValue
 from .originals import TENSOR
 from .scalar_calls import call_with_scalars
@@ -207,10 +207,12 @@ class TensorValue(Value):
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
-            return
-        if name != "grad":
+        elif name == "data":
+            bind_data(machine, self, value.realize(machine))
+        elif name == "grad":
+            write_gradient(machine, self, value.realize(machine))
+        else:
             self.refuse(machine, f"setting attribute {name!r}")
-        write_gradient(machine, self, value.realize(machine))
 
     def del_attr(self, machine: Machine, name: str) -> None:
         if name != "grad":
