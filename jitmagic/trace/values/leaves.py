@@ -19,6 +19,7 @@ from ...graph.node_meta import device_of
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..result import Perform
 from .base import Builder, Machine, Unrestorable
+from .inference import is_made_inside
 
 __all__ = ["bind_data", "check_leaves", "required_grad"]
 
@@ -35,7 +36,8 @@ def required_grad(machine: Machine, owner: Any, wanted: object) -> Node:
     if meta.requires_grad is wanted and not graph.flags_vary(node):
         return node
     differentiable = meta.is_floating_point() or meta.is_complex()
-    if not isinstance(wanted, bool) or graph.modes_vary or not differentiable:
+    is_inference = graph.inference.is_on or is_made_inside(node)
+    if not isinstance(wanted, bool) or graph.modes_vary or not differentiable or is_inference:
         raise GraphBreak(_REASON)
     if owner.live is not None:
         return _of_an_input(machine, owner, wanted)
@@ -94,7 +96,9 @@ def _count_writes(owner: Any, meta: torch.Tensor, builder: Builder) -> None:
 
 def _can_bind(graph: GraphBuilder, owner: Any, source: Node) -> bool:
     """Autograd knows the tensor by no view and no history, and its gradient still fits."""
-    if graph.modes_vary or not owner.meta.is_leaf or owner.meta._is_view():
+    if graph.modes_vary or graph.inference.used:
+        return False
+    if not owner.meta.is_leaf or owner.meta._is_view():
         return False
     if owner.live is not None and (
         owner.source is None or owner.live.is_inference() or owner.live._is_view()

@@ -47,6 +47,7 @@ from .counters import read_counter
 from .dimensions import DimensionValue
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
+from .inference import handed_out, refuse_behind_block
 from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
 from .leaves import bind_data, required_grad
@@ -310,7 +311,7 @@ class TensorValue(Value):
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
-        return builder.output(self, self.node)
+        return handed_out(builder, self)
 
     def describe(self) -> str:
         meta = self.meta
@@ -420,7 +421,7 @@ def record(
     given = [_lower_outer(machine, arg, name) for arg in args]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
-    _refuse_detached_inference(graph, name, given)
+    kept = {n: n.meta["val"]._version for n in refuse_behind_block(graph, name, given, named)}
     try:
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)
@@ -436,16 +437,10 @@ def record(
     if graph.mutated_inputs:
         check_written_inputs(machine, graph)
     refuse_many(machine, name, result)
+    if any(node.meta["val"]._version != version for node, version in kept.items()):
+        raise GraphBreak(RefusedTorchCall.of(name=name, why="it writes to an inference tensor"))
     made = lift(machine, result)
     return made.require_grad(machine, machine.constant(True)) if leaf else made  # type: ignore[attr-defined]
-
-
-def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[Any]) -> None:
-    """What eager detaches from an inference tensor may be written to, a view of it may not."""
-    for node in given if name in ("Tensor.detach", "torch detach", "torch getattr") else ():
-        live = getattr(graph.owners.get(node), "live", None)
-        if live is not None and live.is_inference() and not torch.is_inference_mode_enabled():
-            raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
 
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:
