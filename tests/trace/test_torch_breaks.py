@@ -243,7 +243,7 @@ def conv_stride(x):
 
 def inference(x):
     y = x + 1
-    with torch.inference_mode():  # here
+    with torch.inference_mode(False):  # here
         return y * 2
 
 
@@ -305,7 +305,7 @@ BREAKS = {
     vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
-    index_error: "IndexError", conv_stride: "layout", inference: "inference mode",
+    index_error: "IndexError", conv_stride: "layout", inference: "inference_mode()",
     autocast_elsewhere: "not followed",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
     tensor_subclass: "another kind", apply_python: "every element", from_buffer: "",
