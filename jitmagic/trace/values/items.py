@@ -27,6 +27,7 @@ from ...symbols.scalar import Symbol
 from ..numpy_emulation import ARRAY_SCALARS
 from ..result import Recipe
 from .base import Builder, Machine, Value
+from .input_numbers import decided_by_input, symbol_of_input
 from .scalars import ScalarValue, SymbolicNumber
 from .validation import asserted
 
@@ -51,8 +52,12 @@ def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     known = known_number(machine.graph, node)
     if known is not None and (name != "__int__" or math.isfinite(known)):
         return machine.constant(known if name == "item" else _CONVERT[name](known))
-    if name != "item" and node.meta["val"].dtype is torch.bool:
-        return None
+    if node.meta["val"].dtype is torch.bool:
+        decided = decided_by_input(machine, node)
+        if decided is not None:
+            return machine.constant(decided if name == "item" else _CONVERT[name](decided))
+        if name != "item":
+            return None
     number = _read(machine, node)
     if name == "item" or not isinstance(number, ScalarValue):
         return number
@@ -118,10 +123,14 @@ def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
         return None
     if device_of(node) != _CPU or meta.is_complex():
         return None
+    kind: type = float if meta.is_floating_point() else int
+    dtype = torch.float64 if kind is float else torch.int64
+    symbol = symbol_of_input(machine, node)
+    if symbol is not None:
+        return ScalarValue(kind, symbol, _copied(machine, node, meta, dtype))
     origin = Reading(machine.symbols.count_of(Reading))
     if origin in machine.symbols.constants:
         return None
-    kind: type = float if meta.is_floating_point() else int
     limits = ANY_FLOAT
     if meta.dtype is torch.bool:
         limits = Interval(0, 1)
@@ -132,7 +141,6 @@ def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
     machine.symbols.add(symbol, None)
     if meta.dtype is torch.bool:
         return TruthValue(symbol, _copied(machine, node, meta, torch.bool))
-    dtype = torch.float64 if kind is float else torch.int64
     return ScalarValue(kind, symbol, _copied(machine, node, meta, dtype))
 
 

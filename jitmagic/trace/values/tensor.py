@@ -48,6 +48,7 @@ from .dimensions import DimensionValue
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
 from .inference import handed_out, refuse_behind_block
+from .input_numbers import decided_by_input
 from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
 from .leaves import bind_data, required_grad
@@ -295,6 +296,8 @@ class TensorValue(Value):
             return known
         if (number := known_number(machine.graph, self.node)) is not None:
             return bool(number)
+        if (decided := decided_by_input(machine, self.node)) is not None:
+            return decided
         if (wanted := asserted(machine, self.node)) is not None:
             return wanted
         raise GraphBreak(TensorBranch.of(what=self.describe()))
