@@ -28,6 +28,7 @@ from ..numpy_emulation import ARRAY_SCALARS
 from ..result import Recipe
 from .base import Builder, Machine, Value
 from .input_numbers import decided_by_input, symbol_of_input
+from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
 from .validation import asserted
 
@@ -37,6 +38,7 @@ NUMBERS = ("item", "__float__", "__int__")
 """Methods of tensors, and of arrays and scalars of numpy."""
 _CONVERT: dict[str, type] = {"__float__": float, "__int__": int}
 _CPU = torch.device("cpu")
+_FACTORS = ("alpha", "beta", "value")  # arguments that are numbers, whatever the operation
 _ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray", "operator setitem")
 
 
@@ -68,16 +70,27 @@ def call_with_known(
     machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """A call in the graph. Where torch reads a number out of an argument, one that the trace knows
-    takes its place.
+    takes its place, or one that is data.
     """
     graph: GraphBuilder = machine.graph
     try:
         return graph.call(target, args, kwargs, machine.lines())
     except DataDependent:
         given, named = map_nodes((args, kwargs), partial(with_known, graph))
+        read = {name: _factor(machine, named[name]) for name in _FACTORS if name in named}
+        if any(isinstance(number, ScalarValue) for number in read.values()):
+            return call_with_scalars(machine, target, given, {**named, **read})
         if (given, named) == (args, kwargs):
             raise
         return graph.call(target, given, named, machine.lines())
+
+
+def _factor(machine: Machine, value: Any) -> Any:
+    """What stands where torch takes numbers alone: of a tensor, its number."""
+    if not isinstance(value, Node) or value.meta["val"].dim():
+        return value
+    number = number_of(machine, value, "item")
+    return value if number is None else number
 
 
 def with_known(graph: GraphBuilder, node: Node) -> Any:

@@ -66,8 +66,14 @@ def asserted(x: Tensor) -> Tensor:
     return x * 2
 
 
+def tensors_for_factors(x: Tensor) -> tuple[Tensor, ...]:
+    rate = x.abs().mean()
+    more = torch.addcdiv(x, x, x.abs() + 1, value=-rate)
+    return x.add(x, alpha=rate), more, x.clone().addcmul_(x, x, value=rate * 2)
+
+
 WHOLE = [
-    returned, in_arithmetic, gathered, read_before_a_write, of_a_loss, sliced_by_constants, truths,
+    tensors_for_factors, returned, in_arithmetic, gathered, read_before_a_write, of_a_loss, sliced_by_constants, truths,
     asserted,
 ]  # fmt: skip
 
