@@ -247,8 +247,8 @@ bool fill(AutocastCheck& check, PyObject* step) {
 
 bool is_tensor(PyObject* object);
 
-// ("IN_RANGE", source, low, high): a Python float or int, or the value of a 0-dim floating CPU tensor. An int of
-// more than 64 bits is in no range; smaller ones that are no double are rounded, beyond any range's ends.
+// ("IN_RANGE", source, low, high): a Python float or int, or the value of a CPU tensor with one element. An int
+// of more than 64 bits is in no range; smaller ones that are no double are rounded, beyond any range's ends.
 struct RangeCheck final : TorchCheck {
   double low = 0, high = 0;
 
@@ -264,7 +264,7 @@ struct RangeCheck final : TorchCheck {
     if (PyLong_CheckExact(object)) return value_of_int(object);
     if (!is_tensor(object)) return std::nullopt;
     const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
-    if (!impl->has_storage() || impl->layout() != at::kStrided || !impl->device().is_cpu() || impl->dim()) {
+    if (!impl->has_storage() || impl->layout() != at::kStrided || !impl->device().is_cpu() || impl->numel() != 1) {
       return std::nullopt;
     }
     const void* data = impl->data();
@@ -272,6 +272,12 @@ struct RangeCheck final : TorchCheck {
     switch (c10::typeMetaToScalarType(impl->dtype())) {
       case at::kDouble: return *static_cast<const double*>(data);
       case at::kFloat: return *static_cast<const float*>(data);
+      case at::kLong: return static_cast<double>(*static_cast<const int64_t*>(data));
+      case at::kInt: return *static_cast<const int32_t*>(data);
+      case at::kShort: return *static_cast<const int16_t*>(data);
+      case at::kChar: return *static_cast<const int8_t*>(data);
+      case at::kByte: return *static_cast<const uint8_t*>(data);
+      case at::kBool: return *static_cast<const bool*>(data) ? 1.0 : 0.0;
       default: return std::nullopt;
     }
   }

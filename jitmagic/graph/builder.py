@@ -28,6 +28,7 @@ from .autocast import DEVICES, OFF, Autocast, cast_result, read_autocast
 from .devices import place
 from .foreign import is_foreign
 from .gradients import gradients, history_of, is_spent, leaves_behind
+from .inference_memory import InferenceMemory
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, spec_on, tensors_in
@@ -78,6 +79,7 @@ class GraphBuilder:
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
         self.modes_vary = False  # whether it runs in modes not known yet
+        self.inference = InferenceMemory()
         self.sizes = SizeNodes(self.graph)
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
@@ -430,8 +432,12 @@ class GraphBuilder:
         node.meta["val"] = value
         node.meta["spec"] = spec
         node.meta["lines"] = lines
-        if node.op == "placeholder":
+        is_input = node.op == "placeholder"
+        self.inference.note(value, is_input)
+        if is_input:
             return
+        if self.inference.holds(value):
+            node.meta["inference"] = True
         device = getattr(spec, "device", None)
         certain = strides_are_certain(node.target, device) and not any(
             source in self.unknown_strides for source in node.all_input_nodes

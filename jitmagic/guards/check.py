@@ -22,6 +22,7 @@ from ..bytecode import FrameSnapshot
 from ..extension import runtime_module
 from .guard import (
     ANY_KEY,
+    READ_BY_GUARDS,
     CellEmpty,
     ClassFact,
     ClassFacts,
@@ -277,10 +278,10 @@ def _is_was(what: str, now: object, before: object, same: bool) -> str | None:
 def _outside(name: str, value: Any, low: float, high: float) -> str | None:
     number = value
     if isinstance(value, torch.Tensor):
-        plain = value.layout is torch.strided and value.device.type == "cpu" and not value.dim()
-        if not plain or value.dtype not in (torch.float32, torch.float64):
-            return f"{name} is no floating-point number on the CPU"
-        number = value.item()
+        plain = value.layout is torch.strided and value.device.type == "cpu"
+        if not plain or value.numel() != 1 or value.dtype not in READ_BY_GUARDS:
+            return f"{name} is no tensor on the CPU with one number in it"
+        number = value.item() if value.dtype is not torch.bool else int(value)
     if type(number) not in (float, int):
         return f"{name} is a {type(number).__name__}, was a number"
     return (

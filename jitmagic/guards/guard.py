@@ -12,7 +12,7 @@ one sentence what it wants.
           | TypeIs(source, type)                 exact type
           | ValueEquals(source, value)           same exact type, equal constant (nan and -0.0 too)
           | IdentityIs(source, value)            that very object: a function, class, module, ...
-          | InRange(source, low, high)           a float, an int, or the value of a 0-dim CPU
+          | InRange(source, low, high)           a float, an int, or the one number in a CPU
                                                  tensor
           | SizesRelate(op, left, right)         sizes and strides that TensorMatch leaves free:
                                                  `x.shape[0] >= 2`, `x.shape[0] == y.shape[1]`
@@ -46,6 +46,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import torch
+
 from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
@@ -55,6 +57,7 @@ from .source import Source
 __all__ = [
     "ANY_KEY",
     "GONE",
+    "READ_BY_GUARDS",
     "AutocastRest",
     "CellEmpty",
     "ClassFact",
@@ -207,9 +210,16 @@ class IdentityIs(_Holds, Guard):
     held: object = field(hash=False)
 
 
+READ_BY_GUARDS = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32,
+    torch.float64,
+)  # fmt: skip
+"""Dtypes of tensors whose one number an InRange looks at."""
+
+
 @dataclass(frozen=True, slots=True)
 class InRange(Guard):
-    """low <= value <= high of a Python float or int, or a 0-dim float32 or float64 CPU tensor."""
+    """low <= value <= high of a Python float or int, or the one number in a CPU tensor."""
 
     source: Source
     low: float

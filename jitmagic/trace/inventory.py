@@ -65,6 +65,7 @@ from .values import enums as _enums
 from .values import exceptions as _exceptions
 from .values import functions as _functions
 from .values import getters as _getters
+from .values import inference as _inference
 from .values import instances as _instances
 from .values import live_iterators as _live_iterators
 from .values import made_modules as _made_modules
@@ -94,5 +95,5 @@ MODULES: tuple[ModuleType, ...] = (
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
-    _profiled, _scripted,
+    _profiled, _scripted, _inference,
 )  # fmt: skip

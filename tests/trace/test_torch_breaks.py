@@ -144,12 +144,6 @@ def parameter_inside(x):
     return x + y
 
 
-def set_data(x):
-    y = x + 1
-    y.data = x  # here
-    return y
-
-
 def seed(x):
     y = x + 1
     torch.manual_seed(0)  # here
@@ -249,7 +243,7 @@ def conv_stride(x):
 
 def inference(x):
     y = x + 1
-    with torch.inference_mode():  # here
+    with torch.inference_mode(False):  # here
         return y * 2
 
 
@@ -306,12 +300,12 @@ BREAKS = {
     masked_select: "masked_select", repeat: "repeat_interleave", one_hot: "one_hot",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook",
-    parameter_inside: "", set_data: "data", seed: "state of the process",
+    parameter_inside: "", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
     vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
     strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
-    index_error: "IndexError", conv_stride: "layout", inference: "inference mode",
+    index_error: "IndexError", conv_stride: "layout", inference: "inference_mode()",
     autocast_elsewhere: "not followed",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
     tensor_subclass: "another kind", apply_python: "every element", from_buffer: "",

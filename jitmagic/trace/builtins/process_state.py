@@ -70,7 +70,6 @@ def _is_in_global_state(read: Callable[..., object]) -> None:
 
 for _reader in (
     torch.get_default_dtype,
-    torch.is_inference_mode_enabled,
     torch.are_deterministic_algorithms_enabled,
 ):
     _is_in_global_state(_reader)

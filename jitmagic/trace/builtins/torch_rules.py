@@ -163,7 +163,7 @@ _INLINED = (
     *(
         f"torch.nn.utils.{name}"
         for name in (
-            "clip_grad convert_parameters parametrizations parametrize rnn spectral_norm "
+            "clip_grad convert_parameters parametrizations parametrize prune rnn spectral_norm "
             "weight_norm".split()
         )
     ),

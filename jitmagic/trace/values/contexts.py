@@ -1,10 +1,9 @@
 """Grad mode: no_grad, enable_grad and set_grad_enabled as context managers, calls and decorators.
 
-Comes in: these classes, live instances of them, and inference_mode.  Goes out: changes of the grad
-mode of the graph under construction. A graph break inside such a block brings the
-thread to the traced mode (an effect) and leaves a real context on the stack that ends it.
-inference_mode changes what tensors are: it breaks when entered. torch.autocast is Python code of
-torch's and inlined (builtins/autocast.py has what it calls).
+Comes in: these classes, and live instances of them.  Goes out: changes of the grad mode of the
+graph under construction. A graph break inside such a block brings the thread to the traced mode (an
+effect) and leaves a real context on the stack that ends it. inference_mode is in inference.py.
+torch.autocast is Python code of torch's and inlined (builtins/autocast.py has what it calls).
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
 from .classes import ClassValue, constructs
 from .constants import ConstantValue
+from .inference import InferenceBlock
 
 __all__ = ["GradContext", "context_class", "set_grad_mode"]
 
@@ -34,7 +34,6 @@ _GRAD_CLASSES: dict[type, bool | None] = {
     torch.set_grad_enabled: None,
 }
 _REFUSED: dict[type, str] = {
-    torch.inference_mode: "tensors made under inference mode are of another kind",
     torch.cuda.amp.autocast: "it warns that it is deprecated",
     torch.cpu.amp.autocast_mode.autocast: "it warns that it is deprecated",
     torch.autograd.profiler.profile: "profiling runs as plain Python",
@@ -46,6 +45,9 @@ _REFUSED: dict[type, str] = {
 def set_grad_mode(machine: Machine, mode: bool) -> None:
     """The traced program changes the grad mode of the thread."""
     graph: GraphBuilder = machine.graph
+    if mode and (graph.inference.is_on or torch.is_inference_mode_enabled()):
+        why = "inside inference mode no gradients are recorded"
+        raise GraphBreak(RefusedTorchCall.of(name="set_grad_enabled", why=why))
     if "grad mode" not in graph.noted:
         graph.noted.add("grad mode")
         entry = graph.grad_enabled
@@ -146,6 +148,8 @@ def _construct(machine: Machine, kind: Any, args: Args, kwargs: Kwargs) -> Value
     """A call of one of the classes."""
     if kind in _REFUSED:
         raise GraphBreak(RefusedTorchCall.of(name=kind.__qualname__, why=_REFUSED[kind]))
+    if kind is torch.inference_mode:
+        return _inference_block(machine, args, kwargs)
     fixed = _GRAD_CLASSES[kind]
     if fixed is not None:
         if args or kwargs:
@@ -159,6 +163,14 @@ def _construct(machine: Machine, kind: Any, args: Args, kwargs: Kwargs) -> Value
     made.previous = machine.graph.grad_enabled
     set_grad_mode(machine, made.mode)
     return made
+
+
+def _inference_block(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    modes = [mode.realize(machine) for mode in (*args, *kwargs.values())]
+    is_on = all(mode.is_constant(machine) and mode.as_constant(machine) is True for mode in modes)
+    if not is_on or machine.graph.root is not machine.graph:
+        _refuse(torch.inference_mode, "a function to decorate, or False")
+    return InferenceBlock(set_grad_mode)
 
 
 def _refuse(kind: type, what: str) -> NoReturn:
@@ -201,7 +213,11 @@ def made_grad_setter(mode: bool, previous: bool) -> torch.set_grad_enabled:
     return made
 
 
-@constructs(lambda kind: kind in _GRAD_CLASSES or kind in _REFUSED)
+def _is_known(kind: type) -> bool:
+    return kind in _GRAD_CLASSES or kind in _REFUSED or kind is torch.inference_mode
+
+
+@constructs(_is_known)
 def _construct_asked_for(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     """`type(context)()`: no path of the frame led to the class."""
     return _construct(machine, cls.live, args, kwargs)
@@ -209,8 +225,7 @@ def _construct_asked_for(machine: Machine, cls: ClassValue, args: Args, kwargs: 
 
 def context_class(obj: object) -> Value | None:
     """The value of a torch context class, or None."""
-    known = isinstance(obj, type) and (obj in _GRAD_CLASSES or obj in _REFUSED)
-    return ContextClass(obj) if known else None
+    return ContextClass(obj) if isinstance(obj, type) and _is_known(obj) else None
 
 
 @intercepts(type)

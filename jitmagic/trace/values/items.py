@@ -27,6 +27,8 @@ from ...symbols.scalar import Symbol
 from ..numpy_emulation import ARRAY_SCALARS
 from ..result import Recipe
 from .base import Builder, Machine, Value
+from .input_numbers import decided_by_input, symbol_of_input
+from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
 from .validation import asserted
 
@@ -36,6 +38,7 @@ NUMBERS = ("item", "__float__", "__int__")
 """Methods of tensors, and of arrays and scalars of numpy."""
 _CONVERT: dict[str, type] = {"__float__": float, "__int__": int}
 _CPU = torch.device("cpu")
+_FACTORS = ("alpha", "beta", "value")  # arguments that are numbers, whatever the operation
 _ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray", "operator setitem")
 
 
@@ -51,8 +54,12 @@ def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     known = known_number(machine.graph, node)
     if known is not None and (name != "__int__" or math.isfinite(known)):
         return machine.constant(known if name == "item" else _CONVERT[name](known))
-    if name != "item" and node.meta["val"].dtype is torch.bool:
-        return None
+    if node.meta["val"].dtype is torch.bool:
+        decided = decided_by_input(machine, node)
+        if decided is not None:
+            return machine.constant(decided if name == "item" else _CONVERT[name](decided))
+        if name != "item":
+            return None
     number = _read(machine, node)
     if name == "item" or not isinstance(number, ScalarValue):
         return number
@@ -63,16 +70,27 @@ def call_with_known(
     machine: Machine, target: Target, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """A call in the graph. Where torch reads a number out of an argument, one that the trace knows
-    takes its place.
+    takes its place, or one that is data.
     """
     graph: GraphBuilder = machine.graph
     try:
         return graph.call(target, args, kwargs, machine.lines())
     except DataDependent:
         given, named = map_nodes((args, kwargs), partial(with_known, graph))
+        read = {name: _factor(machine, named[name]) for name in _FACTORS if name in named}
+        if any(isinstance(number, ScalarValue) for number in read.values()):
+            return call_with_scalars(machine, target, given, {**named, **read})
         if (given, named) == (args, kwargs):
             raise
         return graph.call(target, given, named, machine.lines())
+
+
+def _factor(machine: Machine, value: Any) -> Any:
+    """What stands where torch takes numbers alone: of a tensor, its number."""
+    if not isinstance(value, Node) or value.meta["val"].dim():
+        return value
+    number = number_of(machine, value, "item")
+    return value if number is None else number
 
 
 def with_known(graph: GraphBuilder, node: Node) -> Any:
@@ -118,10 +136,14 @@ def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
         return None
     if device_of(node) != _CPU or meta.is_complex():
         return None
+    kind: type = float if meta.is_floating_point() else int
+    dtype = torch.float64 if kind is float else torch.int64
+    symbol = symbol_of_input(machine, node)
+    if symbol is not None:
+        return ScalarValue(kind, symbol, _copied(machine, node, meta, dtype))
     origin = Reading(machine.symbols.count_of(Reading))
     if origin in machine.symbols.constants:
         return None
-    kind: type = float if meta.is_floating_point() else int
     limits = ANY_FLOAT
     if meta.dtype is torch.bool:
         limits = Interval(0, 1)
@@ -132,7 +154,6 @@ def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
     machine.symbols.add(symbol, None)
     if meta.dtype is torch.bool:
         return TruthValue(symbol, _copied(machine, node, meta, torch.bool))
-    dtype = torch.float64 if kind is float else torch.int64
     return ScalarValue(kind, symbol, _copied(machine, node, meta, dtype))
 
 

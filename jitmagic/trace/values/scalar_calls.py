@@ -32,6 +32,7 @@ from ...symbols.context import Specialize
 from ...symbols.expr import Integer
 from ...symbols.interval import ANY_FLOAT, INT64, Interval
 from ...symbols.scalar import symbols_of
+from .asserted_numbers import is_nonzero, within
 from .base import Machine
 from .scalars import ScalarValue
 
@@ -114,9 +115,8 @@ class _Call:
         """
         if dtype not in _FLOATS and (dtype not in _INTEGERS or value.kind is float):
             _refuse(self.name, value)
-        self.machine.symbols.require(
-            value.expr, self._limits(value.kind, dtype, is_checked), f"{self.name}() of {dtype}"
-        )
+        limits = self._limits(value.kind, dtype, is_checked)
+        within(self.machine, value.expr, value.node, limits, f"{self.name}() of {dtype}")
         given = value.argument(self.machine, full=True)
         node = self.cast(given, dtype)
         return node if self.device == _CPU else self.node("to", node, self.device)
@@ -279,8 +279,7 @@ def _flooring(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | No
     """Floor division and remainders, by a number that is not zero."""
     if _pair(args, kwargs) is None or not isinstance(args[1], ScalarValue):
         return None
-    zero = Integer(0)
-    if not call.machine.symbols.decide("!=", args[1].expr, zero):
+    if not is_nonzero(call.machine, args[1].expr, args[1].node):
         return None
     return _promoted(*_WIDE, *_INTEGERS)(call, args, kwargs)
 

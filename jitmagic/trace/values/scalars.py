@@ -32,6 +32,7 @@ from ...symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
 from ...symbols.scalar import Number, Symbol, apply, constant, symbols_of
 from ..result import GraphInput, InputKind, Recipe
 from ..wrap import intercepts
+from .asserted_numbers import float_result, is_nonzero, within
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import ConstantValue
 from .validation import asserted
@@ -40,6 +41,7 @@ __all__ = ["ScalarValue", "SymbolicNumber", "extreme", "number_node", "scalar_of
 
 _DTYPES = {int: torch.int64, float: torch.float64}
 _CPU = torch.device("cpu")
+_HALF = -(2**31), 2**31  # ints whose sums and products are 64 bits
 # Exponents and bases that pow() is replaced for, whose results may differ in the last bit.
 _REPLACED = ((2.0, 3.0, 0.5, -0.5, -1.0, -2.0), (2.0,))
 _UNLIKE = (type(None), str, bytes, tuple, list, dict, set, frozenset, torch.dtype, torch.device)
@@ -116,7 +118,7 @@ class ScalarValue(SymbolicNumber):
                 self.refuse(machine, f"{op} with {other.describe()}")
             return None  # the tensor is asked next
         left, right = (operand, self) if reflected else (self, operand)
-        if op in ("/", "//", "%") and not machine.symbols.decide("!=", right.expr, Integer(0)):
+        if op in ("/", "//", "%") and not is_nonzero(machine, right.expr, right.node):
             self.refuse(machine, f"{op} by zero")
         if float in (left.kind, right.kind) or op == "/":
             if op in _INTS_ONLY or op not in _NODES:
@@ -168,10 +170,9 @@ class ScalarValue(SymbolicNumber):
 
     def _as_int(self, machine: Machine, op: str) -> ScalarValue:
         """Ints that are floats too: all that a rounded float64 can be told from."""
-        expr = apply(op, int, self.expr)
-        machine.symbols.require(expr, EXACT, f"{op} of a float")
+        known = within(machine, self.expr, self.node, EXACT, f"{op} of a float")
         node = _call(machine, _NODES[op], self.argument(machine))
-        return ScalarValue(int, expr, _call(machine, "to", node, torch.int64))
+        return ScalarValue(int, apply(op, int, known), _call(machine, "to", node, torch.int64))
 
     def as_float(self, machine: Machine) -> ScalarValue:
         """`float(self)`, which has to be exact."""
@@ -179,9 +180,9 @@ class ScalarValue(SymbolicNumber):
             return self
         if isinstance(self.expr, Integer):
             return ScalarValue(float, Number(float(self.expr.value)), None)
-        machine.symbols.require(self.expr, EXACT, "float()")
+        known = within(machine, self.expr, self.node, EXACT, "float()")
         node = _call(machine, "to", self.argument(machine), torch.float64)
-        return ScalarValue(float, apply("float", float, self.expr), node)
+        return ScalarValue(float, apply("float", float, known), node)
 
     # -- in the graph ----------------------------------------------------------------------------
 
@@ -192,7 +193,7 @@ class ScalarValue(SymbolicNumber):
 
     def keep_within(self, machine: Machine, low: float, high: float, why: str) -> None:
         """Narrow its symbols until it lies there."""
-        machine.symbols.require(self.expr, Interval(low, high), why)
+        self.expr = within(machine, self.expr, self.node, Interval(low, high), why)
 
     def argument(self, machine: Machine, full: bool = False) -> Any:
         """Of a node; full: a constant too as a tensor."""
@@ -270,7 +271,16 @@ def _made(
 ) -> ScalarValue:
     """The result of an operation that is one node."""
     expr = apply(op, kind, *(operand.expr for operand in operands))
-    machine.symbols.require(expr, INT64 if kind is int else ANY_FLOAT, op)
+    if kind is float:
+        made = _call(machine, _NODES[op], *args)
+        return ScalarValue(kind, float_result(machine, op, expr, made), made)
+    try:
+        machine.symbols.require(expr, INT64, op)
+    except Specialize:
+        for operand in operands:
+            operand.keep_within(machine, *_HALF, op)
+        expr = apply(op, kind, *(operand.expr for operand in operands))
+        machine.symbols.require(expr, INT64, op)
     return ScalarValue(kind, expr, _call(machine, _NODES[op], *args))
 
 

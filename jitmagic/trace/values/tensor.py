@@ -47,9 +47,11 @@ from .counters import read_counter
 from .dimensions import DimensionValue
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
+from .inference import handed_out, refuse_behind_block
+from .input_numbers import decided_by_input
 from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
-from .leaves import required_grad
+from .leaves import bind_data, required_grad
 from .mappings import DictValue
 from .number_index import at_numbers
 from .originals import TENSOR
@@ -59,7 +61,6 @@ from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, Tu
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .storage_offsets import guard_storage_offsets
 from .tensor_class import call_replaced, replaced
-from .tensor_data import write_data
 from .validation import asserted
 
 __all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
@@ -210,10 +211,12 @@ class TensorValue(Value):
     def set_attr(self, machine: Machine, name: str, value: Value) -> None:
         if name == "requires_grad" and self.meta.is_leaf:
             self.require_grad(machine, value)
-            return
-        if (write := {"data": write_data, "grad": write_gradient}.get(name)) is None:
+        elif name == "data":
+            bind_data(machine, self, value.realize(machine))
+        elif name == "grad":
+            write_gradient(machine, self, value.realize(machine))
+        else:
             self.refuse(machine, f"setting attribute {name!r}")
-        write(machine, self, value.realize(machine))
 
     def del_attr(self, machine: Machine, name: str) -> None:
         if name != "grad":
@@ -296,6 +299,8 @@ class TensorValue(Value):
             return known
         if (number := known_number(machine.graph, self.node)) is not None:
             return bool(number)
+        if (decided := decided_by_input(machine, self.node)) is not None:
+            return decided
         if (wanted := asserted(machine, self.node)) is not None:
             return wanted
         raise GraphBreak(TensorBranch.of(what=self.describe()))
@@ -312,7 +317,7 @@ class TensorValue(Value):
     # -- exits -----------------------------------------------------------------------------------
 
     def recipe(self, builder: Builder) -> Recipe:
-        return builder.output(self, self.node)
+        return handed_out(builder, self)
 
     def describe(self) -> str:
         meta = self.meta
@@ -419,8 +424,8 @@ def record(
     given = [_lower_outer(machine, arg, name) for arg in args]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
-    _refuse_detached_inference(graph, name, given)
     guard_storage_offsets(machine, target, given, named)
+    kept = {n: n.meta["val"]._version for n in refuse_behind_block(graph, name, given, named)}
     try:
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)
@@ -436,16 +441,10 @@ def record(
     if graph.mutated_inputs:
         check_written_inputs(machine, graph)
     refuse_many(machine, name, result)
+    if any(node.meta["val"]._version != version for node, version in kept.items()):
+        raise GraphBreak(RefusedTorchCall.of(name=name, why="it writes to an inference tensor"))
     made = lift(machine, result)
     return made.require_grad(machine, machine.constant(True)) if leaf else made  # type: ignore[attr-defined]
-
-
-def _refuse_detached_inference(graph: GraphBuilder, name: str, given: Sequence[Any]) -> None:
-    """What eager detaches from an inference tensor may be written to, a view of it may not."""
-    for node in given if name in ("Tensor.detach", "torch detach", "torch getattr") else ():
-        live = getattr(graph.owners.get(node), "live", None)
-        if live is not None and live.is_inference() and not torch.is_inference_mode_enabled():
-            raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
 
 
 def _lower_outer(machine: Machine, value: Value, name: str) -> Any:

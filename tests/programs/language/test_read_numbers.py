@@ -66,9 +66,15 @@ def asserted(x: Tensor) -> Tensor:
     return x * 2
 
 
+def tensors_for_factors(x: Tensor) -> tuple[Tensor, ...]:
+    rate = x.abs().mean()
+    more = torch.addcdiv(x, x, x.abs() + 1, value=-rate)
+    return x.add(x, alpha=rate), more, x.clone().addcmul_(x, x, value=rate * 2)
+
+
 WHOLE = [
-    returned, in_arithmetic, gathered, read_before_a_write, of_a_loss, sliced_by_constants, truths,
-    asserted,
+    tensors_for_factors, returned, in_arithmetic, gathered, read_before_a_write, of_a_loss,
+    sliced_by_constants, truths, asserted,
 ]  # fmt: skip
 
 
@@ -131,3 +137,74 @@ def test_several_elements_raise_as_in_eager() -> None:
     with pytest.raises(RuntimeError, match="cannot be converted to Scalar"):
         compiled(torch.ones(2))
     assert counts_of(compiled).breaks
+
+
+# -- what only the graph can tell to raise nothing -------------------------------------------------
+
+
+def divided_by_one(x: Tensor) -> tuple[Tensor, float]:
+    total = x.sum().item()
+    return x * 2, 1.0 / total
+
+
+def a_power_of_one(x: Tensor) -> tuple[Tensor, float]:
+    return x + 1, 2.5 ** x.max().item()
+
+
+def a_root_of_one(x: Tensor) -> Tensor:
+    return x * math.sqrt(x.sum().item() + 4)
+
+
+def a_factor_in_place(x: Tensor) -> Tensor:
+    return x.clone().add_(x, alpha=1 / max(1.0, x.norm().item()))
+
+
+def ints_of_any_size(x: Tensor) -> tuple[int, float]:
+    count = int((x > 0).sum()) + int(x.sum())
+    return count * 3, count / 2
+
+
+RAISING = [divided_by_one, a_power_of_one, a_root_of_one, a_factor_in_place, ints_of_any_size]
+
+
+def outcome(function: Callable[..., Any], x: Tensor) -> Any:
+    try:
+        return function(x)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("function", RAISING, ids=lambda function: function.__name__)
+def test_what_may_raise_is_one_graph_that_raises_so(
+    function: Callable[..., Any], backend: str
+) -> None:
+    """Division by zero, overflow, complex powers, numbers that a dtype does not hold."""
+    run = jitmagic.jit(function, backend=backend)
+    for x in (
+        torch.ones(3),
+        torch.arange(4.0),
+        torch.zeros(3),
+        -torch.ones(8),
+        1e35 * torch.ones(2),
+    ):
+        ours, theirs = outcome(run, x), outcome(function, x)
+        if isinstance(theirs, tuple) and isinstance(theirs[0], type):
+            assert ours == theirs
+        else:
+            agree(ours, theirs)
+    run = jitmagic.jit(function, backend=backend)
+    run(torch.ones(3))
+    assert counts_of(run).breaks == 0
+
+
+def test_an_error_is_handled_by_the_program() -> None:
+    def guarded(x: Tensor) -> Any:
+        try:
+            return 1 / x.sum().item()
+        except ZeroDivisionError:
+            return x + 1
+
+    run = jitmagic.jit(guarded)
+    for x in (torch.zeros(2), torch.ones(2), torch.zeros(2)):
+        agree(run(x), guarded(x))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 import jitmagic
 
@@ -55,11 +55,20 @@ def _weight_hook() -> nn.Module:
         return nn.utils.weight_norm(nn.Linear(4, 3))
 
 
+def _pruned() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    prune.l1_unstructured(net[0], "weight", 0.4)
+    prune.ln_structured(net[2], "weight", 0.3, n=2, dim=0)
+    prune.l1_unstructured(net[2], "weight", 0.2)
+    return net
+
+
 MODULES = {
     "hooks": Hooked,
     "weight_norm": lambda: parametrizations.weight_norm(nn.Linear(4, 3)),
     "spectral_norm": lambda: parametrizations.spectral_norm(nn.Linear(4, 3)),
     "parametrization": _symmetric,
+    "pruned": _pruned,
     "weight_norm by a hook": lambda: nn.Sequential(_weight_hook()),
 }
 
