@@ -13,12 +13,13 @@ import torch
 from ..bytecode import FrameSnapshot
 from ..symbols.context import COMPARISONS
 from ..symbols.expr import Expr
+from ..symbols.interval import INT64
 from ..symbols.polynomial import written
 from ..symbols.scalar import Symbol, evaluate
 from ..symbols.size import SizeOf
 from .guard import SizesRelate
 from .read import UNREADABLE, read_source
-from .source import describe
+from .source import Source, describe
 
 __all__ = ["relation", "size_name", "sizes_differ"]
 
@@ -26,11 +27,8 @@ __all__ = ["relation", "size_name", "sizes_differ"]
 def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
     known: dict[Expr, Any] = {}
     for symbol in guard.symbols:
-        origin: Any = symbol.origin
         try:
-            tensor = _strided(read_source(origin.source, frame))
-            numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
-            known[symbol] = numbers[origin.dim]
+            known[symbol] = _value(symbol.origin, frame)
         except UNREADABLE:
             return f"{size_name(symbol)} is not there any more"
     values = [evaluate(side, dict(known)) for side in (guard.left, guard.right)]
@@ -38,6 +36,18 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
         return None
     now = ", ".join(f"{size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
     return f"{now}, was such that {relation(guard)}"
+
+
+def _value(origin: Any, frame: FrameSnapshot) -> int:
+    if isinstance(origin, Source):
+        value = read_source(origin, frame)
+        if type(value) is not int or not INT64.has(value):
+            raise TypeError("no int of 64 bits")
+        return value
+    tensor = _strided(read_source(origin.source, frame))
+    numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
+    size: int = numbers[origin.dim]
+    return size
 
 
 def _strided(value: Any) -> torch.Tensor:
@@ -55,7 +65,9 @@ def relation(guard: SizesRelate) -> str:
 
 
 def size_name(symbol: Symbol) -> str:
-    """A size or a stride as the user has it: `x.shape[0]`."""
+    """A size, a stride or an int as the user has it: `x.shape[0]`."""
     origin: Any = symbol.origin
+    if isinstance(origin, Source):
+        return describe(origin)
     what = "shape" if isinstance(origin, SizeOf) else "stride()"
     return f"{describe(origin.source)}.{what}[{origin.dim}]"
