@@ -4,14 +4,18 @@ Comes in: a Trace whose inputs have Sizes, and how a static trace is compiled. G
 of the tensors alone, which reads the sizes off them, natively. A vector that is new is a compile of
 the graph at these sizes (`trace/concrete.py`), not of the frame: nothing is traced, no guard added.
 Kernels are asked of Templates first, which have one set of them for all sizes. Further vectors that
-need a compiler than `limit` run the graph op by op: compiling takes longer than many calls.
+need a compiler than `limit` run the graph op by op: compiling takes longer than many calls. A plan
+takes time too, as graphs are traced for it: once there are `limit` of them, a vector gets one when
+its calls have taken as long op by op, which is at most twice the time of the better choice.
 Sizes that have a static variant keep its kernels, which are faster and are in the cache.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -86,8 +90,8 @@ class Sized:
     """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
 
     __slots__ = (
-        *("_compile", "_costly", "_kernels", "_later", "_limit", "_lock", "_made", "_static"),
-        *("_traced", "run"),
+        *("_compile", "_costly", "_graph", "_is_patient", "_kernels", "_later", "_limit", "_lock"),
+        *("_made", "_planning", "_static", "_traced", "_waited", "run"),
     )
 
     def __init__(
@@ -102,13 +106,19 @@ class Sized:
         self._limit, self._static = options.recompile_limit, static
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
+        self._is_patient = options.keep == "faster"
+        self._planning = 0.0  # seconds, for all that were made
+        self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
+        self._graph = modes_kept(traced.graph, traced.graph.forward)
         self._lock = RLock()
         self._kernels = _templates(traced, options, record)
         self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed)
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes."""
+        began = time.perf_counter()
         self._keep(values, self.compile_for(values, inputs, record))
+        self._planning += time.perf_counter() - began
 
     def compile_for(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
@@ -136,11 +146,28 @@ class Sized:
     def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         """What a call of these sizes runs, which are new."""
         with self._lock:
-            if values not in self._made and self._is_full():
-                return self._op_by_op()
-            if values not in self._made:
-                self._compile_in_call(values, inputs)
+            if values in self._made:
+                return self._made[values]
+            if self._is_full():
+                return self._graph
+            if self._is_patient and self._is_early(values):
+                return partial(self._wait, values)
+            self._compile_in_call(values, inputs)
             return self._made[values]
+
+    def _is_early(self, values: Vector) -> bool:
+        """Whether its calls have not taken as long yet as a plan takes."""
+        plans = len(self._made)
+        waited = self._waited.get(values, 0.0)
+        return plans >= self._limit and waited < self._planning / plans
+
+    def _wait(self, values: Vector, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        began = time.perf_counter()
+        made: tuple[Any, ...] = self._graph(*inputs)
+        if len(self._waited) < _PLANNED * self._limit or values in self._waited:
+            seconds = time.perf_counter() - began
+            self._waited[values] = self._waited.get(values, 0.0) + seconds
+        return made
 
     def _is_full(self) -> bool:
         return self._costly >= self._limit or len(self._made) >= _PLANNED * self._limit
@@ -158,15 +185,11 @@ class Sized:
                 self._keep(values, _raising(error))
                 return
             warn(failed.report(f"{record.name} at sizes {values}", "runs op by op"))
-            self._keep(values, self._op_by_op())
+            self._keep(values, self._graph)
 
     def _keep(self, values: Vector, run: Executable) -> None:
         self._made[values] = run
         self.run.add(values, run)
-
-    def _op_by_op(self) -> Executable:
-        graph = self._traced.graph
-        return modes_kept(graph, graph.forward)
 
 
 def _raising(error: SizesDiffer) -> Executable:
