@@ -7,6 +7,7 @@
     ├── NativeMissing (ImportError)   the C++ extensions are absent or fit another torch
     ├── CompileFailed                 a stage failed; the call fell back to eager unless strict
     │   ├── OperationFailed           one operation is refused; the graph ends before it
+    │   ├── SizesDiffer               a graph for all sizes is another one at those of a call
     │   └── ToolchainError            the C++ compiler, Triton or numba refused generated code
     ├── VerifyError                   a stage produced a malformed result: a bug in jitmagic
     │   └── BytecodeError             bytecode that cannot be analysed or assembled faithfully
@@ -46,6 +47,7 @@ __all__ = [
     "OptionError",
     "RecompileWarning",
     "ReportError",
+    "SizesDiffer",
     "TaggingError",
     "ToolchainError",
     "Unsupported",
@@ -134,6 +136,10 @@ class NativeMissing(JitmagicError, ImportError):
 
 class CompileFailed(JitmagicError):
     """A compile stage failed. The original exception is the cause."""
+
+
+class SizesDiffer(CompileFailed):
+    """What a trace said of all sizes is not so at those of a call: nothing of it may run."""
 
 
 class OperationFailed(CompileFailed):

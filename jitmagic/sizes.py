@@ -4,14 +4,18 @@ Comes in: a Trace whose inputs have Sizes, and how a static trace is compiled. G
 of the tensors alone, which reads the sizes off them, natively. A vector that is new is a compile of
 the graph at these sizes (`trace/concrete.py`), not of the frame: nothing is traced, no guard added.
 Kernels are asked of Templates first, which have one set of them for all sizes. Further vectors that
-need a compiler than `limit` run the graph op by op: compiling takes longer than many calls.
+need a compiler than `limit` run the graph op by op: compiling takes longer than many calls. A plan
+takes time too, as graphs are traced for it: once there are `limit` of them, a vector gets one when
+its calls have taken as long op by op, which is at most twice the time of the better choice.
 Sizes that have a static variant keep its kernels, which are faster and are in the cache.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -21,19 +25,21 @@ from torch.fx import GraphModule
 from .autograd.joint import trace_joint
 from .autograd.partition import partition
 from .autograd.result import output_specs
-from .errors import CompileFailed, warn
+from .errors import CompileFailed, SizesDiffer, warn
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
+from .graph.concrete import Filled, results_of
 from .graph.subgraphs import split_into_subgraphs
-from .guards.guard import SizesRelate
+from .guards.guard import InRange, SizesRelate
 from .guards.source import Source
 from .options import Options
 from .records import COMPILED, Failed, Recording
-from .runtime.native import BySizes, by_sizes
+from .runtime.native import BySizes, by_sizes, split_graph
 from .spec import TensorSpec
 from .symbols.context import holds_for
 from .symbols.expr import Expr
-from .symbols.size import Dimension, Size
+from .symbols.interval import INT64, Interval
+from .symbols.size import Dimension, Size, SizeOf
 from .target import Target
 from .template import Templates
 from .trace.concrete import at_sizes, hints_of, places_of
@@ -71,6 +77,8 @@ def sized(
 def _vectors(traced: Trace, known: Iterable[Shapes]) -> frozenset[Vector]:
     """The values that the symbols have in these shapes."""
     origins: list[Any] = [symbol.origin for symbol in places_of(traced)]
+    if not all(isinstance(origin, SizeOf) for origin in origins):
+        return frozenset()
     return frozenset(
         tuple(shapes[origin.source][origin.dim] for origin in origins)
         for shapes in known
@@ -82,8 +90,8 @@ class Sized:
     """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
 
     __slots__ = (
-        *("_compile", "_costly", "_kernels", "_later", "_limit", "_lock", "_made", "_static"),
-        *("_traced", "run"),
+        *("_compile", "_costly", "_graph", "_is_patient", "_kernels", "_later", "_limit", "_lock"),
+        *("_made", "_planning", "_static", "_traced", "_waited", "run"),
     )
 
     def __init__(
@@ -98,13 +106,19 @@ class Sized:
         self._limit, self._static = options.recompile_limit, static
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
+        self._is_patient = options.keep == "faster"
+        self._planning = 0.0  # seconds, for all that were made
+        self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
+        self._graph = modes_kept(traced.graph, traced.graph.forward)
         self._lock = RLock()
         self._kernels = _templates(traced, options, record)
         self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed)
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes."""
+        began = time.perf_counter()
         self._keep(values, self.compile_for(values, inputs, record))
+        self._planning += time.perf_counter() - began
 
     def compile_for(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
@@ -118,19 +132,42 @@ class Sized:
         ) -> Executable | None:
             return None if kernels is None else kernels.executable(gm, name, values, target, record)
 
-        concrete, kept = at_sizes(self._traced, values)
-        run = self._compile(concrete, lambda: [inputs[place] for place in kept], record, build)
+        concrete, taken = at_sizes(self._traced, values)
+        numbers = tuple(one.make() for one in taken if isinstance(one, Filled))
+        fresh = itertools.count(len(inputs))
+        places = tuple(next(fresh) if isinstance(one, Filled) else one for one in taken)
+        known = (*inputs, *numbers)
+        run = self._compile(concrete, lambda: [known[place] for place in places], record, build)
         self._costly += kernels is None or kernels.compiled > before
-        return run if len(kept) == len(inputs) else _with_some(run, kept)
+        if places == tuple(range(len(inputs))):
+            return run
+        return _with_others(run, len(inputs), numbers, places, results_of(concrete.graph))
 
     def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         """What a call of these sizes runs, which are new."""
         with self._lock:
-            if values not in self._made and self._is_full():
-                return self._op_by_op()
-            if values not in self._made:
-                self._compile_in_call(values, inputs)
+            if values in self._made:
+                return self._made[values]
+            if self._is_full():
+                return self._graph
+            if self._is_patient and self._is_early(values):
+                return partial(self._wait, values)
+            self._compile_in_call(values, inputs)
             return self._made[values]
+
+    def _is_early(self, values: Vector) -> bool:
+        """Whether its calls have not taken as long yet as a plan takes."""
+        plans = len(self._made)
+        waited = self._waited.get(values, 0.0)
+        return plans >= self._limit and waited < self._planning / plans
+
+    def _wait(self, values: Vector, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        began = time.perf_counter()
+        made: tuple[Any, ...] = self._graph(*inputs)
+        if len(self._waited) < _PLANNED * self._limit or values in self._waited:
+            seconds = time.perf_counter() - began
+            self._waited[values] = self._waited.get(values, 0.0) + seconds
+        return made
 
     def _is_full(self) -> bool:
         return self._costly >= self._limit or len(self._made) >= _PLANNED * self._limit
@@ -144,21 +181,40 @@ class Sized:
         except Exception as error:  # whatever a stage raised: the graph itself has a right answer
             failed = Failed.of(error, record.failed_in)
             record.end(failed)
+            if isinstance(error, SizesDiffer):
+                self._keep(values, _raising(error))
+                return
             warn(failed.report(f"{record.name} at sizes {values}", "runs op by op"))
-            self._keep(values, self._op_by_op())
+            self._keep(values, self._graph)
 
     def _keep(self, values: Vector, run: Executable) -> None:
         self._made[values] = run
         self.run.add(values, run)
 
-    def _op_by_op(self) -> Executable:
-        graph = self._traced.graph
-        return modes_kept(graph, graph.forward)
+
+def _raising(error: SizesDiffer) -> Executable:
+    """Nothing has run yet: the frame starts over as eager, unless its graph writes to inputs."""
+
+    def run(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        raise error
+
+    return run
 
 
-def _with_some(run: Executable, kept: tuple[int, ...]) -> Executable:
-    """A graph may take less at certain sizes: without what only told a size."""
-    return lambda *inputs: run(*(inputs[place] for place in kept))
+def _with_others(
+    run: Executable,
+    inputs: int,
+    numbers: tuple[torch.Tensor, ...],
+    places: tuple[int, ...],
+    results: int,
+) -> Executable:
+    """A graph may take less at certain sizes, without what only told a size, and takes numbers that
+    are computed of sizes. `places`: its inputs, among those of the call and then the numbers.
+    """
+    first = (itertools.repeat(numbers).__next__, (), len(numbers), ())
+    before = inputs + len(numbers)
+    made = tuple(range(before, before + results))
+    return split_graph(inputs, (first, (run, places, results, ())), made)
 
 
 # ------------------------------------------------------------------------ kernels for all sizes
@@ -189,16 +245,22 @@ def _other_sizes(traced: Trace) -> Vector | None:
         for guard in traced.guards
         if isinstance(guard, SizesRelate) and set(guard.symbols) <= set(symbols)
     ]
+    ranges = {g.source: Interval(g.low, g.high) for g in traced.guards if isinstance(g, InRange)}
     primes = itertools.islice(itertools.cycle(_PRIMES), len(hints))
     choices = [
-        [*(prime * times for times in _MULTIPLES), hint]
-        for prime, hint in zip(primes, hints, strict=True)
+        [n for n in _choices(prime, hint) if ranges.get(symbol.origin, INT64).has(n)]  # type: ignore[call-overload]
+        for symbol, prime, hint in zip(symbols, primes, hints, strict=True)
     ]
     for values in itertools.islice(itertools.product(*choices), _TRIED):
         known = dict[Expr, int](zip(symbols, values, strict=True))
         if values != hints and all(holds_for(g.op, g.left, g.right, known) for g in related):
             return values
     return None
+
+
+def _choices(prime: int, hint: int) -> list[int]:
+    """Those near the hint are for numbers that are bounded: an index, a part of a length."""
+    return [*(prime * times for times in _MULTIPLES), hint + 3, hint - 3, hint + 1, hint - 1, hint]
 
 
 def _graphs_at(traced: Trace, values: Vector) -> list[GraphModule]:

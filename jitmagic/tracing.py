@@ -15,6 +15,7 @@ from .errors import OperationFailed, UserLine
 from .frame.dynamic import dynamic_dims
 from .frame.handle import Handle
 from .graph.node_meta import lines_of
+from .symbols.size import SizeOf
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
 from .trace.machine import trace
@@ -44,7 +45,8 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
     """Whether sizes are symbols because they were seen to change."""
-    return handle.options.dynamic is None and bool(places_of(traced))
+    found = any(isinstance(symbol.origin, SizeOf) for symbol in places_of(traced))
+    return handle.options.dynamic is None and found
 
 
 def trace_statically(
@@ -56,7 +58,10 @@ def trace_statically(
     where: UserLine | None = None,
 ) -> Trace:
     """The trace with the sizes of this call, and `why`."""
-    static = trace(snapshot, handle.options, stop, handle.ledger.varying(snapshot))
+    origins = {symbol.origin for symbol in places_of(symbolic)}
+    varying = handle.ledger.varying(snapshot)
+    numbers = None if varying is None else frozenset(one for one in varying if one not in origins)
+    static = trace(snapshot, handle.options, stop, numbers)
     constants = tuple(specialized(symbol, why, where) for symbol in places_of(symbolic))
     return replace(static, specialized=(*static.specialized, *constants))
 

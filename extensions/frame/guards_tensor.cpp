@@ -314,19 +314,28 @@ bool is_tensor(PyObject* object) {
 
 // ("SIZES", sources, ((operation, operand, operand), ...)). Python's // and %; what leaves 64 bits fails.
 struct Relation final : SizesCheck {
-  enum Kind { kConstant, kSize, kStride, kOffset, kAdd, kMul, kDiv, kMod, kEq, kNe, kLt, kLe, kGt, kGe };
+  enum Kind {
+    kConstant, kSize, kStride, kOffset, kNumber, kAdd, kMul, kDiv, kMod, kMin, kMax, kEq, kNe, kLt, kLe, kGt, kGe
+  };
   struct Operation {
     Kind kind;
     int64_t a, b;
   };
-  static constexpr std::string_view kNames[] = {"constant", "size", "stride", "offset", "+", "*", "//",
-                                                "%", "==", "!=", "<", "<=", ">", ">="};
+  static constexpr std::string_view kNames[] = {"constant", "size", "stride", "offset", "number", "+",
+                                                "*", "//", "%", "min", "max", "==", "!=", "<", "<=",
+                                                ">", ">="};
   static constexpr size_t kDeepest = 64;
   std::vector<Operation> code;
 
-  // Where the number is in a tensor; false where there is none.
-  static bool read(const Operation& op, PyObject* const* tensors, int64_t& number) {
-    PyObject* object = tensors[op.a];
+  // A size or a stride of a tensor, or an int itself; false where there is none.
+  static bool read(const Operation& op, PyObject* const* objects, int64_t& number) {
+    PyObject* object = objects[op.a];
+    if (op.kind == kNumber) {
+      int overflows = 0;
+      if (!PyLong_CheckExact(object)) return false;
+      number = PyLong_AsLongLongAndOverflow(object, &overflows);
+      return !overflows;
+    }
     if (!is_tensor(object)) return false;
     const c10::TensorImpl* impl = tensor_of(object).unsafeGetTensorImpl();
     if (impl->key_set().has(c10::DispatchKey::Python) || impl->layout() != at::kStrided) return false;
@@ -347,6 +356,8 @@ struct Relation final : SizesCheck {
         made = kind == kDiv ? a / b - down : rest + (down ? b : 0);
         return true;
       }
+      case kMin: made = std::min(a, b); return true;
+      case kMax: made = std::max(a, b); return true;
       case kEq: made = a == b; return true;
       case kNe: made = a != b; return true;
       case kLt: made = a < b; return true;
@@ -357,14 +368,14 @@ struct Relation final : SizesCheck {
     }
   }
 
-  bool passes(PyObject* const* tensors, size_t) const override {
+  bool passes(PyObject* const* objects, size_t) const override {
     int64_t stack[kDeepest];
     size_t top = 0;
     for (const Operation& op : code) {
       if (op.kind == kConstant) {
         stack[top++] = op.a;
-      } else if (op.kind <= kOffset) {
-        if (!read(op, tensors, stack[top++])) return false;
+      } else if (op.kind <= kNumber) {
+        if (!read(op, objects, stack[top++])) return false;
       } else {
         top--;
         if (!combine(op.kind, stack[top - 1], stack[top], stack[top - 1])) return false;
@@ -383,9 +394,9 @@ bool fill(Relation& relation, PyObject* code, size_t count) {
     const auto known = std::ranges::find(Relation::kNames, std::string_view(text));
     if (known == std::end(Relation::kNames)) return refuse("guard step: no such operation on sizes");
     const auto kind = static_cast<Relation::Kind>(known - std::begin(Relation::kNames));
-    const bool is_leaf = kind <= Relation::kOffset;
+    const bool is_leaf = kind <= Relation::kNumber;
     if (is_leaf && kind != Relation::kConstant && (a < 0 || a >= (long long)count || b < 0)) {
-      return refuse("guard step: a size of no tensor");
+      return refuse("guard step: a size of no object");
     }
     if (!is_leaf && height < 2) return refuse("guard step: an operation without operands");
     height = is_leaf ? height + 1 : height - 1;

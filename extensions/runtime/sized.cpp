@@ -1,7 +1,8 @@
 // BySizes: an executable for each vector of sizes that a graph was called with, picked natively.
 //
-// A symbol of the graph is read off its inputs: dimension `dim` of input `place`. Vectors are few, so they are
-// compared one after the other, the one used last first. What is new goes to Python, which tells what to call.
+// A symbol of the graph is read off its inputs: dimension `dim` of input `place`, or, where `dim` is -1, the number
+// in it, an int64 on the CPU. Vectors are few, so they are compared one after the other, the one used last first.
+// What is new goes to Python, which tells what to call.
 
 #include "callable.h"
 #include "reading.h"
@@ -38,7 +39,13 @@ struct BySizes : Callable {
 int64_t size_at(const Dimension& where, PyObject* const* args, Py_ssize_t count) {
   check(PyExc_TypeError, where.place < count && THPVariable_Check(args[where.place]), "input %zd is no tensor",
         where.place);
-  const at::IntArrayRef sizes = THPVariable_Unpack(args[where.place]).sizes();
+  const at::Tensor& tensor = THPVariable_Unpack(args[where.place]);
+  if (where.dim < 0) {
+    const bool is_number = tensor.is_cpu() && tensor.scalar_type() == at::kLong && tensor.numel() == 1;
+    check(PyExc_ValueError, is_number, "input %zd is no int64 on the CPU", where.place);
+    return *tensor.const_data_ptr<int64_t>();
+  }
+  const at::IntArrayRef sizes = tensor.sizes();
   check(PyExc_ValueError, where.dim < int64_t(sizes.size()), "input %zd has too few dimensions", where.place);
   return sizes[size_t(where.dim)];
 }
@@ -91,7 +98,7 @@ PyObject* sized_new(PyTypeObject* type, PyObject* args, PyObject*) {
   for (PyObject* place : items(places)) {
     self->places->push_back({Py_ssize_t(integer(item(place, 0))), integer(item(place, 1))});
     const Dimension& last = self->places->back();
-    check(PyExc_ValueError, last.place >= 0 && last.dim >= 0, "a dimension is named by two natural numbers");
+    check(PyExc_ValueError, last.place >= 0 && last.dim >= -1, "a size is named by an input and a dimension, or -1");
   }
   self->miss = Py_NewRef(miss);
   return made.release();

@@ -328,6 +328,8 @@ def _postfix(expr: Expr, places: Mapping[Source, int]) -> tuple[tuple[str, int, 
             return (("stride", places[source], dim),)  # type: ignore[index]
         case Symbol(origin=OffsetOf(source=source)):
             return (("offset", places[source], 0),)  # type: ignore[index]
+        case Symbol(origin=source):
+            return (("number", places[source], 0),)  # type: ignore[index]
     op, a, b = operation(expr)
     return (*_postfix(a, places), *_postfix(b, places), (op, 0, 0))
 

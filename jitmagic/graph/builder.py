@@ -167,7 +167,7 @@ class GraphBuilder:
         args, kwargs = (*args,), dict(kwargs or {})
         if self.sizes.inputs:
             self._emit_modes((self.grad_enabled, self.autocast), lines)
-            given_args, kwargs = self.sizes.in_arguments((args, kwargs), lines, self.step())
+            given_args, kwargs = self.sizes.in_call(target, (args, kwargs), lines, self.step())
             args = tuple(given_args)
         given = tensor_nodes_in((args, kwargs))
         if any(node.graph is not self.graph for node in given):

@@ -2,28 +2,40 @@
 
 Comes in: a torch-level graph whose metas hold Sizes, and the values of its symbols. Goes out: the
 graph that the tracer would have made of tensors of those sizes: each call is recorded again by a
-GraphBuilder, so that metas, views, writes and strides are found anew; sizes are constants.
+GraphBuilder, so that metas, views, writes and strides are found anew; sizes are constants, and
+numbers computed of them are inputs: graphs of different sizes are alike, and kernels serve all.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ..errors import CompileFailed
+from ..errors import CompileFailed, SizesDiffer
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.size import Size, value_of
 from .builder import GraphBuilder, map_nodes
 
-__all__ = ["concrete_graph", "spec_at"]
+__all__ = ["Filled", "concrete_graph", "results_of", "spec_at"]
 
 Values = Mapping[Expr, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """An input that is the same for all calls of these sizes: a 0-dim tensor with a number."""
+
+    spec: TensorSpec
+    value: float
+
+    def make(self) -> torch.Tensor:
+        return torch.full((), self.value, dtype=self.spec.dtype)
 
 
 def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
@@ -39,8 +51,9 @@ def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
 
 def concrete_graph(
     gm: GraphModule, values: Values, grad: bool, name: str
-) -> tuple[GraphModule, tuple[int, ...]]:
-    """The graph, and which of the inputs it still has. `grad`: the mode that it is entered in.
+) -> tuple[GraphModule, tuple[int | Filled, ...]]:
+    """The graph, and its inputs: places of those it still has, and new ones. `grad`: the mode that
+    it is entered in.
 
     Raises CompileFailed where it does not compute what the symbolic one does.
     """
@@ -48,12 +61,13 @@ def concrete_graph(
     for node in gm.graph.nodes:
         replay.follow(node)
     made, kept = replay.builder.finish(name)
-    if _count(made) != _count(gm):
+    if results_of(made) != results_of(gm):
         raise CompileFailed("results of the graph are one tensor at these sizes")
     return made, kept
 
 
-def _count(gm: GraphModule) -> int:
+def results_of(gm: GraphModule) -> int:
+    """How many results a graph has."""
     return len(next(iter(reversed(gm.graph.nodes))).args[0])  # type: ignore[arg-type]
 
 
@@ -64,6 +78,7 @@ class _Replay:
         self.values = values
         self.builder = GraphBuilder(grad)
         self.made: dict[Node, Any] = {}
+        self.inputs = 0  # of the old graph, so far
         self.step = 0
         self.builder.step = lambda: self.step
 
@@ -72,17 +87,28 @@ class _Replay:
         if node.op == "placeholder":
             spec = spec_at(node.meta["spec"], self.values)
             self.made[node] = made = self.builder.placeholder(node.name, spec)
-            self.builder.inputs[made] = len(self.builder.inputs) - 1
+            self.builder.inputs[made] = self.inputs
+            self.inputs += 1
         elif node.op == "output":
             self._leave(node)
         elif isinstance(size := node.meta["val"], Size):
             self.made[node] = value_of(size, dict(self.values))
+        elif node.meta.get("number"):
+            self.made[node] = self._number(node)
         elif node.target is torch._C._set_grad_enabled:
             self.builder.set_grad_enabled(node.args[0])  # type: ignore[arg-type]
         elif node.target in (torch.set_autocast_dtype, torch.set_autocast_enabled):
             self._cast(node)
         else:
             self.made[node] = self._call(node)
+
+    def _number(self, node: Node) -> Node:
+        """What `trace.values.scalars.number_node` made."""
+        value = map_nodes(node.args[1], self.made.__getitem__)
+        spec: TensorSpec = node.meta["spec"]
+        made = self.builder.placeholder(node.name, spec)
+        self.builder.inputs[made] = Filled(spec, value)
+        return made
 
     def _cast(self, node: Node) -> None:
         """A dtype that is set is on, or is about to be."""
@@ -109,7 +135,7 @@ class _Replay:
         wanted = spec_at(node.meta["spec"], self.values)
         found = made.meta["spec"] if isinstance(made, Node) else None
         if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
-            raise CompileFailed(f"{node.name} is {found} at these sizes, not {wanted}")
+            raise SizesDiffer(f"{node.name} is {found} at these sizes, not {wanted}")
 
     def _leave(self, node: Node) -> None:
         for result in node.args[0]:  # type: ignore[union-attr]

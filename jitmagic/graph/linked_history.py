@@ -55,14 +55,20 @@ class _Link(torch.autograd.Function):
 
 
 def linked(
-    results: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]
+    results: Sequence[torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    histories: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor, ...]:
-    """Fresh meta tensors laid out as `results`; those that require grad lead to the sources."""
+    """Fresh meta tensors laid out as `results`; those that require grad lead to the sources.
+    `histories`: tensors with the history of the results, where that is not their own.
+    """
     likes = list(map(_Like.of, results))
     with torch.inference_mode(False), torch.enable_grad():
         if not any(like.requires_grad for like in likes):
             return tuple(like.make() for like in likes)
-        made: tuple[torch.Tensor, ...] = _Link.apply(likes, _saves_tensors(results), *sources)
+        made: tuple[torch.Tensor, ...] = _Link.apply(
+            likes, _saves_tensors(histories or results), *sources
+        )
         return made
 
 

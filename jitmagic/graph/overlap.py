@@ -7,12 +7,14 @@ read gives something else (or raises), and only that kernel knows what.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from .node_meta import tensors_in
+from .propagate import run_on_meta
 
 __all__ = ["meets_itself", "why_order_matters"]
 
@@ -21,6 +23,7 @@ _SCATTERS = frozenset(
     "index_add_ index_copy_ index_reduce_ index_put_ scatter_ scatter_add_ scatter_reduce_ put_ "
     "masked_scatter_".split()
 )
+_BASIC = (int, slice, torch.SymInt)
 _MOST = 1 << 20  # elements looked at one by one; beyond, spans that meet are taken for an overlap
 
 
@@ -46,14 +49,13 @@ def _regions(name: str, args: Sequence[Any]) -> Sequence[Any]:
     """The arguments; of an assignment to a part, that part in place of the whole."""
     if name not in ("setitem", "__setitem__") or not _is_basic(args[1]):
         return args
-    with torch.no_grad():
-        return [args[0][args[1]], *args[2:]]
+    return [run_on_meta(operator.getitem, (args[0], args[1]), {}, grad=False), *args[2:]]
 
 
 def _is_basic(index: Any) -> bool:
     """Whether an index gives a view."""
     parts = index if isinstance(index, tuple) else (index,)
-    plain = all(part is None or part is Ellipsis or type(part) in (int, slice) for part in parts)
+    plain = all(part is None or part is Ellipsis or type(part) in _BASIC for part in parts)
     return plain and next(tensors_in(index), None) is None
 
 
@@ -61,15 +63,17 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _layout(tensor: torch.Tensor) -> tuple[int, list[tuple[int, int]]]:
-    """The start, and (stride, extent) of the dimensions that have several elements."""
+def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, int]]]:
+    """The start, and (stride, extent) of the dimensions that have several elements; SymInts where
+    sizes are.
+    """
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
-    return int(tensor.storage_offset()), [(step, size) for step, size in pairs if size > 1]
+    return tensor.storage_offset(), [(step, size) for step, size in pairs if size > 1]
 
 
 def _reach(tensor: torch.Tensor) -> int:
     """Distance from the first to the last element."""
-    return int(sum(step * (size - 1) for step, size in _layout(tensor)[1]))
+    return sum((step * (size - 1) for step, size in _layout(tensor)[1]), 0)
 
 
 def meets_itself(tensor: torch.Tensor) -> bool:

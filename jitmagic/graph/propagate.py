@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
 from .at_hints import inferred_at_hints
+from .at_vectors import told_at_vectors
 from .attribution import call_from
 from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
@@ -31,6 +32,7 @@ from .recurrent import by_one_step
 from .shapes import infer, infer_in_place
 from .small_runs import told_by_kernel
 from .sym_node import as_torch, sizes_in
+from .symbolic_index import INDEXING, selected
 from .symbolic_views import view_of_sizes
 from .transforms import is_transform
 
@@ -130,20 +132,41 @@ def call_on_meta(
     _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
         try:
-            if isinstance(target, str):
-                return call_from(line, getattr(args[0], target), args[1:], kwargs)
-            result = call_from(line, by_one_step(target), args, kwargs)
-            return _with_kernel_strides(target, args, result)
-        except (DataDependent, EagerRaises, Specialize):
+            return _run(target, args, kwargs, line)
+        except (DataDependent, EagerRaises):
             raise
         except NotImplementedError as error:
             raise DataDependent(_first_line(error)) from None
         except Exception as error:  # whatever a torch function may raise is the program's to see
+            if (told := told_at_vectors(partial(_noted, target), (args, kwargs))) is not None:
+                return told
+            if isinstance(error, Specialize):
+                raise
             _retry_with_ints(target, (args, kwargs))
             text = str(error)
             if any(sign in text for sign in _NO_DATA):
                 raise DataDependent(_first_line(error)) from None
             raise EagerRaises(error) from None
+
+
+def _run(
+    target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], line: UserLine | None
+) -> Any:
+    if isinstance(target, str):
+        return call_from(line, getattr(args[0], target), args[1:], kwargs)
+    if target in INDEXING and (found := selected(args)) is not None:
+        return found[0]
+    made = call_from(line, by_one_step(target), args, kwargs)
+    return _with_kernel_strides(target, args, made)
+
+
+def _noted(target: Target, arguments: tuple[Any, Any]) -> tuple[Any, set[int]]:
+    """What the call gives, and the memory it writes to."""
+    before, _SHAPES.written = _SHAPES.written, set()
+    try:
+        return _run(target, *arguments, None), _SHAPES.written
+    finally:
+        _SHAPES.written = before
 
 
 def _retry_with_ints(target: Target, args: Any) -> None:

@@ -1,14 +1,15 @@
 """Nodes of a graph for the sizes that its calls take.
 
 Comes in: arguments of a call with Sizes (or SymInts) in them. Goes out: the arguments with nodes in
-their place: `aten.sym_size.int` of an input for a symbol, calls of `operator` for arithmetic. One
-node for each expression; its meta `val` is the Size.
+their place: `aten.sym_size.int` of an input for a symbol (`operator.index`, where the input is the
+number itself), calls of `operator` and `math` for arithmetic. One node for each expression; its
+meta `val` is the Size.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,17 +18,18 @@ from torch.fx import Graph, Node
 from ..errors import UserLine
 from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr, Integer
-from ..symbols.polynomial import operation
-from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import Size, size_of
+from ..symbols.polynomial import application
+from ..symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
+from ..symbols.size import Size, SizeFloat, number_of_sizes
+from .propagate import Target, call_name, target_name
 from .sym_node import as_dimension, sizes_in
 
 __all__ = ["SizeNodes", "refuse_sizes"]
 
 aten = torch.ops.aten
-_CALLS: dict[str, Callable[..., Any]] = {
-    "+": operator.add, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
-}  # fmt: skip
+_VALUE = -1  # in place of a dimension: the input is the number itself
+# Calls that take floats which no shape, dtype or stride of their results depends on.
+_TAKING_FLOATS = ("full", "linspace", "logspace", "dropout", "scaled_dot_product_attention")
 
 
 def refuse_sizes(*values: Any) -> None:
@@ -39,7 +41,7 @@ def refuse_sizes(*values: Any) -> None:
 
 
 class SizeNodes:
-    """Those of one graph. `inputs`: where each symbol is read."""
+    """Those of one graph. `inputs`: the input and dimension where each symbol is read."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -52,34 +54,53 @@ class SizeNodes:
             if isinstance(size, Size) and isinstance(size.expr, Symbol):
                 self.inputs.setdefault(size.expr, (node, dim))
 
-    def in_arguments(self, value: Any, lines: tuple[UserLine, ...], step: int) -> Any:
-        """The nested arguments with a node for each size."""
+    def add_number(self, node: Node, symbol: Symbol) -> None:
+        """An input that is an int, which may be a size."""
+        self.inputs[symbol] = node, _VALUE
+
+    def in_call(
+        self, target: Target, arguments: Any, lines: tuple[UserLine, ...], step: int
+    ) -> Any:
+        """The nested arguments with a node for each size. Raises Specialize for a float on which it
+        may depend how the result looks.
+        """
+        if target_name(target) not in _TAKING_FLOATS:
+            for size in sizes_in(arguments):
+                if isinstance(size, SizeFloat):
+                    raise Specialize(symbols_of(size.expr), f"an argument of {call_name(target)}()")
+        return self._in_arguments(arguments, lines, step)
+
+    def _in_arguments(self, value: Any, lines: tuple[UserLine, ...], step: int) -> Any:
         if isinstance(value, torch.SymInt):
             value = as_dimension(value)
         if isinstance(value, Size):
             return self._node(value.expr, value.context, lines, step)
         if isinstance(value, dict):
-            return {key: self.in_arguments(item, lines, step) for key, item in value.items()}
+            return {key: self._in_arguments(item, lines, step) for key, item in value.items()}
         if type(value) in (tuple, list, torch.Size):
-            items = [self.in_arguments(item, lines, step) for item in value]
+            items = [self._in_arguments(item, lines, step) for item in value]
             return items if type(value) is list else tuple(items)
         if isinstance(value, slice):
             parts = (value.start, value.stop, value.step)
-            return slice(*(self.in_arguments(part, lines, step) for part in parts))
+            return slice(*(self._in_arguments(part, lines, step) for part in parts))
         return value
 
     def _node(self, expr: Expr, context: Context, lines: tuple[UserLine, ...], step: int) -> Any:
-        if isinstance(expr, Integer):
+        if isinstance(expr, Integer | Number):
             return expr.value
         if (known := self._made.get(expr)) is not None:
             return known
         target: Any = aten.sym_size.int
         if isinstance(expr, Symbol):
+            if expr not in self.inputs:  # of the graph around this one
+                raise Specialize((expr,), "a function with a graph of its own")
             args: tuple[Any, ...] = self.inputs[expr]
+            if args[1] == _VALUE:
+                target, args = operator.index, args[:1]
         else:
-            op, *operands = operation(expr)
-            target = _CALLS[op]
+            op, operands = application(expr)
+            target = OPERATIONS[op].python
             args = tuple(self._node(one, context, lines, step) for one in operands)
         node = self._made[expr] = self._graph.call_function(target, args)
-        node.meta.update(val=size_of(expr, context), spec=None, lines=lines, step=step)
+        node.meta.update(val=number_of_sizes(expr, context), spec=None, lines=lines, step=step)
         return node

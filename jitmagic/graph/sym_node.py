@@ -20,7 +20,7 @@ import torch
 
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
-from ..symbols.size import Dimension, Size, hint_of, is_same
+from ..symbols.size import Dimension, Size, SizeFloat, hint_of, is_same
 
 __all__ = [
     "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "sizes_in", "with_hints",
@@ -34,7 +34,11 @@ _NAMES: dict[Comparison, str] = {
 
 
 def as_torch(value: Any) -> Any:
-    """A size as a SymInt; ints and everything else as they are."""
+    """A size as a SymInt; ints and everything else as they are. A float computed of sizes is what
+    it is in this call: `SizeNodes` lets it into calls alone whose shapes do not depend on it.
+    """
+    if isinstance(value, SizeFloat):
+        return value.context.value_of(value.expr)
     return torch.SymInt(SizeNode(value)) if isinstance(value, Size) else value
 
 

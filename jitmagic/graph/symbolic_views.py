@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..symbols.size import Dimension, Size, is_same
+from ..symbols.size import Dimension, Size, hint_of, is_same
 from .sym_node import as_dimension, as_dimensions, as_torch
 
 __all__ = ["view_of_sizes", "view_strides"]
@@ -217,12 +217,15 @@ def _split_with_sizes(
 
 
 def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[torch.Tensor] | None:
-    """How many parts there are has to be known, or is what makes a constant of the size."""
+    """How many parts there are is guarded."""
     place, each = _dim(dim, x.dim()), as_dimension(size)
     if place is None or each <= 0:
         return None
     total = as_dimension(x.shape[place])
-    count = max(operator.index((total + (each - 1)) // each), 1)
+    whole = (total + (each - 1)) // each
+    if whole != (count := hint_of(whole)):
+        return None
+    count = max(count, 1)
     return _parts(x, [each] * (count - 1) + [total - each * (count - 1)], dim)
 
 

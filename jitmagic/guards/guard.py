@@ -228,8 +228,8 @@ class InRange(Guard):
 
 @dataclass(frozen=True, slots=True)
 class SizesRelate(Guard):
-    """`left op right` of sizes, strides and storage offsets: integer expressions over symbols whose
-    origins are SizeOf, StrideOf and OffsetOf.
+    """`left op right` of sizes, strides, storage offsets and ints: integer expressions over symbols
+    whose origins are SizeOf, StrideOf, OffsetOf and the Source of an int.
     """
 
     op: str
@@ -242,8 +242,10 @@ class SizesRelate(Guard):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The tensors whose sizes they are."""
-        return tuple(dict.fromkeys(symbol.origin.source for symbol in self.symbols))  # type: ignore[attr-defined]
+        """The tensors whose sizes they are, and the ints."""
+        origins: list[Any] = [symbol.origin for symbol in self.symbols]
+        found = (one if isinstance(one, Source) else one.source for one in origins)
+        return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True)

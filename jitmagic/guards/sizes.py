@@ -13,12 +13,13 @@ import torch
 from ..bytecode import FrameSnapshot
 from ..symbols.context import COMPARISONS
 from ..symbols.expr import Expr
+from ..symbols.interval import INT64
 from ..symbols.polynomial import written
 from ..symbols.scalar import Symbol, evaluate
 from ..symbols.size import OffsetOf, SizeOf
 from .guard import SizesRelate
 from .read import UNREADABLE, read_source
-from .source import describe
+from .source import Source, describe
 
 __all__ = ["relation", "size_name", "sizes_differ"]
 
@@ -26,9 +27,8 @@ __all__ = ["relation", "size_name", "sizes_differ"]
 def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
     known: dict[Expr, Any] = {}
     for symbol in guard.symbols:
-        origin: Any = symbol.origin
         try:
-            known[symbol] = _read(origin, _strided(read_source(origin.source, frame)))
+            known[symbol] = _value(symbol.origin, frame)
         except UNREADABLE:
             return f"{size_name(symbol)} is not there any more"
     values = [evaluate(side, dict(known)) for side in (guard.left, guard.right)]
@@ -38,7 +38,13 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
     return f"{now}, was such that {relation(guard)}"
 
 
-def _read(origin: Any, tensor: torch.Tensor) -> int:
+def _value(origin: Any, frame: FrameSnapshot) -> int:
+    if isinstance(origin, Source):
+        value = read_source(origin, frame)
+        if type(value) is not int or not INT64.has(value):
+            raise TypeError("no int of 64 bits")
+        return value
+    tensor = _strided(read_source(origin.source, frame))
     if isinstance(origin, OffsetOf):
         return int(tensor.storage_offset())
     numbers = tensor.shape if isinstance(origin, SizeOf) else tensor.stride()
@@ -60,8 +66,10 @@ def relation(guard: SizesRelate) -> str:
 
 
 def size_name(symbol: Symbol) -> str:
-    """A size, a stride or an offset as the user has it: `x.shape[0]`."""
+    """A size, a stride, an offset or an int as the user has it: `x.shape[0]`."""
     origin: Any = symbol.origin
+    if isinstance(origin, Source):
+        return describe(origin)
     tensor = describe(origin.source)
     if isinstance(origin, OffsetOf):
         return f"{tensor}.storage_offset()"

@@ -90,6 +90,11 @@ class Context:
         """The value that an expression of ints has in this call."""
         return int(evaluate(expr, dict(self._hints)))
 
+    def value_of(self, expr: Expr) -> float:
+        """The value that an expression has in this call."""
+        value: float = evaluate(expr, dict(self._hints))
+        return value
+
     def has_hints(self, exprs: Iterable[Expr]) -> bool:
         """Whether the values of all symbols in them are known for this call."""
         return all(symbol in self._hints for expr in exprs for symbol in symbols_of(expr))
@@ -101,6 +106,15 @@ class Context:
     def known(self, op: str, left: Expr, right: Expr) -> bool | None:
         """`left op right`, if the ranges decide it."""
         return self._compared(op, left, right, self._known)
+
+    def allows(self, values: dict[Expr, Any]) -> bool:
+        """Whether these values of some symbols keep to what has been assumed so far."""
+        ranges = (known.has(value) for s, value in values.items() if (known := self._ranges[s]))
+        return all(ranges) and all(
+            holds_for(op, left, right, dict(values)) is answer
+            for (op, left, right), answer in self._related.items()
+            if all(symbol in values for symbol in (*symbols_of(left), *symbols_of(right)))
+        )
 
     # -- questions -------------------------------------------------------------------------------
 

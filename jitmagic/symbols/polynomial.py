@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 
-from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, linear, mul
-from .scalar import Apply, Symbol
+from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, floordiv, linear, mod, mul
+from .scalar import Apply, Number, Symbol
 
-__all__ = ["divided", "factors", "is_integral", "monomial", "operation", "product", "written"]
+__all__ = [
+    "application", "divided", "factors", "is_integral", "monomial", "normal", "operation",
+    "product", "written",
+]  # fmt: skip
 
 
 def operation(expr: Expr) -> tuple[str, Expr, Expr]:
@@ -32,19 +35,46 @@ def operation(expr: Expr) -> tuple[str, Expr, Expr]:
     raise TypeError(f"not an operation on sizes: {expr!r}")
 
 
+def application(expr: Expr) -> tuple[str, tuple[Expr, ...]]:
+    """As `operation`, of any number of operands."""
+    if isinstance(expr, Apply):
+        return expr.op, expr.args
+    op, *operands = operation(expr)
+    return op, tuple(operands)
+
+
 def is_integral(expr: Expr) -> bool:
-    """Whether it is made of what sizes are: ints, symbols of ints, sums, products, quotients."""
+    """Whether it is made of what sizes are: ints, symbols of ints, sums, products, quotients, the
+    lesser or greater of two. Native guards compute these.
+    """
     match expr:
         case Integer():
             return True
         case Symbol(kind=kind):
             return kind is int
-        case Apply(op) if op not in ("*", "//", "%"):
+        case Apply(op) if op not in ("*", "//", "%", "min", "max"):
             return False
         case Add() | Mul() | FloorDiv() | Mod() | Apply():
             _, left, right = operation(expr)
             return is_integral(left) and is_integral(right)
     return False
+
+
+def normal(expr: Expr) -> Expr:
+    """An expression of ints as sizes have it, products as polynomials."""
+    match expr:
+        case Add(a, b):
+            return add(normal(a), normal(b))
+        case Mul() | Apply("*"):
+            _, left, right = operation(expr)
+            return product(normal(left), normal(right))
+        case FloorDiv(a, b):
+            return floordiv(normal(a), b)
+        case Mod(a, b):
+            return mod(normal(a), b)
+        case Apply(op, args):
+            return Apply(op, tuple(map(normal, args)))
+    return expr
 
 
 def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.name) -> str:
@@ -54,8 +84,14 @@ def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.na
             return str(value)
         case Symbol():
             return name(expr)
+        case Number(value):
+            return repr(value)
         case Leaf() if expr.label:
             return expr.label
+        case Apply(op, args) if op.isalpha():
+            return f"{op}({', '.join(written(arg, name) for arg in args)})"
+        case Apply("int **", (base, times)):
+            return f"{written(base, name)}**{written(times, name)}"
     op, left, right = operation(expr)
     a, b = written(left, name), written(right, name)
     return f"{a}*{b}" if op == "*" else f"({a} {op} {b})"

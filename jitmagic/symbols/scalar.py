@@ -19,7 +19,7 @@ from .interval import INT64, Interval, of_number
 
 __all__ = [
     "OPERATIONS", "Apply", "Number", "Operation", "Symbol", "apply", "constant", "evaluate",
-    "interval_of", "symbols_of",
+    "interval_of", "kind_of", "symbols_of",
 ]  # fmt: skip
 
 
@@ -153,6 +153,25 @@ OPERATIONS: Mapping[str, Operation] = {
     "sin": Operation(math.sin, _wave),
     "cos": Operation(math.cos, _wave),
 }
+
+
+# Operations whose results have one kind, whatever their operands have.
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("/", "**", "float", "sqrt", "exp", "log", "tanh", "sin", "cos"), float),
+    **dict.fromkeys(("trunc", "floor", "ceil", "round", "int **"), int),
+}
+
+
+def kind_of(expr: Expr) -> type:
+    """Whether an expression is an int or a float."""
+    match expr:
+        case Number():
+            return float
+        case Symbol(kind=kind):
+            return kind
+        case Apply(op) if op in _KINDS:
+            return _KINDS[op]
+    return float if any(kind_of(part) is float for part in _parts(expr)) else int
 
 
 def constant(number: float) -> Expr:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .expr import Expr, Integer, add, floordiv, linear, mod, mul
 from .interval import INT64
 from .polynomial import divided, factors, product, written
-from .scalar import Apply, evaluate, symbols_of
+from .scalar import Apply, evaluate, kind_of, symbols_of
 
 if TYPE_CHECKING:
     from .context import Context
@@ -27,12 +27,14 @@ __all__ = [
     "Dimension",
     "OffsetOf",
     "Size",
+    "SizeFloat",
     "SizeOf",
     "StrideOf",
     "at_most",
     "expr_of",
     "hint_of",
     "is_same",
+    "number_of_sizes",
     "size_of",
     "value_of",
 ]
@@ -197,6 +199,12 @@ class Size:
     __int__ = __index__
 
 
+class SizeFloat(Size):
+    """A float computed of sizes: a number that calls take, not a dimension."""
+
+    __slots__ = ()
+
+
 Dimension = int | Size
 
 
@@ -210,6 +218,11 @@ def hint_of(dimension: Dimension) -> int:
 def size_of(expr: Expr, context: Context) -> Dimension:
     """The expression as a dimension: an int where it is one."""
     return expr.value if isinstance(expr, Integer) else Size(expr, context)
+
+
+def number_of_sizes(expr: Expr, context: Context) -> Any:
+    """As `size_of`; a SizeFloat where the expression is a float."""
+    return size_of(expr, context) if kind_of(expr) is int else SizeFloat(expr, context)
 
 
 def is_same(a: Dimension, b: Dimension) -> bool:

@@ -6,44 +6,60 @@ of the same frame with ints in their place, and which of the inputs its graph st
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from dataclasses import replace
 
-from ..graph.concrete import concrete_graph, spec_at
+from ..graph.concrete import Filled, concrete_graph, spec_at
 from ..guards.guard import GlobalState
 from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol
 from ..symbols.size import Size, hint_of
-from .result import Trace
+from .result import GraphInput, InputKind, Trace
 
 __all__ = ["at_sizes", "hints_of", "places_of"]
 
 
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
-    """The symbols among the sizes of its inputs: (input, dimension) where each is read."""
-    found: dict[Symbol, tuple[int, int]] = {}
-    for place, entry in enumerate(traced.inputs):
-        for dim, size in enumerate(entry.spec.shape):
-            if isinstance(size, Size) and isinstance(size.expr, Symbol):
-                found.setdefault(size.expr, (place, dim))
-    return found
+    """The symbols among the sizes of its inputs: (input, dimension) where each is read. An input
+    that is an int and a size of the graph is read itself: its dimension is -1.
+    """
+    return {size.expr: place for place, size in _symbols(traced)}  # type: ignore[misc]
 
 
 def hints_of(traced: Trace) -> tuple[int, ...]:
     """The values of these symbols in the call that was traced."""
-    places = places_of(traced).values()
-    return tuple(hint_of(traced.inputs[place].spec.shape[dim]) for place, dim in places)
+    return tuple({size.expr: hint_of(size) for _, size in _symbols(traced)}.values())
 
 
-def at_sizes(traced: Trace, values: tuple[int, ...]) -> tuple[Trace, tuple[int, ...]]:
-    """The trace with these values of `places_of(traced)`. Raises CompileFailed where the graph is
-    not the one that would have been traced.
+def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
+    """Each once: with the first place where it is read."""
+    graph = traced.graph.graph
+    nodes = list(graph.find_nodes(op="placeholder"))
+    shapes = [(n, entry.spec.shape) for n, entry in enumerate(traced.inputs)]
+    found = [((n, dim), size) for n, shape in shapes for dim, size in enumerate(shape)]
+    for node in graph.find_nodes(op="call_function", target=operator.index):
+        found.append(((nodes.index(node.args[0]), -1), node.meta["val"]))
+    seen: set[Symbol] = set()
+    for place, size in found:
+        if isinstance(size, Size) and isinstance(size.expr, Symbol) and size.expr not in seen:
+            seen.add(size.expr)
+            yield place, size
+
+
+def at_sizes(traced: Trace, values: tuple[int, ...]) -> tuple[Trace, tuple[int | Filled, ...]]:
+    """The trace with these values of `places_of(traced)`, and the inputs of its graph. Raises
+    CompileFailed where the graph is not the one that would have been traced.
     """
     known: dict[Expr, int] = dict(zip(places_of(traced), values, strict=True))
     state = next(guard.facts for guard in traced.guards if isinstance(guard, GlobalState))
     graph, kept = concrete_graph(traced.graph, known, state.grad_enabled, traced.name)
-    inputs = tuple(
-        replace(traced.inputs[place], spec=spec_at(traced.inputs[place].spec, known))
-        for place in kept
-    )
+    inputs = tuple(_input(traced, place, known) for place in kept)
     mutated = tuple(n for n, place in enumerate(kept) if place in traced.mutated)
     return replace(traced, graph=graph, inputs=inputs, mutated=mutated), kept
+
+
+def _input(traced: Trace, place: int | Filled, known: dict[Expr, int]) -> GraphInput:
+    if isinstance(place, Filled):  # computed of what the first inputs tell
+        return GraphInput("size", traced.inputs[0].source, place.spec, InputKind.SCALAR)
+    return replace(traced.inputs[place], spec=spec_at(traced.inputs[place].spec, known))

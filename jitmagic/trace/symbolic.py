@@ -8,7 +8,7 @@ as many as there are numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -70,8 +70,16 @@ class Symbols(Context):
     def _can_relate(self, left: Expr, right: Expr) -> bool:
         """Native guards compute with 64-bit ints: no floats, no roundings of them."""
         symbols = (*symbols_of(left), *symbols_of(right))
-        is_size = all(isinstance(symbol.origin, SizeOf) for symbol in symbols)
-        return is_size and is_integral(left) and is_integral(right)
+        return self.are_sizes(symbols) and is_integral(left) and is_integral(right)
+
+    @staticmethod
+    def are_sizes(symbols: Iterable[Symbol]) -> bool:
+        """Whether these are ints that a call of the frame is given: sizes, or numbers."""
+        return all(
+            isinstance(symbol.origin, SizeOf)
+            or (symbol.kind is int and isinstance(symbol.origin, Source))
+            for symbol in symbols
+        )
 
     def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
         """The dimensions of an input that become symbols."""

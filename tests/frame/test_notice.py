@@ -300,13 +300,16 @@ class Decoder(torch.nn.Module):
         self.broken = broken
 
     def forward(self, x: Tensor, caches: list[Tensor | None], at: int) -> tuple[Tensor, list[Any]]:
-        x, made = x + torch.arange(at, at + 1), []
+        x, made = x + self.place(at), []
         for layer, cache in zip(self.layers, caches, strict=True):
             if self.broken:
                 jitmagic.graph_break()
             x, cache = layer(x, cache)
             made.append(cache)
         return x, made
+
+    def place(self, at: int) -> Any:
+        return float(f"{at}")  # of a text each call is another
 
     @torch.no_grad()
     def generate(self, x: Tensor) -> Tensor:
@@ -337,8 +340,27 @@ def test_a_decoder_with_a_cache_stops_compiling_once_for_all(tagged: str, broken
     assert len(handle.journal) == compiled
 
 
+class Placing(Decoder):
+    def place(self, at: int) -> Tensor:
+        return torch.arange(at, at + 1)
+
+
+def test_a_decoder_whose_position_is_a_size_is_compiled() -> None:
+    torch.manual_seed(0)
+    decoder = Placing(broken=False).eval()
+    x = torch.randn(1, 4)
+    wanted = decoder.generate(x)
+    decoder.forward = run = jitmagic.jit(decoder.forward, backend="eager")  # type: ignore[method-assign]
+    for _ in range(2):
+        torch.testing.assert_close(decoder.generate(x), wanted)
+    handle = handle_of(run)
+    assert handle is not None
+    # without a cache, with one row in it, with more
+    assert (len(handle.journal), handle.outcome, handle.given_up) == (3, COMPILED, None)
+
+
 def at_index(x: Tensor, index: int) -> Tensor:
-    return x + torch.arange(index, index + 1)
+    return x + float(f"{index}")
 
 
 def test_an_int_that_grows_for_ever_is_noticed() -> None:

@@ -181,9 +181,7 @@ def test_what_depends_on_the_size_is_guarded(name: str, hints: tuple[int, int]) 
         lambda n, E: range(n),
         lambda n, E: E(n, 4).tolist() if int(n) else None,
         lambda n, E: E(n, 4).unbind(0),
-        lambda n, E: E(n, 4).split(2),
         lambda n, E: n * 0.5,
-        lambda n, E: F.interpolate(E(n, 3, 8, 8), scale_factor=2),
         lambda n, E: E(4).view(n),
     ],
 )

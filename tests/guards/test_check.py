@@ -22,7 +22,7 @@ from jitmagic.guards.read import read_source
 from jitmagic.guards.show import show_guard
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
-from jitmagic.symbols.expr import Integer, mul
+from jitmagic.symbols.expr import Integer, mod, mul
 from jitmagic.symbols.interval import INT64, Interval
 from jitmagic.symbols.scalar import Symbol
 from jitmagic.symbols.size import OffsetOf, SizeOf, StrideOf
@@ -123,6 +123,8 @@ def all_guards(world: World) -> list[g.Guard]:
         g.SizesRelate("<", mul(ROWS, 7), Integer(12)),
         g.SizesRelate("==", Symbol("stride", int, INT64, StrideOf(X, 0)), Integer(1)),
         g.SizesRelate("==", Symbol("offset", int, INT64, OffsetOf(s.Item(REST, 1))), Integer(4)),
+        g.SizesRelate("<=", ROWS, Symbol("n", int, INT64, entry("n"))),
+        g.SizesRelate("!=", mod(Symbol("n", int, INT64, entry("n")), 2), Integer(0)),
         g.Unhooked(entry("leaf")),
         g.Unhooked(X),
         g.CellEmpty(CELL),
@@ -183,6 +185,7 @@ PERTURBATIONS = {
     "inference": set_world("x", lambda: _in_inference_mode()),
     "int": set_entry("n", 4),
     "bool for int": set_entry("n", True),
+    "int of more bits": set_entry("n", 2**64 + 3),
     "float for int": set_entry("n", 3.0),
     "nan": set_entry("rate", float("nan")),
     "missing": lambda w: w.cfg.pop("n"),

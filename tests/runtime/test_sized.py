@@ -51,8 +51,20 @@ def test_what_is_no_tensor_or_too_flat_is_refused() -> None:
         run(torch.ones(2), torch.ones(2))
     with pytest.raises(ValueError, match="2 sizes"):
         run.add((1, 2), told)
-    with pytest.raises(ValueError, match="natural numbers"):
-        by_sizes(((0, -1),), told)
+    with pytest.raises(ValueError, match="an input and a dimension, or -1"):
+        by_sizes(((0, -2),), told)
+
+
+def test_a_number_is_read_itself() -> None:
+    run = by_sizes(((1, -1), (0, 0)), told)
+    assert run(torch.ones(3), torch.tensor(-7)) == ((-7, 3), 2, 2)
+    for wrong in (
+        torch.ones(()),
+        torch.tensor([1, 2]),
+        torch.empty((), dtype=torch.int64).to("meta"),
+    ):
+        with pytest.raises(ValueError, match="input 1 is no int64 on the CPU"):
+            run(torch.ones(3), wrong)
 
 
 def test_errors_pass_and_cycles_are_collected() -> None:

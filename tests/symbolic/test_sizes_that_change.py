@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import jitmagic
+from jitmagic import sizes
 from jitmagic.api import handle_of
 
 SIZES = (8, 5, 16, 3, 2, 7, 9, 32, 64, 33, 12, 1, 24, 48, 6, 10)
@@ -253,3 +254,33 @@ def test_sizes_of_the_static_variant_keep_its_kernels(train: bool) -> None:
     assert len(texts) == 3  # static, for all sizes, and the first again
     assert texts[2] == texts[0] != texts[1]
     assert records[2].cache_hits
+
+
+class Clock:
+    """In place of `time`: each reading is a second later."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_a_plan_is_made_once_it_would_have_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first `recompile_limit` vectors have one at once; then those that come again."""
+    monkeypatch.setattr(sizes, "time", Clock())
+    program = lambda x: x.relu().sum(0)  # noqa: E731 - a program
+
+    def plans_of(fn: Any) -> int:
+        return sum(r.result("trace") is None for r in handle_of(fn).journal.records)
+
+    options = {"recompile_limit": 4}
+    made = jitmagic.jit(program, dynamic=True, fullgraph=True, options=options)
+    counts = []
+    for n in (3, 4, 5, 6, 7, 8, 9, 7, 7, 8, 7):
+        x = torch.randn(n, 11)
+        check(made(x), program(x))
+        counts.append(plans_of(made))
+    assert counts == [0, 1, 2, 3, 3, 3, 3, 4, 4, 5, 5]
+    assert compiles(made) == 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...symbols.size import Dimension, expr_of
 from ..builder import Builder, Decline, Out
 from ..expr import Integer, add, mul
 from ..ir import IndexValue, Value
@@ -83,6 +84,11 @@ def arange(
     return builder.pointwise(out, _range(start, step, out.spec.dtype))
 
 
+def _number(size: Dimension) -> Any:
+    """A size as an operand."""
+    return size if isinstance(size, int) else IndexValue(expr_of(size))
+
+
 @lowers("linspace.default")
 def linspace(
     builder: Builder, out: Out, start: Number, end: Number, steps: int, **_: Any
@@ -93,14 +99,19 @@ def linspace(
     dtype = out.spec.dtype
     if dtype not in (torch.float32, torch.float64):
         raise Decline("a linspace in this dtype")
-    step = constant((end - start) / max(steps - 1, 1), dtype)
+    parts = _number(max(steps - 1, 1))
+    if isinstance(parts, int):
+        step: Value = constant((end - start) / parts, dtype)
+    else:
+        step = compute("truediv", constant(end - start, dtype), cast(parts, dtype))
+    half = _number(max(steps // 2, 1))
 
     def value(point: Point) -> Value:
         place = cast(IndexValue(point[0]), dtype)
-        left = cast(IndexValue(add(mul(point[0], -1), Integer(steps - 1))), dtype)
+        left = cast(IndexValue(add(mul(point[0], -1), expr_of(steps - 1))), dtype)
         rising = compute("fma", step, place, constant(start, dtype))
         falling = compute("fma", compute("neg", step), left, constant(end, dtype))
-        return where(compute("lt", IndexValue(point[0]), max(steps // 2, 1)), rising, falling)
+        return where(compute("lt", IndexValue(point[0]), half), rising, falling)
 
     return builder.pointwise(out, value)
 

@@ -7,12 +7,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..breaks import GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.constants import ConstantValue, fold
 from ..values.dimensions import DimensionValue
 from ..values.operators import binary, compare, drain, is_none, unpack
-from ..values.scalars import ScalarValue, extreme, scalar_of
+from ..values.scalars import ScalarValue, SymbolicNumber, extreme, scalar_of
+from ..values.sequences import TupleValue
 from ..values.sets import SetValue
 from .registry import handles
 
@@ -22,7 +25,7 @@ _MATH = [
     one for module in (math, cmath) for one in vars(module).values()
     if callable(one) and not isinstance(one, type) and one is not math.prod
 ]  # fmt: skip
-_PURE = [*_MATH, divmod, bin, oct, hex, complex]
+_PURE = [*_MATH, bin, oct, hex, complex]
 _OF_SCALARS = {
     math.sqrt: "sqrt", math.exp: "exp", math.log: "log", math.tanh: "tanh", math.sin: "sin",
     math.cos: "cos", math.fabs: "abs",
@@ -31,6 +34,7 @@ _BY_METHOD: dict[Callable[..., Any], str] = {
     abs: "__abs__",
     round: "__round__",
     float: "__float__",
+    torch.sym_float: "__float__",
     int: "__int__",
     math.floor: "__floor__",
     math.ceil: "__ceil__",
@@ -86,6 +90,13 @@ def _pow(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 2 and not kwargs:
         return binary(machine, "**", *args)
     return fold_call(machine, pow, args, kwargs)
+
+
+@handles(divmod)
+def _divmod(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 2 and not kwargs and any(isinstance(one, SymbolicNumber) for one in args):
+        return TupleValue([binary(machine, op, *args) for op in ("//", "%")])
+    return fold_call(machine, divmod, args, kwargs)
 
 
 @handles(math.prod)

@@ -17,8 +17,8 @@ import torch
 
 from ...symbols.context import Specialize
 from ...symbols.expr import Expr, Integer
-from ...symbols.polynomial import operation
-from ...symbols.scalar import Symbol, symbols_of
+from ...symbols.polynomial import application
+from ...symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
 from ...symbols.size import Dimension, Size
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -58,11 +58,9 @@ class DimensionValue(SymbolicNumber):
         number = _number(machine, other)
         if number is None and issubclass(other.python_type(machine), torch.Tensor):
             return None  # the tensor is asked next
-        if number is None or op in ("/", "**"):
+        if number is None or op not in _BINARY:
             scalar = self.as_scalar(machine)
             return scalar.binary(machine, op, other, reflected=reflected)
-        if op not in _BINARY:
-            self.refuse(machine, op)
         left, right = (number, self.size) if reflected else (self.size, number)
         try:
             return dimension_value(machine, _BINARY[op](left, right))
@@ -115,11 +113,13 @@ def _number(machine: Machine, value: Value) -> Dimension | None:
 
 
 def _recipe(builder: Builder, context: Any, expr: Expr) -> Recipe:
-    if isinstance(expr, Integer):
+    if isinstance(expr, Integer | Number):
         return builder.constant(expr.value)
+    if isinstance(expr, Symbol) and expr not in context.owners:
+        return builder(context.values[expr.origin])
     if isinstance(expr, Symbol):
         tensor, dim = context.owners[expr]
         return builder.invoke(torch.Tensor.size, (builder(tensor), builder.constant(dim)))
-    op, left, right = operation(expr)
-    parts = _recipe(builder, context, left), _recipe(builder, context, right)
-    return builder.invoke(_BINARY[op], parts)
+    op, parts = application(expr)
+    operands = tuple(_recipe(builder, context, part) for part in parts)
+    return builder.invoke(OPERATIONS[op].python, operands)

@@ -11,8 +11,8 @@ result by calls that take 0-dim tensors. FORMS says of each operation how it tak
     limited    `promoted`, and eager checks that the tensor's dtype holds it
 
 Numbers never widen a tensor of their own kind; a float makes floats of ints. Integer dtypes have to
-hold an int, so that nothing wraps around. A number that a call takes in another way is a constant:
-`Specialize` says so.
+hold an int, so that nothing wraps around. What a call takes in another way is a size; a number that
+is none is a constant: `Specialize` says so.
 """
 
 from __future__ import annotations
@@ -58,18 +58,30 @@ _IN_PLACE = "iadd isub imul itruediv ifloordiv imod iand ior ixor ilshift irshif
 
 def call_with_scalars(
     machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Node:
-    """The node of the result (the target itself for an in-place call)."""
+) -> Any:
+    """The result, with nodes for tensors (the target itself for an in-place call)."""
     name, in_place = _name(target)
     form = FORMS.get(name)
     tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Node)]
     devices = {device_of(node) for node in tensors} or {_CPU}
     call = _Call(machine, name, devices.pop(), in_place, isinstance(target, str))
     made = None if form is None or devices else form(call, list(args), dict(kwargs))
-    if made is None:
-        numbers = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, ScalarValue)]
-        _refuse(call_name(target), *numbers)
-    return made
+    return _with_sizes(machine, target, args, kwargs) if made is None else made
+
+
+def _with_sizes(
+    machine: Machine, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """The call with ints, each a size or a constant of one vector of sizes."""
+
+    def sized(arg: Any) -> Any:
+        if not isinstance(arg, ScalarValue):
+            return arg
+        size = arg.as_size(machine)
+        return _refuse(call_name(target), arg) if size is None else size
+
+    named = {name: sized(arg) for name, arg in kwargs.items()}
+    return machine.graph.call(target, [*map(sized, args)], named, machine.lines())
 
 
 def _refuse(name: str, *numbers: ScalarValue) -> NoReturn:

@@ -9,8 +9,9 @@ on them. Goes out: 0-dim int64 and float64 nodes of the graph, each with an expr
     narrows the symbols until they do. Nodes of `**` and of math functions that are no roots may
     differ from libm in the last bit.
   * A branch is decided by ranges, else as in this call, with a guard (`Context.decide`).
-  * Whoever wants the value itself (`as_constant`, `refuse`: text, keys, sizes, indexes) raises
-    Specialize. The trace starts again without that symbol and says where it was needed.
+  * An int of arguments and sizes is a size where a call takes one (`as_size`).
+  * Whoever wants the value itself (`as_constant`, `refuse`: text, keys, ranges) raises Specialize.
+    The trace starts again without that symbol and says where it was needed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from ...spec import TensorSpec
 from ...symbols.context import COMPARISONS, Specialize
 from ...symbols.expr import Expr, Integer
 from ...symbols.interval import ANY_FLOAT, EXACT, INT64, Interval
+from ...symbols.polynomial import normal
+from ...symbols.rounding import rounded
 from ...symbols.scalar import Number, Symbol, apply, constant, symbols_of
+from ...symbols.size import Size, SizeFloat, SizeOf, number_of_sizes
 from ..result import GraphInput, InputKind, Recipe
 from ..wrap import intercepts
 from .asserted_numbers import float_result, is_nonzero, within
@@ -101,6 +105,14 @@ class ScalarValue(SymbolicNumber):
     def as_scalar(self, machine: Machine) -> ScalarValue:
         return self
 
+    def as_size(self, machine: Machine) -> Any:
+        """The number as an int, a Size or a SizeFloat; None: its symbols are no ints that a call
+        is given.
+        """
+        if not machine.symbols.are_sizes(symbols_of(self.expr)):
+            return None
+        return number_of_sizes(normal(self.expr), machine.symbols)
+
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         raise Specialize(symbols_of(self.expr), f"{what} of {self.describe()}")
 
@@ -164,15 +176,22 @@ class ScalarValue(SymbolicNumber):
             return self if self.kind is int else self._as_int(machine, op)
         if op not in ("neg", "invert", "abs"):
             value = self.as_float(machine)
-            _keep_exact(machine, value, op)
+            if op != "sqrt" and _is_of_ints(value):
+                return _of_sizes(machine, op, (value,))
             return _made(machine, op, float, (value,), [value.argument(machine)])
         return _made(machine, op, self.kind, (self,), [self.argument(machine)])
 
     def _as_int(self, machine: Machine, op: str) -> ScalarValue:
         """Ints that are floats too: all that a rounded float64 can be told from."""
-        known = within(machine, self.expr, self.node, EXACT, f"{op} of a float")
+        why = f"{op} of a float"
+        known = self.expr
+        if machine.symbols.has_hints((known,)):
+            machine.symbols.require(apply(op, int, known), EXACT, why)
+        else:
+            known = within(machine, known, self.node, EXACT, why)
+        expr = rounded(op, known, machine.symbols.range_of)
         node = _call(machine, _NODES[op], self.argument(machine))
-        return ScalarValue(int, apply(op, int, known), _call(machine, "to", node, torch.int64))
+        return ScalarValue(int, expr, _call(machine, "to", node, torch.int64))
 
     def as_float(self, machine: Machine) -> ScalarValue:
         """`float(self)`, which has to be exact."""
@@ -215,7 +234,9 @@ class ScalarValue(SymbolicNumber):
 def number_node(machine: Machine, kind: type, number: Any) -> Any:
     """A number, or a Size, as a node; on the CPU, whatever the default device of the call is."""
     kwargs = {"dtype": _DTYPES[kind], "device": _CPU}
-    return machine.graph.call(torch.full, [(), number], kwargs, machine.lines())
+    made = machine.graph.call(torch.full, [(), number], kwargs, machine.lines())
+    made.meta["number"] = isinstance(number, Size)
+    return made
 
 
 def scalar_of(machine: Machine, value: Value) -> ScalarValue | None:
@@ -284,17 +305,25 @@ def _made(
     return ScalarValue(kind, expr, _call(machine, _NODES[op], *args))
 
 
-def _keep_exact(machine: Machine, value: ScalarValue, op: str) -> None:
+def _is_of_ints(value: ScalarValue) -> bool:
     """What is computed from ints is Python's to the last bit."""
-    if op != "sqrt" and any(symbol.kind is int for symbol in symbols_of(value.expr)):
-        value.refuse(machine, f"{op} with another rounding")
+    return any(symbol.kind is int for symbol in symbols_of(value.expr))
+
+
+def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> ScalarValue:
+    """Computed by Python, once for each vector of sizes. Ints that count calls have too many."""
+    expr = apply(op, float, *(operand.expr for operand in operands))
+    symbols = symbols_of(expr)
+    if not all(isinstance(symbol.origin, SizeOf) for symbol in symbols):
+        raise Specialize(symbols, f"{op} with another rounding")
+    machine.symbols.require(expr, ANY_FLOAT, op)
+    return ScalarValue(float, expr, number_node(machine, float, SizeFloat(expr, machine.symbols)))
 
 
 def _of_floats(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> ScalarValue:
     operands = left, right
-    if op == "**" and _is_replaced(left.expr, right.expr):
-        for operand in operands:
-            _keep_exact(machine, operand, op)
+    if op == "**" and _is_replaced(left.expr, right.expr) and any(map(_is_of_ints, operands)):
+        return _of_sizes(machine, op, operands)
     full = op in ("/", "//", "%")  # a number by a tensor is reciprocal() * number
     args = [left.argument(machine, full), right.argument(machine, op == "%")]
     made = _made(machine, op, float, operands, args)
@@ -353,5 +382,7 @@ def _wrap_varying(machine: Machine, obj: float, source: Source) -> Value | None:
     graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
     symbol = Symbol(describe(source), kind, limits, source)
     symbols.add(symbol, obj)
+    if kind is int:
+        graph.sizes.add_number(node, symbol)
     made = symbols.values[source] = ScalarValue(kind, symbol, node, source)
     return made

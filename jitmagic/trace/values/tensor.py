@@ -460,6 +460,8 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
         return value.node
     if isinstance(value, DimensionValue):
         return value.size
+    if isinstance(value, ScalarValue) and (size := value.as_size(machine)) is not None:
+        return size
     if isinstance(value, SliceValue):
         return slice(*(_bound(machine, part, name) for part in value.items))
     if isinstance(value, SequenceValue):

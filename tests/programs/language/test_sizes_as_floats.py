@@ -28,14 +28,14 @@ SHARED: dict[str, Program] = {
     "float": lambda x: x + float(x.shape[0]),
     "of all elements": lambda x: x.pow(2).sum() / (x.numel() - 1.0),
     "smoothed": lambda x: x.log_softmax(0) * (1 - 0.1) + 0.1 / x.shape[0],
+    "rounded otherwise": lambda x: x * math.log(x.shape[0]) + x.shape[0] ** -0.5,
     "extremes": lambda x: x / max(x.shape[0] / 3, 1.0) + min(0.25 * x.shape[0], 3.0),
 }
 CONSTANT: dict[str, Program] = {
-    "rounded otherwise": lambda x: x * math.log(x.shape[0]) + x.shape[0] ** -0.5,
     "branch": lambda x: x + 1 if x.shape[0] * 0.5 > 10 else x - 1,
     "equality": lambda x: x + 1 if x.shape[0] / 7 == 2.0 else x - 1,
     "inequality": lambda x: x + 1 if x.shape[0] / 7 != 2.0 else x - 1,
-    "as a bound": lambda x: x[: int(x.shape[0] * 0.5)] * 2,
+    "as a bound": lambda x: x[: int(x.shape[0] * 0.3)] * 2,
     "of two sizes": lambda x: x + 1 if x.shape[0] / x.shape[1] > 1.5 else x - 1,
 }
 

@@ -1,0 +1,185 @@
+"""Calls on symbolic sizes that torch's own code takes as ints: told by what they give for a few.
+
+Comes in: a call whose arguments have symbolic sizes, and who runs it on meta tensors. Goes out: its
+results with Sizes, or None. The call runs on meta tensors of several vectors of sizes that the
+guards let in; a size of its results is the expression of these symbols that has the values seen at
+two of them, if it has those at the others too. Several remainders of division are among them. It is
+a conjecture all the same: `graph/concrete.py` compares each spec at each vector that is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..symbols.context import Context
+from ..symbols.expr import Expr, Integer, add, floordiv
+from ..symbols.reading import Readings
+from ..symbols.scalar import Symbol, symbols_of
+from ..symbols.size import SizeFloat, size_of, value_of
+from .linked_history import linked
+from .nested import rebuilt
+from .node_meta import tensors_in
+from .sym_node import as_dimension, as_dimensions, as_torch, sizes_in
+
+__all__ = ["told_at_vectors"]
+
+Known = dict[Expr, int]
+Run = Callable[[Any], tuple[Any, Collection[int]]]
+# From the sizes of this call: all remainders of 2, 3 and 4, and several multiples of 4 and 16.
+_STEPS = (0, 97, 12, 35, 46, 61, 64, 240, 211, 48)
+_APART = 11  # so that symbols differ
+_FEWEST = 4
+_PAIRS = ((1, 3), (1, 2), (0, 1), (2, 3))
+_WINDOWS, _PARTS = (-1, 1, -2, 2, -3, 3, -4, 4), (2, 3, 4)
+_MOST = 1 << 14  # larger sizes than this are left out: some calls count them one by one
+
+
+class _Unlike(Exception):
+    """The results at two vectors are not the same but for sizes."""
+
+
+def told_at_vectors(run: Run, arguments: Any) -> Any:
+    """What `run(arguments)` gives, with Sizes. `run` gives results and the memory written to."""
+    sizes = list(dict.fromkeys(sizes_in(arguments)))
+    if not sizes or any(isinstance(size, SizeFloat) for size in sizes):
+        return None
+    context = sizes[0].context
+    symbols = list(dict.fromkeys(one for size in sizes for one in symbols_of(size.expr)))
+    if not context.has_hints(symbols):
+        return None
+    vectors = list(_vectors(context, symbols))
+    if len(vectors) < _FEWEST:
+        return None
+    given = [_at(arguments, known, {}) for known in vectors]
+    held = [{t.untyped_storage()._cdata for t in tensors_in(one)} for one in given]
+    try:
+        outcomes = [run(one) for one in given]
+    except Exception:  # of the sizes: what of those of this call raises is asked once more
+        return None
+    for (result, written), memory in zip(outcomes, held, strict=True):
+        shared = any(t.untyped_storage()._cdata in memory for t in tensors_in(result))
+        if shared or not memory.isdisjoint(written):
+            return None  # views lie as their rules say
+    results = [result for result, _ in outcomes]
+    exprs = [*(size.expr for size in sizes), *_near(symbols)]
+    try:
+        made = _joined(results, _Reader(exprs, vectors, context))
+    except _Unlike:
+        return None
+    return _with_history(made, list(tensors_in(arguments)), results[0])
+
+
+def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
+    """What windows and strides make of a size: `n - 1`, `(n + 1) // 2`."""
+    for symbol in symbols:
+        for apart in _WINDOWS:
+            moved = add(symbol, Integer(apart))
+            yield from (moved, *(floordiv(moved, part) for part in _PARTS))
+
+
+def _vectors(context: Context, symbols: Sequence[Symbol]) -> Iterator[Known]:
+    """Values of the symbols that pass the guards, those of this call first."""
+    ranges = {symbol: context.range_of(symbol) for symbol in symbols}
+    free = [s for s, limits in ranges.items() if limits is None or limits.low != limits.high]
+    hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
+    for step in _STEPS:
+        known = dict(hints)
+        known.update((s, hints[s] + step + _APART * n) for n, s in enumerate(free) if step)
+        if all(value < _MOST for value in known.values()) and context.allows(known):
+            yield known
+
+
+def _at(value: Any, known: Known, made: dict[int, torch.Tensor]) -> Any:
+    """The nested arguments at these sizes; a tensor that is there twice is one tensor."""
+    if isinstance(value, torch.SymInt):
+        return value_of(as_dimension(value), dict(known))
+    if isinstance(value, torch.Tensor):
+        if id(value) not in made:
+            made[id(value)] = _tensor_at(value, known)
+        return made[id(value)]
+    if isinstance(value, dict):
+        return {key: _at(item, known, made) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_at(item, known, made) for item in value)
+    if isinstance(value, slice):
+        return slice(*(_at(part, known, made) for part in (value.start, value.stop, value.step)))
+    return value
+
+
+def _tensor_at(value: torch.Tensor, known: Known) -> torch.Tensor:
+    shape, stride = (
+        [value_of(n, dict(known)) for n in as_dimensions(numbers)]
+        for numbers in (value.shape, value.stride())
+    )
+    made = torch.empty_strided(shape, stride, dtype=value.dtype, device="meta")
+    return made.requires_grad_() if value.requires_grad else made
+
+
+class _Reader:
+    """Numbers of results, one at each vector, as one Dimension."""
+
+    def __init__(self, exprs: Sequence[Expr], vectors: Sequence[Known], context: Context) -> None:
+        self._vectors, self._context = vectors, context
+        pairs = [(vectors[a], vectors[b], a, b) for a, b in _PAIRS]
+        self._readings = [(Readings(exprs, one, two), a, b) for one, two, a, b in pairs]  # type: ignore[arg-type]
+
+    def __call__(self, numbers: Sequence[int]) -> Any:
+        """Of small numbers more than one expression has the values: other pairs tell."""
+        for readings, a, b in self._readings:
+            expr = readings.read(numbers[a], numbers[b])
+            if expr is not None and self._values(expr) == list(numbers):
+                return size_of(expr, self._context)
+        raise _Unlike
+
+    def _values(self, expr: Expr) -> list[int]:
+        made = size_of(expr, self._context)
+        return [value_of(made, dict(known)) for known in self._vectors]
+
+
+def _joined(results: Sequence[Any], read: _Reader) -> Any:
+    first = results[0]
+    if len({type(one) for one in results}) > 1:
+        raise _Unlike
+    if isinstance(first, torch.Tensor):
+        return _joined_tensor(results, read)
+    if isinstance(first, tuple | list):
+        if len({len(one) for one in results}) > 1:
+            raise _Unlike
+        return rebuilt(first, [_joined(items, read) for items in zip(*results, strict=True)])
+    if any(one != first for one in results):
+        raise _Unlike
+    return first
+
+
+def _joined_tensor(tensors: Sequence[torch.Tensor], read: _Reader) -> torch.Tensor:
+    facts = {(t.dtype, t.dim(), t.requires_grad, t.storage_offset(), t.device) for t in tensors}
+    if len(facts) > 1 or tensors[0].storage_offset():
+        raise _Unlike
+    shape, stride = (
+        [as_torch(read(numbers)) for numbers in zip(*each, strict=True)]
+        for each in ([t.shape for t in tensors], [t.stride() for t in tensors])
+    )
+    return torch.empty_strided(shape, stride, dtype=tensors[0].dtype, device="meta")
+
+
+def _with_history(made: Any, sources: list[torch.Tensor], like: Any) -> Any:
+    """Results that require grad where those of a real run did."""
+    fresh = list(tensors_in(made))
+    needs = [t.requires_grad for t in tensors_in(like)]
+    if not any(needs):
+        return made
+    for tensor, need in zip(fresh, needs, strict=True):
+        tensor.requires_grad_(need)
+    after = iter(linked(fresh, sources, list(tensors_in(like))))
+    return _replaced(made, after)
+
+
+def _replaced(value: Any, after: Iterator[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return next(after)
+    if isinstance(value, tuple | list):
+        return rebuilt(value, [_replaced(item, after) for item in value])
+    return value

@@ -1,0 +1,48 @@
+"""`x[i]` and `x[i] = y` of meta tensors where an index is a size: torch's own indexing wants ints.
+
+Comes in: the arguments of `operator.getitem` or `setitem`. Goes out: what the call gives, in a
+tuple, by `select` where a SymInt is and torch's indexing for the rest, or None where there is no
+SymInt, or tensors index beside it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["INDEXING", "selected"]
+
+INDEXING = (operator.getitem, operator.setitem)
+
+
+def selected(args: Sequence[Any]) -> tuple[Any] | None:
+    """The indexed tensor, or after an assignment None."""
+    x, index, *values = args
+    parts = index if type(index) is tuple else (index,)
+    if not isinstance(x, torch.Tensor) or not any(isinstance(one, torch.SymInt) for one in parts):
+        return None
+    if not all(one is None or one is ... or type(one) in _SIMPLE for one in parts):
+        return None
+    made = x[tuple(slice(None) if isinstance(one, torch.SymInt) else one for one in parts)]
+    for place in reversed(range(len(parts))):
+        if isinstance(parts[place], torch.SymInt):
+            made = made.select(_dim(x, parts, place), parts[place])
+    if not values:
+        return (made,)
+    made[...] = values[0]
+    return (None,)
+
+
+_SIMPLE = (int, slice, torch.SymInt)
+
+
+def _dim(x: torch.Tensor, parts: Sequence[Any], place: int) -> int:
+    """Which dimension of the result a part is about, before those of ints that are sizes go."""
+    taken = sum(one is not None and one is not ... for one in parts)
+    dim = 0
+    for one in parts[:place]:
+        dim += x.dim() - taken if one is ... else type(one) is not int
+    return dim
