@@ -114,6 +114,8 @@ def _as_strided(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping
     size, stride, *offset = _positional(func, args, kwargs)
     start = source.storage_offset() if offset in ([], [None]) else offset[0]
     sym = source.cell.value
+    if source.dtype is not sym.dtype or source.is_conj():
+        raise CompileFailed("as_strided of a graph input that is seen as other numbers")
     steps = _within(sym, size, stride, int(start))
     for step in steps:
         sym = step.apply(sym)

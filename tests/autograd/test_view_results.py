@@ -250,6 +250,13 @@ def test_offsets_into_the_storage_of_an_input(kind: str, mode: type) -> None:
             assert_same(observed(tagged, INPUTS[name], mode), eager, f"{name}, call {call}:")
 
 
+@pytest.mark.parametrize("seen", [torch.int32, torch.int16, torch.float32])
+def test_as_strided_of_an_input_seen_as_another_dtype_is_eagers(seen: torch.dtype) -> None:
+    program = lambda x: x.view(seen).as_strided((3, 2), (1, 4)) + 0  # noqa: E731
+    tagged, x = jitmagic.jit(program, backend="aot_eager"), torch.arange(16.0).view(4, 4)
+    assert torch.equal(tagged(x), program(x))
+
+
 def test_as_strided_beyond_an_input_is_eagers() -> None:
     """What lies before or behind a view, or in its gaps, is memory that no graph knows of."""
     program = lambda x: x.as_strided((2, 2), (6, 1)) * 2  # noqa: E731

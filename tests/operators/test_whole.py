@@ -15,7 +15,8 @@ _WHOLE = (
     *("unsafe_split", "unsafe_chunk"),  # memory that is shared without a view
     *("cov", "corrcoef"),  # numbers read to check them
     *("index_put", "index_fill"),  # gradients of a size that data decide
-    *("masked.logsumexp", "nn.functional.batch_norm", "linalg.eig"),  # edges of what eager takes
+    # edges of what eager takes
+    *("masked.logsumexp", "nn.functional.batch_norm", "linalg.eig", "aminmax"),
 )
 _SIZED_BY_DATA = ("nonzero", "masked_select", "tensor_split", "nn.functional.one_hot", "narrow")
 

@@ -217,8 +217,8 @@ def resize(x):
     return y.resize_(2)  # here
 
 
-def strided_input(x):
-    return x.as_strided((2,), (1,), 1)  # here
+def strided_beyond(x):
+    return x.as_strided((2,), (1,), 11)  # here
 
 
 def shape_mismatch(x):
@@ -304,7 +304,7 @@ BREAKS = {
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
     vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
-    strided_input: "storage", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
+    strided_beyond: "the memory", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference_mode()",
     autocast_elsewhere: "not followed",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
