@@ -73,8 +73,8 @@ def tensors_for_factors(x: Tensor) -> tuple[Tensor, ...]:
 
 
 WHOLE = [
-    tensors_for_factors, returned, in_arithmetic, gathered, read_before_a_write, of_a_loss, sliced_by_constants, truths,
-    asserted,
+    tensors_for_factors, returned, in_arithmetic, gathered, read_before_a_write, of_a_loss,
+    sliced_by_constants, truths, asserted,
 ]  # fmt: skip
 
 
