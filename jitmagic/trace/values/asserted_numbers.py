@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...graph.builder import GraphBuilder
 from ...symbols.context import Specialize
 from ...symbols.expr import Expr, Integer
 from ...symbols.interval import ANY_FLOAT, Interval
@@ -64,8 +65,11 @@ def float_result(machine: Machine, op: str, expr: Expr, made: Node) -> Expr:
 
 
 def _can_assert(machine: Machine, expr: Expr, node: Any) -> bool:
-    """Whether nobody but the graph knows a number, and the program handles no error of it."""
-    if not isinstance(node, Node) or machine.graph.root is not machine.graph:
+    """Whether nobody but the graph knows a number, and the program handles no error of it. A graph
+    for all sizes has no assertions.
+    """
+    graph: GraphBuilder = machine.graph
+    if not isinstance(node, Node) or graph.root is not graph or graph.sizes.inputs:
         return False
     return not machine.symbols.has_hints((expr,)) and not machine.catches()
 
