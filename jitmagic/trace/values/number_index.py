@@ -37,8 +37,10 @@ def at_numbers(machine: Machine, owner: Any, key: Value) -> tuple[Node, Value]:
     indices = {n: part.node for n, part in enumerate(parts) if isinstance(part, type(owner))}
     numbers = [n for n, node in indices.items() if _is_number(graph, node)]
     places = _places(parts, indices, owner.meta.dim()) if numbers else None
-    usual = graph.root is graph and owner.node not in graph.unknown_strides
-    if places is None or not usual or device_of(owner.node).type != "cpu":
+    usual = graph.root is graph and device_of(owner.node).type == "cpu"
+    rows = owner.meta.is_contiguous() and owner.node not in graph.unknown_strides
+    # What is computed of a view of columns lies as they do, of a copy row by row.
+    if places is None or not usual or not (rows or owner.meta.dim() - len(numbers) < 2):
         return owner.node, key
     picked: Node = owner.node
     for n in numbers:
@@ -46,6 +48,9 @@ def at_numbers(machine: Machine, owner: Any, key: Value) -> tuple[Node, Value]:
         index = graph.call("reshape", (indices[n], (1,)), {}, machine.lines())
         picked = graph.call(operator.getitem, (picked, (*whole, index)), {}, machine.lines())
         parts[n] = machine.constant(0)
+    in_front = [places[n] for n in numbers] == list(range(len(numbers)))
+    if not (in_front and rows):  # it lies closer together than eager's view
+        graph.unknown_strides.add(picked)
     _keep_apart(machine, owner.node, picked)
     return picked, TupleValue(parts)
 

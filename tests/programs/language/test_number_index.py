@@ -21,7 +21,11 @@ WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "beside a list": lambda x, i, j: x[i, torch.tensor([0, 2])] + x[:2, i],
     "of a part": lambda x, i, j: x[i][j][i % 3] * 1,
     "of what was computed": lambda x, i, j: torch.stack([(x * 2)[k] for k in (i, j)]).sum(0),
-    "of columns": lambda x, i, j: x.mT[i, :, j] + x.expand(2, 5, 4, 3)[1, i, 0, 0],
+    "of a column": lambda x, i, j: x[0].mT[:, j % 4] * 2,
+    "of a row": lambda x, i, j: x[i, j] * (2 if x[i, j].is_contiguous() else 3),
+    "of a spectrum": lambda x, i, j: (
+        torch.fft.irfft(torch.fft.rfft(x, dim=1), dim=1).mean(2)[:, j] * 2
+    ),
     "a walk": lambda x, i, j: walk(x, i, 4),
 }
 BROKEN: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
@@ -29,6 +33,8 @@ BROKEN: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "a view of it handed out": lambda x, i, j: (x + 1, x[i, j].view(-1)),
     "written": lambda x, i, j: (x[i].add_(1), x.sum()),
     "the tensor written": lambda x, i, j: [x[i], x.mul_(2)][0] + 1,
+    "of columns": lambda x, i, j: x.mT[i] * 2,
+    "asked how it lies": lambda x, i, j: x[:, i] * (2 if x[:, i].is_contiguous() else 3),
     "a number of bools": lambda x, i, j: x[i > 1].sum(),
 }
 
