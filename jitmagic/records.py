@@ -20,6 +20,7 @@ from .errors import UserLine
 
 __all__ = [
     "AT_LIMIT",
+    "BUILDING",
     "COMPILED",
     "USERS_BACKEND",
     "Begun",
@@ -114,10 +115,17 @@ class Begun:
     """The compile has to wait for kernels, which are being built in the background."""
 
     wait: Callable[[float | None], bool]  # whether they are there within so many seconds
+    stages: list[StageRecord]  # of the compile, and of the building once it has ended
+
+    @property
+    def building(self) -> tuple[StageRecord, ...]:
+        """What the building adds to the times of the compile that finds the kernels built."""
+        return tuple(stage for stage in self.stages if stage.stage == BUILDING)
 
 
 Outcome = Compiled | Eager | Failed
 COMPILED = Compiled()
+BUILDING = "load"  # the stage in which kernels are built in the background
 USERS_BACKEND = "backend"  # the stage in which a callable given as backend= runs
 AT_LIMIT = Eager("its recompile limit is reached")
 

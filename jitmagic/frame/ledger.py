@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -21,14 +22,14 @@ from ..bytecode import FrameSnapshot
 from ..errors import UserLine
 from ..guards.advice import advice
 from ..guards.check import UNREADABLE, check, holds, is_other_number, why
-from ..guards.guard import Guard, InRange, SizesRelate, TensorMatch, ValueEquals
+from ..guards.guard import Guard, IdentityIs, InRange, SizesRelate, TensorMatch, TypeIs, ValueEquals
 from ..guards.read import read_source
 from ..guards.source import Argument, Source
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..symbols.size import SizeOf
 from .growth import Guards, counted, grown_int, grown_size
 from .library import LibraryFunction
-from .native import Dispatcher, Entry
+from .native import Dispatcher, Entry, ModuleCall
 from .skip import users_line
 
 __all__ = ["Comparable", "Growing", "Later", "Ledger", "Variant", "why_not"]
@@ -98,11 +99,24 @@ class Variant:
     constants: Mapping[Hashable, UserLine | None] = field(default_factory=dict)
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
     number: int = 0  # in the order of compiling, from 1 on
+    inlined: tuple[str, ...] = ()  # tagged functions and modules that are part of it
 
     def waiting(self) -> list[Later]:
         """What has not been compiled yet and can still be needed."""
         alive = [later for ref in self.later if (later := ref()) is not None]
         return [later for later in alive if not later.is_made]
+
+
+def _inlined(guards: Guards, snapshot: FrameSnapshot) -> list[Any]:
+    """The handles of tagged functions and modules that are part of what these guards are for."""
+    found = []
+    for guard in guards:
+        if isinstance(guard, IdentityIs) and isinstance(guard.value, FunctionType):
+            constants = guard.value.__code__.co_consts
+            found += [each.owner for each in constants if type(each) is Dispatcher]
+        elif isinstance(guard, TypeIs) and guard.value is ModuleCall:
+            found.append(read_source(guard.source, snapshot).owner)
+    return found
 
 
 class Ledger:
@@ -113,6 +127,7 @@ class Ledger:
         self.wasted = 0
         self.begun = 0  # compiles since the last reset
         self.added = 0  # entries that they made, since it was tagged
+        self.part_of: dict[str, None] = {}  # functions whose compiled code has it inlined
         self._counted = 0  # calls in a row that were not compiled, as an int grows
 
     @property
@@ -141,12 +156,21 @@ class Ledger:
         outcomes = (entry.notes.outcome for entry in self._dispatcher.entries)
         return next(outcome for outcome in outcomes if isinstance(outcome, Failed))
 
-    def add(self, entry: Entry, values: tuple[Any, ...]) -> None:
+    def add(self, entry: Entry, values: tuple[Any, ...], snapshot: FrameSnapshot) -> None:
         """Use an entry from now on; it was made for a call with these values."""
         entry.notes.instance = self.instance_of(values)
         entry.notes.number = self.begun
         self.added += 1
         self._dispatcher.add(entry)
+        callees = _inlined(entry.notes.guards, snapshot)
+        entry.notes.inlined = tuple(dict.fromkeys(callee.label for callee in callees))
+        for callee in callees:
+            callee.ledger.part_of[self._dispatcher.owner.label] = None
+
+    def forget(self) -> None:
+        """As if nothing had been compiled; entries are the dispatcher's."""
+        self.wasted = self.begun = 0
+        self.part_of.clear()
 
     def replace(self, entry: Entry, other: Entry) -> bool:
         """Use `other` for the same calls; False: the entry is not in use any more."""

@@ -26,8 +26,9 @@ from ..options import Options
 from . import hook  # noqa: F401  # the native hook learns whom to ask
 from .beside import hide, hide_stub
 from .blame import forget_ours, forget_stub
+from .family import Compiler, Family
 from .follow import follow, handle_in, stub_code
-from .handle import Compiler, Family, Handle
+from .handle import Handle
 from .library import is_of_torch_compile
 from .native import ModuleCall, call_plainly
 from .skip import unsuitable

@@ -22,6 +22,7 @@ __all__ = [
     "ActiveMode",
     "BackwardRefused",
     "CachedCall",
+    "Construction",
     "DisabledFunction",
     "EscapingException",
     "FailedOperation",
@@ -284,6 +285,14 @@ class InlineTooDeep(Reason):
     template = "calls nest deeper than {limit} levels"
     explanation = "Calls are inlined; recursion this deep would give a huge graph."
     advice = "raise inline_depth, or compile the inner function by itself"
+
+
+class Construction(Reason):
+    __slots__ = ()
+    expected = True
+    template = "{name}() is made outside of graphs: {why}"
+    explanation = "Parameters and modules are made by plain Python; graphs go on after them."
+    advice = "make it once, outside of what is called often"
 
 
 class RefusedTorchCall(Reason):

@@ -14,7 +14,7 @@ import torch
 
 from ...guards.guard import EntriesEmpty
 from ...guards.source import ImportedModule, InstanceDict
-from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
+from ..breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
 from ..result import Effect, Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -152,7 +152,7 @@ def _no_global_hooks(machine: Machine) -> None:
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if issubclass(cls.live, torch.jit.ScriptModule | torch.nn.RNNBase):
         why = "it is more than its attributes"
-        raise GraphBreak(RefusedTorchCall.of(name=cls.live.__name__, why=why))
+        raise GraphBreak(Construction.of(name=cls.live.__name__, why=why))
     plain = cls.of_metaclass(machine, "__call__") is type.__call__
     if not plain or not is_standard(machine, cls.live, "__new__"):
         raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
