@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -139,6 +139,7 @@ class Difference:
     what: str  # "x.shape is (3, 4), was (2, 4)"
     where: UserLine | None = None
     edit: str = ""
+    source: Hashable = field(default=None, compare=False)  # what differs
 
     def __str__(self) -> str:
         return self.what

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -17,7 +17,10 @@ from ..api import handles, tagged_handle
 from ..errors import UserLine
 from ..frame.handle import Handle
 from ..frame.native import Entry
-from ..records import Compiled, CompileRecord, Measured, Missed, Outcome
+from ..guards.advice import one_value
+from ..guards.source import Source
+from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
+from ..trace.result import Trace
 from .symbols import changing
 from .words import count, duration, here
 
@@ -207,11 +210,23 @@ def _variant(number: int, records: list[CompileRecord], entry: Entry | None) -> 
         kernels=sum(record.kernels for record in records),
         at=first.occasion.at,
         called_from=first.occasion.called_from,
-        missed=first.occasion.missed,
+        missed=_missed(first, traced),
         measured=first.measured,
         changing=() if traced is None else tuple(dict.fromkeys(changing(traced))),
         inlined=() if entry is None else entry.notes.inlined,
     )
+
+
+def _missed(record: CompileRecord, traced: Trace | None) -> Missed:
+    """Numbers that this compile found to have no use as data are better left alone."""
+    constants = set() if traced is None else {one.origin for one in traced.specialized}
+
+    def known(why: Difference) -> Difference:
+        if not isinstance(why.source, Source) or why.source not in constants:
+            return why
+        return replace(why, edit=one_value(why.source))
+
+    return tuple((number, known(why)) for number, why in record.occasion.missed)
 
 
 def made_of(handle: Handle) -> Made:

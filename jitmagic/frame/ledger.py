@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ import torch
 
 from ..bytecode import FrameSnapshot
 from ..errors import UserLine
-from ..guards.advice import advice
+from ..guards.advice import advice, one_value
 from ..guards.check import UNREADABLE, check, holds, is_other_number, why
 from ..guards.guard import Guard, IdentityIs, InRange, SizesRelate, TensorMatch, TypeIs, ValueEquals
 from ..guards.read import read_source
@@ -310,7 +310,8 @@ class Ledger:
     def why_missed(self, snapshot: FrameSnapshot) -> Missed:
         """For each entry, most recently used first, its number and what keeps it from fitting."""
         entries = self._dispatcher.entries
-        found = ((entry.notes.number, why_not(entry, snapshot)) for entry in entries)
+        constants = {origin for entry in entries for origin in entry.notes.constants}
+        found = ((entry.notes.number, why_not(entry, snapshot, constants)) for entry in entries)
         return tuple((number, why) for number, why in found if why is not None)
 
 
@@ -371,13 +372,22 @@ def _brief(alike: list[Entry], family: Growing) -> list[Entry]:
     return list(itertools.takewhile(lambda entry: entry.hits == often <= _MOST_LAYERS, alike))
 
 
-def why_not(entry: Entry, snapshot: FrameSnapshot) -> Difference | None:
-    """The first guard of an entry that does not hold for the frame, in words."""
+def why_not(
+    entry: Entry, snapshot: FrameSnapshot, constants: Collection[Hashable] = ()
+) -> Difference | None:
+    """The first guard of an entry that does not hold for the frame, in words. `constants`: numbers
+    known to be of no use as data.
+    """
     failing = check(entry.notes.guards, snapshot)
     if failing is None:
         return None
     where = _made_constant(failing, snapshot, entry.notes.constants) or failing.where
-    return Difference(why(failing, snapshot), where, advice(failing, snapshot))
+    source: Source | None = getattr(failing, "source", None)
+    if source is not None and source in constants:
+        edit = one_value(source)
+    else:
+        edit = advice(failing, snapshot)
+    return Difference(why(failing, snapshot), where, edit, source)
 
 
 def _made_constant(
