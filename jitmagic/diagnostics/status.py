@@ -127,10 +127,8 @@ class Card:
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<div>{escape(line)}</div>" for line in ledger_lines(self.variants))
-        return (
-            f"<div style='font-size:13px'><code>{escape(str(self))}</code>"
-            f"<details><summary>variants</summary>{rows}</details></div>"
-        )
+        fold = f"<details><summary>variants</summary>{rows}</details>" if rows else ""
+        return f"<div style='font-size:13px'><code>{escape(str(self))}</code>{fold}</div>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
