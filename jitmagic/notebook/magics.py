@@ -192,6 +192,9 @@ class CompileMagics(Magics):
         namespace = self.shell.user_ns
         value: Any = None
         for part in parts:
+            if part is not parts[0] and self.shell.ast_node_interactivity == "all":
+                sys.displayhook(value)
+                value = None
             if isinstance(part, Run):
                 target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME), once=True)
                 cell.ran.append(target)
@@ -368,7 +371,8 @@ def _file_text(line: str, source: str) -> str:
 
 
 def _split(shell: InteractiveShell, source: str, filename: str) -> list[Part]:
-    return split_cell(source, filename, shell.compile.flags & _FUTURE, first_line=2)
+    flags, shows = shell.compile.flags & _FUTURE, shell.ast_node_interactivity
+    return split_cell(source, filename, flags, first_line=2, shows=shows)
 
 
 def _finish(running: Coroutine[Any, Any, Any]) -> Any:

@@ -290,8 +290,8 @@ class InlineTooDeep(Reason):
 class Construction(Reason):
     __slots__ = ()
     expected = True
-    template = "{name}() is made outside of graphs: {why}"
-    explanation = "Parameters and modules are made by plain Python; graphs go on after them."
+    template = "{what}: modules and their parameters are made outside of graphs"
+    explanation = "Plain Python makes them, which graphs are compiled for; they go on behind it."
     advice = "make it once, outside of what is called often"
 
 

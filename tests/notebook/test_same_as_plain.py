@@ -65,6 +65,23 @@ def test_values_errors_and_their_lines_are_the_plain_cells():
         assert len(expected) == (not before.source.endswith(";")), before.source
 
 
+SHOWS = "a = torch.ones(2)\na + 1\nimport math\nmath.floor(2.5)\nlocals()['a'].sum()\n{}"
+MODES = ("all", "last", "last_expr", "none", "last_expr_or_assign")
+
+
+def test_what_is_shown_is_what_ipython_is_set_to_show():
+    cells = [SHOWS.format(end) for end in ("a * 2", "b = a * 3", "def f(x): return x", "a += 1")]
+    plain, compiled = [SETUP], [SETUP]
+    for mode in MODES:
+        setting = f"get_ipython().ast_node_interactivity = {mode!r}"
+        plain += [setting, *cells]
+        compiled += [setting, *(f"%%compile --quiet\n{text}" for text in cells)]
+    wanted = [shown(cell, compiled=False) for cell in run_cells(plain)]
+    assert [shown(cell, compiled=True) for cell in run_cells(compiled)] == wanted
+    of_modes = [wanted[i : i + len(cells)] for i in range(2, len(wanted), len(cells) + 1)]
+    assert [any(found) for found in of_modes] == [mode != "none" for mode in MODES]
+
+
 def test_a_graph_that_breaks_under_fullgraph_is_shown_on_the_users_line():
     cell = "%%compile --fullgraph\ndef f(x):\n    print(x)\n    return x\nf(torch.ones(2))"
     text = re.sub(

@@ -17,6 +17,10 @@ CELLS = {
     "ledger": "jitmagic.status(noisy).cards[0].variants[0].called_from",
     "generator": "%%compile\ndef gen():\n    yield 1",
     "module": "%%compile\ndef builds(x):\n    return torch.nn.Linear(8, 2)(x).sum()\nv = builds(x)",
+    "class": "%%compile\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
+    "        super().__init__()\n        self.lin = torch.nn.Linear(8, 2)\n"
+    "    def forward(self, x):\n        return self.lin(x).relu()\n"
+    "net = Net()\nout = net(x).sum()\nout.backward()",
     "raises": "%%compile --explain\ndef raises(x):\n    y = x * 2\n    print('before')\n"
     "    raise ValueError('of the user')\nraises(x)",
     "again": "%tb",
@@ -93,8 +97,9 @@ def test_a_break_is_one_dim_line_on_the_source(cells: dict[str, Any]) -> None:
     assert "], line 4, in noisy: `print('between')` print() writes" in told
 
 
-def test_the_making_of_a_module_worries_nobody(cells: dict[str, Any]) -> None:
-    assert not [text for text in displayed(cells["module"]) if "plain Python" in text]
+@pytest.mark.parametrize("name", ["module", "class"])
+def test_the_making_of_a_module_worries_nobody(cells: dict[str, Any], name: str) -> None:
+    assert not [text for text in displayed(cells[name]) if "plain Python" in text]
 
 
 def test_a_generator_is_told_of(cells: dict[str, Any]) -> None:

@@ -151,8 +151,7 @@ def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
 @constructs(lambda kind: issubclass(kind, torch.Tensor), before_others=True)
 def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if issubclass(cls.live, torch.nn.Parameter):
-        why = "it is a leaf of the autograd graph"
-        raise GraphBreak(Construction.of(name=name_of(cls.live), why=why))
+        raise GraphBreak(Construction.of(what=f"{name_of(cls.live)}()"))
     why = "it makes a leaf or an uninitialised tensor of a class"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
 

@@ -21,7 +21,7 @@ import torch
 from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import FunctionPart, InstanceDict, Item, Source, TypeAttr, TypeOf
 from ..aliased_dicts import Access
-from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
+from ..breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
 from ..wrap import wraps
 from .base import Args, Kwargs, Machine, ObservedError, Value
@@ -249,14 +249,11 @@ class NNModuleValue(InstanceValue):
         """`torch.nn.Module.__setattr__`."""
         value = value.realize(machine)
         own = object.__getattribute__(self.live, "__dict__")
-        if (
-            isinstance(value, NNModuleValue)
-            or name in own["_modules"]
-            or name in own["_parameters"]
-        ):
+        if name in own["_modules"] or name in own["_parameters"]:
             self.refuse(machine, f"replacing the submodule or parameter {name!r}")
-        if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
-            self.refuse(machine, "registering a parameter")
+        is_parameter = isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter)
+        if is_parameter or isinstance(value, NNModuleValue):
+            raise GraphBreak(Construction.of(what=f"registering {name!r}"))
         if name in own["_buffers"]:
             self._replace_buffer(machine, name, value)
         else:
