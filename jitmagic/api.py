@@ -22,7 +22,8 @@ import torch
 from .bytecode import FrameSnapshot
 from .errors import TaggingError
 from .frame.dynamic import mark_dynamic, mark_static
-from .frame.handle import Compiler, Handle, all_handles
+from .frame.family import Compiler
+from .frame.handle import Handle, all_handles
 from .frame.hook import Suspended
 from .frame.native import Entry
 from .frame.tag import (

@@ -31,7 +31,9 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, ClassVar
 
 __all__ = [
     "ASSERTION",
@@ -53,6 +55,8 @@ __all__ = [
     "Unsupported",
     "UserLine",
     "VerifyError",
+    "is_ours",
+    "notebook_shell",
     "plain_title",
     "warn",
 ]
@@ -74,11 +78,29 @@ class UserLine:
         """The source line itself, or an empty string where the source is not known."""
         return linecache.getline(self.filename, self.lineno).strip()
 
+    @property
+    def file(self) -> str:
+        """The file's name in short: `model.py`; of a notebook's cell `Cell In[5]`."""
+        return _cell(self.filename) or Path(self.filename).name
+
     def __str__(self) -> str:
-        where = f'File "{self.filename}", line {self.lineno}'
+        file = _cell(self.filename) or f'File "{self.filename}"'
+        where = f"{file}, line {self.lineno}"
         if self.function:
             where += f", in {self.function}"
         return f"{where}\n    {self.text}" if self.text else where
+
+
+def notebook_shell() -> Any:
+    """IPython's shell, where one runs; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
+
+
+def _cell(filename: str) -> str:
+    """The cell whose code has that file name, as IPython's tracebacks name it; "": it is none."""
+    names = getattr(getattr(notebook_shell(), "compile", None), "_filename_map", {})
+    return f"Cell In[{names[filename]}]" if filename in names else ""
 
 
 def plain_title(text: str) -> str:
@@ -92,6 +114,15 @@ def _hinted(hint: str) -> str:
 
 class JitmagicError(RuntimeError):
     """Base of everything jitmagic raises on purpose."""
+
+    is_bug: ClassVar[bool] = False  # of jitmagic: where in it matters
+
+    def _render_traceback_(self) -> list[str]:
+        """Asked by IPython: the traceback as far as the user's line."""
+        traceback = self.__traceback__ if self.is_bug else _as_far_as_user(self.__traceback__)
+        show = notebook_shell().InteractiveTB.structured_traceback
+        shown: list[str] = show(type(self), self, traceback)
+        return shown
 
 
 class TaggingError(JitmagicError, TypeError):
@@ -162,6 +193,8 @@ class ToolchainError(CompileFailed):
 class VerifyError(JitmagicError):
     """A verifier found a malformed stage result; a bug in jitmagic, never in user code."""
 
+    is_bug = True
+
 
 class BytecodeError(VerifyError):
     """A body of bytecode that cannot be represented, analysed or assembled without a guess."""
@@ -205,6 +238,26 @@ class EagerNotice(JitmagicWarning):
 _OURS = frozenset({"jitmagic", "torch"})  # packages whose lines the user did not write
 
 
+def is_ours(frame: FrameType) -> bool:
+    """Whether the frame runs a line that the user did not write."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _OURS
+
+
+def _as_far_as_user(traceback: TracebackType | None) -> TracebackType | None:
+    """Without frames of ours at its end; the whole where nothing but these is in it."""
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    last = len(entries)
+    while last and is_ours(entries[last - 1].tb_frame):
+        last -= 1
+    made = None
+    for entry in reversed(entries[: last or None]):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made
+
+
 def warn(
     text: str, category: type[JitmagicWarning] = FallbackWarning, where: UserLine | None = None
 ) -> None:
@@ -214,7 +267,7 @@ def warn(
         warnings.warn_explicit(text, category, where.filename, where.lineno)
         return
     level, frame = 2, sys._getframe(1)
-    while frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+    while is_ours(frame):
         if frame.f_back is None:  # a thread of autograd's has no line of the user's
             break
         level, frame = level + 1, frame.f_back

@@ -1,7 +1,8 @@
 """The notice: one dim line per tagged function, where it first runs as plain Python, and why.
 
-Comes in: what happened, on the user's line. Goes out: a line on standard error where somebody
-watches (a terminal, a notebook); a pipe, a file or pytest gets none unless `notices="always"` asks.
+Comes in: what happened, on the user's line. Goes out: a line where somebody watches: on a
+terminal's standard error, in a notebook a display, for what stands on standard error there is red.
+A pipe, a file or pytest gets none unless `notices="always"` asks.
 It is no warning, so that `-W error` does not turn a slower call into a failing one; but a filter
 that ignores `EagerNotice` silences it, as does `options={"notices": "never"}`.
 """
@@ -10,12 +11,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from pathlib import Path
+from html import escape
 from typing import TextIO
 
-from .errors import EagerNotice, UserLine
+from .errors import EagerNotice, UserLine, notebook_shell
 
-__all__ = ["tell"]
+__all__ = ["dim", "tell"]
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -23,14 +24,20 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 def tell(name: str, why: str, where: UserLine, partly: bool, notices: str) -> None:
     """Say that `name` runs (partly) as plain Python; `notices`: the option."""
     stream = sys.stderr
-    watched = stream is not None and _is_watched(stream)
+    notebook = stream is not None and _is_notebook(stream)
+    watched = notebook or (stream is not None and not stream.closed and stream.isatty())
     if notices == "never" or not (watched or notices == "always") or _is_ignored():
         return
+    source = f" `{where.text}`" if where.text else ""
     line = (
         f"jitmagic: {name} runs {'partly ' if partly else ''}as plain Python: "
-        f"{Path(where.filename).name}, line {where.lineno}, in {where.function or name}: {why} "
+        f"{where.file}, line {where.lineno}, in {where.function or name}:{source} {why} "
         '(more: jitmagic.explain(fn)(*args); to hide this: options={"notices": "never"})'
     )
+    if notebook:
+        shown = {"text/plain": line, "text/html": dim(line)}
+        notebook_shell().display_pub.publish(data=shown, metadata={})
+        return
     try:
         stream.write(f"{_DIM}{line}{_PLAIN}\n" if watched else f"{line}\n")
         stream.flush()
@@ -38,10 +45,14 @@ def tell(name: str, why: str, where: UserLine, partly: bool, notices: str) -> No
         return
 
 
-def _is_watched(stream: TextIO) -> bool:
-    return not stream.closed and (
-        stream.isatty() or type(stream).__module__.partition(".")[0] == "ipykernel"
-    )
+def dim(text: str) -> str:
+    """A line beside what a notebook's cell shows, as HTML."""
+    return f"<div style='opacity:.75;font-size:12px'>{escape(text)}</div>"
+
+
+def _is_notebook(stream: TextIO) -> bool:
+    kind = type(stream).__module__.partition(".")[0]
+    return kind == "ipykernel" and not stream.closed and notebook_shell() is not None
 
 
 def _is_ignored() -> bool:

@@ -46,7 +46,7 @@ from .guards.read import read_source
 from .loops.lower import device_of_kernels, lower
 from .loops.verify import verify as verify_loops
 from .options import Options
-from .records import COMPILED, USERS_BACKEND, Begun, Eager, Failed, Recording
+from .records import BUILDING, COMPILED, USERS_BACKEND, Begun, Eager, Failed, Recording
 from .runtime.ahead import build_ahead, still_missing
 from .runtime.examples import examples
 from .runtime.load import load
@@ -143,7 +143,7 @@ def _compile_trace(
     try:
         graph = compile_graph(handle, traced, snapshot, record) if _computes(traced) else None
         if record.wanted:
-            return Begun(build_ahead(record.wanted, partial(_told, record)).wait)
+            return Begun(build_ahead(record.wanted, partial(_told, record)).wait, record.stages)
         with record.stage("emit"):
             entry = _make_entry(handle, snapshot, traced, graph)
     except Exception as error:  # calls that these guards do not fit may fare better
@@ -169,7 +169,7 @@ def _variant(handle: Handle, traced: Trace, record: Recording) -> Variant:
 
 def _told(record: Recording, build: Callable[[Callable[[str], None]], None]) -> None:
     """Build kernels on another thread, with the progress line."""
-    with record.stage("load") as stage:
+    with record.stage(BUILDING) as stage:
         build(lambda text: stage.say(f"{text}, running as eager meanwhile"))
 
 

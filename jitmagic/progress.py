@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from .errors import notebook_shell
 from .records import Recording, RunningStage, watchers
 
 __all__ = ["AFTER", "Progress", "install", "new_wait", "uninstall"]
@@ -137,12 +138,12 @@ class _Display:
 
     def begin_cell(self) -> None:
         """A cell begins, and has no output."""
-        shell = _shell()
+        shell = notebook_shell()
         self._sent = None if shell is None else _messages(shell)
 
     def show(self, text: str) -> int:
         """Show the text in the cell that runs; the number of characters shown."""
-        shell = _shell()
+        shell = notebook_shell()
         if shell is None:
             return 0
         begins = self._cell != shell.execution_count
@@ -162,11 +163,6 @@ class _Display:
             )
         self._sent = _messages(shell) if alone else None
         return len(text)
-
-
-def _shell() -> Any:
-    ipython = sys.modules.get("IPython")
-    return None if ipython is None else ipython.get_ipython()
 
 
 def _messages(shell: Any) -> int | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from .errors import UserLine
 
 __all__ = [
     "AT_LIMIT",
+    "BUILDING",
     "COMPILED",
     "USERS_BACKEND",
     "Begun",
@@ -114,10 +115,17 @@ class Begun:
     """The compile has to wait for kernels, which are being built in the background."""
 
     wait: Callable[[float | None], bool]  # whether they are there within so many seconds
+    stages: list[StageRecord]  # of the compile, and of the building once it has ended
+
+    @property
+    def building(self) -> tuple[StageRecord, ...]:
+        """What the building adds to the times of the compile that finds the kernels built."""
+        return tuple(stage for stage in self.stages if stage.stage == BUILDING)
 
 
 Outcome = Compiled | Eager | Failed
 COMPILED = Compiled()
+BUILDING = "load"  # the stage in which kernels are built in the background
 USERS_BACKEND = "backend"  # the stage in which a callable given as backend= runs
 AT_LIMIT = Eager("its recompile limit is reached")
 
@@ -131,6 +139,7 @@ class Difference:
     what: str  # "x.shape is (3, 4), was (2, 4)"
     where: UserLine | None = None
     edit: str = ""
+    source: Hashable = field(default=None, compare=False)  # what differs
 
     def __str__(self) -> str:
         return self.what

@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "target": {"options"},
     "extension": {"errors", "_runtime"},
     "records": {"errors"},
-    "progress": {"records"},
+    "progress": {"errors", "records"},
     "dependencies": set(),
     "late": set(),
     "notice": {"errors"},
@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}
     | {"autograd", "schedule", "codegen", "runtime"},
-    "notebook": BASE | {"api", "diagnostics", "progress", "late"},
+    "notebook": BASE | {"api", "diagnostics", "notice", "progress", "late"},
     "__init__": BASE | {"dependencies", "api", "late", "progress", "diagnostics", "notebook"},
 }
 LEAVES = {  # heavy optional packages, and the one file that may import each

@@ -63,16 +63,17 @@ _LOGIC = {
     "logical_xor": "bitwise_xor",
     "logical_not": "bitwise_not",
 }
-_TAKEN = frozenset(
-    """
-    and and_eq asm auto bitand bitor bool break case catch char class compl const continue default
-    delete do double else enum explicit export extern false float for friend goto if inline int
-    long mutable namespace new not not_eq operator or or_eq private protected public register
-    return short signed sizeof static struct switch template this throw true try typedef typeid
-    typename union unsigned using virtual void volatile while xor xor_eq main args bad begin end n
-    sum jm part L first rows finish
-    """.split()
-)
+_KEYWORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
+    class compl const const_cast constexpr continue decltype default delete do double dynamic_cast
+    else enum explicit export extern false float for friend goto if inline int long mutable
+    namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast return short signed sizeof static static_assert static_cast struct switch
+    template this thread_local throw true try typedef typeid typename union unsigned using virtual
+    void volatile wchar_t while xor xor_eq
+"""  # [lex.key] of C++17, which kernels are compiled as
+_OURS = "main args bad begin end n sum jm part L first rows finish"
+_TAKEN = frozenset([*_KEYWORDS.split(), *_OURS.split(), *CTYPES.values(), "errno", "size_t"])
 _LOCAL = re.compile(r"[vijrp]\d|row|part|acc|tile|after\d+")
 
 

@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
 from ..api import handles, tagged_handle
 from ..errors import UserLine
 from ..frame.handle import Handle
-from ..records import Compiled, CompileRecord, Measured, Missed, Outcome
+from ..frame.native import Entry
+from ..guards.advice import one_value
+from ..guards.source import Source
+from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
+from ..trace.result import Trace
 from .symbols import changing
 from .words import count, duration, here
 
 __all__ = [
     "Card",
+    "Made",
     "Status",
     "VariantReport",
     "card_of",
     "ledger_lines",
     "listed_handles",
+    "made_of",
     "status",
     "variants_of",
 ]
@@ -40,6 +46,7 @@ class VariantReport:
     seconds: wall time of compiling it, its backward included; kernels: how many that made
     missed: by number of variant why those before it did not fit the call it was made for
     changing: sizes and numbers that are data of it, or had to be constants
+    inlined: the tagged functions that are part of it
     """
 
     number: int
@@ -52,12 +59,28 @@ class VariantReport:
     missed: Missed
     measured: Measured | None
     changing: tuple[str, ...] = ()
+    inlined: tuple[str, ...] = ()
 
     @property
     def saved(self) -> float | None:
         """Seconds that one call takes less than eager's; None: not measured."""
         known = self.measured
         return None if known is None else known.eager - known.compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What all compiles of a function made, those of its resume functions and backwards included.
+
+    variants: of the function itself; seconds: wall time; ratio: eager's time per call over compiled
+    code's, of the first variant that was measured
+    """
+
+    variants: int
+    graphs: int
+    kernels: int
+    seconds: float
+    ratio: float | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,6 +100,8 @@ class Card:
         return sum(variant.seconds for variant in self.variants)
 
     def __str__(self) -> str:
+        if not self.variants and not self.calls:
+            return f"{self.name}: {self.state}"
         parts = [count(len(self.variants), "variant"), count(self.calls, "call"), *self._worth()]
         return f"{self.name}: {self.state}: {', '.join(parts)}"
 
@@ -102,10 +127,8 @@ class Card:
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<div>{escape(line)}</div>" for line in ledger_lines(self.variants))
-        return (
-            f"<div style='font-size:13px'><code>{escape(str(self))}</code>"
-            f"<details><summary>variants</summary>{rows}</details></div>"
-        )
+        fold = f"<details><summary>variants</summary>{rows}</details>" if rows else ""
+        return f"<div style='font-size:13px'><code>{escape(str(self))}</code>{fold}</div>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -156,7 +179,8 @@ def _state(handle: Handle) -> str:
         return "plain Python, while its kernels are being built"
     if not handle.dispatcher.entries:
         # Compiled code that calls it has it inlined: such calls are the caller's.
-        return "not called by plain Python yet"
+        whole = ", ".join("a cell" if name == "<cell>" else name for name in handle.ledger.part_of)
+        return f"compiled as part of {whole}" if whole else "not called yet"
     if not handle.ledger.is_compiled:
         outcome = handle.dispatcher.entries[0].notes.outcome
         return f"plain Python, because {outcome.why}"
@@ -165,29 +189,63 @@ def _state(handle: Handle) -> str:
 
 def variants_of(handle: Handle) -> tuple[VariantReport, ...]:
     """The variants of the function itself, in the order in which they were compiled."""
-    hits = {entry.notes.number: entry.hits for entry in handle.dispatcher.entries}
+    used = {entry.notes.number: entry for entry in handle.dispatcher.entries}
     by_number: dict[int, list[CompileRecord]] = {}
     for record in handle.journal:
         if record.frame == handle.serial:
             by_number.setdefault(record.number, []).append(record)
-    return tuple(_variant(n, records, hits.get(n)) for n, records in sorted(by_number.items()))
+    return tuple(_variant(n, records, used.get(n)) for n, records in sorted(by_number.items()))
 
 
-def _variant(number: int, records: list[CompileRecord], hits: int | None) -> VariantReport:
+def _variant(number: int, records: list[CompileRecord], entry: Entry | None) -> VariantReport:
     first = next((r for r in records if r.occasion.at), records[0])
     traced = first.result("trace")
     return VariantReport(
         number=number,
         outcome=first.outcome,
-        hits=hits,
+        hits=None if entry is None else entry.hits,
         seconds=sum(record.seconds for record in records),
         kernels=sum(record.kernels for record in records),
         at=first.occasion.at,
         called_from=first.occasion.called_from,
-        missed=first.occasion.missed,
+        missed=_missed(first, traced),
         measured=first.measured,
         changing=() if traced is None else tuple(dict.fromkeys(changing(traced))),
+        inlined=() if entry is None else entry.notes.inlined,
     )
+
+
+def _missed(record: CompileRecord, traced: Trace | None) -> Missed:
+    """Numbers that this compile found to have no use as data are better left alone."""
+    constants = set() if traced is None else {one.origin for one in traced.specialized}
+
+    def known(why: Difference) -> Difference:
+        if not isinstance(why.source, Source) or why.source not in constants:
+            return why
+        return replace(why, edit=one_value(why.source))
+
+    return tuple((number, known(why)) for number, why in record.occasion.missed)
+
+
+def made_of(handle: Handle) -> Made:
+    """What has been compiled of a tagged function so far."""
+    records = [record for record in handle.journal if isinstance(record.outcome, Compiled)]
+    measured = next((r.measured for r in records if r.measured is not None), None)
+    ratio = measured.eager / measured.compiled if measured and measured.compiled else None
+    return Made(
+        variants=len({r.number for r in records if r.frame == handle.serial}),
+        graphs=sum(_has_graph(record) for record in records),
+        kernels=sum(record.kernels for record in records),
+        seconds=sum(record.seconds for record in records),
+        ratio=ratio,
+    )
+
+
+def _has_graph(record: CompileRecord) -> bool:
+    traced = record.result("trace")
+    if traced is None:  # of a backward
+        return False
+    return any(n.op not in ("placeholder", "output", "get_attr") for n in traced.graph.graph.nodes)
 
 
 def ledger_lines(variants: Iterable[VariantReport]) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ..errors import UserLine
 
 __all__ = ["count", "duration", "here", "size"]
@@ -33,4 +31,4 @@ def size(number: int) -> str:
 def here(where: UserLine) -> str:
     """A line of the user's in one line."""
     text = f": {where.text}" if where.text else ""
-    return f"{Path(where.filename).name}, line {where.lineno}{text}"
+    return f"{where.file}, line {where.lineno}{text}"

@@ -13,8 +13,6 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -26,53 +24,17 @@ from ..options import Options
 from ..records import AT_LIMIT, Begun, Eager, Failed, Journal, Missed, Outcome, Recording
 from .comparison import Comparison
 from .eager import entry_like, under_mode
+from .family import Compiler, Family
 from .ledger import Growing, Later, Ledger, why_not
 from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .skip import is_of_library, users_line
 
-__all__ = ["Compiler", "Family", "Handle", "all_handles"]
+__all__ = ["Handle", "all_handles"]
 
 _MOST_FAILURES = 2  # variants whose compile failed, after which no other is tried
 _AFTER_LIMIT = 2  # variants of a callee once what calls it has reached its limit
-
-
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """What frame is given to compile with; it knows no more of the stages. Entry: with a Variant in
-    its notes. Eager or Failed: no call is compiled. Begun: a later one may be.
-    """
-
-    compile: Callable[[Handle, FrameSnapshot, Recording], Entry | Eager | Failed | Begun]
-    flatten: Callable[[CodeType], Any] = lambda code: code  # the tracer's view: `handle.flat`
-    # What tagged functions can be asked: `f.why(*args)` is `questions["why"](f)(*args)`.
-    questions: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
-    is_listed: bool = True  # False: copies to be looked at (explain, test), a cell's top level
-
-
-@dataclass(eq=False)
-class Family:
-    """A tagged function and all that is compiled because of it."""
-
-    options: Options
-    compiler: Compiler
-    journal: Journal
-    tagged: CodeType | None = None  # the root's own code
-    members: list[Handle] = field(default_factory=list)  # all but the root
-    limit_reached: bool = False  # by the root or one of its resume functions
-    sizes_grow: bool = False  # noticed in one of its functions
-    told: set[str] = field(default_factory=set)  # what the user has been told once
-
-    def drop_dead(self) -> None:
-        """Let go of callees whose code is gone: helpers that were defined anew."""
-        self.members = [member for member in self.members if member.original.is_alive]
-
-    def close(self) -> None:
-        """Drop every entry and stub: what they refer to is hidden from the garbage collector."""
-        for member in self.members:
-            member.drop()
-        self.members.clear()
 
 
 _serials = itertools.count(1)
@@ -269,7 +231,8 @@ class Handle:
                 return True  # another thread was here first
             if self._given_up is not None:
                 return False
-            if self.building is not None and not self.building.wait(0):
+            begun = self.building
+            if begun is not None and not begun.wait(0):
                 return False
             self.building = None
             self.ledger.sweep()
@@ -278,18 +241,20 @@ class Handle:
                 return False
             if self._grows(values):
                 return False
-            return self._compile(values)
+            return self._compile(values, begun)
 
-    def _compile(self, values: tuple[Any, ...]) -> bool:
+    def _compile(self, values: tuple[Any, ...], begun: Begun | None = None) -> bool:
+        """`begun`: the compile whose kernels are built by now."""
         snapshot = self.original.snapshot(values)
         number, occasion = self.ledger.begin(snapshot)
         told, title = self.family.told, self.original.title
         recording = Recording(self.name, self.journal, self.serial, number, occasion, told, title)
+        recording.stages += () if begun is None else begun.building
         result = self._run_compiler(snapshot, recording)
         if isinstance(result, Begun):
             self.ledger.begun -= 1
             self.building = None if result.wait(self.options.patience) else result
-            return self.building is None and self._compile(values)
+            return self.building is None and self._compile(values, result)
         outcome = result.notes.outcome if isinstance(result, Entry) else result
         if isinstance(outcome, Failed):
             self._tell_failure(outcome)
@@ -303,7 +268,7 @@ class Handle:
             outcome = result
         record = recording.end(outcome)
         if isinstance(result, Entry):
-            self.ledger.add(result, values)
+            self.ledger.add(result, values, snapshot)
             if result.notes.comparable is not None:
                 plain = self.original.plain
                 Comparison(result, plain, self.ledger, self.journal, record, self._lost).start()
@@ -345,7 +310,15 @@ class Handle:
             code = self.original.code
             first_line = UserLine(code.co_filename, code.co_firstlineno, self.label)
             where = plain.where or first_line
-            tell(self.label, plain.why, where, partly, self.options.notices)
+            if not self._leaves_to_callee(where):
+                tell(self.label, plain.why, where, partly, self.options.notices)
+
+    def _leaves_to_callee(self, where: UserLine) -> bool:
+        """Whether this is a cell's top level, and the line a tagged function's, which tells too."""
+        if self.family.compiler.is_listed:
+            return False
+        listed = (h for h in all_handles() if h.is_root and h.family.compiler.is_listed)
+        return any(handle.original.has_line(where) for handle in listed)
 
     def _tell_failure(self, failed: Failed) -> None:
         if self.name not in self.family.told:
@@ -483,8 +456,8 @@ class Handle:
                 self.family.told.clear()
                 self.journal.records.clear()
             self.drop()
-            self._given_up, self.ledger.wasted = self._declared, 0
-            self.ledger.begun, self.building = 0, None
+            self.ledger.forget()
+            self._given_up, self.building = self._declared, None
             self._flat = None if self._root else self._flat
 
     def drop(self) -> None:

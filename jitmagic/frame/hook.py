@@ -11,8 +11,9 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from .. import _frame
+from .family import Family
 from .follow import stub_code
-from .handle import Family, Handle
+from .handle import Handle
 from .library import library_function
 from .skip import reason_to_skip
 

@@ -11,24 +11,25 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
 
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, UserLine
-from ..guards.advice import advice
+from ..guards.advice import advice, one_value
 from ..guards.check import UNREADABLE, check, holds, is_other_number, why
-from ..guards.guard import Guard, InRange, SizesRelate, TensorMatch, ValueEquals
+from ..guards.guard import Guard, IdentityIs, InRange, SizesRelate, TensorMatch, TypeIs, ValueEquals
 from ..guards.read import read_source
 from ..guards.source import Argument, Source
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..symbols.size import SizeOf
 from .growth import Guards, counted, grown_int, grown_size
 from .library import LibraryFunction
-from .native import Dispatcher, Entry
+from .native import Dispatcher, Entry, ModuleCall
 from .skip import users_line
 
 __all__ = ["Comparable", "Growing", "Later", "Ledger", "Variant", "why_not"]
@@ -100,11 +101,24 @@ class Variant:
     instance: int | None = None  # id of what has a budget of its own, see Ledger.instance_of
     number: int = 0  # in the order of compiling, from 1 on
     surprises: int = 0  # calls in which a branch went another way than its graph goes
+    inlined: tuple[str, ...] = ()  # tagged functions and modules that are part of it
 
     def waiting(self) -> list[Later]:
         """What has not been compiled yet and can still be needed."""
         alive = [later for ref in self.later if (later := ref()) is not None]
         return [later for later in alive if not later.is_made]
+
+
+def _inlined(guards: Guards, snapshot: FrameSnapshot) -> list[Any]:
+    """The handles of tagged functions and modules that are part of what these guards are for."""
+    found = []
+    for guard in guards:
+        if isinstance(guard, IdentityIs) and isinstance(guard.value, FunctionType):
+            constants = guard.value.__code__.co_consts
+            found += [each.owner for each in constants if type(each) is Dispatcher]
+        elif isinstance(guard, TypeIs) and guard.value is ModuleCall:
+            found.append(read_source(guard.source, snapshot).owner)
+    return found
 
 
 class Ledger:
@@ -115,6 +129,7 @@ class Ledger:
         self.wasted = 0
         self.begun = 0  # compiles since the last reset
         self.added = 0  # entries that they made, since it was tagged
+        self.part_of: dict[str, None] = {}  # functions whose compiled code has it inlined
         self._counted = 0  # calls in a row that were not compiled, as an int grows
 
     @property
@@ -143,12 +158,21 @@ class Ledger:
         outcomes = (entry.notes.outcome for entry in self._dispatcher.entries)
         return next(outcome for outcome in outcomes if isinstance(outcome, Failed))
 
-    def add(self, entry: Entry, values: tuple[Any, ...]) -> None:
+    def add(self, entry: Entry, values: tuple[Any, ...], snapshot: FrameSnapshot) -> None:
         """Use an entry from now on; it was made for a call with these values."""
         entry.notes.instance = self.instance_of(values)
         entry.notes.number = self.begun
         self.added += 1
         self._dispatcher.add(entry)
+        callees = _inlined(entry.notes.guards, snapshot)
+        entry.notes.inlined = tuple(dict.fromkeys(callee.label for callee in callees))
+        for callee in callees:
+            callee.ledger.part_of[self._dispatcher.owner.label] = None
+
+    def forget(self) -> None:
+        """As if nothing had been compiled; entries are the dispatcher's."""
+        self.wasted = self.begun = 0
+        self.part_of.clear()
 
     def replace(self, entry: Entry, other: Entry) -> bool:
         """Use `other` for the same calls; False: the entry is not in use any more."""
@@ -299,7 +323,8 @@ class Ledger:
     def why_missed(self, snapshot: FrameSnapshot) -> Missed:
         """For each entry, most recently used first, its number and what keeps it from fitting."""
         entries = self._dispatcher.entries
-        found = ((entry.notes.number, why_not(entry, snapshot)) for entry in entries)
+        constants = {origin for entry in entries for origin in entry.notes.constants}
+        found = ((entry.notes.number, why_not(entry, snapshot, constants)) for entry in entries)
         return tuple((number, why) for number, why in found if why is not None)
 
 
@@ -360,13 +385,22 @@ def _brief(alike: list[Entry], family: Growing) -> list[Entry]:
     return list(itertools.takewhile(lambda entry: entry.hits == often <= _MOST_LAYERS, alike))
 
 
-def why_not(entry: Entry, snapshot: FrameSnapshot) -> Difference | None:
-    """The first guard of an entry that does not hold for the frame, in words."""
+def why_not(
+    entry: Entry, snapshot: FrameSnapshot, constants: Collection[Hashable] = ()
+) -> Difference | None:
+    """The first guard of an entry that does not hold for the frame, in words. `constants`: numbers
+    known to be of no use as data.
+    """
     failing = check(entry.notes.guards, snapshot)
     if failing is None:
         return None
     where = _made_constant(failing, snapshot, entry.notes.constants) or failing.where
-    return Difference(why(failing, snapshot), where, advice(failing, snapshot))
+    source: Source | None = getattr(failing, "source", None)
+    if source is not None and source in constants:
+        edit = one_value(source)
+    else:
+        edit = advice(failing, snapshot)
+    return Difference(why(failing, snapshot), where, edit, source)
 
 
 def _made_constant(

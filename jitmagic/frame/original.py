@@ -18,7 +18,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ..bytecode import FrameSnapshot
-from ..errors import plain_title
+from ..errors import UserLine, plain_title
 from .native import call_plainly
 
 __all__ = ["Original", "parameter_count"]
@@ -67,6 +67,12 @@ class Original:
         code = self.code
         lines = (line for _, _, line in code.co_lines() if line is not None)
         return next(lines, code.co_firstlineno)
+
+    def has_line(self, where: UserLine) -> bool:
+        """Whether it is a line of this code."""
+        code = self.code
+        lines = {line for *_, line in code.co_lines()}
+        return where.filename == code.co_filename and where.lineno in lines
 
     @property
     def title(self) -> str:

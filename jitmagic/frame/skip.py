@@ -15,7 +15,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -112,14 +112,17 @@ def users_line() -> UserLine | None:
     frame = inspect.currentframe()
     while frame is not None:
         code = frame.f_code
-        if _library(code.co_filename) is None and not any(map(_is_dispatcher, code.co_consts)):
+        if _library(code.co_filename) is None and not _is_stub(frame):
             return UserLine(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
 
 
-def _is_dispatcher(constant: object) -> bool:
-    return type(constant) is Dispatcher
+def _is_stub(frame: FrameType) -> bool:
+    """Compiled code with a graph break has dispatchers too, but stands on the line of the break."""
+    code = frame.f_code
+    is_first = frame.f_lineno == code.co_firstlineno
+    return is_first and any(type(constant) is Dispatcher for constant in code.co_consts)
 
 
 def _defines_layers(namespace: dict[str, Any]) -> bool:

@@ -9,8 +9,10 @@ it.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import inspect
+import pickle
 import sys
 import types
 import weakref
@@ -26,10 +28,11 @@ from ..options import Options
 from . import hook  # noqa: F401  # the native hook learns whom to ask
 from .beside import hide, hide_stub
 from .blame import forget_ours, forget_stub
+from .family import Compiler, Family
 from .follow import follow, handle_in, stub_code
-from .handle import Compiler, Family, Handle
+from .handle import Handle
 from .library import is_of_torch_compile
-from .native import ModuleCall, call_plainly
+from .native import Dispatcher, ModuleCall, call_plainly
 from .skip import unsuitable
 
 __all__ = [
@@ -185,6 +188,38 @@ class Question:
 
     def __repr__(self) -> str:
         return f"<{self._label}: call it with the function's arguments>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive_question, (self._label.rpartition(".")[2], self._function(), self._question)
+
+
+# What pickles a notebook's functions by value (joblib, Ray, Dask: cloudpickle) takes a stub apart,
+# down to the dispatcher among its constants. In the other process it is tagged anew.
+
+
+def _reduce_dispatcher(dispatcher: Dispatcher) -> tuple[Any, ...]:
+    stub = None if dispatcher.stub is None else dispatcher.stub()
+    handle = None if stub is None else handle_in(stub.__code__)
+    if handle is None or handle is not dispatcher.owner:
+        raise pickle.PicklingError(f"{dispatcher!r} belongs to no tagged function")
+    family = handle.family
+    return _revive_dispatcher, (original_of(stub), family.options, family.compiler)
+
+
+def _revive_dispatcher(
+    function: types.FunctionType, options: Options, compiler: Compiler
+) -> Dispatcher:
+    return Handle.of_function(function, options, compiler).dispatcher
+
+
+def _revive_question(name: str, stub: types.FunctionType, question: Callable[..., Any]) -> Question:
+    handle = handle_in(stub.__code__)
+    if handle is not None and handle.dispatcher.stub is None:
+        handle.dispatcher.stub = weakref.ref(stub)
+    return Question(name, stub, question)
+
+
+copyreg.pickle(Dispatcher, _reduce_dispatcher)  # type: ignore[arg-type]
 
 
 def _stand_in(function: types.FunctionType, handle: Handle) -> types.FunctionType:

@@ -43,7 +43,7 @@ from .source import (
 )
 from .state import read_state
 
-__all__ = ["advice"]
+__all__ = ["advice", "one_value"]
 
 
 def advice(guard: Guard, frame: FrameSnapshot) -> str:
@@ -67,6 +67,11 @@ def advice(guard: Guard, frame: FrameSnapshot) -> str:
     return _keep_value(guard, of, value)
 
 
+def one_value(source: Source) -> str:
+    """For what has to be a constant of compiled code."""
+    return f"have one {describe(source)} in all calls, or a tagged function for each"
+
+
 def _keep_value(guard: Guard, source: Source, value: Any) -> str:
     name = describe(source)
     match guard:
@@ -76,11 +81,11 @@ def _keep_value(guard: Guard, source: Source, value: Any) -> str:
             owner = name.removesuffix(".training")
             return f"call {owner}.train() or {owner}.eval() outside of the loop, not between calls"
         case ValueEquals(value=bool()):
-            return f"have one {name} in all calls, or a tagged function for each"
+            return one_value(source)
         case ValueEquals(value=int() | float()) | InRange() if isinstance(value, int | float):
             return f"pass it as a tensor: {name} = torch.tensor({short(value)})"
         case ValueEquals():
-            return f"have one {name} in all calls, or a tagged function for each"
+            return one_value(source)
         case LengthIs():
             return f"give {name} the same length in all calls, or make it one tensor (torch.stack)"
         case DictKeysAre():

@@ -53,22 +53,42 @@ class Run:
 Part = Definition | Plain | Run
 
 
-def split_cell(source: str, filename: str, flags: int = 0, first_line: int = 1) -> list[Part]:
+def split_cell(
+    source: str, filename: str, flags: int = 0, first_line: int = 1, shows: str = "last_expr"
+) -> list[Part]:
     """The parts of a cell whose text begins on line `first_line` of the file. `flags`: the
-    `__future__` features that are on. Raises SyntaxError as Python does, statement by statement.
+    `__future__` features that are on; `shows`: which values are wanted, as IPython's
+    ast_node_interactivity says. Raises SyntaxError as Python does, statement by statement.
     """
     tree = ast.parse("\n" * (first_line - 1) + source, filename)
+    if shows == "last_expr_or_assign" and tree.body:
+        tree.body += _value_assigned(tree.body[-1])
+    each = shows == "all"
     flags |= future_flags(source)
     groups: list[list[ast.stmt]] = []
     for statement in tree.body:
         _compile([statement], filename, flags)  # a function's body would allow `return`
-        if groups and _joins(groups[-1][-1], statement):
+        ended = each and groups and isinstance(groups[-1][-1], ast.Expr)
+        if groups and not ended and _joins(groups[-1][-1], statement):
             groups[-1].append(statement)
         else:
             groups.append([statement])
-    if groups and _kind(groups[-1][-1]) == "plain" and len(groups[-1]) > 1:
-        groups.append([groups[-1].pop()])  # its value may be the cell's
-    return [_part(group, filename, flags, last=group is groups[-1]) for group in groups]
+    for place, group in reversed([*enumerate(groups)] if each else [*enumerate(groups)][-1:]):
+        if _kind(group[-1]) == "plain" and len(group) > 1:
+            groups.insert(place + 1, [group.pop()])  # its value may be the cell's
+    return [_part(group, filename, flags, last=each or group is groups[-1]) for group in groups]
+
+
+def _value_assigned(statement: ast.stmt) -> list[ast.stmt]:
+    """An expression that has the value of the name that the statement assigns to."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target: ast.expr | None = statement.targets[0]
+    else:
+        target = getattr(statement, "target", None)
+    if not isinstance(target, ast.Name) or isinstance(statement, ast.For | ast.AsyncFor):
+        return []
+    value = ast.Expr(ast.Name(target.id, ast.Load()))
+    return [ast.fix_missing_locations(ast.copy_location(value, statement))]
 
 
 def future_flags(source: str) -> int:

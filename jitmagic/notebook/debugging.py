@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ..api import handle_running
-from .display import dim
+from .display import DimLine
 
 __all__ = ["tell_of_locals"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Hint:
-    name: str
-
-    def __repr__(self) -> str:
-        return (
-            f"jitmagic: {self.name} ran compiled, which keeps no locals for %debug: run it as "
-            "plain Python (%compile_off, jitmagic.disable), and the frame that raises has them"
-        )
-
-    def _repr_html_(self) -> str:
-        return dim(repr(self))
+_HINT = (
+    "jitmagic: {} ran compiled, which keeps no locals for %debug: run it as plain Python "
+    "(%compile_off, jitmagic.disable), and the frame that raises has them"
+)
 
 
 def tell_of_locals(display: Callable[[Any], Any], cell: str) -> None:
@@ -39,6 +30,6 @@ def tell_of_locals(display: Callable[[Any], Any], cell: str) -> None:
     while entry is not None:
         handle = handle_running(entry.tb_frame.f_code)
         if handle is not None and handle.family.compiler.is_listed:
-            display(_Hint(handle.label))  # further in are its callees, of which it is as true
-            return
+            display(DimLine(_HINT.format(handle.label)))
+            return  # further in are its callees, of which it is as true
         entry = entry.tb_next

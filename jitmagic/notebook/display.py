@@ -17,72 +17,103 @@ import torch
 from ..api import handle_of
 from ..diagnostics.words import count, duration
 from ..late import load
+from ..notice import dim
 from .cell import RUN_NAME
 
 if TYPE_CHECKING:
-    from ..diagnostics.status import Card
+    from ..diagnostics.status import Card, Made
 
-__all__ = ["CellLine", "CellReport", "cards_of", "dim", "install_formatters", "remove_formatters"]
+__all__ = [
+    "CellPart",
+    "DimLine",
+    "cell_line",
+    "cell_time",
+    "install_formatters",
+    "parts_of",
+    "remove_formatters",
+]
 
 _TAGGED = (FunctionType, torch.nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
-class CellReport:
-    """Wall time of the cell and how much of it was compiling, in seconds."""
+class DimLine:
+    """A line beside what the cell shows."""
 
-    seconds: float
-    compiling: float
+    text: str
 
     def __repr__(self) -> str:
-        running = max(0.0, self.seconds - self.compiling)
-        return (
-            f"jitmagic: {self.seconds:.3f} s, of which {self.compiling:.3f} s compiling "
-            f"and {running:.3f} s running"
-        )
+        return self.text
 
     def _repr_html_(self) -> str:
-        return dim(repr(self))
+        return dim(self.text)
+
+
+def cell_time(seconds: float, compiling: float) -> DimLine:
+    """Wall time of the cell and how much of it was compiling, in seconds."""
+    running = max(0.0, seconds - compiling)
+    return DimLine(
+        f"jitmagic: {seconds:.3f} s, of which {compiling:.3f} s compiling "
+        f"and {running:.3f} s running"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class CellLine:
-    """What a cell compiled: cards of the functions, and the time when the cell began."""
+class CellPart:
+    """What a cell compiled of one function, resume functions and backwards included.
 
-    cards: tuple[Card, ...]
-    began: float
+    inlined: the tagged functions that are part of it
+    """
 
-    def __bool__(self) -> bool:
-        return bool(repr(self))
+    name: str
+    made: Made
+    inlined: tuple[str, ...]
+    backend: str
+    is_building: bool
 
-    def __repr__(self) -> str:
-        return "; ".join(filter(None, map(self._of, self.cards)))
+    def __str__(self) -> str:
+        name = "this cell" if self.name == RUN_NAME else self.name
+        made = self.made
+        if not made.graphs:
+            return f"{name} runs as eager while its kernels are built" if self.is_building else ""
+        if self.inlined:
+            name = f"{', '.join(self.inlined)} as part of {name}"
+        told = [count(made.variants, "variant")] if made.variants > 1 else []
+        told.append(count(made.graphs, "graph"))
+        if self.backend != "native":  # what it makes has kernels that nobody has told us of
+            told.append(f"by backend {self.backend}")
+        else:
+            told.append(count(made.kernels, "kernel"))
+        if made.ratio is not None:
+            told.append(f"{made.ratio:.3g}x of eager's speed")
+        return f"compiled {name} in {duration(made.seconds)}: {', '.join(told)}"
 
-    def _repr_html_(self) -> str:
-        return dim(repr(self))
 
-    def _of(self, card: Card) -> str:
-        new = [variant for variant in card.variants if variant.at >= self.began]
-        name = "this cell" if card.name == RUN_NAME else card.name
-        if not new:
-            return f"{name} runs as eager while its kernels are built" if card.is_building else ""
-        kernels = count(sum(variant.kernels for variant in new), "kernel")
-        if card.backend != "native":  # what it makes has kernels that nobody has told us of
-            kernels = f"by backend {card.backend}"
-        variants = f"{count(len(new), 'variant')}, " if len(new) > 1 else ""
-        seconds = duration(sum(variant.seconds for variant in new))
-        return f"compiled {name} in {seconds}: {variants}{kernels}"
+def cell_line(parts: Iterable[CellPart]) -> DimLine | None:
+    """What a cell compiled; None: nothing."""
+    text = "; ".join(filter(None, map(str, parts)))
+    return DimLine(text) if text else None
+
+
+def parts_of(targets: Iterable[Any]) -> tuple[CellPart, ...]:
+    """Of those that are tagged, all of whose variants are the cell's."""
+    handles = [handle for target in targets if (handle := handle_of(target)) is not None]
+    if not handles:
+        return ()
+    status = load("diagnostics.status")
+    found = []
+    for handle in handles:
+        card = status.card_of(handle)
+        inlined = tuple(dict.fromkeys(name for v in card.variants for name in v.inlined))
+        made = status.made_of(handle)
+        found.append(CellPart(card.name, made, inlined, card.backend, card.is_building))
+    return tuple(found)
 
 
 def cards_of(targets: Iterable[Any]) -> tuple[Card, ...]:
     """Of those that are tagged."""
     handles = [handle for target in targets if (handle := handle_of(target)) is not None]
     return tuple(map(load("diagnostics.status").card_of, handles)) if handles else ()
-
-
-def dim(text: str) -> str:
-    """A line beside what the cell shows, as HTML."""
-    return f"<div style='opacity:.75;font-size:12px'>{escape(text)}</div>"
 
 
 def install_formatters(shell: Any) -> None:

@@ -16,10 +16,9 @@ import linecache
 import shlex
 import sys
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field, fields
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,17 +29,26 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, output_can_be_silenced
 from IPython.display import display
 
-from ..api import handle_of, jit, original_of, prepare, tag_once, untag
+from ..api import handle_of, jit, prepare, untag
 from ..diagnostics.timing import Timing
-from ..errors import JitmagicError, TaggingError
+from ..errors import JitmagicError
 from ..late import load as load_module
 from ..options import ALIASES, BACKENDS, MODES
 from ..progress import new_wait
 from .cell import RUN_NAME, Definition, Part, Plain, Run, future_flags, split_cell
 from .completion import install_completion, remove_completion
 from .debugging import tell_of_locals
-from .display import CellLine, CellReport, cards_of, install_formatters, remove_formatters
+from .display import (
+    DimLine,
+    cell_line,
+    cell_time,
+    install_formatters,
+    parts_of,
+    remove_formatters,
+)
+from .tagging import Mark, Tagged, Tagger, tag_methods
 from .timeit import BadLine, time_expression
+from .tracebacks import show_as_ever, show_from_users_line
 
 if TYPE_CHECKING:
     from ..diagnostics.explain import Explanation
@@ -48,14 +56,22 @@ if TYPE_CHECKING:
 
 __all__ = ["CompileMagics", "load", "unload"]
 
-Tagged = Callable[..., Any]
-
 
 class _Parser(argparse.ArgumentParser):
     """Usage errors are IPython's, no exit."""
 
     def error(self, message: str) -> Any:
-        raise UsageError(f"%%compile: {message}\n{self.format_usage().strip()}")
+        raise UsageError(f"%%compile: {message}{self._nearest(message)}\n{self._usage()}")
+
+    def _usage(self) -> str:
+        return self.format_usage().strip()
+
+    def _nearest(self, message: str) -> str:
+        """Of what argparse says it does not know, the options that were meant."""
+        known = [option for action in self._actions for option in action.option_strings]
+        words = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
+        near = [n for w in words if w not in known for n in difflib.get_close_matches(w, known, 1)]
+        return f" (did you mean {', '.join(near)}?)" if near else ""
 
 
 PATIENCE = 1.0  # seconds that a call of a cell's function waits for kernels; then it runs as eager
@@ -81,28 +97,6 @@ def _parser(named: bool) -> _Parser:
     return parser
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """What a cell tagged: a function or module class by its name, or methods of a plain class."""
-
-    name: str
-    target: weakref.ref[Any]
-    methods: tuple[tuple[str, weakref.ref[Any]], ...] = ()
-
-    def remove(self, namespace: dict[str, Any]) -> None:
-        """Put the plain self back, unless the user rebound the name."""
-        target = self.target()
-        if target is None:
-            return
-        for name, method in self.methods:
-            if (tagged := vars(target).get(name)) is not None and tagged is method():
-                setattr(target, name, original_of(tagged))
-        if not self.methods and isinstance(target, type):
-            untag(target)
-        elif not self.methods and namespace.get(self.name) is target:
-            namespace[self.name] = original_of(target)
-
-
 @magics_class
 class CompileMagics(Magics):
     """Holds what was tagged, so that unloading can put it back."""
@@ -111,7 +105,7 @@ class CompileMagics(Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
-        self.marks: list[_Mark] = []
+        self.marks: list[Mark] = []
 
     @output_can_be_silenced
     @cell_magic
@@ -129,7 +123,7 @@ class CompileMagics(Magics):
         --annotate     the same, with what each line costs, eager and compiled: the graphs run on
                        made-up tensors, your code does not run again
         --time         show how long the cell took, and how much of it was compiling
-        --quiet        without the line that says what was compiled
+        --quiet        without lines that say what was compiled and what runs as plain Python
 
         Functions and classes that the cell defines stay compiled in later cells, until they are
         defined anew or `%unload_ext jitmagic`. A compile that takes longer than a second goes on in
@@ -140,14 +134,18 @@ class CompileMagics(Magics):
         __tracebackhide__ = True
         options = self._options(line)
         wanted = _Wanted(*map(options.pop, _SHOWN))
+        further: dict[str, Any] = {"notices": "never"} if wanted.quiet else {}
         if not (wanted.explain or wanted.annotate or wanted.time):  # which are about the compile
-            options["options"] = {"background": PATIENCE}
+            further["background"] = PATIENCE
+        options["options"] = further
         source = self.shell.transform_cell(cell)
         caller = sys._getframe(2).f_code  # the cell, which called run_cell_magic
         filename = self._cache(_file_text(line, source), caller.co_filename)
         parts = _split(self.shell, source, filename)
         self.shell.compile.flags |= future_flags(source)  # later cells have them too
-        running = self._run(parts, _Tagger(filename, options), wanted)
+        running = self._run(
+            parts, Tagger(filename, options, None if wanted.quiet else display), wanted
+        )
         return running if _awaits(parts) else _finish(running)  # see _Reader for the await
 
     def _options(self, line: str, named: bool = False) -> dict[str, Any]:
@@ -177,54 +175,66 @@ class CompileMagics(Magics):
         number = len(history.input_hist_raw) - 1 if history is not None else 0
         return self.shell.compile.cache(source, number, source)
 
-    async def _run(self, parts: list[Part], tagger: _Tagger, wanted: _Wanted) -> Any:
+    async def _run(self, parts: list[Part], tagger: Tagger, wanted: _Wanted) -> Any:
         """The cell's value; asynchronous only where a part is."""
+        __tracebackhide__ = True
+        cell = _Cell()
+        try:
+            return await self._run_parts(parts, tagger, cell)
+        except BaseException:
+            show_from_users_line(self.shell, CompileMagics._run_parts.__code__)
+            raise
+        finally:
+            self._report(cell, wanted)
+
+    async def _run_parts(self, parts: list[Part], tagger: Tagger, cell: _Cell) -> Any:
         __tracebackhide__ = True
         namespace = self.shell.user_ns
         value: Any = None
-        ran: list[Tagged] = []
-        started, began = time.perf_counter(), time.time()
         for part in parts:
+            if part is not parts[0] and self.shell.ast_node_interactivity == "all":
+                sys.displayhook(value)
+                value = None
             if isinstance(part, Run):
                 target = tagger.tag(FunctionType(part.code, namespace, RUN_NAME), once=True)
+                cell.ran.append(target)
                 try:
                     value = target()
                 except (JitmagicError, KeyboardInterrupt) as error:
                     _raise_on_the_cell(error, part, tagger.filename)
-                ran.append(target)
                 continue
             value = eval(part.code, namespace)
             if isinstance(part, Definition):
-                ran += self._tag(part.name, tagger)
+                cell.ran += self._tag(part.name, tagger)
             elif isinstance(part, Plain) and part.is_async:
                 value = await value
-        self._report(ran, time.perf_counter() - started, began, wanted)
         return value
 
-    def _report(self, ran: list[Tagged], seconds: float, began: float, wanted: _Wanted) -> None:
-        line = CellLine(cards_of(ran), began)
-        if line and not wanted.quiet:
+    def _report(self, cell: _Cell, wanted: _Wanted) -> None:
+        """What the cell asked for, also where it raised."""
+        seconds = time.perf_counter() - cell.started
+        line = cell_line(parts_of(cell.ran))
+        if line is not None and not wanted.quiet:
             display(line)
         explains = wanted.explain or wanted.annotate
         if not (explains or wanted.time):
             return
         explained = load_module("diagnostics.explain").explanation_of
-        found = [explained(target, measured=wanted.annotate) for target in ran]
+        found = [explained(target, measured=wanted.annotate) for target in cell.ran]
         if wanted.time:
-            display(CellReport(seconds, sum(_compile_seconds(e) for e in found)))
+            display(cell_time(seconds, sum(_compile_seconds(e) for e in found)))
         if explains:
-            for explanation in found:
-                if explanation.graph_count or explanation.graph_break_count:
-                    display(explanation)
+            for explanation in _telling(found):
+                display(explanation)
 
-    def _tag(self, name: str, tagger: _Tagger) -> list[Tagged]:
+    def _tag(self, name: str, tagger: Tagger) -> list[Tagged]:
         """Tag what a definition bound, if it is something that can be tagged."""
         defined = self.shell.user_ns[name]
         if isinstance(defined, type) and not issubclass(defined, torch.nn.Module):
-            methods = _tag_methods(defined, tagger)
+            methods = tag_methods(defined, tagger)
             found = tuple((name, weakref.ref(method)) for name, method in methods.items())
             if found:
-                self._mark(_Mark(name, weakref.ref(defined), found))
+                self._mark(Mark(name, weakref.ref(defined), found))
             return list(methods.values())
         if not isinstance(defined, (type, FunctionType)) or handle_of(defined) is not None:
             return []  # an object of a decorator's, or tagged by the user as the user wants it
@@ -232,7 +242,7 @@ class CompileMagics(Magics):
         if tagged is None:
             return []
         self.shell.user_ns[name] = tagged
-        self._mark(_Mark(name, weakref.ref(tagged)))
+        self._mark(Mark(name, weakref.ref(tagged)))
         return [tagged]
 
     @line_magic("compile")  # type: ignore[arg-type]  # IPython's hint says: no name
@@ -247,7 +257,7 @@ class CompileMagics(Magics):
             raise UsageError(f"%compile: --{', --'.join(_SHOWN)} are about a cell: %%compile")
         for name in names:
             tagged = self.shell.user_ns[name] = jit(self._named(name), **options)
-            self._mark(_Mark(name, weakref.ref(tagged)))
+            self._mark(Mark(name, weakref.ref(tagged)))
         return _status(map(self._named, names))
 
     @line_magic
@@ -282,9 +292,13 @@ class CompileMagics(Magics):
             raise UsageError(f"no {name!r} in the notebook{hint}")
         return self.shell.user_ns[name]
 
-    def _mark(self, mark: _Mark) -> None:
+    def _mark(self, mark: Mark) -> None:
         self.marks = [m for m in self.marks if m.target() is not None]
         self.marks.append(mark)
+
+    def after_cell(self) -> None:
+        """IPython's event: whatever the cell raised has been shown."""
+        show_as_ever(self.shell)
 
     def restore(self) -> None:
         """Give everything tagged its plain self back, unless the user rebound it."""
@@ -303,33 +317,15 @@ class _Wanted:
     quiet: bool
 
 
-_SHOWN = tuple(field.name for field in fields(_Wanted))
+_SHOWN = tuple(each.name for each in fields(_Wanted))
 
 
-@dataclass(slots=True)
-class _Tagger:
-    """Tags with one cell's options; what jit warns of is said once, and of the cell."""
+@dataclass(eq=False, slots=True)
+class _Cell:
+    """A cell under way: what of it is tagged so far, and when it began."""
 
-    filename: str
-    options: dict[str, Any]
-    told: bool = False
-
-    def tag(self, target: Any, *, once: bool = False) -> Any:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            tagged = tag_once(target, self.options) if once else jit(target, **self.options)
-        for warning in caught if not self.told else ():
-            warnings.warn_explicit(warning.message, warning.category, self.filename, 1)
-        self.told = True
-        return tagged
-
-    def tag_or_tell(self, target: Any, name: str) -> Any:
-        """None, and a word about it, for what cannot be tagged: a generator, say."""
-        try:
-            return self.tag(target)
-        except TaggingError as error:
-            print(f"%%compile: {name} runs as it is: {error}", file=sys.stderr)
-            return None
+    ran: list[Tagged] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
 
 
 def _raise_on_the_cell(
@@ -349,17 +345,11 @@ def _raise_on_the_cell(
     raise AssertionError("raised above")
 
 
-def _tag_methods(cls: type, tagger: _Tagger) -> dict[str, Tagged]:
-    """Plain methods of a plain class; special methods stay as they are."""
-    made: dict[str, Tagged] = {}
-    for name, method in list(vars(cls).items()):
-        if not isinstance(method, FunctionType) or name.startswith("__") or handle_of(method):
-            continue
-        tagged = tagger.tag_or_tell(method, f"{cls.__qualname__}.{name}")
-        if tagged is not None:
-            setattr(cls, name, tagged)
-            made[name] = tagged
-    return made
+def _telling(found: list[Explanation]) -> list[Any]:
+    """Those with a graph: the breaks of code that only calls them are theirs."""
+    none = "jitmagic explain: no graph: nothing that was called computes with tensors"
+    graphs = [explanation for explanation in found if explanation.graph_count]
+    return graphs or [e for e in found if e.graph_break_count] or [DimLine(none)]
 
 
 def _status(targets: Iterable[Any]) -> Status:
@@ -381,7 +371,8 @@ def _file_text(line: str, source: str) -> str:
 
 
 def _split(shell: InteractiveShell, source: str, filename: str) -> list[Part]:
-    return split_cell(source, filename, shell.compile.flags & _FUTURE, first_line=2)
+    flags, shows = shell.compile.flags & _FUTURE, shell.ast_node_interactivity
+    return split_cell(source, filename, flags, first_line=2, shows=shows)
 
 
 def _finish(running: Coroutine[Any, Any, Any]) -> Any:
@@ -449,6 +440,7 @@ def load(shell: InteractiveShell) -> None:
     shell.input_transformers_post.append(reader)
     shell.events.register("pre_run_cell", new_wait)
     shell.events.register("pre_run_cell", _before_cell)
+    shell.events.register("post_execute", magics.after_cell)
     install_formatters(shell)
     install_completion(shell, context_matcher)
     _LOADED[id(shell)] = magics, reader
@@ -466,6 +458,8 @@ def unload(shell: InteractiveShell) -> None:
         shell.input_transformers_post.remove(reader)
     shell.events.unregister("pre_run_cell", new_wait)
     shell.events.unregister("pre_run_cell", _before_cell)
+    shell.events.unregister("post_execute", magics.after_cell)
+    magics.after_cell()
     remove_formatters(shell)
     remove_completion(shell)
     shell.magics_manager.magics["cell"].pop("compile", None)

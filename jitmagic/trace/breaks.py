@@ -22,6 +22,7 @@ __all__ = [
     "ActiveMode",
     "BackwardRefused",
     "CachedCall",
+    "Construction",
     "DisabledFunction",
     "EscapingException",
     "FailedOperation",
@@ -284,6 +285,14 @@ class InlineTooDeep(Reason):
     template = "calls nest deeper than {limit} levels"
     explanation = "Calls are inlined; recursion this deep would give a huge graph."
     advice = "raise inline_depth, or compile the inner function by itself"
+
+
+class Construction(Reason):
+    __slots__ = ()
+    expected = True
+    template = "{what}: modules and their parameters are made outside of graphs"
+    explanation = "Plain Python makes them, which graphs are compiled for; they go on behind it."
+    advice = "make it once, outside of what is called often"
 
 
 class RefusedTorchCall(Reason):

@@ -17,14 +17,15 @@ import torch
 
 from jitmagic import _frame
 from jitmagic.bytecode import call_stub
-from jitmagic.frame.handle import Compiler, Skip
+from jitmagic.frame.family import Compiler
 from jitmagic.frame.native import Dispatcher, Entry, GuardProgram, lower_guards
 from jitmagic.frame.tag import tag
 from jitmagic.guards.guard import GlobalState, Guard, TensorMatch
 from jitmagic.guards.source import Argument
+from jitmagic.guards.state import read_state
 from jitmagic.options import make_options
+from jitmagic.records import Eager
 from jitmagic.spec import spec_of
-from jitmagic.trace.state import read_state
 
 ROUNDS, CALLS = 15, 20_000
 
@@ -92,7 +93,7 @@ def untagged_code() -> None:
     def tagged_loop(n: int) -> int:
         return fib(n)
 
-    compiler = Compiler(lambda handle, snapshot, record: Skip("a benchmark"))
+    compiler = Compiler(lambda handle, snapshot, record: Eager("a benchmark"))
     tagged = tag(tagged_loop, make_options(), compiler)
     before = interleaved({"fib": lambda: fib(15)}, 20)["fib"]
     tagged(15)

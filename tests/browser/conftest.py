@@ -48,7 +48,13 @@ def lab(chromium: str, server: str) -> Iterator[Lab]:
 
 
 @pytest.fixture(params=["Light", "Dark"])
-def themed(request: Any, lab: Lab) -> Iterator[Lab]:
-    lab.set_theme(f"JupyterLab {request.param}")
+def theme(request: Any) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def themed(theme: str, lab: Lab) -> Iterator[Lab]:
+    lab.set_theme(f"JupyterLab {theme}")
     yield lab
     lab.set_theme("JupyterLab Light")

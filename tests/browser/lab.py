@@ -30,7 +30,7 @@ CELLS = {
         "@jitmagic.jit\ndef broken(x):\n    y = x * 2\n    print('between')\n"
         "    return y.sin().sum()\njitmagic.explain(broken)(x)"
     ),
-    "gutter": "%%compile --annotate\ndef costly(x):\n    return (x.exp() + 1).log()\ncostly(x)",
+    "gutter": "%%compile --annotate\ndef costly(x):\n    return (x.exp() + 1).log()\n_ = costly(x)",
     "card": "step",
     "status": "%compile_status",
     "picture": "jitmagic.explain(step)(x, x).picture('graph')",
@@ -42,6 +42,7 @@ _PATIENCE = 120_000  # ms, for what takes two seconds on a machine that does not
 _SETTINGS = {
     # Cells outside the window are parts of the page too, so that one look finds all of them.
     "notebook-extension/tracker": {"windowingMode": "none"},
+    "completer-extension/manager": {"providerTimeout": 60_000},
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
 }
 _FLAGS = (
@@ -62,6 +63,11 @@ class Lab:
         """Where the outputs of that cell of CELLS are."""
         cells = self.page.locator(".jp-NotebookPanel .jp-CodeCell")
         return cells.nth(list(CELLS).index(cell)).locator(".jp-OutputArea-output")
+
+    def area(self, cell: str) -> Any:
+        """All outputs of that cell."""
+        cells = self.page.locator(".jp-NotebookPanel .jp-CodeCell")
+        return cells.nth(list(CELLS).index(cell)).locator(".jp-Cell-outputArea")
 
     def set_theme(self, name: str) -> None:
         self._command("apputils:change-theme", {"theme": name})

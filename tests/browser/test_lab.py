@@ -7,7 +7,7 @@ import pytest
 from tests.browser.lab import CELLS, Lab, outside
 
 SHOWN = {
-    "compile": "compiled this cell in",
+    "compile": "compiled step as part of this cell in",
     "report": "jitmagic explain: broken",
     "gutter": "jitmagic explain",
     "card": "step",
@@ -105,3 +105,30 @@ def test_axe_finds_nothing_serious(themed: Lab, cell: str) -> None:
         for node in rule["nodes"]
     ]
     assert serious == []
+
+
+def test_tab_completes_a_magic_in_the_front_end(lab: Lab) -> None:
+    """With a body below it, as a cell has: the list that opens has the options and no others."""
+    from playwright.sync_api import expect
+
+    page = lab.page
+    page.locator(".jp-NotebookPanel .jp-CodeCell").last.locator(".cm-content").click()
+    page.keyboard.press("Escape")
+    page.keyboard.press("b")  # a new cell below
+    page.keyboard.press("Enter")
+    page.keyboard.type("%%compile --mo\nx = 1")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("End")
+    page.keyboard.press("Tab")
+    line = page.locator(".jp-NotebookPanel .jp-CodeCell").last.locator(".cm-line").first
+    offered = page.locator(".jp-Completer .jp-Completer-match")
+    expect(offered).to_have_text(["--mode"], timeout=60_000)
+    page.keyboard.press("Enter")
+    expect(line).to_have_text("%%compile --mode")
+    page.keyboard.type(" max-a")
+    page.keyboard.press("Tab")
+    modes = ["max-autotune", "max-autotune-no-cudagraphs"]
+    expect(offered).to_have_text(modes, timeout=60_000)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(line).to_have_text(f"%%compile --mode {modes[1]}")

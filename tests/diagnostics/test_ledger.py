@@ -49,15 +49,31 @@ def sized(*sizes: int, padded: bool = False) -> Callable[[Tagger], Any]:
     return run
 
 
-def counted(*numbers: Any) -> Callable[[Tagger], Any]:
-    def repeat(x: torch.Tensor, n: Any) -> torch.Tensor:
-        return torch.cat([x + i for i in range(n)])
+def scaled(*numbers: Any) -> Callable[[Tagger], Any]:
+    """By a number that is data from the second variant on, and as a tensor from the first."""
 
-    def scaled(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    def scale(x: torch.Tensor, n: Any) -> torch.Tensor:
         return x * n
 
-    fn = scaled if isinstance(numbers[0], torch.Tensor) else repeat
-    return lambda tag: called(tag, fn, *((torch.ones(3), n) for n in numbers))
+    return lambda tag: called(tag, scale, *((torch.ones(3), n) for n in numbers))
+
+
+def repeated(*numbers: int) -> Callable[[Tagger], Any]:
+    """As often as a number says, which has to be a constant."""
+
+    def repeat(x: torch.Tensor, n: int) -> torch.Tensor:
+        return torch.cat([x + i for i in range(n)])
+
+    return lambda tag: called(tag, repeat, *((torch.ones(3), n) for n in numbers))
+
+
+def normed(*numbers: float) -> Callable[[Tagger], Any]:
+    """With a float that the operation takes as a constant."""
+
+    def norm(x: torch.Tensor, eps: float) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, (3,), eps=eps)
+
+    return lambda tag: called(tag, norm, *((torch.ones(2, 3), n) for n in numbers))
 
 
 def chosen(*values: Any) -> Callable[[Tagger], Any]:
@@ -179,7 +195,19 @@ def rebound(*factors: float, passed: bool = False) -> Callable[[Tagger], Any]:
 RECOMPILES = {
     "size": Recompiles(sized(3, 4), "x.shape is (4,), was (3,)", "pad", sized(3, 4, padded=True)),
     "int": Recompiles(
-        counted(2, 3), "n is 3, was 2", "torch.tensor", counted(torch.tensor(2), torch.tensor(3))
+        scaled(2, 3), "n is 3, was 2", "torch.tensor", scaled(torch.tensor(2), torch.tensor(3))
+    ),
+    "float": Recompiles(
+        scaled(0.5, 1.5),
+        "n is 1.5, was 0.5",
+        "torch.tensor",
+        scaled(torch.tensor(0.5), torch.tensor(1.5)),
+    ),
+    "int that is a constant": Recompiles(
+        repeated(2, 3), "n is 3, was 2", "one n in all calls", repeated(2, 2)
+    ),
+    "float that is a constant": Recompiles(
+        normed(1e-5, 1e-6), "eps is 1e-06", "one eps in all calls", normed(1e-5, 1e-5)
     ),
     "flag": Recompiles(
         chosen(True, False), "how is False, was True", "one how", chosen(True, True)
@@ -233,6 +261,16 @@ def test_the_edit_of_the_ledger_stops_the_recompile(name: str) -> None:
     assert case.edit in difference.edit
     assert difference.edit in "\n".join(ledger_lines(others))
     assert len(ledger(case.edited)) == 1
+
+
+def test_why_knows_by_the_third_value_that_a_number_is_a_constant() -> None:
+    def repeat(x: torch.Tensor, n: int) -> torch.Tensor:
+        return torch.cat([x + i for i in range(n)])
+
+    tagged = called(jitmagic.jit(backend="eager"), repeat, (torch.ones(3), 2), (torch.ones(3), 3))
+    told = str(jitmagic.why(tagged)(torch.ones(3), 5))
+    assert "to stop it: have one n in all calls" in told
+    assert "torch.tensor" not in told
 
 
 def test_a_variant_is_told_with_its_call_cost_and_place() -> None:

@@ -101,7 +101,7 @@ def test_status_tells_of_everything_tagged() -> None:
     assert (card.name, card.state, card.calls, len(card.variants)) == ("double", "compiled", 2, 1)
     assert str(card).startswith("double: compiled: 1 variant, 2 calls, ")
     [unused] = jitmagic.status(layer).cards
-    assert str(unused) == "Linear.forward: not called by plain Python yet: 0 variants, 0 calls"
+    assert str(unused) == "Linear.forward: not called yet"
     assert {str(card), str(unused)} <= set(map(str, jitmagic.status().cards))
 
 

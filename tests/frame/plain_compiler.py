@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from jitmagic.frame.handle import Compiler, Handle
+from jitmagic.frame.family import Compiler
+from jitmagic.frame.handle import Handle
 from jitmagic.frame.ledger import Variant
 from jitmagic.frame.native import Entry, GuardProgram, lower_guards
 from jitmagic.frame.tag import tag

@@ -181,6 +181,17 @@ def test_patience_waits_that_long_and_no_longer(gate: threading.Event) -> None:
     assert handle_of(quick).ledger.is_compiled
 
 
+def test_building_counts_as_time_of_the_compile() -> None:
+    tagged = jitmagic.jit(fresh("return (x * N).sin()"), options={"background": True})
+    tagged(torch.ones(4))
+    assert jitmagic.wait(120)
+    tagged(torch.ones(4))
+    (record,) = tagged_handle(tagged).journal
+    built = [stage.seconds for stage in record.stages if stage.stage == "load"]
+    assert len(built) == 1
+    assert 0 < built[0] < record.seconds
+
+
 def test_kernels_in_the_cache_are_used_at_once() -> None:
     body = fresh("return (x * N).neg()")
     jitmagic.jit(body)(torch.ones(3))

@@ -129,10 +129,18 @@ def test_one_line_says_what_a_cell_compiled(loaded, capsys):
     loaded.run_cell("import torch")
     cell = "def step(x):\n    return x * 2 + 1\ny = [step(torch.ones(n)) for n in (3, 4)]"
     out = shown(loaded, capsys, "", cell)
-    assert out.startswith("compiled this cell in") and out.endswith(": 2 kernels\n")
+    assert out.startswith("compiled step as part of this cell in")
+    assert out.endswith(": 1 graph, 2 kernels\n")
     assert out.count("\n") == 1
     assert shown(loaded, capsys, "--quiet", cell) == ""
     assert shown(loaded, capsys, "", "def unused(x):\n    return x") == ""
+
+
+@pytest.mark.parametrize("option", ["--fullgrap", "--explian"])
+def test_an_option_that_is_misspelt_is_told_with_the_nearest(loaded, option):
+    meant = {"--fullgrap": "--fullgraph", "--explian": "--explain"}[option]
+    with pytest.raises(UsageError, match=rf"did you mean {meant}\?"):
+        loaded.run_cell_magic("compile", option, "1")
 
 
 def test_names_are_tagged_and_untagged_by_line_magics(loaded, capsys):
@@ -141,7 +149,7 @@ def test_names_are_tagged_and_untagged_by_line_magics(loaded, capsys):
     card, other = loaded.run_line_magic("compile", "--backend eager f m").cards
     assert (card.name, card.state, other.name) == (
         "f",
-        "not called by plain Python yet",
+        "not called yet",
         "Linear.forward",
     )
     assert loaded.user_ns["f"] is not plain
@@ -173,12 +181,8 @@ def test_a_tagged_function_shows_its_card_and_others_are_as_ever(loaded, monkeyp
 
     assert html("f") is None and html("torch.nn.Linear(2, 2)") is None
     assert html("Own()") == "<b>"
-    assert "g: not called by plain Python yet" not in html(
-        "g"
-    ) and "f: not called by plain Python yet" in html("g")
-    assert "Linear(in_features=2" in html(
-        "m"
-    ) and "Linear.forward: not called by plain Python yet" in html("m")
+    assert "g: not called yet" not in html("g") and "f: not called yet" in html("g")
+    assert "Linear(in_features=2" in html("m") and "Linear.forward: not called yet" in html("m")
     loaded.run_line_magic("unload_ext", "jitmagic")
     assert html("g") is None and html("m") is None
 

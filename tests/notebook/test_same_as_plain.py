@@ -49,7 +49,7 @@ def shown(cell, *, compiled: bool) -> list:
         elif output.output_type == "error":
             text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.traceback))
             assert "site-packages/jitmagic" not in text and "jitmagic/" not in text
-            text = text.rpartition("skipping hidden")[2] if compiled else text
+            assert "skipping hidden" not in text and "%%compile" not in text.splitlines()[2:4]
             lines = re.findall(r"^-+> (\d+)(.*)$", text, re.MULTILINE)
             at = [(int(number) - compiled, line) for number, line in lines]
             found.append((output.ename, output.evalue.partition(" (")[0], at))
@@ -60,12 +60,26 @@ def test_values_errors_and_their_lines_are_the_plain_cells():
     plain = run_cells([SETUP, ASYNC, *CELLS])
     compiled = run_cells([SETUP, ASYNC, *(f"%%compile --quiet\n{text}" for text in CELLS)])
     for before, after in zip(plain[2:], compiled[2:], strict=True):
-        # A chain shows the first error before any hidden frame; the last one is compared.
         expected = shown(before, compiled=False)
-        if "chained" in before.source:
-            expected[0][2].pop(0)
         assert shown(after, compiled=True) == expected, after.source
         assert len(expected) == (not before.source.endswith(";")), before.source
+
+
+SHOWS = "a = torch.ones(2)\na + 1\nimport math\nmath.floor(2.5)\nlocals()['a'].sum()\n{}"
+MODES = ("all", "last", "last_expr", "none", "last_expr_or_assign")
+
+
+def test_what_is_shown_is_what_ipython_is_set_to_show():
+    cells = [SHOWS.format(end) for end in ("a * 2", "b = a * 3", "def f(x): return x", "a += 1")]
+    plain, compiled = [SETUP], [SETUP]
+    for mode in MODES:
+        setting = f"get_ipython().ast_node_interactivity = {mode!r}"
+        plain += [setting, *cells]
+        compiled += [setting, *(f"%%compile --quiet\n{text}" for text in cells)]
+    wanted = [shown(cell, compiled=False) for cell in run_cells(plain)]
+    assert [shown(cell, compiled=True) for cell in run_cells(compiled)] == wanted
+    of_modes = [wanted[i : i + len(cells)] for i in range(2, len(wanted), len(cells) + 1)]
+    assert [any(found) for found in of_modes] == [mode != "none" for mode in MODES]
 
 
 def test_a_graph_that_breaks_under_fullgraph_is_shown_on_the_users_line():

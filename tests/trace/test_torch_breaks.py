@@ -309,7 +309,7 @@ BREAKS = {
     autocast_elsewhere: "not followed",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",
     tensor_subclass: "another kind", apply_python: "every element", from_buffer: "",
-    module_inside: "makes a leaf", np_function: "",
+    module_inside: "made outside of graphs", np_function: "",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from torch.overrides import (
 from ...graph.known import known_value
 from ...guards.guard import IdentityIs
 from ...guards.source import Source
-from ..breaks import GraphBreak, RefusedTorchCall, TensorItem, UnsupportedArguments
+from ..breaks import Construction, GraphBreak, RefusedTorchCall, TensorItem, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.classes import ClassValue, constructs
@@ -150,6 +150,8 @@ def _wrap_limits(machine: Machine, obj: Any, source: Source) -> Value:
 
 @constructs(lambda kind: issubclass(kind, torch.Tensor), before_others=True)
 def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
+    if issubclass(cls.live, torch.nn.Parameter):
+        raise GraphBreak(Construction.of(what=f"{name_of(cls.live)}()"))
     why = "it makes a leaf or an uninitialised tensor of a class"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
 

@@ -14,7 +14,7 @@ import torch
 
 from ...guards.guard import EntriesEmpty
 from ...guards.source import ImportedModule, InstanceDict
-from ..breaks import GraphBreak, RefusedTorchCall, UnknownObject, UnsupportedOperation
+from ..breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
 from ..result import Effect, Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
@@ -95,7 +95,7 @@ class MadeModuleValue(NNModuleValue):
         """`torch.nn.Module.__setattr__`."""
         value, key = value.realize(machine), machine.constant(name)
         if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
-            self.refuse(machine, "registering a parameter")
+            raise GraphBreak(Construction.of(what=f"registering the parameter {name!r}"))
         modules, buffers = (self._table(machine, table) for table in ("_modules", "_buffers"))
         if isinstance(value, NNModuleValue):
             if name in self.attrs or buffers.find(machine, key) is not None:
@@ -151,8 +151,7 @@ def _no_global_hooks(machine: Machine) -> None:
 @constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)
 def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) -> Value:
     if issubclass(cls.live, torch.jit.ScriptModule | torch.nn.RNNBase):
-        why = "it is more than its attributes"
-        raise GraphBreak(RefusedTorchCall.of(name=cls.live.__name__, why=why))
+        raise GraphBreak(Construction.of(what=f"{cls.live.__name__}()"))
     plain = cls.of_metaclass(machine, "__call__") is type.__call__
     if not plain or not is_standard(machine, cls.live, "__new__"):
         raise GraphBreak(UnknownObject.of(what="construction", type=cls.live.__name__))
@@ -165,7 +164,7 @@ def _construct(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) ->
 def _begin(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     module, *rest = args
     if not isinstance(module, MadeModuleValue) or rest or kwargs:
-        module.refuse(machine, "Module.__init__")
+        raise GraphBreak(Construction.of(what="Module.__init__()"))
     module.begin(machine)
     return machine.constant(None)
 

@@ -29,7 +29,7 @@ from ...guards.source import (
     TypeOf,
 )
 from ..aliased_dicts import Access
-from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
+from ..breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
 from ..wrap import wraps
 from .base import Args, Kwargs, Machine, ObservedError, Value
@@ -260,16 +260,13 @@ class NNModuleValue(InstanceValue):
         """`torch.nn.Module.__setattr__`."""
         value = value.realize(machine)
         own = object.__getattribute__(self.live, "__dict__")
-        if (
-            isinstance(value, NNModuleValue)
-            or name in own["_modules"]
-            or name in own["_parameters"]
-        ):
+        if name in own["_modules"] or name in own["_parameters"]:
             if self._holds(machine, name, value):
                 return
             self.refuse(machine, f"replacing the submodule or parameter {name!r}")
-        if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
-            self.refuse(machine, "registering a parameter")
+        is_parameter = isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter)
+        if is_parameter or isinstance(value, NNModuleValue):
+            raise GraphBreak(Construction.of(what=f"registering {name!r}"))
         if name in own["_buffers"]:
             self._replace_buffer(machine, name, value)
         else:
