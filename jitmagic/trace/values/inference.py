@@ -21,7 +21,13 @@ from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .opaque import WithoutOperators
 
-__all__ = ["InferenceBlock", "handed_out", "is_made_inside", "refuse_behind_block"]
+__all__ = [
+    "InferenceBlock",
+    "handed_out",
+    "is_made_inside",
+    "refuse_behind_block",
+    "refuse_written",
+]
 
 _DETACHING = ("Tensor.detach", "torch detach", "torch getattr")
 
@@ -91,23 +97,29 @@ def is_made_inside(node: Node) -> bool:
     return bool(node.meta.get("inference"))
 
 
-def refuse_behind_block(graph: GraphBuilder, name: str, *parts: Any) -> list[Node]:
+def refuse_behind_block(graph: GraphBuilder, name: str, *parts: Any) -> dict[Node, int]:
     """Break where eager might refuse an inference tensor among the arguments of a call, or give a
-    tensor of the other kind; those that the call must not write to.
+    tensor of the other kind. Goes out: those that the call must not write to, by their versions.
     """
     if graph.inference.is_on or torch.is_inference_mode_enabled():
-        return []
+        return {}
     if name in _DETACHING:  # what eager detaches may be written to, a view may not
         inside = [n for n in tensor_nodes_in(parts) if is_made_inside(n) or _came_so(graph, n)]
         if inside:
             raise GraphBreak(RefusedTorchCall.of(name=name, why="it is an inference tensor"))
     if not graph.inference.used:
-        return []
+        return {}
     given = tensor_nodes_in(parts)
     inside = [node for node in given if is_made_inside(node)]
     if inside and graph.grad_enabled and any(n.meta["val"].requires_grad for n in given):
         raise GraphBreak(RefusedTorchCall.of(name=name, why="it might save an inference tensor"))
-    return inside
+    return {node: node.meta["val"]._version for node in inside}
+
+
+def refuse_written(name: str, kept: dict[Node, int]) -> None:
+    """Break if the call wrote to one of what `refuse_behind_block` gave."""
+    if any(node.meta["val"]._version != version for node, version in kept.items()):
+        raise GraphBreak(RefusedTorchCall.of(name=name, why="it writes to an inference tensor"))
 
 
 def _came_so(graph: GraphBuilder, node: Node) -> bool:

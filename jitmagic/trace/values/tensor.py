@@ -11,7 +11,7 @@ back. Sizes are Python ints, guarded by the TensorMatch of the graph's inputs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ from .counters import read_counter
 from .dimensions import DimensionValue
 from .enums import without_enum
 from .gradients import read_gradient, write_gradient
-from .inference import handed_out, refuse_behind_block
+from .inference import handed_out, refuse_behind_block, refuse_written
 from .input_numbers import decided_by_input
 from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
@@ -61,29 +61,10 @@ from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, Tu
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .storage_offsets import guard_storage_offsets
 from .tensor_class import call_replaced, replaced
+from .tensor_operators import BINARY, COMPARE, INPLACE, UNARY
 from .validation import asserted
 
 __all__ = ["TensorMethodValue", "TensorValue", "lift", "lower", "record"]
-
-_BINARY: dict[str, Callable[..., Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-    "//": operator.floordiv, "%": operator.mod, "**": operator.pow, "@": operator.matmul,
-    "&": operator.and_, "|": operator.or_, "^": operator.xor,
-    "<<": operator.lshift, ">>": operator.rshift,
-}  # fmt: skip
-_INPLACE: dict[str, Callable[..., Any]] = {
-    "+": operator.iadd, "-": operator.isub, "*": operator.imul, "/": operator.itruediv,
-    "//": operator.ifloordiv, "%": operator.imod, "**": operator.ipow, "@": operator.imatmul,
-    "&": operator.iand, "|": operator.ior, "^": operator.ixor,
-    "<<": operator.ilshift, ">>": operator.irshift,
-}  # fmt: skip
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt,
-    "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
-_UNARY: dict[str, Callable[..., Any]] = {
-    "-": operator.neg, "+": operator.pos, "~": operator.invert,
-}  # fmt: skip
 
 _FROM_META = frozenset(
     (
@@ -270,14 +251,14 @@ class TensorValue(Value):
             return implemented(users)
         if not _is_operand(machine, other):
             return None
-        return record(machine, _BINARY[op], [other, self] if reflected else [self, other])
+        return record(machine, BINARY[op], [other, self] if reflected else [self, other])
 
     def inplace(self, machine: Machine, op: str, other: Value) -> Value | None:
         if (users := call_replaced(machine, self, f"i{BINARY_METHODS[op]}", [other])) is not None:
             return implemented(users)
         if op == "@" or not _is_operand(machine, other):
             return None
-        return record(machine, _INPLACE[op], [self, other])
+        return record(machine, INPLACE[op], [self, other])
 
     def compare(
         self, machine: Machine, op: str, other: Value, *, reflected: bool = False
@@ -286,11 +267,11 @@ class TensorValue(Value):
             return implemented(users)
         if not _is_operand(machine, other):
             return None
-        return record(machine, _COMPARE[op], [self, other])
+        return record(machine, COMPARE[op], [self, other])
 
     def unary(self, machine: Machine, op: str) -> Value:
         users = call_replaced(machine, self, UNARY_METHODS[op], [])
-        return record(machine, _UNARY[op], [self]) if users is None else users
+        return record(machine, UNARY[op], [self]) if users is None else users
 
     def truth(self, machine: Machine) -> bool:
         if (users := call_replaced(machine, self, "bool", [])) is not None:
@@ -425,7 +406,7 @@ def record(
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     guard_storage_offsets(machine, target, given, named)
-    kept = {n: n.meta["val"]._version for n in refuse_behind_block(graph, name, given, named)}
+    kept = refuse_behind_block(graph, name, given, named)
     try:
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)
@@ -441,8 +422,7 @@ def record(
     if graph.mutated_inputs:
         check_written_inputs(machine, graph)
     refuse_many(machine, name, result)
-    if any(node.meta["val"]._version != version for node, version in kept.items()):
-        raise GraphBreak(RefusedTorchCall.of(name=name, why="it writes to an inference tensor"))
+    refuse_written(name, kept)
     made = lift(machine, result)
     return made.require_grad(machine, machine.constant(True)) if leaf else made  # type: ignore[attr-defined]
 
