@@ -9,7 +9,7 @@ range would end the process's use of the device, where eager raises.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,11 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 _REASON = TensorItem.of(what="operator getitem()")
 
 
-def at_numbers(machine: Machine, owner: Any, key: Value) -> tuple[Node, Value]:
-    """`owner` is a TensorValue; the same and the same key where it has no such number."""
+def at_numbers(
+    machine: Machine, owner: Any, key: Value, lift: Callable[[Machine, Node], Value]
+) -> list[Value]:
+    """The tensor to index, and the key: the same ones where no part is such a number. `owner` is a
+    TensorValue, and `lift` makes one."""
     graph: GraphBuilder = machine.graph
     key = key.realize(machine)
     parts = key.realized(machine) if isinstance(key, TupleValue) else [key]
@@ -41,7 +44,7 @@ def at_numbers(machine: Machine, owner: Any, key: Value) -> tuple[Node, Value]:
     rows = owner.meta.is_contiguous() and owner.node not in graph.unknown_strides
     # What is computed of a view of columns lies as they do, of a copy row by row.
     if places is None or not usual or not (rows or owner.meta.dim() - len(numbers) < 2):
-        return owner.node, key
+        return [owner, key]
     picked: Node = owner.node
     for n in numbers:
         whole = (slice(None),) * places[n]
@@ -52,7 +55,7 @@ def at_numbers(machine: Machine, owner: Any, key: Value) -> tuple[Node, Value]:
     if not (in_front and rows):  # it lies closer together than eager's view
         graph.unknown_strides.add(picked)
     _keep_apart(machine, owner.node, picked)
-    return picked, TupleValue(parts)
+    return [lift(machine, picked), TupleValue(parts)]
 
 
 def _is_number(graph: GraphBuilder, node: Node) -> bool:

@@ -215,8 +215,7 @@ class TensorValue(Value):
     def get_item(self, machine: Machine, key: Value) -> Value:
         if (users := call_replaced(machine, self, "getitem", [key])) is not None:
             return users
-        node, key = at_numbers(machine, self, key)
-        return record(machine, operator.getitem, [lift(machine, node), key])
+        return record(machine, operator.getitem, at_numbers(machine, self, key, lift))
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         if call_replaced(machine, self, "setitem", [key, value]) is None:
