@@ -171,8 +171,7 @@ VALUED: dict[str, Callable[[Tensor, int], Any]] = {
 @pytest.mark.parametrize("name", VALUED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32], ids=str)
 def test_values(name: str, dtype: torch.dtype) -> None:
-    values = [3, 1, 1023, 1024, 2**31 - 1, -7]
-    assert agrees(VALUED[name], tensor_of(dtype), values) == "cd"
+    assert agrees(VALUED[name], tensor_of(dtype), [3, 1, 1023, 1024, 2**31 - 1, -7]) == "cd"
 
 
 def test_out_of_an_integer_dtype_eager_is_asked() -> None:
@@ -496,7 +495,6 @@ def test_guards_say_what_is_data() -> None:
     compiled = jitmagic.jit(program)
     for epoch in (3, 4, 5):
         compiled(torch.ones(3), epoch)
-    guards = traces(compiled)[1].guards
-    source = Argument(1, "epoch")
+    guards, source = traces(compiled)[1].guards, Argument(1, "epoch")
     assert InRange(source, -(2**63), 2**63 - 1) in guards
     assert not any(isinstance(guard, ValueEquals) and guard.source == source for guard in guards)
