@@ -53,7 +53,7 @@ from .leaves import required_grad
 from .mappings import DictValue
 from .originals import TENSOR
 from .scalar_calls import call_with_scalars
-from .scalars import ScalarValue
+from .scalars import ScalarValue, SymbolicNumber
 from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .tensor_class import call_replaced, replaced
@@ -457,9 +457,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     value = value.realize(machine)
     if isinstance(value, TensorValue):
         return value.node
-    if isinstance(value, DimensionValue):
-        return value.size
-    if isinstance(value, ScalarValue) and (size := value.as_size(machine)) is not None:
+    if isinstance(value, SymbolicNumber) and (size := value.as_size(machine)) is not None:
         return size
     if isinstance(value, SliceValue):
         return slice(*(_bound(machine, part, name) for part in value.items))
