@@ -91,6 +91,9 @@ class DimensionValue(SymbolicNumber):
         """As a node: one graph serves all sizes, where a constant would be one of each."""
         return ScalarValue(int, self.size.expr, number_node(machine, int, self.size))
 
+    def as_size(self, machine: Machine) -> Size:
+        return self.size
+
     def recipe(self, builder: Builder) -> Recipe:
         """Computed from the tensors that the caller has."""
         return _recipe(builder, self.size.context, self.size.expr)

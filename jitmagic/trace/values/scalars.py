@@ -87,6 +87,12 @@ class SymbolicNumber(Value):
         """With its node in the graph; None: it does not compute as ints and floats do."""
         return None
 
+    def as_size(self, machine: Machine) -> Any:
+        """The number as an int, a Size or a SizeFloat; None: its symbols are no ints that a call
+        is given.
+        """
+        return None
+
 
 class ScalarValue(SymbolicNumber):
     """A number of a kind (int or float). `node` is its value in the graph; None: a constant."""
@@ -106,9 +112,6 @@ class ScalarValue(SymbolicNumber):
         return self
 
     def as_size(self, machine: Machine) -> Any:
-        """The number as an int, a Size or a SizeFloat; None: its symbols are no ints that a call
-        is given.
-        """
         if not machine.symbols.are_sizes(symbols_of(self.expr)):
             return None
         return number_of_sizes(normal(self.expr), machine.symbols)

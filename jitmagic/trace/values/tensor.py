@@ -56,7 +56,7 @@ from .mappings import DictValue
 from .number_index import at_numbers
 from .originals import TENSOR
 from .scalar_calls import call_with_scalars
-from .scalars import ScalarValue
+from .scalars import ScalarValue, SymbolicNumber
 from .sequences import ListValue, SequenceValue, SliceValue, StructuredTuple, TupleValue
 from .special import BINARY_METHODS, COMPARE_METHODS, UNARY_METHODS, implemented
 from .storage_offsets import guard_storage_offsets
@@ -437,9 +437,7 @@ def lower(machine: Machine, value: Value, name: str) -> Any:
     value = value.realize(machine)
     if isinstance(value, TensorValue):
         return value.node
-    if isinstance(value, DimensionValue):
-        return value.size
-    if isinstance(value, ScalarValue) and (size := value.as_size(machine)) is not None:
+    if isinstance(value, SymbolicNumber) and (size := value.as_size(machine)) is not None:
         return size
     if isinstance(value, SliceValue):
         return slice(*(_bound(machine, part, name) for part in value.items))
