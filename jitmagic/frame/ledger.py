@@ -19,10 +19,9 @@ import torch
 
 from ..bytecode import FrameSnapshot
 from ..errors import UserLine
-from ..guards.advice import advice
-from ..guards.check import UNREADABLE, check, holds, is_other_number, why
+from ..guards.check import advice, check, holds, is_other_number, why
 from ..guards.guard import Guard, InRange, SizesRelate, TensorMatch, ValueEquals
-from ..guards.read import read_source
+from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Argument, Source
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..symbols.size import SizeOf

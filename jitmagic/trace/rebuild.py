@@ -94,7 +94,7 @@ class Writer:
     flat: FlatCode
     builtins: dict[str, Any]
     answering: frozenset[Source] = frozenset()
-    """Objects whose class has a `__getattribute__` in Python: it would answer for `__dict__` too."""
+    """Objects whose class has a `__getattribute__` in Python: it would see a read of `__dict__`."""
     code: Code = field(default_factory=list)
     made: dict[Recipe, str] = field(default_factory=dict)
 

@@ -110,3 +110,27 @@ def test_it_is_asked_what_eager_asks(name: str, program: str) -> None:
     make, build = OBJECTS[name], PROGRAMS[program]
     eager = seen(make, build, lambda fn: fn)
     assert seen(make, build, lambda fn: jitmagic.jit(fn, backend="eager")) == eager
+
+
+def test_a_module_that_answers_for_names_is_not_asked_for_its_own() -> None:
+    """Why a call missed is told in words, which name the module."""
+    asked: list[str] = []
+    module = types.ModuleType("answering")
+    module.__dict__["table"] = {"a": 2.0}
+
+    def answer(name: str) -> float:
+        asked.append(name)
+        return module.__dict__["table"][name]
+
+    module.__dict__["__getattr__"] = answer
+    fn = jitmagic.jit(lambda x: x * module.a, backend="eager")
+    for value in (2.0, 5.0, 7.0):
+        module.__dict__["table"]["a"] = value
+        assert torch.equal(fn(X), X * value)
+    other = types.ModuleType("answering")
+    holder = types.SimpleNamespace(module=module)
+    fn = jitmagic.jit(lambda x: x * 2 if holder.module is not None else x, backend="eager")
+    for held in (module, other, module):
+        holder.module = held
+        assert torch.equal(fn(X), X * 2)
+    assert set(asked) <= {"a"}
