@@ -28,8 +28,8 @@ import torch
 from torch.fx import GraphModule
 
 from ..errors import CompileFailed
+from ..guards.check import show_guard
 from ..guards.guard import GlobalState, StateFacts
-from ..guards.show import show_guard
 from ..loops.show import show
 from ..options import Options
 from ..records import CompileRecord, Failed

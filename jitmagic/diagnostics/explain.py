@@ -16,7 +16,7 @@ import torch
 from ..api import handle_of, tagged_copy, tagged_handle
 from ..frame.handle import Handle
 from ..frame.ledger import Later
-from ..guards.show import show_guard
+from ..guards.check import show_guard
 from ..loops.ir import Extern
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from ..errors import OptionError, UserLine
-from ..guards.show import show_guard
+from ..guards.check import show_guard
 from ..loops.ir import Extern
 from ..records import Recording, RunningStage, watchers
 from ..trace.result import Break, Trace

@@ -17,8 +17,8 @@ from ..api import handles, tagged_handle
 from ..errors import UserLine
 from ..frame.handle import Handle
 from ..frame.native import Entry
-from ..guards.advice import one_value
-from ..guards.source import Source
+from ..guards.source import Source, describe
+from ..guards.words import one_value
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
 from ..trace.result import Trace
 from .symbols import changing
@@ -222,7 +222,7 @@ def _missed(record: CompileRecord, traced: Trace | None) -> Missed:
     def known(why: Difference) -> Difference:
         if not isinstance(why.source, Source) or why.source not in constants:
             return why
-        return replace(why, edit=one_value(why.source))
+        return replace(why, edit=one_value(describe(why.source)))
 
     return tuple((number, known(why)) for number, why in record.occasion.missed)
 

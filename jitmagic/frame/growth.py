@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import torch
 
 from ..bytecode import FrameSnapshot
-from ..guards.check import UNREADABLE, holds
+from ..guards.check import holds
 from ..guards.guard import Guard, LengthIs, TensorMatch, ValueEquals
-from ..guards.read import read_source
+from ..guards.read import UNREADABLE, read_source
 from ..guards.source import Source
 
 __all__ = ["Guards", "counted", "grown_int", "grown_size"]

@@ -20,11 +20,11 @@ import torch
 
 from ..bytecode import FrameSnapshot
 from ..errors import ASSERTION, UserLine
-from ..guards.advice import advice, one_value
-from ..guards.check import UNREADABLE, check, holds, is_other_number, why
+from ..guards.check import advice, check, holds, is_other_number, why
 from ..guards.guard import Guard, IdentityIs, InRange, SizesRelate, TensorMatch, TypeIs, ValueEquals
-from ..guards.read import read_source
-from ..guards.source import Argument, Source
+from ..guards.read import UNREADABLE, read_source
+from ..guards.source import Argument, Source, describe
+from ..guards.words import one_value
 from ..records import COMPILED, Compiled, Difference, Eager, Failed, Missed, Occasion, Outcome
 from ..symbols.size import SizeOf
 from .growth import Guards, counted, grown_int, grown_size
@@ -397,7 +397,7 @@ def why_not(
     where = _made_constant(failing, snapshot, entry.notes.constants) or failing.where
     source: Source | None = getattr(failing, "source", None)
     if source is not None and source in constants:
-        edit = one_value(source)
+        edit = one_value(describe(source))
     else:
         edit = advice(failing, snapshot)
     return Difference(why(failing, snapshot), where, edit, source)

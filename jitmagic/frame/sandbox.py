@@ -5,7 +5,7 @@ operations are recorded, shaped and tried out, entered by the pipeline and nowhe
 are default hooks for saved tensors (checkpointing counts what it packs), torch-function and
 torch-dispatch modes (they would log our operations), anomaly mode (it would blame a backward that
 the user never ran), the profiler, and torch.compile's evaluator. Invariant: afterwards the thread
-has all it had, in its order, also after an exception.
+has all it had, in its order, also after an exception, wherever Ctrl-C struck.
 
 What a result depends on is not set aside but read and guarded: grad mode, autocast, default dtype,
 deterministic algorithms. Random numbers are not put back: other threads draw from the same
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -35,6 +36,7 @@ def sandbox() -> Iterator[None]:
     """Nothing of the user's observes this thread inside."""
     dispatch_modes = _disable_current_modes if torch._C._len_torch_dispatch_stack() else nullcontext
     with (
+        _kept(),
         torch_compile_set_aside(),
         _function_modes_set_aside(),
         dispatch_modes(),
@@ -45,13 +47,84 @@ def sandbox() -> Iterator[None]:
         yield
 
 
+class _Stack(NamedTuple):
+    """Modes of one kind that are on in this thread."""
+
+    length: Callable[[], int]
+    at: Callable[[int], Any]
+    pop: Callable[[Any], object]
+    push: Callable[[Any], None]
+
+    def modes(self) -> list[Any]:
+        return [self.at(place) for place in range(self.length())]
+
+    def become(self, wanted: list[Any]) -> None:
+        same = 0
+        for now, before in zip(self.modes(), wanted, strict=False):
+            if now is not before:
+                break
+            same += 1
+        while (count := self.length()) > same:
+            self.pop(self.at(count - 1))
+        for mode in wanted[same:]:
+            self.push(mode)
+
+
+_STACKS = (
+    _Stack(
+        torch._C._len_torch_dispatch_stack,
+        torch._C._get_dispatch_stack_at,
+        lambda mode: torch._C._pop_torch_dispatch_stack(getattr(mode, "_mode_key", None)),
+        torch._C._push_on_torch_dispatch_stack,
+    ),
+    _Stack(
+        torch._C._len_torch_function_stack,
+        torch._C._get_function_stack_at,
+        lambda mode: torch._C._pop_torch_function_stack(),
+        torch._C._push_on_torch_function_stack,
+    ),
+)
+_SWITCHES: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    *(
+        (partial(read, device), partial(write, device))
+        for device in ("cpu", "cuda")
+        for read, write in (
+            (torch.is_autocast_enabled, torch.set_autocast_enabled),
+            (torch.get_autocast_dtype, torch.set_autocast_dtype),
+        )
+    ),
+)
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """What is on is as it was. The modes of torch are Python, and so are ours: where Ctrl-C comes
+    when one is on already but its `with` has not begun, or in the middle of its end, nobody else
+    takes it back.
+    """
+    stacks = [stack.modes() for stack in _STACKS]
+    switches = [read() for read, _ in _SWITCHES]
+    set_aside = FUNCTION_MODES.set_aside
+    try:
+        yield
+    finally:
+        FUNCTION_MODES.set_aside = set_aside
+        for stack, modes in zip(_STACKS, stacks, strict=True):
+            stack.become(modes)
+        for (read, write), before in zip(_SWITCHES, switches, strict=True):
+            if read() != before:
+                write(before)
+
+
 @contextmanager
 def _hooks_set_aside() -> Iterator[None]:
     taken: list[Hooks] = []
-    while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
-        taken.append(hooks)
-        _autograd._pop_saved_tensors_default_hooks()
     try:
+        while (hooks := _autograd._top_saved_tensors_default_hooks(True)) is not None:
+            taken.append(hooks)
+            _autograd._pop_saved_tensors_default_hooks()
         yield
     finally:
         for pack, unpack in reversed(taken):
@@ -79,9 +152,9 @@ def _anomaly_mode_set_aside() -> Iterator[None]:
         yield
         return
     checks_nan = torch.is_anomaly_check_nan_enabled()
-    torch.set_anomaly_enabled(False)
-    SET_ASIDE.add("anomaly")
     try:
+        torch.set_anomaly_enabled(False)
+        SET_ASIDE.add("anomaly")
         yield
     finally:
         SET_ASIDE.discard("anomaly")
@@ -93,8 +166,8 @@ def _profiler_set_aside() -> Iterator[None]:
     if not _autograd._profiler_enabled():
         yield
         return
-    _autograd._enable_record_function(False)
     try:
+        _autograd._enable_record_function(False)
         yield
     finally:
         _autograd._enable_record_function(True)

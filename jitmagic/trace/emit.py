@@ -30,7 +30,7 @@ from ..bytecode import (
 )
 from ..bytecode.flow import stack_effect
 from ..bytecode.versions import RUNNING
-from .rebuild import CannotRestore, Code, Writer, make_values, replay, run_graph
+from .rebuild import CannotRestore, Code, Writer, answering, make_values, replay, run_graph
 from .result import Break, Return, Trace
 from .resume import FlatCode, ResumeKey, flatten
 from .undo import can_start_over
@@ -62,7 +62,7 @@ def emit(
     then it is passed on.
     Raises CannotRestore when the break is at a place that cannot be re-entered.
     """
-    writer = Writer(flat, scope.builtins)
+    writer = Writer(flat, scope.builtins, answering(trace.guards))
     run_graph(writer, trace, graph)
     starts_over = bool(writer.code) and can_start_over(trace)
     guarded = (writer.code[0], writer.code[-1]) if starts_over else None

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..bytecode import Instruction, build
+from ..guards.guard import Guard, TypeIs
 from ..guards.iterator_parts import iterator_parts
 from ..guards.read import entries_of, entry_of
 from ..guards.source import (
@@ -75,10 +76,11 @@ from .result import (
 )
 from .resume import FlatCode
 
-__all__ = ["CannotRestore", "Code", "Writer", "make_values", "replay", "run_graph"]
+__all__ = ["CannotRestore", "Code", "Writer", "answering", "make_values", "replay", "run_graph"]
 
 Code = list[Instruction]
 _GRAPH = ".graph"
+_READS = "__getattribute__"
 
 
 class CannotRestore(Exception):
@@ -91,6 +93,8 @@ class Writer:
 
     flat: FlatCode
     builtins: dict[str, Any]
+    answering: frozenset[Source] = frozenset()
+    """Objects whose class has a `__getattribute__` in Python: it would see a read of `__dict__`."""
     code: Code = field(default_factory=list)
     made: dict[Recipe, str] = field(default_factory=dict)
 
@@ -112,6 +116,18 @@ class Writer:
             self.make(part)
         self.put(_build(recipe, self), build.store_fast(name := f".v{len(self.made)}"))
         self.made[recipe] = name
+
+
+def answering(guards: Iterable[Guard]) -> frozenset[Source]:
+    """Of what a trace knows the class of, see `Writer.answering`."""
+    exact = (guard for guard in guards if isinstance(guard, TypeIs))
+    return frozenset(g.source for g in exact if _answers(g.type))
+
+
+def _answers(kind: type) -> bool:
+    bases = type.__getattribute__(kind, "__mro__")
+    found = next(vars(base)[_READS] for base in bases if _READS in vars(base))
+    return isinstance(found, FunctionType)
 
 
 # ------------------------------------------------------------------------- the graph and the values
@@ -282,6 +298,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
             return [*table, *build.load_const(name), *build.binary_subscr()]
         case CellContents(base=base):
             return [*_load_source(base, writer), *build.load_attr("cell_contents")]
+        case InstanceDict(base=base) if base in writer.answering:
+            return _call(_own_dict, _load_source(base, writer))
         case InstanceDict(base=base):
             return [*_load_source(base, writer), *build.load_attr("__dict__")]
         case ModuleAttr(base=base, name=name):
@@ -309,6 +327,10 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case Referent(base=base):
             return build.push_callable_then(_load_source(base, writer))
     raise CannotRestore(f"no way to read {source!r} again")
+
+
+def _own_dict(owner: object) -> object:
+    return object.__getattribute__(owner, "__dict__")
 
 
 def _nth(items: Iterable[object], index: int) -> object:

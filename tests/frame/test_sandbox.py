@@ -236,3 +236,70 @@ def test_the_sandbox_puts_everything_back_in_order():
         assert _state() == before
         (x * x).sum()
     assert {"mul", "aten.mul.Tensor", (2,)} <= set(seen)
+
+
+def _programs_of_every_mode():
+    """Compiling them enters modes of ours and of torch's."""
+
+    def plain(x):
+        return (x * 2).relu().sum(-1)
+
+    def autocast(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x.mT
+        return y.float() * 2
+
+    def checkpointed(x):
+        return torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False) * 2
+
+    def shaped_by_torch(x):
+        return torch.logcumsumexp(x, 0) + torch.linalg.matrix_exp(x)
+
+    return plain, autocast, checkpointed, shaped_by_torch
+
+
+_ENTERED = (
+    TorchDispatchMode, TorchFunctionMode, torch.no_grad, torch.enable_grad, torch.set_grad_enabled,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["entered", "left"])
+@pytest.mark.parametrize("program", _programs_of_every_mode(), ids=lambda program: program.__name__)
+def test_ctrl_c_where_a_mode_is_entered_or_left_leaves_nothing_on(program, end, monkeypatch):
+    """Once at each of the moments at which no `with` answers for the mode."""
+    x = torch.randn(3, 3, requires_grad=True)
+    wanted = program(x)
+    jitmagic.jit(program)(x)  # what is imported then adds filters for its warnings
+    before = _state()
+    method = "__enter__" if end == "entered" else "__exit__"
+    struck, strike_at = 0, 1
+    while True:
+        moments = 0
+
+        def cut(original):
+            def run(*args):
+                nonlocal moments
+                if end == "entered":
+                    original(*args)
+                moments += 1
+                if moments == strike_at:
+                    raise KeyboardInterrupt
+                return args[0] if end == "entered" else original(*args)
+
+            return run
+
+        jitmagic.reset()
+        tagged = jitmagic.jit(program)
+        with monkeypatch.context() as patch:
+            for mode in _ENTERED:
+                patch.setattr(mode, method, cut(vars(mode)[method]))
+            try:
+                tagged(x)
+            except KeyboardInterrupt:
+                struck += 1
+        assert _state() == before, f"at moment {strike_at}"
+        torch.testing.assert_close(tagged(x), wanted)
+        if moments < strike_at:
+            break
+        strike_at += max(1, strike_at // 3)
+    assert struck > 4

@@ -47,19 +47,21 @@ def _supervise(options: argparse.Namespace) -> None:
     pool = Pool(command, options.jobs)
     for seed in range(options.seed, options.seed + options.count):
         pool.add(str(seed))
-    failures = 0
+    failed: list[str] = []
     for outcome in pool.outcomes():
-        failures += sum(line.startswith("=== ") for line in outcome.lines)
+        failed += [outcome.task for line in outcome.lines if line.startswith("=== ")]
         for line in outcome.lines:
             print(line, flush=True)
         if outcome.died == GPU_LOST:
             print(f"~ seed {outcome.task}: an assertion of eager's own kernel fails", flush=True)
         elif outcome.died is not None:
-            failures += 1
+            failed.append(outcome.task)
             print(f"=== seed {outcome.task}: the process died with {outcome.died}", flush=True)
             print(_text(_program(int(outcome.task), options)), flush=True)
-    print(f"{options.count} programs, {failures} failures, {time.monotonic() - started:.0f} s")
-    sys.exit(1 if failures else 0)
+    seeds = f" (seeds {', '.join(failed)})" if failed else ""
+    seconds = time.monotonic() - started
+    print(f"{options.count} programs, {len(failed)} failures{seeds}, {seconds:.0f} s")
+    sys.exit(1 if failed else 0)
 
 
 def _program(seed: int, options: argparse.Namespace) -> Any:

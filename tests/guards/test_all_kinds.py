@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from jitmagic.frame.native import _RANK, GuardProgram, _cost, lower_guards
+from jitmagic.frame.native import GuardProgram, _cost, lower_guards
 from jitmagic.guards import guard as g
-from jitmagic.guards.check import check, holds, why
-from jitmagic.guards.show import show_guard
+from jitmagic.guards.check import check, holds, show_guard, why
+from jitmagic.guards.kinds import KINDS
 
 from .test_check import PERTURBATIONS, all_guards, make_world, native
 
@@ -48,7 +48,7 @@ def test_every_kind_of_guard_is_known_everywhere() -> None:
     examples = {type(guard): guard for guard in all_guards(world)}
     parts = [part for part in vars(g).values() if isinstance(part, type)]
     kinds = {part for part in parts if issubclass(part, g.Guard)} - {g.Guard}
-    assert set(examples) == kinds == set(_RANK)
+    assert set(examples) == kinds == set(KINDS)
     for guard in examples.values():
         steps, _ = lower_guards((guard,), (), world.space, frame.builtins)
         assert GuardProgram(steps).check((*frame.args, *frame.cells)) == holds(guard, frame)

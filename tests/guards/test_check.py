@@ -17,9 +17,9 @@ from jitmagic.bytecode import FrameSnapshot
 from jitmagic.frame.native import GuardProgram, lower_guards
 from jitmagic.guards import guard as g
 from jitmagic.guards import source as s
-from jitmagic.guards.check import holds, same_constant, why
+from jitmagic.guards.check import holds, show_guard, why
+from jitmagic.guards.constants import same_constant
 from jitmagic.guards.read import read_source
-from jitmagic.guards.show import show_guard
 from jitmagic.guards.state import read_autocast_rest, read_state
 from jitmagic.spec import spec_of
 from jitmagic.symbols.expr import Integer, mod, mul

@@ -10,8 +10,7 @@ import pytest
 from jitmagic.bytecode import FrameSnapshot
 from jitmagic.frame.native import GuardProgram, lower_guards
 from jitmagic.guards import guard as g
-from jitmagic.guards.check import holds, why
-from jitmagic.guards.show import show_guard
+from jitmagic.guards.check import holds, show_guard, why
 
 
 class Base:

@@ -60,6 +60,7 @@ def _options() -> argparse.Namespace:
         help="of --edges: one of tests/fuzz/tiers.py; else cpp, or aten: no kernels",
     )
     parser.add_argument("--sample", type=int, help="of --edges: so many cases, spread over all")
+    parser.add_argument("--seed", type=int, default=12, help="of --sample: which of them")
     parser.add_argument("--jobs", type=int, default=1, help="of --edges: processes")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cpu")

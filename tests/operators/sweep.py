@@ -33,12 +33,12 @@ LONGEST = 400  # seconds of a task: else it hangs
 _SUMMARY = "@tally "
 
 
-def sampled(only: str, count: int | None) -> Sequence[Case]:
-    """The cases, or so many of them, spread over all; the same ones every time."""
+def sampled(only: str, count: int | None, seed: int) -> Sequence[Case]:
+    """The cases, or so many of them, spread over all; the same ones for the same seed."""
     everything = cases(only)
     if count is None or count >= len(everything):
         return everything
-    chosen = sorted(random.Random(12).sample(range(len(everything)), count))
+    chosen = sorted(random.Random(seed).sample(range(len(everything)), count))
     return [everything[n] for n in chosen]
 
 
@@ -48,10 +48,11 @@ def sweep(options: argparse.Namespace) -> int:
     if options.device != "cpu":
         options.tier = "cuda"
     size = BATCH if options.tier in ("cpp", "numba") else SMALL_BATCH
-    count = len(sampled(options.only, options.sample))
+    count = len(sampled(options.only, options.sample, options.seed))
     shard, of = map(int, options.shard.split("/"))
     command = [sys.executable, "-m", "tests.operators", "--edges", "--worker"]
     command += ["--only", options.only, "--tier", options.tier, "--device", options.device]
+    command += ["--seed", str(options.seed)]
     command += [] if options.sample is None else ["--sample", str(options.sample)]
     pool = Pool(command, options.jobs)
     for start in range(0, count, size)[shard::of]:
@@ -101,7 +102,7 @@ def work(options: argparse.Namespace) -> None:
     faulthandler.disable()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    chosen = sampled(options.only, options.sample)
+    chosen = sampled(options.only, options.sample, options.seed)
 
     def handle(task: str) -> None:
         signal.alarm(LONGEST)

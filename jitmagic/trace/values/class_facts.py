@@ -23,7 +23,7 @@ import torch
 from ...guards.guard import ClassFact, ClassFacts, IdentityIs, StateRead
 from ...guards.source import ImportedModule, ModuleAttr, Source
 from ..breaks import GraphBreak, UnsupportedOperation
-from .base import Machine, Value
+from .base import Machine, ObservedError, Value
 
 __all__ = [
     "NOTHING",
@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+_CHECK = "__instancecheck__"
 _DEVICE_OF_KINDS = {"torch": "cpu", "torch.cuda": "cuda"}  # where LongTensor and its like are
 _LIBRARIES = sys.stdlib_module_names | {"typing_extensions"}
 _STANDARD = frozenset(
@@ -186,11 +187,34 @@ def is_instance(machine: Machine, value: Value, kind: type) -> bool:
         return True
     if kind is torch.nn.Parameter:  # its metaclass also takes marked tensors, which are no inputs
         return kind in own.__mro__
-    if not is_standard(machine, own, "__class__"):
-        value.refuse(machine, f"isinstance of {kind.__name__}")
-    if type(kind) is type(torch.LongTensor) and kind.__module__ in _DEVICE_OF_KINDS:
+    asked = guarded_attribute(machine, type(kind), _CHECK)
+    if asked is vars(type)[_CHECK] and kind in own.__mro__:
+        guard_bases(machine, own)
+        return True
+    of_dtype = type(kind) is type(torch.LongTensor) and kind.__module__ in _DEVICE_OF_KINDS
+    if not of_dtype and asked not in (vars(type)[_CHECK], vars(abc.ABCMeta)[_CHECK]):
+        return is_subclass(machine, own, kind, _CHECK, value)  # a check of its own, made once
+    if not all(is_standard(machine, own, one) for one in ("__class__", "__getattribute__")):
+        told = dict.fromkeys((_told_class(machine, value), own))
+        return any(is_subclass(machine, one, kind, _CHECK) for one in told)
+    if of_dtype:
         return issubclass(own, torch.Tensor) and _is_of_kind(machine, value, kind)
-    return is_subclass(machine, own, kind, "__instancecheck__", value)
+    return is_subclass(machine, own, kind, _CHECK, value)
+
+
+def _told_class(machine: Machine, value: Value) -> type:
+    """What the object says that its class is; isinstance asks where its type does not fit."""
+    own = value.python_type(machine)
+    try:
+        told = value.get_attr(machine, "__class__").realize(machine)
+    except ObservedError as observed:
+        if not observed.error.matches(machine, AttributeError):
+            raise
+        return own
+    kind = told.as_constant(machine) if told.is_constant(machine) else None
+    if not isinstance(kind, type):
+        value.refuse(machine, "isinstance of what is asked for its class")
+    return kind
 
 
 def _is_of_kind(machine: Machine, tensor: Value, kind: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import types
+from collections.abc import Sequence
 from typing import Protocol
 
 from ...guards.guard import IdentityIs
@@ -21,6 +22,7 @@ from .operators import equal
 
 __all__ = [
     "FollowedKey",
+    "are_found",
     "followed_key",
     "identity_key",
     "is_fixed_token",
@@ -118,6 +120,51 @@ def is_fixed_token(token: object) -> bool:
     if isinstance(token, tuple | frozenset):
         return all(map(is_fixed_token, token))
     return isinstance(token, FollowedKey | type) or is_plain_key(token) or _is_pure(token)
+
+
+def are_found(table: object, keys: Sequence[object], tokens: Sequence[object]) -> bool:
+    """Whether a live dict or set has its keys under the hashes that their tokens have.
+
+    A key whose hash has changed since is there, but not found. Only the hash of a frozenset tells
+    what a table holds without asking the keys: it is made of the stored ones, which it takes over
+    from an exact dict or a set. True where that cannot be seen: of a dict, equal hashes would have
+    the keys compared.
+    """
+    if not any(map(_may_change_hash, tokens)):
+        return True
+    hashes = [_hash_of(key, token) for key, token in zip(keys, tokens, strict=True)]
+    unseen = type(table) is not dict or len(set(hashes)) < len(hashes)
+    if None in hashes or (isinstance(table, dict) and unseen):
+        return True
+    return hash(frozenset(table)) == hash(frozenset(map(_Filed, hashes)))  # type: ignore[arg-type, call-overload]
+
+
+def _may_change_hash(token: object) -> bool:
+    if isinstance(token, tuple):
+        return any(map(_may_change_hash, token))
+    return isinstance(token, FollowedKey | Value)
+
+
+def _hash_of(key: object, token: object) -> int | None:
+    """The hash of an object that a token stands for; None: nobody can tell."""
+    if type(token) is tuple and type(key) is tuple:
+        parts = [_hash_of(*both) for both in zip(key, token, strict=True)]
+        return None if None in parts else hash(tuple(map(_Filed, parts)))  # type: ignore[arg-type]
+    if isinstance(token, Value):
+        return object.__hash__(key)
+    return hash(token) if is_fixed_token(token) else None
+
+
+class _Filed:
+    """Has a hash; is equal to no other."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, hashed: int) -> None:
+        self._hash = hashed
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def _compares_by_identity(kind: type) -> bool:

@@ -20,6 +20,7 @@ from ...guards.source import Contents, Item, Source
 from ..breaks import GraphBreak, UnknownObject
 from ..result import BuildDict, BuildSet, BuildTuple, Effect, Perform, Recipe
 from .base import Builder, Machine, Unrestorable, Value
+from .keys import are_found
 
 __all__ = ["Operand", "SetStore", "operand_of_item", "operand_of_keys", "operand_of_values"]
 
@@ -174,7 +175,10 @@ class SetStore:
             return [Member(machine, machine.constant(item)) for item in items]
         machine.guard(LengthIs(path, len(items)))
         values = [machine.wrap(item, Item(path, index)) for index, item in enumerate(items)]
-        return [Member(machine, value) for value in values]
+        members = [Member(machine, value) for value in values]
+        if not are_found(self.live, items, [one.token for one in members]):
+            raise GraphBreak(UnknownObject.of(what="a hash that has changed", type="an item"))
+        return members
 
     @property
     def values(self) -> list[Value]:

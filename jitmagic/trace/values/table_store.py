@@ -18,7 +18,7 @@ from ...guards.source import DictKeyAt, DictValueAt, Item, Source
 from ..breaks import GraphBreak, UnknownObject
 from ..result import DelItem, Effect, Perform, Recipe, ReplaceDict, SetItem
 from .base import Builder, Machine, Value
-from .keys import is_plain_key
+from .keys import are_found, is_plain_key
 
 __all__ = ["Pair", "TableStore"]
 
@@ -130,6 +130,8 @@ class TableStore:
                 raise GraphBreak(UnknownObject.of(what="equal keys", type=type(key).__name__))
             known = self._known.get(token)
             pairs[token] = model, known or machine.lazy(value, path)
+        if not are_found(self.live, [key for key, _ in entries], list(pairs)):
+            raise GraphBreak(UnknownObject.of(what="a hash that has changed", type="a key"))
         return pairs
 
     # -- changing --------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 
 from ...graph.builder import GraphBuilder
-from ...guards.check import has_forward_gradient
 from ...guards.guard import TensorKind, TensorMatch, TypeIs
+from ...guards.kinds.tensors import has_forward_gradient
 from ...guards.source import Argument, Source, describe
 from ...spec import spec_of
 from ..breaks import (

@@ -107,6 +107,9 @@ class TorchModule(ModuleValue):
             return _tell(machine, raw.getter)
         if isinstance(raw, property):
             return trusted(machine, raw.fget).call(machine, [self], {})
+        own = self.names.find(machine, name)  # an assignment hides all that follows
+        if own is not None:
+            return own
         if isinstance(raw, types.FunctionType):
             return BoundMethodValue(trusted(machine, raw), self)
         if type(raw) in ATOMS:

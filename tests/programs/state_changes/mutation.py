@@ -43,19 +43,19 @@ def add(name: str, build: Build) -> None:
     MUTATIONS.append(Mutation(name, build))
 
 
-_NOTHING = object()
+NOTHING = object()
 
 
 @contextlib.contextmanager
 def put(owner: Any, name: str, value: Any) -> Iterator[None]:
     """`owner.name = value` for a while."""
     table = owner.__dict__ if hasattr(owner, "__dict__") else {name: getattr(owner, name)}
-    old = table.get(name, _NOTHING)
+    old = table.get(name, NOTHING)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        delattr(owner, name) if old is _NOTHING else setattr(owner, name, old)
+        delattr(owner, name) if old is NOTHING else setattr(owner, name, old)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import collections
 import types
 from typing import Any, NamedTuple
 
-from .mutation import Change, Program, add, both
+from .mutation import Change, Program, add, both, put
 
 
 class Pair(NamedTuple):
@@ -93,3 +93,40 @@ _container("namespace", lambda: types.SimpleNamespace(a=2.0), lambda it, x: x * 
            lambda it, h: setattr(it, "a", 3.0), lambda it, h: setattr(it, "a", 2.0))  # fmt: skip
 _container("user dict", lambda: collections.UserDict(a=2.0), lambda it, x: x * it["a"],
            lambda it, h: it.update(a=3.0), lambda it, h: it.update(a=2.0))  # fmt: skip
+
+
+# A key whose hash is another than when it was put in is there, but not found.
+_TABLES: dict[str, tuple[Any, Any]] = {
+    "dict": (lambda key: {key: 2.0}, lambda it, key, x: x * it.get(key, 5.0)),
+    "dict of two": (lambda key: {key: 2.0, "a": 1.0}, lambda it, key, x: x * (1 + (key in it))),
+    "dict in words": (
+        lambda key: {key: 2.0},
+        lambda it, key, x: (x, [*it.values()], list(it)[0] is key, {**it}.get(key)),
+    ),
+    "set": (lambda key: {key, 3}, lambda it, key, x: x * (1 + (key in it))),
+    "frozenset": (lambda key: frozenset((key,)), lambda it, key, x: x * (1 + (key in it))),
+    "tuple as a key": (lambda key: {(key, 1): 2.0}, lambda it, key, x: x * it.get((key, 1), 5.0)),
+}
+
+
+def _rehashed(make: Any, program: Any, own: bool, of_class: bool) -> Any:
+    """The class has a `__hash__` of its own, or none; it changes, or what the key says does."""
+
+    def build() -> tuple[Program, Change]:
+        kind = type("Key", (), {"number": 1})
+        told = lambda key: key.number * 7  # noqa: E731
+        if own or not of_class:
+            kind.__hash__ = told  # type: ignore[assignment, method-assign]
+        key = kind()
+        it = make(key)
+        changes = kind if of_class else key
+        name, value = ("__hash__", lambda key: 3) if of_class else ("number", 4)
+        return lambda x: program(it, key, x), lambda: put(changes, name, value)
+
+    return build
+
+
+for _name, (_make, _program) in _TABLES.items():
+    add(f"hash of the class, {_name}", _rehashed(_make, _program, False, True))
+    add(f"own hash of the class, {_name}", _rehashed(_make, _program, True, True))
+    add(f"hash of a key, {_name}", _rehashed(_make, _program, True, False))

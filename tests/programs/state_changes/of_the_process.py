@@ -15,7 +15,19 @@ from typing import Any
 
 import torch
 
-from .mutation import Build, Change, Program, add, both, entry, mutation, put, switched, without
+from .mutation import (
+    NOTHING,
+    Build,
+    Change,
+    Program,
+    add,
+    both,
+    entry,
+    mutation,
+    put,
+    switched,
+    without,
+)
 
 _on = torch.backends
 
@@ -25,17 +37,21 @@ def _path(owner: Any) -> str:
 
 
 def _switch(owner: Any, name: str, to: Any) -> Build:
-    """A property of torch.backends: read by its path, as programs do, then set and set back."""
+    """A switch of torch.backends: read by its path, as programs do, then set and set back.
+
+    Some are properties, some are kept by a module behind this one until they are assigned.
+    """
     path = f"torch.backends.{_path(owner)}.{name}"
     program = eval(f"lambda x: (x + 1, str({path}))", {"torch": torch, "str": str})
 
     def build() -> tuple[Program, Change]:
-        back = getattr(owner, name)
+        plain = isinstance(owner, types.ModuleType) and not hasattr(type(owner), name)
+        back = NOTHING if plain and name not in vars(owner) else getattr(owner, name)
         return program, lambda: switched(change, to, back)
 
     def change(value: Any) -> None:
         with torch.backends.__allow_nonbracketed_mutation():  # torch's own tests forbid it
-            setattr(owner, name, value)
+            delattr(owner, name) if value is NOTHING else setattr(owner, name, value)
 
     return build
 
@@ -47,7 +63,7 @@ for _owner, _name, _to in (
     (_on.cudnn, "benchmark", True),
     (_on.cudnn, "deterministic", True),
     (_on.cudnn, "allow_tf32", False),
-    (_on.opt_einsum, "enabled", False),
+    (_on.opt_einsum, "enabled", not _on.opt_einsum.enabled),
     (_on.opt_einsum, "strategy", "greedy"),
     (_on.cuda.matmul, "allow_tf32", True),
     (_on.cuda.matmul, "allow_fp16_accumulation", True),

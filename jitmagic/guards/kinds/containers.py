@@ -1,0 +1,145 @@
+"""Kinds of guards about lists, dicts and sets: lengths, keys, members."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from ...bytecode import FrameSnapshot
+from ..constants import exact_name, same_constant
+from ..guard import ANY_KEY, DictKeysAre, EntriesEmpty, KeyAbsent, LengthIs, SetHas
+from ..read import UNREADABLE, entries_of, read_source
+from ..source import InstanceDict, Source, describe
+from ..words import is_was, short
+from .row import OfSource, Registers, Step, missing, row
+
+__all__: list[str] = []
+
+_SIZED = (tuple, list, dict, set, frozenset, deque)
+
+
+@row(LengthIs, rank=1)
+class _LengthIs(OfSource[LengthIs]):
+    def step(self, guard: LengthIs, register: int) -> Step:
+        return ("LENGTH", register, guard.length)
+
+    def value_differs(self, guard: LengthIs, name: str, value: Any) -> str | None:
+        if not issubclass(type(value), _SIZED):
+            return f"{name} is a {type(value).__name__}, which has no plain length"
+        return is_was(f"len({name})", len(value), guard.length, len(value) == guard.length)
+
+    def show(self, guard: LengthIs) -> str:
+        return f"len({describe(guard.source)}) == {guard.length}"
+
+    def keep(self, guard: LengthIs, name: str, value: Any) -> str:
+        return f"give {name} the same length in all calls, or make it one tensor (torch.stack)"
+
+
+@row(SetHas, rank=3)
+class _SetHas(OfSource[SetHas]):
+    def step(self, guard: SetHas, register: int) -> Step:
+        return ("SET_HAS", register, guard.item, int(guard.there))
+
+    def value_differs(self, guard: SetHas, name: str, value: Any) -> str | None:
+        if not issubclass(type(value), set | frozenset):
+            return f"{name} is a {type(value).__name__}, was a set"
+        base = set if issubclass(type(value), set) else frozenset
+        has = base.__contains__(value, guard.item)
+        words = f"{name} {'has' if has else 'has not'} {short(guard.item)} now"
+        return None if has == guard.there else words
+
+    def show(self, guard: SetHas) -> str:
+        return f"{short(guard.item)} {'in' if guard.there else 'not in'} {describe(guard.source)}"
+
+
+@row(DictKeysAre, rank=6)
+class _DictKeysAre(OfSource[DictKeysAre]):
+    def step(self, guard: DictKeysAre, register: int) -> Step:
+        return ("DICT_KEYS", register, tuple(guard.keys), ANY_KEY)
+
+    def value_differs(self, guard: DictKeysAre, name: str, value: Any) -> str | None:
+        if not issubclass(type(value), dict):
+            return _no_dict(name, value)
+        now = [key for key, _ in entries_of(value)]
+        same = _same_keys(now, guard.keys)
+        return is_was(f"list({name})", short(now), short(list(guard.keys)), same)
+
+    def show(self, guard: DictKeysAre) -> str:
+        return f"list({describe(guard.source)}) == {short(list(guard.keys))}"
+
+    def keep(self, guard: DictKeysAre, name: str, value: Any) -> str:
+        return f"give {name} the same keys in the same order in all calls"
+
+
+@row(KeyAbsent, rank=4)
+class _KeyAbsent(OfSource[KeyAbsent]):
+    def lower(self, guard: KeyAbsent, registers: Registers) -> tuple[Step, ...]:
+        match guard:
+            case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
+                return (("INSTANCE_ABSENT", registers.register(owner), exact_name(key)),)
+        return super().lower(guard, registers)
+
+    def step(self, guard: KeyAbsent, register: int) -> Step:
+        return ("KEY_ABSENT", register, guard.key)
+
+    def differs(self, guard: KeyAbsent, frame: FrameSnapshot) -> str | None:
+        match guard:
+            case KeyAbsent(source=InstanceDict(base=owner), key=str(key)):
+                return _attribute_appeared(owner, key, frame)
+        return super().differs(guard, frame)
+
+    def value_differs(self, guard: KeyAbsent, name: str, value: Any) -> str | None:
+        if not issubclass(type(value), dict):
+            return _no_dict(name, value)
+        return f"{name} has {short(guard.key)} now" if dict.__contains__(value, guard.key) else None
+
+    def show(self, guard: KeyAbsent) -> str:
+        return f"{short(guard.key)} not in {describe(guard.source)}"
+
+    def keep(self, guard: KeyAbsent, name: str, value: Any) -> str:
+        return f"set {name}[{short(guard.key)}] before the first call, or never"
+
+
+@row(EntriesEmpty, rank=5)
+class _EntriesEmpty(OfSource[EntriesEmpty]):
+    def step(self, guard: EntriesEmpty, register: int) -> Step:
+        return ("ENTRIES_EMPTY", register, tuple(guard.keys), tuple(guard.absent))
+
+    def value_differs(self, guard: EntriesEmpty, name: str, value: Any) -> str | None:
+        if not issubclass(type(value), dict):
+            return _no_dict(name, value)
+        filled = [key for key in guard.keys if not _is_empty_dict(dict.get(value, key, {}))]
+        changed = [*filled, *(key for key in guard.absent if dict.__contains__(value, key))]
+        return f"{name} has {', '.join(changed)} now" if changed else None
+
+    def show(self, guard: EntriesEmpty) -> str:
+        none = f"; no {', '.join(guard.absent)}" if guard.absent else ""
+        return f"{describe(guard.source)}: {', '.join(guard.keys)} empty{none}"
+
+
+def _no_dict(name: str, value: object) -> str:
+    return f"{name} is a {type(value).__name__}, was a dict"
+
+
+def _is_empty_dict(value: object) -> bool:
+    return issubclass(type(value), dict) and not dict.__len__(value)  # type: ignore[arg-type]
+
+
+def _same_keys(now: list[Any], keys: tuple[object, ...]) -> bool:
+    pairs = zip(now, keys, strict=False)
+    return len(now) == len(keys) and all(
+        wanted is ANY_KEY or same_constant(key, wanted) for key, wanted in pairs
+    )
+
+
+def _attribute_appeared(owner: Source, key: str, frame: FrameSnapshot) -> str | None:
+    """An instance that has no dictionary at all has no such key in it either."""
+    try:
+        instance = read_source(owner, frame)
+    except UNREADABLE:
+        return missing(owner)
+    try:
+        table = object.__getattribute__(instance, "__dict__")
+    except AttributeError:
+        return None
+    return f"{describe(owner)} has an attribute {key} of its own now" if key in table else None

@@ -1,0 +1,247 @@
+"""Kinds of guards about tensors: what they are like, their sizes, memory and hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from ...bytecode import FrameSnapshot
+from ...extension import runtime_module
+from ...symbols.expr import Expr, Integer
+from ...symbols.polynomial import operation
+from ...symbols.scalar import Symbol
+from ...symbols.size import OffsetOf, SizeOf, StrideOf
+from ..guard import NoOverlap, SizesRelate, TensorKind, TensorMatch, Unhooked
+from ..read import UNREADABLE, read_source
+from ..sizes import relation, sizes_differ
+from ..source import Source, describe
+from ..words import class_name, short
+from .row import Kind, OfSource, Registers, Step, row
+
+__all__ = ["has_forward_gradient"]
+
+
+@row(TensorMatch, rank=2)
+class _TensorMatch(OfSource[TensorMatch]):
+    def step(self, guard: TensorMatch, register: int) -> Step:
+        spec = guard.spec
+        shape = _fixed(spec.shape, guard.free_sizes)
+        stride = _fixed(spec.stride, guard.free_strides)
+        facts = (spec.cls, spec.dtype, spec.device, shape, stride)
+        return ("TENSOR", register, *facts, spec.requires_grad, spec.is_leaf, guard.keys)
+
+    def value_differs(self, guard: TensorMatch, name: str, value: Any) -> str | None:
+        if type(value) is not guard.spec.cls:
+            return f"type({name}) is {class_name(type(value))}, was {class_name(guard.spec.cls)}"
+        return _facts_differ(guard, name, value)
+
+    def show(self, guard: TensorMatch) -> str:
+        strides = "" if _is_dense(guard) else f" stride {tuple(guard.spec.stride)}"
+        return f"{describe(guard.source)}: {guard.spec}{strides}"
+
+    def keep(self, guard: TensorMatch, name: str, value: Any) -> str:
+        return _keep_tensor(guard, name, value) if issubclass(type(value), torch.Tensor) else ""
+
+
+@row(TensorKind, rank=2)
+class _TensorKind(OfSource[TensorKind]):
+    def step(self, guard: TensorKind, register: int) -> Step:
+        return ("TENSOR_KIND", register, guard.cls, guard.keys, guard.dual)
+
+    def value_differs(self, guard: TensorKind, name: str, value: Any) -> str | None:
+        if type(value) is not guard.cls:
+            return f"type({name}) is {class_name(type(value))}, was {short(guard.cls)}"
+        if torch._C._dispatch_keys(value).raw_repr() != guard.keys:
+            how = "wrapped, sparse, quantized, on another device"
+            return f"{name} is dispatched differently ({how})"
+        if guard.dual and not has_forward_gradient(value):
+            return f"{name} carries no gradient of forward-mode differentiation"
+        return None
+
+    def show(self, guard: TensorKind) -> str:
+        tangent = ", with a tangent" if guard.dual else ""
+        return f"{describe(guard.source)} is a {short(guard.cls)} of its kind{tangent}"
+
+
+@row(Unhooked, rank=2)
+class _Unhooked(OfSource[Unhooked]):
+    def step(self, guard: Unhooked, register: int) -> Step:
+        return ("UNHOOKED", register)
+
+    def value_differs(self, guard: Unhooked, name: str, value: Any) -> str | None:
+        tensor = issubclass(type(value), torch.Tensor)
+        if tensor and not runtime_module().has_gradient_hooks(value):
+            return None
+        return f"{name} has hooks for its gradient now"
+
+    def show(self, guard: Unhooked) -> str:
+        return f"{describe(guard.source)} has no hooks for its gradient"
+
+
+@row(SizesRelate, rank=3)
+class _SizesRelate(Kind[SizesRelate]):
+    def sources(self, guard: SizesRelate) -> tuple[Source, ...]:
+        return guard.sources
+
+    def lower(self, guard: SizesRelate, registers: Registers) -> tuple[Step, ...]:
+        places = {source: place for place, source in enumerate(guard.sources)}
+        sides = (*_postfix(guard.left, places), *_postfix(guard.right, places))
+        return (("SIZES", registers.registers(guard.sources), (*sides, (guard.op, 0, 0))),)
+
+    def differs(self, guard: SizesRelate, frame: FrameSnapshot) -> str | None:
+        return sizes_differ(guard, frame)
+
+    def show(self, guard: SizesRelate) -> str:
+        return relation(guard)
+
+
+@row(NoOverlap, rank=7)
+class _NoOverlap(Kind[NoOverlap]):
+    def sources(self, guard: NoOverlap) -> tuple[Source, ...]:
+        return guard.sources
+
+    def lower(self, guard: NoOverlap, registers: Registers) -> tuple[Step, ...]:
+        return (("NO_OVERLAP", registers.registers(guard.sources)),)
+
+    def differs(self, guard: NoOverlap, frame: FrameSnapshot) -> str | None:
+        return _overlap(guard.sources, frame)
+
+    def show(self, guard: NoOverlap) -> str:
+        return f"{', '.join(map(describe, guard.sources))} share no memory"
+
+    def advise(self, guard: NoOverlap, frame: FrameSnapshot) -> str:
+        return f"pass copies ({describe(guard.sources[0])}.clone()) where tensors share memory"
+
+
+# ----------------------------------------------------------------------------------------- natively
+
+
+def _fixed(numbers: tuple[int, ...], free: tuple[int, ...]) -> tuple[int, ...]:
+    """-1 stands for what is not compared."""
+    return tuple(-1 if place in free else n for place, n in enumerate(numbers)) if free else numbers
+
+
+def _postfix(expr: Expr, places: Mapping[Source, int]) -> tuple[tuple[str, int, int], ...]:
+    """A program for a stack of 64-bit ints: (operation, operand, operand)."""
+    match expr:
+        case Integer(value):
+            return (("constant", value, 0),)
+        case Symbol(origin=SizeOf(source=source, dim=dim)):
+            return (("size", places[source], dim),)  # type: ignore[index]
+        case Symbol(origin=StrideOf(source=source, dim=dim)):
+            return (("stride", places[source], dim),)  # type: ignore[index]
+        case Symbol(origin=OffsetOf(source=source)):
+            return (("offset", places[source], 0),)  # type: ignore[index]
+        case Symbol(origin=source):
+            return (("number", places[source], 0),)  # type: ignore[index]
+    op, a, b = operation(expr)
+    return (*_postfix(a, places), *_postfix(b, places), (op, 0, 0))
+
+
+# ------------------------------------------------------------------------------------- what differs
+
+
+def _facts_differ(guard: TensorMatch, name: str, value: Any) -> str | None:
+    spec = guard.spec
+    if value.layout is not torch.strided:
+        return f"{name}.layout is {value.layout}, was torch.strided"
+    if value.is_nested:
+        return f"{name} is a nested tensor"
+    facts: tuple[tuple[str, object, object], ...] = (
+        ("dtype", value.dtype, spec.dtype),
+        ("device", value.device, spec.device),
+        ("shape", *_compared(value.shape, spec.shape, guard.free_sizes)),
+        ("stride()", *_compared(value.stride(), spec.stride, guard.free_strides)),
+        ("requires_grad", value.requires_grad, spec.requires_grad),
+    )
+    for what, now, before in facts:
+        if now != before:
+            return f"{name}.{what} is {now}, was {before}"
+    if spec.requires_grad and value.is_leaf != spec.is_leaf:
+        return f"{name}.is_leaf is {value.is_leaf}, was {spec.is_leaf}"
+    if torch._C._dispatch_keys(value).raw_repr() != guard.keys:
+        return f"{name} is dispatched differently (a view, conjugate, wrapped or inference tensor)"
+    if has_forward_gradient(value):
+        return f"{name} carries a gradient of forward-mode differentiation"
+    return None
+
+
+def _compared(now: Sequence[int], wanted: Sequence[int], free: tuple[int, ...]) -> tuple[Any, Any]:
+    """The two as they are compared: what is free is what it is now."""
+    if len(now) != len(wanted):
+        return tuple(now), tuple(wanted)
+    return tuple(now), tuple(now[i] if i in free else n for i, n in enumerate(wanted))
+
+
+def has_forward_gradient(tensor: torch.Tensor) -> bool:
+    """Whether it is a dual tensor: what is computed from it has a tangent, which no graph knows."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(tensor, level=0).tangent is not None
+
+
+def _overlap(sources: tuple[Source, ...], frame: FrameSnapshot) -> str | None:
+    try:
+        ranges = [_memory(read_source(source, frame)) for source in sources]
+    except UNREADABLE:
+        return f"{', '.join(map(describe, sources))} are not all there any more"
+    for i, left in enumerate(ranges):
+        for j in range(i + 1, len(ranges)):
+            right = ranges[j]
+            if left is None or right is None or (left[0] < right[1] and right[0] < left[1]):
+                return f"{describe(sources[i])} and {describe(sources[j])} may share memory"
+    return None
+
+
+def _memory(tensor: Any) -> tuple[int, int] | None:
+    """First byte and the one behind the last; None when it cannot be told."""
+    if not issubclass(type(tensor), torch.Tensor) or tensor.layout is not torch.strided:
+        return None
+    if tensor.numel() == 0:
+        return 0, 0
+    storage = tensor.untyped_storage().data_ptr()
+    if storage == 0:
+        return None
+    size = tensor.element_size()
+    begin = storage + int(tensor.storage_offset()) * size
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((int(n) - 1) * int(stride) for n, stride in extents)
+    return begin, begin + (last + 1) * size
+
+
+# -------------------------------------------------------------------------------------------- words
+
+
+def _is_dense(guard: TensorMatch) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(guard.spec.shape), reversed(guard.spec.stride), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _keep_tensor(guard: TensorMatch, name: str, value: torch.Tensor) -> str:
+    spec = guard.spec
+    if type(value) is not spec.cls:
+        return f"pass a {spec.cls.__name__} as {name} in all calls"
+    if value.layout is not torch.strided or value.is_nested:
+        return f"pass a dense tensor as {name} in all calls"
+    if value.dtype != spec.dtype:
+        return f"convert it before the call: {name} = {name}.to({spec.dtype})"
+    if value.device != spec.device:
+        return f"move it before the call: {name} = {name}.to({str(spec.device)!r})"
+    if tuple(value.shape) != spec.shape:
+        return (
+            f"give {name} one size: torch.nn.functional.pad, "
+            "or DataLoader(drop_last=True) for a last short batch"
+        )
+    if tuple(value.stride()) != spec.stride:
+        return f"lay it out alike before the call: {name} = {name}.contiguous()"
+    if value.requires_grad != spec.requires_grad:
+        wanted = "requires_grad_()" if spec.requires_grad else "detach()"
+        return f"call it with {name}.{wanted}"
+    return ""

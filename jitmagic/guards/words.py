@@ -1,0 +1,84 @@
+"""Values and differences in the words of a sentence; no code of the user's runs.
+
+Comes in: values, classes, names. Goes out: short text without addresses. A type is asked, never
+`isinstance`: that asks the object for its `__class__`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .guard import ANY_KEY
+
+__all__ = ["class_name", "few", "is_was", "one_value", "range_end", "short"]
+
+_PLAIN = (str, int, bool, float, complex, bytes, range, slice, type(None), type(...))
+_NAMED = (
+    types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+)  # fmt: skip
+_WIDTH = 60  # of a value in a sentence
+_MOST = 6  # names of one kind in a line
+
+
+def short(value: object) -> str:
+    """A value in a sentence: constants as they are, objects by kind and name."""
+    kind = type(value)
+    if issubclass(kind, type):
+        text = class_name(value)  # type: ignore[arg-type]
+    elif kind in _PLAIN or value is ANY_KEY:
+        text = repr(value)
+    elif kind in (list, tuple, dict):
+        text = _short_container(value)
+    elif kind in (torch.dtype, torch.device, torch.Size):
+        text = str(value)
+    elif issubclass(kind, _NAMED):
+        text = f"{kind.__name__} {_own_name(value)}"
+    else:
+        text = f"a {kind.__qualname__}"
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+
+
+def _own_name(value: Any) -> object:
+    """A module's `__getattr__` is not asked for names that it lacks."""
+    if issubclass(type(value), types.ModuleType):
+        return object.__getattribute__(value, "__dict__").get("__name__")
+    return value.__qualname__
+
+
+def _short_container(value: Any) -> str:
+    if type(value) is dict:
+        return "{" + ", ".join(f"{short(k)}: {short(v)}" for k, v in list(value.items())[:8]) + "}"
+    inner = ", ".join(short(item) for item in value[:8])
+    return f"[{inner}]" if type(value) is list else f"({inner}{',' * (len(value) == 1)})"
+
+
+def class_name(cls: type) -> str:
+    """A class by its module and name; its metaclass is not asked."""
+    module, name = (type.__getattribute__(cls, part) for part in ("__module__", "__qualname__"))
+    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+
+
+def is_was(what: str, now: object, before: object, same: bool) -> str | None:
+    """None where nothing differs."""
+    return None if same else f"{what} is {now}, was {before}"
+
+
+def range_end(number: float) -> str:
+    """An end of a range: an int as it is."""
+    return str(number) if isinstance(number, int) else f"{number:g}"
+
+
+def one_value(name: str) -> str:
+    """The edit for what has to be a constant of compiled code."""
+    return f"have one {name} in all calls, or a tagged function for each"
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return f"{', '.join(names[:_MOST])}{more}"
