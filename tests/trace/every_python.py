@@ -38,6 +38,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.transforms",
     "jitmagic.trace.undo",
     "jitmagic.trace.values.contexts",
+    "jitmagic.trace.values.inference",
     "jitmagic.trace.values.made_modules",
     "jitmagic.trace.values.nn_module",
     "jitmagic.trace.values.profiled",
