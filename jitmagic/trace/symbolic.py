@@ -9,6 +9,7 @@ as many as there are numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -26,13 +27,28 @@ from ..symbols.size import SizeOf
 from .result import Specialized
 from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
 
-__all__ = ["Constants", "DynamicDims", "Symbols", "all_sizes", "specialized", "with_constants"]
+__all__ = [
+    "Constants",
+    "DynamicDims",
+    "InputNumber",
+    "Symbols",
+    "all_sizes",
+    "specialized",
+    "with_constants",
+]
 
 DynamicDims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
 """Which dimensions of a tensor may vary, and within which range."""
 
 Constants = dict[Hashable, Specialized]
 """By the origins of their symbols."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputNumber:
+    """The origin of a number in a tensor that the call is given: no int that guards relate."""
+
+    source: Source
 
 
 class Symbols(Context):
@@ -59,8 +75,10 @@ class Symbols(Context):
             for guard in guards_of_range(symbol, range):
                 self._guard(guard)
             return
-        assert isinstance(symbol.origin, Source), "a symbol without a hint is never narrowed"
-        self._guard(InRange(symbol.origin, range.low, range.high))
+        origin = symbol.origin
+        source = origin.source if isinstance(origin, InputNumber) else origin
+        assert isinstance(source, Source), "a symbol without a hint is never narrowed"
+        self._guard(InRange(source, range.low, range.high))
 
     def forget(self) -> None:
         """No more questions: sizes outlive the trace, what the call was given does not."""

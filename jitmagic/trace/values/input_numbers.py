@@ -22,6 +22,7 @@ from ...guards.source import describe
 from ...symbols.expr import Integer
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import Symbol, constant
+from ..symbolic import InputNumber
 from .base import Machine
 
 __all__ = ["decided_by_input", "symbol_of_input"]
@@ -40,7 +41,8 @@ def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
     if owner is None or owner.live is None or graph.writers.get(storage_of(node)):
         return None
     source, live, symbols = owner.source, owner.live, machine.symbols
-    if source is None or source in symbols.constants or device_of(node).type != "cpu":
+    origin = InputNumber(source)
+    if source is None or origin in symbols.constants or device_of(node).type != "cpu":
         return None
     if live.numel() != 1 or live.dtype not in READ_BY_GUARDS:
         return None
@@ -48,7 +50,7 @@ def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
     hint, limits = live.item(), _limits(live.dtype)
     if symbol is None and limits.has(hint):
         kind = float if live.dtype.is_floating_point else int
-        symbol = symbols.values[source] = Symbol(describe(source), kind, limits, source)
+        symbol = symbols.values[source] = Symbol(describe(source), kind, limits, origin)
         symbols.add(symbol, hint)
     return symbol
 

@@ -43,6 +43,7 @@ from ..many_results import refuse_many
 from ..numpy_emulation import ARRAY_SCALARS
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
+from .bound_data import bind_data
 from .counters import read_counter
 from .dimensions import DimensionValue
 from .enums import without_enum
@@ -51,7 +52,7 @@ from .inference import handed_out, refuse_behind_block, refuse_written
 from .input_numbers import decided_by_input
 from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
-from .leaves import bind_data, required_grad
+from .leaves import required_grad
 from .mappings import DictValue
 from .number_index import at_numbers
 from .originals import TENSOR
