@@ -34,6 +34,7 @@ TORCH_SIDE = (
     "jitmagic.trace.builtins.optimizers",
     "jitmagic.trace.builtins.process_state",
     "jitmagic.trace.builtins.recurrent",
+    "jitmagic.trace.builtins.statistics",
     "jitmagic.trace.builtins.torch_calls",
     "jitmagic.trace.builtins.transforms",
     "jitmagic.trace.undo",
