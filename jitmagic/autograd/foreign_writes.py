@@ -24,6 +24,7 @@ __all__ = ["Functional", "flat", "functional_form"]
 
 _LIBRARY = torch.library.Library("jitmagic", "FRAGMENT")
 _NUMBERS = count()
+_OUT = getattr(torch.Tag, "out", None)  # torch 2.11 has none
 _ALIAS = re.compile(r"(?<=[\w\]?])\(\w+!?(?: -> \w*)?\)")
 
 
@@ -54,7 +55,7 @@ def functional_form(func: Any) -> Functional:
     text = str(schema)
     arguments = _ALIAS.sub("", text[text.index("(") + 1 : text.rindex(") ->")])
     name = f"{schema.name.replace('::', '_')}_{next(_NUMBERS)}"
-    tags = tuple(tag for tag in func.tags if tag != torch.Tag.out)  # that it is no more
+    tags = tuple(tag for tag in func.tags if tag is not _OUT)  # that it is no more
     _LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
     _LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
     return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)

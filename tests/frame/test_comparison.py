@@ -131,7 +131,7 @@ def sized(count: int) -> Tensor:
 
 def test_calls_that_compile_for_their_sizes_are_made_again(slower: None) -> None:
     """Unless that is what calls of this function are like."""
-    tagged = jitmagic.jit(which)
+    tagged = jitmagic.jit(which, options={"recompile_limit": 64})  # vectors of sizes, too
     tagged(X)
     row = "".join(ran(tagged(sized(n))) for n in range(7, 60))
     known = handle(tagged)
