@@ -81,7 +81,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": lambda p: torch.optim.Adagrad(p, 1e-2),
     "nadam": lambda p: torch.optim.NAdam(p, 1e-2),
     "nadam, lists": lambda p: torch.optim.NAdam(p, 1e-2, foreach=True),
-    "radam": lambda p: torch.optim.RAdam(p, 1e-2, decoupled_weight_decay=True, weight_decay=0.01),
     "adafactor": lambda p: torch.optim.Adafactor(p, 1e-2),
     "a rate in a tensor": lambda p: torch.optim.Adam(p, torch.tensor(1e-2)),
 }
