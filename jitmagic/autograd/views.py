@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from ..errors import CompileFailed
+from ..graph.shapes import dense
+from .nodes import is_view
 from .recorder import Sym
 
 __all__ = [
@@ -111,9 +113,22 @@ def _strided(
 ) -> Sym:
     if may_overlap(size, stride):
         raise CompileFailed("an in-place write through overlapping as_strided is not understood")
-    if offset is None and base.meta.storage_offset():  # the scatter would lay out its whole storage
-        base = base.one(aten.clone.default)
+    if base.meta.storage_offset() or is_view(base.node):
+        base, offset = _alone(base, size, stride, offset)
     return base.one(aten.as_strided_scatter.default, value, size, stride, offset)
+
+
+def _alone(
+    base: Sym, size: list[int], stride: list[int], offset: int | None
+) -> tuple[Sym, int | None]:
+    """A part of a storage as a copy, and the offset in it: the scatter lays out the storage of
+    its argument. What it writes has to lie in that part.
+    """
+    start = 0 if offset is None else offset - int(base.meta.storage_offset())
+    last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if not dense(base.shape, base.meta.stride()) or start < 0 or last >= base.meta.numel():
+        raise CompileFailed("an in-place write through as_strided leaves the view it is taken of")
+    return base.one(aten.clone.default), None if offset is None else start
 
 
 def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
