@@ -55,7 +55,7 @@ def functional_form(func: Any) -> Functional:
     text = str(schema)
     arguments = _ALIAS.sub("", text[text.index("(") + 1 : text.rindex(") ->")])
     name = f"{schema.name.replace('::', '_')}_{next(_NUMBERS)}"
-    tags = tuple(tag for tag in func.tags if tag is not _OUT)  # that it is no more
+    tags = tuple(tag for tag in func.tags if tag != _OUT)  # that it is no more
     _LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
     _LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
     return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)
