@@ -18,6 +18,7 @@ __all__ = ["WITHOUT_META"]
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _COUNTED = (torch.float32, torch.float64)  # what the kernels of histograms take
+_ATTENDED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def _gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:
@@ -108,6 +109,45 @@ def _factors(x: Tensor) -> tuple[Tensor, Tensor] | None:
     return fresh_meta((*batch, n, m), x.dtype).mT, fresh_meta((*batch, min(m, n)), x.dtype)
 
 
+# -- attention -------------------------------------------------------------------------------------
+
+
+def _encoder_layer(
+    x: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    *others: Tensor,
+    mask: Tensor | None = None,
+) -> Tensor | None:
+    """The fused layer of inference, without a mask. From torch 2.13 on it has a meta function."""
+    width = (embed_dim,)
+    if x.dim() != 3 or len(others) != 8 or mask is not None or num_heads < 1:
+        return None
+    *vectors, wide, wide_bias, narrow, narrow_bias = others
+    vectors += [proj_bias, narrow_bias]
+    hidden = wide_bias.shape[0] if wide_bias.dim() == 1 else 0
+    shapes = {
+        (3 * embed_dim, embed_dim): [qkv_weight],
+        (3 * embed_dim,): [qkv_bias],
+        (embed_dim, embed_dim): [proj_weight],
+        (hidden, embed_dim): [wide],
+        (embed_dim, hidden): [narrow],
+        width: [*vectors, x[0, 0]],
+    }
+    fit = all(t.shape == shape for shape, tensors in shapes.items() for t in tensors)
+    alike = all(t.dtype is x.dtype for tensors in shapes.values() for t in tensors)
+    if not fit or not alike or embed_dim % num_heads or x.dtype not in _ATTENDED:
+        return None
+    return fresh_meta(x.shape, x.dtype)
+
+
 WITHOUT_META: Mapping[Any, Callable[..., Any]] = {
     aten.multi_margin_loss_backward.default: _gradient,
     aten.multilabel_margin_loss_backward.default: _gradient,
@@ -119,4 +159,5 @@ WITHOUT_META: Mapping[Any, Callable[..., Any]] = {
     aten._histogramdd_from_bin_cts.default: _histogram_of_points,
     aten._histogramdd_from_bin_tensors.default: _histogram_of_points_between,
     aten.geqrf.default: _factors,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }

