@@ -375,11 +375,15 @@ class Replayer:
         return None if fitting else self._settle(inputs)
 
     def _settle(self, inputs: Sequence[torch.Tensor]) -> _Recording | None:
-        """No recording has the inputs where they are now: what differs is copied from now on."""
-        newest = self.recordings[-1].addresses
+        """No recording has the inputs where they are now: what differs is copied from now on.
+
+        From any recording, not only the newest: freed memory is handed out again, so what moves may
+        be by chance where it was last.
+        """
         moved = {
             n
-            for n, (tensor, address) in enumerate(zip(inputs, newest, strict=True))
+            for recording in self.recordings
+            for n, (tensor, address) in enumerate(zip(inputs, recording.addresses, strict=True))
             if address is not None and tensor.data_ptr() != address
         }
         self._moving |= frozenset(moved - self._mutated)

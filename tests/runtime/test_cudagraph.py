@@ -305,6 +305,20 @@ def test_recordings_that_are_never_replayed_again_are_given_up():
     assert replayer.made == MOST_IN_VAIN < MOST_MADE
 
 
+def test_what_moves_may_be_where_it_was_last_by_chance():
+    """Freed memory is handed out again: an input moves if any recording has it elsewhere."""
+    _, replayer = adding()
+    xs, ws = ([torch.randn(4) for _ in range(4)] for _ in range(2))
+    places = [(0, 0), (0, 0), (1, 1), (2, 1), (0, 2), (0, 3), (1, 0), (2, 1), (3, 2)]
+    for x, w in ((xs[a], ws[b]) for a, b in places):
+        (y,) = replayer(x, w)
+        assert torch.equal(y, x + w)
+        del y
+    assert not replayer.refused
+    assert replayer.made == MOST + 1
+    assert replayer.recordings[-1].moving == (0, 1)
+
+
 def test_a_recording_that_failed_is_not_asked_where_its_results_are(monkeypatch):
     def fail(run, inputs):
         raise RuntimeError("not permitted")
