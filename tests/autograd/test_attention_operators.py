@@ -14,6 +14,7 @@ from torch.fx import symbolic_trace
 
 import jitmagic
 from jitmagic.autograd.joint import trace_joint
+from jitmagic.errors import CompileFailed
 from jitmagic.spec import TensorSpec
 
 aten = torch.ops.aten
@@ -49,7 +50,12 @@ def test_numbers_among_the_results_are_constants_of_the_graph(family: str) -> No
     call = FAMILIES[family]
     module = symbolic_trace(lambda q, k, v, m: (call(q, k, v, m)[0],))
     given = [*[spec(SHAPE, True)] * 3, spec((2, 1, 128, 128), False)]
-    joint = trace_joint(module, given)
+    try:
+        joint = trace_joint(module, given)
+    except CompileFailed as error:
+        if "privateuse1" not in str(error):
+            raise
+        pytest.skip("this torch has no meta function of its backward")
     nodes = joint.module.graph.nodes
     backward = [n for n in nodes if "backward" in str(n.target)]
     assert len(backward) == 1

@@ -102,7 +102,11 @@ def main() -> None:
     for name, run in FAMILIES.items():
         x = (torch.arange(16.0).view(4, 4) / 16).requires_grad_()
         made = jitmagic.jit(run, backend="aot_eager")(x)
-        made.real.sum().backward()
+        try:
+            made.real.sum().backward()
+        except RuntimeError as error:
+            if "is not implemented" not in str(error):  # torch 2.11: of aminmax
+                raise
         for module in ("sympy", "torch._dynamo"):
             if module in sys.modules:
                 print(f"{name}: {module}")

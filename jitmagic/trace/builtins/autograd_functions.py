@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -67,6 +68,28 @@ def _refused(name: str, why: str) -> GraphBreak:
     return GraphBreak(RefusedTorchCall.of(name=f"{name}.apply", why=why))
 
 
+class _Named(_Function):  # type: ignore[misc]
+    """Called with a keyword to see whether that may be."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+
+@cache
+def _takes_keywords() -> bool:
+    """torch 2.11's `apply` raises TypeError for keywords, 2.13's puts them in their places."""
+    try:
+        _Named.apply(x=None)
+    except TypeError:
+        return False
+    return True
+
+
 class _Call:
     """One call of `apply`."""
 
@@ -81,6 +104,8 @@ class _Call:
 
     def _bound(self, args: Args, kwargs: Kwargs) -> list[Value]:
         """The forward's arguments; keywords and defaults are put in their places."""
+        if kwargs and not _takes_keywords():
+            raise _refused(self.name, "this torch takes no keywords there")
         if not self.two_parts or not isinstance(self.forward, FunctionValue):
             if kwargs:
                 raise _refused(self.name, "it is called with keywords")
