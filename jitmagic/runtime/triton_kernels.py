@@ -19,10 +19,11 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -222,30 +223,31 @@ def _through_triton(triton: Any, request: _Request, path: str) -> Any:
         signature = dict(zip(names, request.signature, strict=True))
         code = triton.compiler.ASTSource(function, signature, {}, aligned)
         gpu = triton.backends.compiler.GPUTarget("cuda", request.arch, 32)
-        with _tritons_cache.unread(triton):
+        with _tritons_cache.empty(triton):
             return triton.compile(code, target=gpu, options=dict(request.options))
 
 
 class _TritonsCache:
-    """Triton's own cache, which checks neither its files nor who may write to them. What is asked
-    for is in none of ours, so there is little to find.
+    """Triton's own cache, which checks neither its files nor who may write to them: it is an empty
+    folder while we compile. What is asked for is in none of ours, so there is little to find.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._before = False
+        self._restored = ExitStack()
 
     @contextmanager
-    def unread(self, triton: Any) -> Iterator[None]:
-        """Triton compiles, and replaces what it has. The setting is the whole process's: the first
-        of several threads makes it, the last one takes it back.
+    def empty(self, triton: Any) -> Iterator[None]:
+        """The setting is the whole process's: the first of several threads makes it, the last one
+        takes it back.
         """
-        settings = triton.knobs.compilation
+        settings = triton.knobs.cache
         with self._lock:
             if not self._users:
-                self._before = settings.always_compile
-                settings.always_compile = True
+                folder = self._restored.enter_context(_temporary_folder())
+                self._restored.enter_context(settings.scope())
+                settings.dir = folder
             self._users += 1
         try:
             yield
@@ -253,7 +255,11 @@ class _TritonsCache:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    settings.always_compile = self._before
+                    self._restored.close()
+
+
+def _temporary_folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="jitmagic-triton-", ignore_cleanup_errors=True)
 
 
 _tritons_cache = _TritonsCache()

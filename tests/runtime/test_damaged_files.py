@@ -21,7 +21,7 @@ from jitmagic.options import Options, make_options
 from jitmagic.runtime import load as loading
 from jitmagic.runtime.alignment import aligned_arguments
 from jitmagic.runtime.store import Store, open_store
-from jitmagic.runtime.triton_kernels import build_cubins
+from jitmagic.runtime.triton_kernels import Cubin, build_cubins
 from jitmagic.runtime.tune import tune
 from jitmagic.schedule import schedule
 from jitmagic.target import Target, find_target
@@ -126,6 +126,12 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, Kerne
     return plan, source
 
 
+def _facts(cubins: dict[str, Cubin]) -> dict[str, Cubin]:
+    """What two compiles agree on; Triton 3.6 need not give the same bytes."""
+    assert all(cubin.image.startswith(b"\x7fELF") for cubin in cubins.values())
+    return {name: replace(cubin, image=b"") for name, cubin in cubins.items()}
+
+
 @pytest.mark.parametrize("suffix", [".json", ".cubin", ".py"])
 @pytest.mark.parametrize("harm", ANY.values(), ids=ANY)
 def test_damaged_cubins_are_compiled_again(
@@ -139,8 +145,9 @@ def test_damaged_cubins_are_compiled_again(
     (path,) = tmp_path.glob(f"*{suffix}")
     harm(path)
     cubins, cached = build_cubins(*request)
-    assert (cubins, cached) == (good, suffix == ".py")  # the text is there for profilers only
-    assert build_cubins(*request) == (good, True)
+    assert cached == (suffix == ".py")  # the text is there for profilers only
+    assert _facts(cubins) == _facts(good)
+    assert build_cubins(*request) == (cubins, True)
 
 
 def test_a_cubin_that_the_driver_refuses_is_compiled_again(
@@ -166,21 +173,20 @@ def test_a_cubin_that_the_driver_refuses_is_compiled_again(
     assert seen.count(b"no cubin") == 1
 
 
-@pytest.mark.parametrize("suffix", ["", ".json", ".cubin", ".ptx"])
-def test_tritons_own_cache_may_be_damaged(
-    suffix: str, source: tuple[Plan, KernelSource], tmp_path: Path
+@pytest.mark.parametrize("blocked", [False, True])
+def test_tritons_own_cache_is_neither_read_nor_written(
+    blocked: bool, source: tuple[Plan, KernelSource], tmp_path: Path
 ) -> None:
-    """Our cache is lost, and Triton's is damaged: all of it, or one kind of file."""
+    """Not even where it could not be: its name is a file's."""
+    theirs, folder = tmp_path / "triton", os.environ["TRITON_CACHE_DIR"]
+    if blocked:
+        theirs.write_bytes(b"\xff\xfe")
     store = Store(tmp_path)
     request = source[1], aligned_arguments(source[0], True), H200, store
-    good, _ = build_cubins(*request)
-    kept = [p for p in (tmp_path / "triton").rglob("*") if p.is_file() and suffix in ("", p.suffix)]
-    assert kept
-    for path in kept:
-        path.write_bytes(b"\xff\xfe")
-    for path in tmp_path.glob("*.*"):
-        path.unlink()
-    assert build_cubins(*request) == (good, False)
+    good, cached = build_cubins(*request)
+    assert set(good) == set(source[1].symbols) and not cached
+    assert theirs.is_file() if blocked else not theirs.exists()
+    assert os.environ["TRITON_CACHE_DIR"] == folder
     assert build_cubins(*request) == (good, True)
 
 
