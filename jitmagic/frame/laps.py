@@ -10,9 +10,11 @@ Invariant: no tensor and no node is kept alive.
 
 from __future__ import annotations
 
+import gc
 import time
 import weakref
 from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -23,7 +25,13 @@ __all__ = ["Laps", "Sample"]
 
 _engine: Any = torch.autograd.Variable._execution_engine
 _TENSORS = (torch.Tensor, torch.nn.Parameter)  # of others (subclasses) an attribute may be code
-_CONSTANTS = (int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+_CONSTANTS = (
+    *(bool, int, float, complex, str, bytes, type(None)),
+    *(torch.Size, torch.dtype, torch.device),
+)
+# Subclasses of tensors, and what refers to a whole module.
+_OPAQUE = (torch.Tensor, FunctionType, ModuleType)
+_HAVE_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC: what it refers to can be asked for
 _MOST_VALUES = 1000  # that are looked through for tensors
 
 
@@ -135,9 +143,11 @@ class Laps:
 
 def _tensors_in(result: Any) -> list[torch.Tensor] | None:
     """The tensors of a result; None where something else may hold others. No code of the user's
-    is run.
+    is run: what an object refers to (a cache of keys and values, say) is the garbage collector's
+    knowledge.
     """
     found: list[torch.Tensor] = []
+    seen: set[int] = set()
     waiting = [result]
     for _ in range(_MOST_VALUES):
         if not waiting:
@@ -146,14 +156,11 @@ def _tensors_in(result: Any) -> list[torch.Tensor] | None:
         kind = type(value)
         if kind in _TENSORS:
             found.append(value)
-        elif kind in _CONSTANTS or kind is bool:
+        elif kind in _CONSTANTS or issubclass(kind, type) or id(value) in seen:
             continue
-        elif issubclass(kind, tuple):
-            waiting.extend(tuple.__iter__(value))
-        elif issubclass(kind, list):
-            waiting.extend(list.__iter__(value))
-        elif issubclass(kind, dict):
-            waiting.extend(dict.values(value))
-        else:
+        elif issubclass(kind, _OPAQUE) or not kind.__flags__ & _HAVE_GC:
             return None
+        else:
+            seen.add(id(value))
+            waiting.extend(gc.get_referents(value))
     return None

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -395,18 +396,42 @@ def test_results_without_backward_are_waited_for_and_forgotten(slower: None) -> 
     assert isinstance(handle(tagged).outcome, Eager)
 
 
-def test_unknown_results_tell_nothing(slower: None) -> None:
-    class Holder:
-        def __init__(self, value: Tensor) -> None:
-            self.value = value
+class Keys:
+    """As a cache of keys and values: nothing may be asked of it."""
 
-    sample, laps = Sample(is_eager=False, counts=True), Laps()
-    laps.watch(sample, (1, [Holder(X)]), 0)
+    __slots__ = ("it", "value")
+
+    def __init__(self, value: Tensor) -> None:
+        self.value, self.it = value, self
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+class Other(Tensor):
+    pass
+
+
+@pytest.mark.parametrize("hidden", [lambda: X, torch, X.as_subclass(Other), [X] * 1001])
+def test_unknown_results_tell_nothing(hidden: Any) -> None:
+    sample = Sample(is_eager=False, counts=True)
+    Laps().watch(sample, (1, [hidden]), 0)
     assert sample.is_unknown and not sample.is_pending
-    old = X.clone().requires_grad_().sin()
-    other = Sample(is_eager=False, counts=True)
-    laps.watch(other, {"a": (old, "text", 2.0)}, torch._C._autograd._get_sequence_nr())
-    assert not other.is_unknown and not other.is_pending  # made before the call
+
+
+def test_tensors_are_found_in_any_object() -> None:
+    laps, first = Laps(), torch._C._autograd._get_sequence_nr()
+    for hide in (Keys, lambda y: [{"a": (Keys(y), "text", 2.0)}], lambda y: SimpleNamespace(y=y)):
+        sample = Sample(is_eager=False, counts=True)
+        y = X.clone().requires_grad_().sin()
+        held = hide(y)
+        laps.watch(sample, held, first)
+        assert sample.is_pending and not sample.is_unknown
+        y.sum().backward()
+        assert sample.backwards == 1
+        old = Sample(is_eager=False, counts=True)
+        laps.watch(old, held, torch._C._autograd._get_sequence_nr())
+        assert not old.is_unknown and not old.is_pending  # made before the call
 
 
 def test_a_backward_that_raises_is_no_measurement() -> None:

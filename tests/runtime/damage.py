@@ -376,6 +376,7 @@ def the_first_of_two_compilers_is_broken(place: Place) -> None:
     (tools / "clang++").chmod(0o755)
     del place.options["cxx"]
     place.patch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    place.patch.delenv("CXX", raising=False)
     target._compilers.cache_clear()
     place.undo.callback(target._compilers.cache_clear)
 
