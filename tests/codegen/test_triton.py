@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import pytest
@@ -191,6 +193,13 @@ def against_interpreter(program: LoopProgram, inputs: list[torch.Tensor]) -> Non
         torch.testing.assert_close(a, b, equal_nan=True, **tolerance, msg=lambda m: f"{name}: {m}")
 
 
+def interpretable(ops: Iterable[str], dtype: torch.dtype) -> list[str]:
+    """Without those that the interpreter of Triton 3.6 gets wrong: tests/device runs them."""
+    is_old = tuple(map(int, version("triton").split(".")[:2])) < (3, 7)
+    wrong = {"fmin", "fmax"} if dtype.is_floating_point else {"bitwise_not"}
+    return [op for op in ops if not (is_old and op in wrong)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_op_on_floats(dtype):
     special = torch.tensor(SPECIAL, dtype=dtype)
@@ -200,7 +209,7 @@ def test_every_op_on_floats(dtype):
     ]  # torch's vectorised fmod gives up on overflowing quotients
     pairs = torch.cartesian_prod(normal, normal)
     x, y = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
-    against_interpreter(op_program(BINARY, dtype, len(x), 2), [x, y])
+    against_interpreter(op_program(interpretable(BINARY, dtype), dtype, len(x), 2), [x, y])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
@@ -212,7 +221,7 @@ def test_every_op_on_integers(dtype):
     against_interpreter(op_program(ops, dtype, 80, 2), [x, y])
     shifts = [op for op in INTEGER if "shift" in op]
     against_interpreter(op_program(shifts, dtype, 80, 2), [x, y.abs()])
-    unary = ["bitwise_not", "abs", "sign", "relu"]
+    unary = interpretable(["bitwise_not", "abs", "sign", "relu"], dtype)
     against_interpreter(op_program(unary, dtype, 80, 1), [x])
 
 
