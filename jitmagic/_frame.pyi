@@ -7,7 +7,7 @@ The garbage collector does not see through code objects: what hangs on `co_const
 
 import weakref
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 TORCH_VERSION: str
@@ -170,6 +170,10 @@ def current_family() -> Any:
 
 def forget(code: CodeType, family: object | None = None, /) -> None:
     """Drop what was decided about a code object."""
+
+def show_as(frame: FrameType, code: CodeType, /) -> bool:
+    """A frame that has ended is shown with other code of the same instructions and slots; False:
+    it still runs."""
 
 def skip(code: CodeType, family: object, /) -> None:
     """The family's frames of this code run as they are."""

@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import torch
 
-from .bytecode import FrameSnapshot
+from .bytecode import FrameSnapshot, shown_as
 from .errors import TaggingError
 from .frame.dynamic import mark_dynamic, mark_static
 from .frame.family import Compiler
@@ -260,7 +260,8 @@ def handle_running(code: CodeType) -> Handle | None:
     """Whose compiled code a frame with this code object runs; None: plain Python, or not ours."""
     for handle in all_handles():
         for entry in handle.dispatcher.entries:
-            if getattr(entry.run, "__code__", None) is code:
+            own = getattr(entry.run, "__code__", None)
+            if own is not None and (own is code or shown_as(own) == code):
                 return handle
     return None
 

@@ -444,6 +444,22 @@ static PyObject* call_plainly(PyObject* module, PyObject* const* given, Py_ssize
   return result;
 }
 
+// Looked at by debuggers and by what prints tracebacks. A frame that still runs is left as it is.
+static PyObject* show_as(PyObject* Py_UNUSED(module), PyObject* args) {
+  PyFrameObject* shown;
+  PyCodeObject* code;
+  if (!PyArg_ParseTuple(args, "O!O!", &PyFrame_Type, &shown, &PyCode_Type, &code)) return NULL;
+  _PyInterpreterFrame* frame = shown->f_frame;
+  if (frame->owner != FRAME_OWNED_BY_FRAME_OBJECT) Py_RETURN_FALSE;
+  PyCodeObject* own = jm_frame_code(frame);
+  if (Py_SIZE(own) != Py_SIZE(code) || own->co_nlocalsplus != code->co_nlocalsplus) {
+    PyErr_SetString(PyExc_ValueError, "the code has other instructions or variables");
+    return NULL;
+  }
+  Py_DECREF(jm_frame_show_as(frame, (PyCodeObject*)Py_NewRef(code)));
+  Py_RETURN_TRUE;
+}
+
 static PyMethodDef functions[] = {
     {"set_callback", set_callback, METH_O, "callback(code, globals) -> stub code | False | None"},
     {"install", install, METH_O, "Set the callback and begin an extent on this thread."},
@@ -457,6 +473,7 @@ static PyMethodDef functions[] = {
      "other(callback | None) -> callback until now: who else evaluates frames of this thread."},
     {"forget", forget, METH_VARARGS, "Drop what was decided about a code object (for a family)."},
     {"skip", skip, METH_VARARGS, "Run a family's frames of this code as they are."},
+    {"show_as", show_as, METH_VARARGS, "Give a frame that has ended other code for the same slots."},
     {"call_plainly", (PyCFunction)(void (*)(void))call_plainly, METH_FASTCALL,
      "Run a function as plain Python; its callees are hooked when a family is given."},
     {NULL, NULL, 0, NULL},

@@ -25,6 +25,7 @@ from .flow import (
 )
 from .instruction import Body, ExceptionRegion, Instruction, Position
 from .show import show
+from .shown import in_users_order, shown_as, with_signature
 from .snapshot import FrameSnapshot
 from .stub import call_stub
 from .versions import RUNNING, Kind, VersionTable
@@ -45,11 +46,14 @@ __all__ = [
     "call_stub",
     "decode",
     "drop_unreachable",
+    "in_users_order",
     "live_locals",
     "liveness",
     "reachable",
     "secure_loads",
     "show",
+    "shown_as",
     "stack_depths",
     "successors",
+    "with_signature",
 ]

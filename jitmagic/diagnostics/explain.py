@@ -7,8 +7,9 @@ a notebook. All counts in all views come from here, so no two of them can disagr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,7 +17,9 @@ import torch
 from ..api import handle_of, tagged_copy, tagged_handle
 from ..frame.handle import Handle
 from ..frame.ledger import Later
+from ..frame.skip import is_of_library_module
 from ..guards.check import show_guard
+from ..guards.guard import ClassFacts, Guard, IdentityIs, NamespaceFacts
 from ..loops.ir import Extern
 from ..records import Compiled, CompileRecord
 from ..trace.result import Break, Trace
@@ -88,7 +91,9 @@ class Explainer:
         known = handle_of(self.target)  # whose calls so far have been timed; the copy's have not
         compared = () if known is None else _compared(known)
         costs = costs_of(handle.journal, handle.options)
-        return replace(described(handle, self.name), compared=compared, costs=costs)
+        ledger = () if known is None else _ledger(known)
+        found = described(handle, self.name)
+        return replace(found, compared=compared, costs=costs, ledger=ledger or found.ledger)
 
     @property
     def now(self) -> Explanation | None:
@@ -131,6 +136,7 @@ def described(handle: Handle, name: str = "") -> Explanation:
     traces = [t for r in used if isinstance(t := r.result("trace"), Trace)]
     graphs = [t.graph for t in traces if _ops(t.graph)]
     breaks = [t.exit for t in traces if isinstance(t.exit, Break)]
+    own, settled = _guards(traces)
     return Explanation(
         name=name or handle.label,
         source=handle.source_lines,
@@ -141,7 +147,8 @@ def described(handle: Handle, name: str = "") -> Explanation:
         break_reasons=tuple(
             BreakReport(b.reason.kind, b.reason.message, b.reason.hint, b.where) for b in breaks
         ),
-        guards=tuple(dict.fromkeys(show_guard(g) for t in traces for g in t.guards)),
+        guards=(*own, *settled),
+        settled=len(settled),
         compile_times=_times(records),
         kernels=tuple(kernel for record in used for kernel in _kernels(record)),
         externs=tuple(extern for record in used for extern in _externs(record)),
@@ -157,11 +164,31 @@ def described(handle: Handle, name: str = "") -> Explanation:
             for graph, tuned in _stages(record, "tune")
             if tuned.reason
         ),
-        ledger=tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else (),
+        ledger=_ledger(handle),
         numbers=tuple(dict.fromkeys(n for t in traces for n in changing(t))),
         symbols=tuple(dict.fromkeys(s for t in traces for s in symbol_reports(t))),
         records=tuple(records),
     )
+
+
+def _guards(traces: Sequence[Trace]) -> tuple[list[str], list[str]]:
+    """Those about values and code of the user's, and those about code of installed packages."""
+    settled = dict.fromkeys(show_guard(g) for t in traces for g in t.guards if _is_settled(g))
+    own = dict.fromkeys(show_guard(g) for t in traces for g in t.guards if not _is_settled(g))
+    return list(own), [line for line in settled if line not in own]
+
+
+def _is_settled(guard: Guard) -> bool:
+    """Whether nothing that a user edits changes what it is about: torch.relu, torch.Tensor."""
+    match guard:
+        case NamespaceFacts():
+            return is_of_library_module(guard.table.get("__name__"))
+        case ClassFacts():
+            return is_of_library_module(getattr(guard.cls, "__module__", ""))
+        case IdentityIs():
+            name = guard.value.__name__ if isinstance(guard.value, ModuleType) else None
+            return name is not None and is_of_library_module(name)
+    return False
 
 
 def _compared(handle: Handle) -> tuple[str, ...]:
@@ -171,6 +198,12 @@ def _compared(handle: Handle) -> tuple[str, ...]:
         for record in handle.journal
         if record.measured is not None
     )
+
+
+def _ledger(handle: Handle) -> tuple[str, ...]:
+    """Empty where one variant serves all calls."""
+    used = [record for record in handle.journal if isinstance(record.outcome, Compiled)]
+    return tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else ()
 
 
 def _ops(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -1,6 +1,8 @@
 """An Explanation as static HTML: no scripts, no outside files, readable in a saved notebook.
 
-Colours follow the notebook's theme through `currentColor`; details fold with plain <details>.
+Colours follow the notebook's theme through `currentColor`; details fold with plain <details>. Where
+styles are taken out (GitHub's view of a notebook), source keeps its lines and columns. JupyterLab
+has rules of its own for <pre> and tables, which take more than one class to be overruled.
 """
 
 from __future__ import annotations
@@ -34,16 +36,21 @@ STYLE = """<style>
 .jitmagic .break{background:#e5484d33}
 .jitmagic .why{color:#e5484d;color:color-mix(in srgb,#e5484d 60%,currentColor);font-weight:600}
 .jitmagic .hint{opacity:.75}
-.jitmagic table{border-collapse:collapse;margin:.4em 0}
-.jitmagic td,.jitmagic th{padding:.1em .8em;text-align:left;border-bottom:1px solid #8884}
-.jitmagic td.n{text-align:right;font-variant-numeric:tabular-nums}
+.jitmagic .wide{overflow-x:auto}
+.jitmagic table{border-collapse:collapse;margin:.4em 0;font-size:inherit}
+.jitmagic .wide :is(td,th){padding:.1em .8em;text-align:left;border-bottom:1px solid #8884}
+.jitmagic .wide td.n{text-align:right;font-variant-numeric:tabular-nums}
 .jitmagic summary{cursor:pointer;font-weight:600}
-.jitmagic .source{margin:.3em 0;padding:.5em;overflow-x:auto;font:12px monospace;background:#8881}
+.jitmagic pre.source.source{margin:.3em 0;padding:.5em;overflow-x:auto;background:#8881;
+font:12px monospace}
 .jitmagic .line{white-space:pre;width:max-content;min-width:100%}
 .jitmagic summary.line{font-weight:400;list-style:none}
-.jitmagic .source .n{display:inline-block;width:6em;text-align:right;opacity:.75}
+.jitmagic .source .n{opacity:.75}
 .jitmagic .kernel{margin-left:8em}
 </style>"""
+
+
+_GUTTER = len(EAGER) + len(COMPILED) + 2
 
 
 def html_report(findings: Findings) -> str:
@@ -82,17 +89,17 @@ def _source(findings: Findings) -> str:
     for number, listing in enumerate(shown):
         head = ""
         if findings.costs:
-            names = "".join(f"<span class='n'> {name}</span>" for name in (EAGER, COMPILED))
+            names = _column(EAGER, EAGER) + _column(COMPILED, COMPILED)
             head = f"<div class='line'>{names} {escape(listing.name)}</div>"
         rows = "".join(_row(row, findings, texts) for row in listing.rows)
         if number:
             parts.append(
                 f"<details><summary>{escape(listing.name)}: {listing.eager:.0%} of eager, "
                 f"{listing.compiled:.0%} of compiled time</summary>"
-                f"<div class='source'>{head}{rows}</div></details>"
+                f"<pre class='source'>{head}{rows}</pre></details>"
             )
         else:
-            parts.append(f"<div class='source'>{head}{rows}</div>")
+            parts.append(f"<pre class='source'>{head}{rows}</pre>")
     parts += [f"<div class='hint'>{escape(line)}</div>" for line in cost_lines(findings)]
     return "".join(parts)
 
@@ -102,11 +109,13 @@ def _row(row: Row, findings: Findings, texts: set[str]) -> str:
     text = f"<span class='no'>{row.number:5} </span>{escape(row.text)}"
     if findings.costs:
         kernel = f" <span class='hint'>{escape(row.owner)}</span>" if row.owner else ""
-        text = f"{_share(row.eager)}{_share(row.compiled)}{text}{kernel}"
+        shares = _column(EAGER, _percent(row.eager)) + _column(COMPILED, _percent(row.compiled))
+        text = f"{shares}{text}{kernel}"
     yellow = f" style='background:rgba(255,208,0,{min(0.75, row.compiled):.2f})'"
     style = yellow if row.compiled >= 0.005 else ""
     kind = "line break" if row.breaks else "line"
-    indent = " " * (6 + len(row.text) - len(row.text.lstrip()))
+    gutter = _GUTTER if findings.costs else 0
+    indent = " " * (gutter + 6 + len(row.text) - len(row.text.lstrip()))
     below = "".join(
         f"<div class='line'>{indent}<span class='why'>graph break: {escape(b.reason)}</span></div>"
         + (f"<div class='line hint'>{indent}hint: {escape(b.hint)}</div>" if b.hint else "")
@@ -121,9 +130,13 @@ def _row(row: Row, findings: Findings, texts: set[str]) -> str:
     )
 
 
-def _share(share: float) -> str:
-    told = f"{share:.0%}" if share >= 0.005 else ""
-    return f"<span class='n'>{told:>5}</span>"
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 else ""
+
+
+def _column(name: str, told: str) -> str:
+    """A field of the gutter, as wide as the column's name."""
+    return f"<span class='n'>{told:>{len(name) + 1}}</span>"
 
 
 def _kernel(kernel: KernelCost, texts: set[str]) -> str:
@@ -159,7 +172,7 @@ def _kernels(findings: Findings) -> str:
     head = "<tr><th>kernel</th><th>graph</th><th>language</th><th>computes</th></tr>"
     return (
         f"<details open><summary>kernels ({len(findings.kernels)})</summary>"
-        f"<table>{head}{rows}</table>"
+        f"<div class='wide'><table>{head}{rows}</table></div>"
         f"<details><summary>generated source</summary>{sources}</details></details>"
     )
 
@@ -173,7 +186,8 @@ def _trials(findings: Findings) -> str:
         for row in trial_rows(findings)
     )
     title = f"<summary>tuning ({len(findings.trials)})</summary>"
-    return f"<details>{title}<table><tr>{head}</tr>{rows}</table></details>"
+    table = f"<table><tr>{head}</tr>{rows}</table>"
+    return f"<details>{title}<div class='wide'>{table}</div></details>"
 
 
 def _times(findings: Findings) -> str:
@@ -181,4 +195,5 @@ def _times(findings: Findings) -> str:
         f"<tr><td>{escape(stage)}</td><td class='n'>{seconds * 1e3:.1f} ms</td></tr>"
         for stage, seconds in findings.compile_times
     )
-    return f"<details><summary>compile time</summary><table>{rows}</table></details>"
+    table = f"<div class='wide'><table>{rows}</table></div>"
+    return f"<details><summary>compile time</summary>{table}</details>"

@@ -40,7 +40,8 @@ __all__ = [
     "quiet",
 ]
 
-SECONDS = 0.06  # of runs, for each graph and side; one of each is made in any case
+SECONDS = 0.06  # of runs, for each graph and side; two of each are made in any case
+LONG = 0.3  # seconds of a run that is made once
 RUNS = 20
 _NUMBER = "jitmagic.cost"  # on a node of autograd: that of the operation which made it
 _engine: Any = torch.autograd.Variable._execution_engine
@@ -93,12 +94,15 @@ def quiet() -> Iterator[None]:
 
 
 def _measured(whole: Run, lapped: Lapped) -> Laps:
-    """In turns, so that what else the machine does hits both. What is quick is warmed up first."""
-    ends = time.perf_counter() + SECONDS
+    """In turns, so that what else the machine does hits both. The first run, in which libraries
+    start their threads, counts only where a second one would take too long.
+    """
     wholes, runs = [_seconds(whole)], [lapped().seconds]
-    if wholes[0] < SECONDS / 2:
-        wholes, runs = [], []
-    while not runs or (time.perf_counter() < ends and len(runs) < RUNS):
+    fewest = 1
+    if wholes[0] < LONG:
+        wholes, runs, fewest = [], [], 2
+    ends = time.perf_counter() + SECONDS
+    while len(runs) < fewest or (time.perf_counter() < ends and len(runs) < RUNS):
         wholes.append(_seconds(whole))
         runs.append(lapped().seconds)
     quietest = min(runs, key=sum)

@@ -25,13 +25,13 @@ from ..api import handle_of, tagged_copy
 from ..graph.node_meta import lines_of
 from .agreement import Line, compare, in_double
 from .cases import Answers, Case, Values, answers, cases_of, changed_options, with_outputs
-from .words import here
+from .words import HINT, WRONG, Readable, here
 
 __all__ = ["Line", "Passport", "passport"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Passport:
+class Passport(Readable):
     """The verdict of one call, and what it rests on.
 
     first: per graph that differs, the operation up to which the results first do, and its line
@@ -67,12 +67,11 @@ class Passport:
         where.write_text(json.dumps(_finite(plain), indent=1, allow_nan=False) + "\n")
         return where
 
-    def __str__(self) -> str:
-        rows = [f"{self.name}: {self.verdict}", *(f"  {line}" for line in self.lines)]
-        rows += [f"  first differs at {place}" for place in self.first]
-        return "\n".join([*rows, *(f"  note: {note}" for note in self.notes)])
-
-    __repr__ = __str__
+    def told(self) -> list[tuple[str, str]]:
+        rows = [(f"{self.name}: {self.verdict}", "" if self.agrees else WRONG)]
+        rows += [(f"  {line}", "" if line.agrees else WRONG) for line in self.lines]
+        rows += [(f"  first differs at {place}", WRONG) for place in self.first]
+        return [*rows, *((f"  note: {note}", HINT) for note in self.notes)]
 
 
 def passport(fn: Callable[..., Any], /, **options: Any) -> Callable[..., Passport]:

@@ -55,9 +55,12 @@ class Picture:
         return self.svg
 
     def _repr_html_(self) -> str:
-        """Front ends show an SVG as an image that has no name; this one has."""
+        """Front ends show an SVG as an image that has no name; this one has. On a narrow screen it
+        scrolls: its text would be too small.
+        """
         data = b64encode(self.svg.encode()).decode()
-        return f'<img alt="{escape(self.title)}" src="data:image/svg+xml;base64,{data}">'
+        image = f'<img alt="{escape(self.title)}" src="data:image/svg+xml;base64,{data}">'
+        return f"<div style='overflow-x:auto'>{image}</div>"
 
     def __repr__(self) -> str:
         return f"<{self.title}: .save('name.svg'), or look at it in a notebook>"

@@ -38,6 +38,7 @@ LEDGER = "variants: what was compiled, for which call, and why the one before di
 EAGER, COMPILED = "eager", "compiled"  # the columns of the gutter
 DEAR = 0.1  # of compiled time: a line that is marked
 SHOWN_GUARDS = 40  # in text, where nothing folds: an optimizer's step has hundreds
+SETTLED = "about code of installed packages"
 TRIAL_COLUMNS = ("graph", "what", "how", "time", "outcome")
 
 
@@ -121,9 +122,11 @@ def rich_report(findings: Findings) -> RenderableType:
         parts.extend(Text(f"  {line}") for line in findings.ledger)
     if findings.guards:
         parts.append(Text(f"\n{GUARDS} ({len(findings.guards)})", style="bold"))
-        parts.extend(Text(f"  {guard}") for guard in findings.guards[:SHOWN_GUARDS])
-        if (more := len(findings.guards) - SHOWN_GUARDS) > 0:
-            parts.append(Text(f"  and {more} more: all are in .guards", style="dim"))
+        shown = findings.guards[: len(findings.guards) - findings.settled][:SHOWN_GUARDS]
+        parts.extend(Text(f"  {guard}") for guard in shown)
+        if (more := len(findings.guards) - len(shown)) > 0:
+            what = SETTLED if more == findings.settled else "more"
+            parts.append(Text(f"  and {more} {what}: all are in .guards", style="dim"))
     parts.extend(Text(f"  {number}") for number in findings.numbers)
     if findings.kernels:
         parts.append(_kernel_table(findings))

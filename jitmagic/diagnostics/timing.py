@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from .words import count, duration
+from .words import HINT, Readable, count, duration
 
 __all__ = ["Side", "Timing", "Way", "measure"]
 
@@ -60,7 +60,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Timing:
+class Timing(Readable):
     """Sides in the order given; the first is the one judged.
 
     blocks: how many of each were timed, of so many `calls` of that side
@@ -77,16 +77,14 @@ class Timing:
         """The first side against each of the others."""
         return tuple(self.sides[0].against(other) for other in self.sides[1:])
 
-    def __str__(self) -> str:
-        lines = [str(side) for side in self.sides]
+    def told(self) -> list[tuple[str, str]]:
+        lines = [(str(side), "") for side in self.sides]
         calls = ", ".join(count(n, "call") for n in self.calls)
-        lines += [f"{self.sides[0].name} is {verdict}" for verdict in self.verdicts]
-        told = f"{self.blocks} interleaved blocks each, of {calls}"
+        lines += [(f"{self.sides[0].name} is {v}", "font-weight:600") for v in self.verdicts]
+        how = f"{self.blocks} interleaved blocks each, of {calls}"
         if self.compiling:
-            told += f"; compiling, done before: {duration(self.compiling)}"
-        return "\n".join([*lines, f"({told})"])
-
-    __repr__ = __str__
+            how += f"; compiling, done before: {duration(self.compiling)}"
+        return [*lines, (f"({how})", HINT)]
 
 
 def measure(

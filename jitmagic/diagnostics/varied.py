@@ -19,7 +19,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from torch.utils import _pytree
 from ..api import handle_of, original_of, tagged_copy
 from .agreement import Line, agree, compare, in_double
 from .cases import Answers, answers, changed_options, copy_of, same_random_numbers
-from .words import count
+from .words import HINT, WRONG, Readable, count
 
 __all__ = ["Failure", "TestReport", "test"]
 
@@ -54,7 +53,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TestReport:
+class TestReport(Readable):
     """What was tried. True where nothing failed."""
 
     __test__ = False  # no class of pytest's
@@ -69,21 +68,18 @@ class TestReport:
     def __bool__(self) -> bool:
         return self.failure is None
 
-    def __str__(self) -> str:
-        told = [count(self.tried, "input")]
+    def told(self) -> list[tuple[str, str]]:
+        tried = [count(self.tried, "input")]
         if self.refused:
-            told.append(f"{self.refused:,} of them refused by eager and compiled code alike")
+            tried.append(f"{self.refused:,} of them refused by eager and compiled code alike")
         if self.unsteady:
-            told.append(f"{self.unsteady:,} not judged: eager answers otherwise each time")
+            tried.append(f"{self.unsteady:,} not judged: eager answers otherwise each time")
         changes = ", ".join(f"{kind} {number}" for kind, number in sorted(self.kinds.items()))
         verdict = "compiled code agrees with eager" if self else "compiled code DIFFERS from eager"
-        lines = [f"{self.name}: {verdict} ({'; '.join(told)})", f"  varied: {changes}"]
-        return "\n".join([*lines, *([str(self.failure)] if self.failure else [])])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        lines = [(f"{self.name}: {verdict} ({'; '.join(tried)})", "" if self else WRONG)]
+        lines.append((f"  varied: {changes}", HINT))
+        failure = str(self.failure).splitlines() if self.failure else ()
+        return [*lines, *((line, WRONG) for line in failure)]
 
 
 def test(fn: Callable[..., Any], /, **options: Any) -> Callable[..., TestReport]:

@@ -16,7 +16,7 @@ from ..api import tagged_handle
 from ..frame.binding import bind
 from ..frame.handle import Handle
 from ..records import Compiled, Eager, Failed, Missed
-from .words import count, here
+from .words import HINT, Readable, count, here
 
 __all__ = ["Answer", "Asking", "why"]
 
@@ -24,7 +24,7 @@ _FEW = ("has no variant yet", "does not fit its only variant")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Answer:
+class Answer(Readable):
     """What one call of `name` would run.
 
     variant: the number of the variant that fits, as `explain` counts them; None where none does
@@ -37,17 +37,15 @@ class Answer:
     then: str
     missed: Missed = ()
 
-    def __str__(self) -> str:
-        lines = [f"{self.name} {self.then}"]
+    def told(self) -> list[tuple[str, str]]:
+        lines = [(f"{self.name} {self.then}", "")]
         for number, difference in self.missed:
-            lines.append(f"  variant {number}: {difference.what}")
+            lines.append((f"  variant {number}: {difference.what}", ""))
             if difference.where is not None:
-                lines.append(f"    needed by {here(difference.where)}")
+                lines.append((f"    needed by {here(difference.where)}", HINT))
             if difference.edit:
-                lines.append(f"    to stop it: {difference.edit}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
+                lines.append((f"    to stop it: {difference.edit}", HINT))
+        return lines
 
 
 @dataclass(frozen=True, slots=True, repr=False)

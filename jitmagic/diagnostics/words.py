@@ -1,10 +1,12 @@
-"""Words that reports share: counts, times, places."""
+"""Words that reports share: counts, times, places, and lines that are read as text and as HTML."""
 
 from __future__ import annotations
 
+from html import escape
+
 from ..errors import UserLine
 
-__all__ = ["count", "duration", "here", "size"]
+__all__ = ["HINT", "WRONG", "Readable", "count", "duration", "here", "size"]
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -26,6 +28,39 @@ def size(number: int) -> str:
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     power = min(max(0, (number.bit_length() - 1) // 10), len(units) - 1)
     return f"{number / (1 << 10 * power):.3g} {units[power]}"
+
+
+WRONG = "color:#e5484d;color:color-mix(in srgb,#e5484d 60%,currentColor);font-weight:600"
+HINT = "opacity:.75"
+
+
+class Readable:
+    """What is said line by line, the same in text and in a notebook."""
+
+    __slots__ = ()
+
+    def told(self) -> list[tuple[str, str]]:
+        """(line, its style in HTML); the first line is the answer."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(line for line, _ in self.told())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Long lines wrap, indented further than where they began."""
+        return "".join(_html_line(line, style) for line, style in self.told())
+
+
+_LINE = "font:12px/1.5 monospace;white-space:pre-wrap;overflow-wrap:anywhere;max-width:110ch"
+
+
+def _html_line(line: str, style: str) -> str:
+    depth = len(line) - len(line.lstrip()) + 4
+    place = f"{_LINE};padding-left:{depth}ch;text-indent:-4ch"
+    text = escape(line.lstrip())
+    return f"<div style='{place}'><span style='{style}'>{text}</span></div>"
 
 
 def here(where: UserLine) -> str:

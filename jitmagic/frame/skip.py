@@ -25,7 +25,14 @@ from ..errors import UserLine
 from .library import library_function
 from .native import Dispatcher
 
-__all__ = ["frame_reader", "is_of_library", "reason_to_skip", "unsuitable", "users_line"]
+__all__ = [
+    "frame_reader",
+    "is_of_library",
+    "is_of_library_module",
+    "reason_to_skip",
+    "unsuitable",
+    "users_line",
+]
 
 _NAMESPACE_READERS = frozenset({"locals", "exec", "eval", "breakpoint"})
 _READERS_WITHOUT_ARGUMENTS = frozenset({"vars", "dir"})
@@ -105,6 +112,15 @@ def reason_to_skip(code: CodeType, namespace: dict[str, Any]) -> str | None:
 def is_of_library(code: CodeType) -> bool:
     """Whether an installed package, or nobody, wrote the code."""
     return _library(code.co_filename) is not None
+
+
+def is_of_library_module(name: object) -> bool:
+    """Whether an installed package, or the interpreter, has the module of that name."""
+    module = sys.modules.get(str(name).partition(".")[0])
+    if module is None or module.__name__ == "__main__":
+        return False
+    filename = getattr(module, "__file__", None)
+    return filename is None or _library(filename) is not None
 
 
 def users_line() -> UserLine | None:

@@ -24,7 +24,7 @@ from .store import open_store
 from .toolchain import is_built
 from .units import build_units
 
-__all__ = ["Build", "Wanted", "build_ahead", "still_missing"]
+__all__ = ["Build", "Wanted", "build_ahead", "still_missing", "was_built_ahead"]
 
 Tell = Callable[[str], None]
 Around = Callable[[Callable[[Tell], None]], None]
@@ -80,7 +80,9 @@ class Build:
             with contextlib.suppress(Exception):
                 self.around(self._build)
         finally:
-            _tried.update(_digest(u, part.target) for part in self.wanted for u in part.units)
+            digests = {_digest(u, part.target) for part in self.wanted for u in part.units}
+            _tried.update(digests)
+            _unused.update(digests)
             self.done.set()
 
     def _build(self, tell: Tell) -> None:
@@ -126,7 +128,18 @@ class _Worker:
             thread.join(_EXIT_SECONDS)
 
 
+def was_built_ahead(source: KernelSource, target: Target) -> bool:
+    """Whether the compile that asks, the first to load it, is what its kernels were built for: to
+    the user they were compiled, and did not come from the cache.
+    """
+    digests = {_digest(unit, target) for unit in source.units}
+    found = not digests.isdisjoint(_unused)
+    _unused.difference_update(digests)
+    return found
+
+
 _tried: set[str] = set()
+_unused: set[str] = set()  # built, and not yet loaded
 _exiting = threading.Event()
 _worker = _Worker()
 

@@ -17,6 +17,7 @@ from ..codegen.plan import KernelSource, Plan
 from ..errors import ToolchainError
 from ..options import Options
 from ..target import Target
+from .ahead import was_built_ahead
 from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
 from .cudagraph import replayed
@@ -90,7 +91,8 @@ def load_kernels(
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(library.address(name), library) for name, library in libraries.items()
     }
-    return Kernels(entries, all(library.cached for library in libraries.values()))
+    built = was_built_ahead(source, target)
+    return Kernels(entries, not built and all(lib.cached for lib in libraries.values()))
 
 
 def _load_numba(

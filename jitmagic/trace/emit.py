@@ -26,13 +26,15 @@ from ..bytecode import (
     assemble,
     build,
     drop_unreachable,
+    in_users_order,
     secure_loads,
+    with_signature,
 )
 from ..bytecode.flow import stack_effect
 from ..bytecode.versions import RUNNING
 from .rebuild import CannotRestore, Code, Writer, answering, make_values, replay, run_graph
 from .result import Break, Return, Trace
-from .resume import FlatCode, ResumeKey, flatten
+from .resume import FlatCode, ResumeKey, Root, flatten
 from .undo import can_start_over
 
 __all__ = ["CannotRestore", "FrameScope", "emit"]
@@ -82,7 +84,8 @@ def emit(
     drop_unreachable(body)
     secure_loads(body)
     build.placed(body.instructions, _first_position(flat))
-    return FunctionType(assemble(body), scope.namespace, flat.code.co_name)
+    code = with_signature(assemble(body), flat.parameters, flat.root.body)
+    return FunctionType(code, scope.namespace, flat.code.co_name)
 
 
 def _start_over_on_error(
@@ -148,7 +151,7 @@ def _cut(writer: Writer, exit_: Break, scope: FrameScope) -> Body:
     writer.put(build.jump(copies[_group(root.body, breaking)[0]]))
     tails: Code = []
     for way in _ways_on(root.body, breaking):
-        key, absent = _key_of(exit_, breaking, way, root.live)
+        key, absent = _key_of(exit_, breaking, way, root)
         tail = _hand_over(key, absent, flat.resume(key, scope.make_resume), scope.continue_with)
         tail = [*(Instruction(op) for op in way.landing), *tail]
         if way.jumps:
@@ -219,7 +222,8 @@ def _restore(writer: Writer, exit_: Break, live: frozenset[str]) -> None:
             writer.put(writer.load(recipe), build.store_fast(name))
     for entry in exit_.stack:
         writer.put([Instruction("PUSH_NULL")] if entry is None else writer.load(entry))
-    for name in writer.made.values():
+    on_stack = set(writer.flat.parameters).difference(writer.flat.root.body.slots())
+    for name in (*writer.made.values(), *sorted(on_stack)):  # no variables of the user's
         writer.put(build.delete_fast(name))
 
 
@@ -280,11 +284,11 @@ def _bind_methods(body: Body) -> None:
 
 
 def _key_of(
-    exit_: Break, breaking: Instruction, way: _Way, live: dict[Instruction, frozenset[str]]
+    exit_: Break, breaking: Instruction, way: _Way, root: Root
 ) -> tuple[ResumeKey, int | None]:
     """The resume to hand over to, and the index of a NULL that it pushes though nobody left one."""
     bound = {**exit_.locals, **exit_.cells}
-    names = tuple(sorted(name for name in bound if name in live[way.target]))
+    names = in_users_order((n for n in bound if n in root.live[way.target]), root.body)
     nulls = [entry is None for entry in exit_.stack]
     depth = len(nulls) + way.effect
     nulls = [*nulls, *([False] * max(0, depth - len(nulls)))][:depth]

@@ -7,8 +7,8 @@ from the root body again, never from another resume function, so that a loop wit
 finitely many.
 
     resume code = parameters: live variables of the root, then stack values
-                  prologue:   push the stack values (NULL where the root had NULL), jump to the way
-                  on
+                  prologue:   move the stack values onto the stack (NULL where the root had NULL),
+                              jump to the way on
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ..bytecode import (
     drop_unreachable,
     liveness,
     secure_loads,
+    with_signature,
 )
 
 __all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten"]
@@ -106,7 +107,7 @@ _STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
 
 
 def _stack_names(key: ResumeKey) -> list[str]:
-    """Of each stack value. People read them in guards and tracebacks: what is about to become a
+    """Of each stack value. People read them in guards: what is about to become a
     variable, such as a loop's next item, is named after it."""
     names = [stack_name(index) for index in range(len(key.nulls))]
     following = key.instruction
@@ -125,13 +126,15 @@ def _resume_code(root: Root, key: ResumeKey) -> FlatCode:
     prologue = build.prologue()
     for name, null in zip(on_stack, key.nulls, strict=True):
         null_push = [Instruction("PUSH_NULL")]
-        prologue += null_push if null else build.load_fast(name, bound=True)
+        # Moved, not copied: eager has such a value on its stack only, and lets go of it there.
+        moved = [*build.load_fast(name, bound=True), *build.delete_fast(name)]
+        prologue += null_push if null else moved
     prologue += build.jump(copies[key.instruction])
     line = key.instruction.position
     body.instructions = [*build.placed(prologue, line), *body.instructions]
     drop_unreachable(body)
     secure_loads(body)
-    code = assemble(body)
+    code = with_signature(assemble(body), parameters, root.body)
     at = {
         decoded.offset: origin[instruction]
         for decoded, instruction in zip(decode(code).instructions, body.instructions, strict=True)

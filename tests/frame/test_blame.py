@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 
@@ -70,6 +71,139 @@ def test_an_interrupted_compile_shows_nothing_of_the_compile():
         tagged(torch.ones(3), torch.ones(3))
     assert len(traceback.extract_tb(caught.value.__traceback__)) == 1
     assert sys.exc_info() == (None, None, None)
+
+
+def prints_and_raises(x):
+    y = x * 2
+    print("out")
+    if y.sum() > 0:
+        raise ValueError("boom")
+    return y
+
+
+def prints_in_a_loop(x, *rest, limit=2, **named):
+    for i in range(4):
+        x = x + 1
+        print("out", i)
+        if i == limit:
+            raise ValueError(named)
+    return x, rest
+
+
+def handles_and_raises(x):
+    try:
+        y = x + 1
+        print("out")
+        raise ValueError("first")
+    except ValueError as error:
+        z = x + 2
+        raise KeyError("second") from error
+    return y + z
+
+
+def inside_a_with(x):
+    with torch.no_grad():
+        y = x + 1
+        print("out")
+        z = y + 1
+        raise ValueError(z.shape)
+
+
+def in_a_comprehension(x):
+    print("out")
+    return [raises(x + k) for k in range(2)]
+
+
+def in_a_closure(x):
+    n = 3
+
+    def inner(a):
+        print("out")
+        return raises(a + n)
+
+    return inner(x + 1)
+
+
+class Breaking(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        print("out")
+        return y @ torch.ones(7, 7)
+
+
+class RaisesBackwards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        raise ValueError("boom")
+
+
+CALLERS = ("variables", "<lambda>")
+
+
+def variables(call) -> list[tuple[str, list[str], set[str]]]:
+    """(function, parameters, variables) of each user's frame below the call's, and of what led to
+    the error."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever eager raises
+        call()
+    error, found = caught.value, []
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            if frame.f_code.co_filename == __file__ and frame.f_code.co_name not in CALLERS:
+                args, varargs, varkw, values = inspect.getargvalues(frame)
+                names = [name for name in (*args, varargs, varkw) if name]
+                found.append((frame.f_code.co_qualname, names, set(values)))
+        error = error.__cause__ or error.__context__
+    return found
+
+
+BREAKING = [
+    prints_and_fails,
+    prints_and_raises,
+    prints_in_a_loop,
+    handles_and_raises,
+    inside_a_with,
+    in_a_comprehension,
+    in_a_closure,
+]
+
+
+@pytest.mark.parametrize("function", BREAKING)
+def test_frames_have_the_users_variables_only(function, capsys):
+    """What a resume function is handed beside them is not to be seen; dead ones may be gone."""
+    tagged, x = jitmagic.jit(function, backend="eager"), torch.ones(3)
+    args = (x, torch.ones(5)) if function is prints_and_fails else (x,)
+    expected, where = variables(lambda: function(*args)), lines(lambda: function(*args))
+    for _ in range(3):
+        told = variables(lambda: tagged(*args))
+        assert [name for name, *_ in told] == [name for name, *_ in expected]
+        for (_, names, values), (_, plain_names, plain_values) in zip(told, expected, strict=True):
+            assert [name for name in plain_names if name in names] == names
+            assert values <= plain_values
+            assert values.issuperset(names)
+        assert lines(lambda: tagged(*args)) == where
+
+
+def test_frames_of_a_module_have_the_users_variables_only(capsys):
+    tagged, x = jitmagic.jit(Breaking(), backend="eager"), torch.ones(3)
+    for _ in range(3):
+        (told,) = variables(lambda: tagged(x))
+        assert told[0] == "Breaking.forward"
+        assert set(told[1]) <= {"self", "x"}
+        assert told[2] <= {"self", "x", "y"}
+
+
+def test_frames_of_a_backward_are_eagers():
+    tagged = jitmagic.jit(lambda x: RaisesBackwards.apply(x).sum())
+    for _ in range(3):
+        loss = tagged(torch.ones(3, requires_grad=True))
+        assert lines(loss.backward)[-1][0] == "backward"
+        loss = tagged(torch.ones(3, requires_grad=True))
+        (told,) = variables(loss.backward)
+        assert told == ("RaisesBackwards.backward", ["ctx", "g"], {"ctx", "g"})
 
 
 COUNT = 0

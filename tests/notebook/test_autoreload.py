@@ -1,4 +1,4 @@
-"""%autoreload 2 in a real kernel: what is tagged runs the code that was written last."""
+"""%autoreload in a real kernel: what is tagged runs the code that was written last."""
 
 from __future__ import annotations
 
@@ -59,12 +59,16 @@ def _write(path: Path, text: str, age: int) -> str:
     """
 
 
-def test_tagged_functions_and_modules_follow_a_reload(tmp_path):
+MODES = {"1": "%autoreload 1\n%aimport mymod", "2": "%autoreload 2"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tagged_functions_and_modules_follow_a_reload(tmp_path, mode):
     path = tmp_path / "mymod.py"
     cells = [
         f"import sys\nsys.path.insert(0, {str(tmp_path)!r})",
         _write(path, FIRST, 0),
-        "%load_ext autoreload\n%autoreload 2\nimport torch, jitmagic, mymod",
+        f"%load_ext autoreload\n{MODES[mode]}\nimport torch, jitmagic, mymod",
         """
         def outer(x):
             return mymod.used_inside(x) * 2
@@ -84,6 +88,51 @@ def test_tagged_functions_and_modules_follow_a_reload(tmp_path):
         """,
         _write(path, FIRST, 20),
         "assert results() == [3, 4, 5, 7, 2], results()",
+    ]
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(textwrap.dedent(cell).strip()) for cell in cells]
+    execute(notebook)
+
+
+IN_CELLS = """
+%%compile
+import mymod
+def outer(x):
+    return mymod.used_inside(x) * 2
+class Owner:
+    def method(self, x):
+        return mymod.g(x)
+def through(net, x):
+    return net(x)
+x = torch.ones(2)
+net = mymod.Net()
+first = outer(x), Owner().method(x), through(net, x)
+"""
+RESULTS = """
+results = lambda: [outer(x)[0], Owner().method(x)[0], through(net, x)[0], mymod.decorated(x)[0]]
+assert results() == [4, 3, 5, 2], results()
+"""
+TOP_LEVEL = "%%compile\nboth = outer(x)[0], mymod.decorated(x)[0]"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_compiled_cells_follow_a_reload_of_what_they_call(tmp_path, mode):
+    path = tmp_path / "mymod.py"
+    cells = [
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})",
+        _write(path, FIRST, 0),
+        f"%load_ext autoreload\n{MODES[mode]}\n%load_ext jitmagic\nimport torch, jitmagic",
+        IN_CELLS,
+        RESULTS,
+        TOP_LEVEL,
+        _write(path, SECOND, 10),
+        "assert results() == [6, -107, 6, 3], results()",
+        TOP_LEVEL,
+        "assert both == (6, 3), both",
+        _write(path, FIRST, 20),
+        "assert results() == [4, 3, 5, 2], results()",
+        TOP_LEVEL,
+        "assert both == (4, 2), both",
     ]
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(textwrap.dedent(cell).strip()) for cell in cells]

@@ -115,6 +115,46 @@ def test_debug_has_the_locals_or_a_line_says_how(client: Any, kind: str) -> None
     assert "keeps no locals" not in told
 
 
+HEADS = {  # of IPython's traceback, which names each frame's parameters
+    "cell": (
+        "%%compile\ndef f(x):\n    y = x * 2\n    print(1)\n    raise ValueError\nf(x)",
+        "f()",
+    ),
+    "async cell": (
+        "%%compile\nimport asyncio\ndef f(x, k=2):\n    y = x * k\n    print(1)\n"
+        "    return y @ x.new_ones(k)\nawait asyncio.sleep(0)\nf(x)",
+        "f(x, k)",
+    ),
+    "background": (
+        "@jitmagic.jit(options={'background': True})\ndef f(x):\n    print(1)\n"
+        "    return (x * 2) @ x.new_ones(7)\nf(x)",
+        "f(x)",
+    ),
+    "loop": (
+        "@jitmagic.jit\ndef f(x, *rest):\n    for i in range(3):\n        x = x + 1\n"
+        "        print(i)\n        assert i < 1\nf(x, 1)",
+        "f(x)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_traceback_names_the_users_variables_only(client: Any, kind: str) -> None:
+    text, head = HEADS[kind]
+    errors: list[str] = []
+
+    def hear(message: Any) -> None:
+        errors.extend(message["content"].get("traceback", ()))
+
+    assert run(client, "x = torch.ones(3)")[0] == "ok"
+    assert client.execute_interactive(text, timeout=240, output_hook=hear)
+    told = plain("\n".join(errors))
+    frames = re.findall(r", in (\w+\(.*?\))", told)
+    assert frames == [head], told
+    for word in (".stack", "jitmagic/", "failed resolving", "%%compile"):
+        assert word not in told
+
+
 def test_a_notebook_as_html_is_readable(tmp_path: Path) -> None:
     """nbconvert: the line of a cell, explain's report, a card, status, and what report says."""
     exporters = pytest.importorskip("nbconvert.exporters")

@@ -27,6 +27,14 @@ static inline PyObject* jm_frame_set_code(_PyInterpreterFrame* frame, PyCodeObje
   return old;
 }
 
+// Of a frame that has ended, whose code has these very instructions; as above.
+static inline PyObject* jm_frame_show_as(_PyInterpreterFrame* frame, PyCodeObject* code) {
+  PyObject* old = (PyObject*)frame->f_code;
+  frame->prev_instr = _PyCode_CODE(code) + (frame->prev_instr - _PyCode_CODE(frame->f_code));
+  frame->f_code = code;
+  return old;
+}
+
 static inline bool jm_is_traced(PyThreadState* tstate) {
   return tstate->c_tracefunc || tstate->c_profilefunc;
 }

@@ -33,6 +33,14 @@ static inline PyObject* jm_frame_set_code(_PyInterpreterFrame* frame, PyCodeObje
   return old;
 }
 
+// Of a frame that has ended, whose code has these very instructions; as above.
+static inline PyObject* jm_frame_show_as(_PyInterpreterFrame* frame, PyCodeObject* code) {
+  PyObject* old = frame->f_executable;
+  frame->instr_ptr = _PyCode_CODE(code) + (frame->instr_ptr - _PyCode_CODE((PyCodeObject*)old));
+  frame->f_executable = (PyObject*)code;
+  return old;
+}
+
 static inline bool jm_is_traced(PyThreadState* tstate) {
   return tstate->c_tracefunc || tstate->c_profilefunc;
 }

@@ -539,3 +539,35 @@ def an_exchanged_frame_keeps_its_callers_intact():
     for _ in range(30):  # long enough for the interpreter to specialise
         assert family.run(work) == expected
     assert isinstance(work, FunctionType) and work() == expected
+
+
+@check
+def an_ended_frame_is_shown_with_other_code():
+    def shown(error):
+        entry = error.__traceback__.tb_next
+        arguments = inspect.getargvalues(entry.tb_frame)
+        return entry.tb_lineno, entry.tb_frame.f_lineno, arguments.args, dict(arguments.locals)
+
+    def fails(a, extra):
+        b = a + extra
+        return b + [_frame.show_as(sys._getframe(), fails.__code__), None][1]
+
+    fewer = fails.__code__.replace(co_argcount=1)
+    try:
+        fails(1, 2)
+    except TypeError as error:
+        before = shown(error)
+        frame = error.__traceback__.tb_next.tb_frame
+        assert _frame.show_as(frame, fewer)
+        line, frame_line, arguments, values = shown(error)
+        assert (line, frame_line) == before[:2] and values == before[3]
+        assert before[2] == ["a", "extra"] and arguments == ["a"]
+        assert values["b"] == 3 and frame.f_code is fewer
+        raises(ValueError, _frame.show_as, frame, helper.__code__)
+        count = sys.getrefcount(fewer)
+        del frame
+    else:
+        raise AssertionError
+    gc.collect()
+    assert sys.getrefcount(fewer) < count
+    assert not _frame.show_as(sys._getframe(), helper.__code__)  # which still runs

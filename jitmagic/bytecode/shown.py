@@ -1,0 +1,64 @@
+"""shown: what a frame of ours is called where people look at it.
+
+The code that runs in place of a user's function takes what the dispatcher hands over: cells and
+stack values beside the user's own arguments, each a plain parameter. A debugger or IPython's
+traceback would list them all. Comes in: such code and the function it stands for. Goes out: the
+same code with the function's own parameters only, same instructions, same slots, for frames that
+have ended. Invariant: the user's parameters come first, in the user's order.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import CodeType
+
+from .instruction import Body
+
+__all__ = ["in_users_order", "shown_as", "with_signature"]
+
+_STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """Kept as the last constant of the code."""
+
+    argcount: int
+    kwonlyargcount: int
+    stars: int
+
+
+def in_users_order(names: Iterable[str], body: Body) -> tuple[str, ...]:
+    """The function's parameters as it has them, then the others by name."""
+    order = {name: index for index, name in enumerate(body.parameters)}
+    return tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
+
+
+def with_signature(code: CodeType, parameters: tuple[str, ...], body: Body) -> CodeType:
+    """`code`, whose `parameters` are partly those of `body`, with a note of which."""
+    own = body.parameters
+    plain, named = own[: body.argcount], own[body.argcount :][: body.kwonlyargcount]
+    starred = own[body.argcount + body.kwonlyargcount :]
+    flags = [flag for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS) if body.flags & flag]
+    bound = frozenset(parameters)
+    stars = sum(flag for name, flag in zip(starred, flags, strict=True) if name in bound)
+    signature = _Signature(
+        sum(name in bound for name in plain), sum(name in bound for name in named), stars
+    )
+    return code.replace(co_consts=(*code.co_consts, signature))
+
+
+def shown_as(code: CodeType) -> CodeType | None:
+    """What to show for `code`; None: it is a function's own."""
+    signature = code.co_consts[-1] if code.co_consts else None
+    if not isinstance(signature, _Signature):
+        return None
+    return code.replace(
+        co_argcount=signature.argcount,
+        co_posonlyargcount=0,
+        co_kwonlyargcount=signature.kwonlyargcount,
+        co_flags=code.co_flags & ~_STARS | signature.stars,
+        co_consts=code.co_consts[:-1],
+    )
