@@ -161,10 +161,9 @@ def _compile_trace(
 def _variant(handle: Handle, traced: Trace, record: Recording) -> Variant:
     ends = Eager(end.reason.message, end.where) if (end := traced.unexpected_break) else None
     compared = comparable(handle, traced)
-    symbols = frozenset(entry.source for entry in traced.inputs if entry.is_scalar)
     constants = {symbol.origin: symbol.where for symbol in traced.specialized}
     later = tuple(record.later)
-    return Variant(traced.guards, COMPILED, later, ends, compared, symbols, constants)
+    return Variant(traced.guards, COMPILED, later, ends, compared, traced.varying, constants)
 
 
 def _told(record: Recording, build: Callable[[Callable[[str], None]], None]) -> None:
@@ -327,6 +326,8 @@ def _compile_split(
 
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
+    if entry.is_drawn:
+        return examples((entry.spec,))[0]
     value = read_source(entry.source, snapshot)
     return torch.tensor(value, dtype=entry.spec.dtype) if entry.is_scalar else value
 

@@ -27,6 +27,8 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
            | IteratorParts(base)             what a built-in iterator still has: iterator_parts.py
            | Referent(base)                  what a plain weakref.ref leads to, or None
            | ArrayMemory(base)               a tensor of the memory of a numpy array
+           | Drawn(index, name)              what a draw before the graph gave (trace/result.py); no
+                                             guard reads it
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ __all__ = [
     "DictEntry",
     "DictKeyAt",
     "DictValueAt",
+    "Drawn",
     "FunctionPart",
     "Global",
     "Gradient",
@@ -178,6 +181,12 @@ class ArrayMemory(Source):
     base: Source
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn(Source):
+    index: int
+    name: str
+
+
 def describe(source: Source) -> str:
     """Python text for the path, as a person would write it: `self.fc1.weight`, `cfg['n']`."""
     match source:
@@ -217,6 +226,8 @@ def describe(source: Source) -> str:
             return f"parts({describe(base)})"
         case Referent(base=base):
             return f"{describe(base)}()"
+        case Drawn(name=name):
+            return f"{name}()"
         case ArrayMemory(base=base):
             return f"from_numpy({describe(base)})"
     raise TypeError(f"not a source: {source!r}")

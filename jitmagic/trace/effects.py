@@ -17,13 +17,14 @@ from typing import Any
 import torch
 
 from ..guards.guard import DifferentObjects, TypeIs
-from ..guards.source import Source
+from ..guards.source import Drawn, Source
 from .breaks import TransformRefused
 from .lost import LostNode
 from .result import (
     Constant,
     DelAttr,
     DelGlobal,
+    Draw,
     Effect,
     FromGraph,
     FromSource,
@@ -50,6 +51,7 @@ class EffectLog:
         self._calls: set[int] = set()  # which entries are calls
         self.mutated: dict[int, Value] = {}  # values with a source, by id
         self.lock: Any = None  # a live one: the graph runs, and all this is done, while it is held
+        self._draws: list[tuple[Value, Callable[[Any], object]]] = []
         self.changes = 0  # how often anything was written or called
 
     def set_attr(
@@ -105,6 +107,21 @@ class EffectLog:
                 tuple((name, builder(value)) for name, value in named),
             )
         )
+
+    def draw(self, generator: Value, perform: Callable[[Any], object], name: str) -> Drawn:
+        """A call that gives random numbers and does nothing else; nothing but another draw may
+        change what it gives, so all are done before the graph runs."""
+        self.changes += 1
+        self._draws.append((generator, perform))
+        return Drawn(len(self._draws) - 1, name)
+
+    @property
+    def drawn(self) -> int:
+        """How many draws there are so far."""
+        return len(self._draws)
+
+    def draws(self, builder: Builder) -> tuple[Draw, ...]:
+        return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
 
     @property
     def count(self) -> int:

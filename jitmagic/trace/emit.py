@@ -32,7 +32,17 @@ from ..bytecode import (
 )
 from ..bytecode.flow import stack_effect
 from ..bytecode.versions import RUNNING
-from .rebuild import CannotRestore, Code, Writer, answering, make_values, replay, run_graph
+from .rebuild import (
+    CannotRestore,
+    Code,
+    Writer,
+    answering,
+    draw_numbers,
+    make_values,
+    replay,
+    rewind,
+    run_graph,
+)
 from .result import Break, Return, Trace
 from .resume import FlatCode, ResumeKey, Root, flatten
 from .undo import can_start_over
@@ -65,9 +75,11 @@ def emit(
     Raises CannotRestore when the break is at a place that cannot be re-entered.
     """
     writer = Writer(flat, scope.builtins, answering(trace.guards))
+    starts_over = graph is not None and can_start_over(trace)
+    draw_numbers(writer, trace.draws, starts_over)
+    before = len(writer.code)
     run_graph(writer, trace, graph)
-    starts_over = bool(writer.code) and can_start_over(trace)
-    guarded = (writer.code[0], writer.code[-1]) if starts_over else None
+    guarded = (writer.code[before], writer.code[-1]) if starts_over else None
     make_values(writer, trace)
     for effect in trace.effects:
         writer.put(replay(effect, writer))
@@ -79,7 +91,8 @@ def emit(
         assert isinstance(trace.exit, Break)
         body = _cut(writer, trace.exit, scope)
     if guarded is not None:
-        _start_over_on_error(body, *guarded, flat, scope.plain)
+        again = [*rewind(trace.draws), *_run_plainly(flat, scope.plain)]
+        _start_over_on_error(body, *guarded, flat, again)
     _declare_temporaries(body)
     drop_unreachable(body)
     secure_loads(body)
@@ -89,10 +102,9 @@ def emit(
 
 
 def _start_over_on_error(
-    body: Body, start: Instruction, end: Instruction, flat: FlatCode, plain: Callable[..., Any]
+    body: Body, start: Instruction, end: Instruction, flat: FlatCode, again: Code
 ) -> None:
-    """Edit: an Exception between `start` and `end` makes the frame return plain(*arguments)."""
-    arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
+    """Edit: an Exception between `start` and `end` makes the frame do this instead."""
     reraise = Instruction("RERAISE", 0)
     handler = [
         Instruction("PUSH_EXC_INFO"),
@@ -101,12 +113,20 @@ def _start_over_on_error(
         *build.pop_jump_if_false(reraise),
         *build.pop_top(),
         Instruction("POP_EXCEPT"),
-        *build.push_callable_then(build.load_const(plain), *arguments),
-        *build.return_value(),
+        *again,
         reraise,
     ]
     body.instructions += build.placed(handler, _first_position(flat))
     body.regions.append(ExceptionRegion(start, end, handler[0], 0))
+
+
+def _run_plainly(flat: FlatCode, plain: Callable[..., Any]) -> Code:
+    """return plain(*arguments)"""
+    arguments = [build.load_fast(name, bound=True) for name in flat.parameters]
+    return [
+        *build.push_callable_then(build.load_const(plain), *arguments),
+        *build.return_value(),
+    ]
 
 
 def _first_position(flat: FlatCode) -> Position | None:

@@ -120,7 +120,7 @@ def _check_apart(graph: GraphBuilder) -> None:
     """Every written input against every other; there may be hundreds of both."""
     known = graph.compared = graph.compared or _Compared()
     for node, entry in islice(graph.inputs.items(), known.inputs, None):
-        if not entry.is_scalar:
+        if entry.is_memory:
             known.spans.append((node, _span(graph, node)))
             known.read(known.spans[-1][1])
     known.inputs = len(graph.inputs)
@@ -151,8 +151,8 @@ def _guard_separate(machine: Machine, graph: GraphBuilder) -> None:
 
 
 def _tensors(graph: GraphBuilder) -> Iterable[Node]:
-    """The inputs that are memory of the caller's: numbers are not."""
-    return (node for node, entry in graph.inputs.items() if not entry.is_scalar)
+    """The inputs that are memory of the caller's: numbers and what was drawn are not."""
+    return (node for node, entry in graph.inputs.items() if entry.is_memory)
 
 
 def _meets(graph: GraphBuilder, node: Node, group: Iterable[Node]) -> bool:

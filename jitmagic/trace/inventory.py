@@ -73,6 +73,7 @@ from .values import namedtuples as _namedtuples
 from .values import namespaces as _namespaces
 from .values import nn_module as _nn_module
 from .values import profiled as _profiled
+from .values import random_streams as _random_streams
 from .values import scalars as _scalars
 from .values import scripted as _scripted
 from .values import tensor_hooks as _tensor_hooks
@@ -95,5 +96,5 @@ MODULES: tuple[ModuleType, ...] = (
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
-    _profiled, _scripted, _inference,
+    _profiled, _random_streams, _scripted, _inference,
 )  # fmt: skip

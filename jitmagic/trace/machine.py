@@ -208,6 +208,7 @@ class Machine:
                 hook(builder)
             for generator in self._generators:
                 generator.leave()
+            draws = self.effects.draws(builder)
             effects = builder.effects()
             check_histories(self.graph)
         except Unrestorable as lost:
@@ -229,7 +230,14 @@ class Machine:
         graph, inputs = self.graph.finish(name)
         guards = self._guards.finish(self.entry_state)
         constants = tuple(self.symbols.constants.values())
-        rest = self._instructions, self.graph.written(), because, constants, self.effects.lock
+        rest = (
+            self._instructions,
+            self.graph.written(),
+            because,
+            constants,
+            self.effects.lock,
+            draws,
+        )
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
         if self.graph.assertions and not can_start_over(trace):

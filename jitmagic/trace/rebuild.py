@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import CellType, FunctionType
@@ -31,6 +31,7 @@ from ..guards.source import (
     DictEntry,
     DictKeyAt,
     DictValueAt,
+    Drawn,
     FunctionPart,
     Global,
     Gradient,
@@ -45,6 +46,7 @@ from ..guards.source import (
     TypeAttr,
     TypeOf,
 )
+from .random_states import set_states, states_of
 from .result import (
     Break,
     BuildCell,
@@ -58,6 +60,7 @@ from .result import (
     DelAttr,
     DelGlobal,
     DelItem,
+    Draw,
     Effect,
     FromGraph,
     FromSource,
@@ -76,10 +79,20 @@ from .result import (
 )
 from .resume import FlatCode
 
-__all__ = ["CannotRestore", "Code", "Writer", "answering", "make_values", "replay", "run_graph"]
+__all__ = [
+    "CannotRestore",
+    "Code",
+    "Writer",
+    "answering",
+    "draw_numbers",
+    "make_values",
+    "replay",
+    "rewind",
+    "run_graph",
+]
 
 Code = list[Instruction]
-_GRAPH = ".graph"
+_GRAPH, _STATES = ".graph", ".states"
 _READS = "__getattribute__"
 
 
@@ -133,6 +146,29 @@ def _answers(kind: type) -> bool:
 # ------------------------------------------------------------------------- the graph and the values
 
 
+def draw_numbers(writer: Writer, draws: Sequence[Draw], may_rewind: bool) -> None:
+    """Code that does the draws, in order."""
+    for draw in draws:
+        writer.make(draw.generator)
+    if may_rewind and draws:
+        generators = dict.fromkeys(draw.generator for draw in draws)
+        writer.put(_call(states_of, *map(writer.load, generators)), build.store_fast(_STATES))
+    for index, draw in enumerate(draws):
+        drawn = _call(draw.perform, writer.load(draw.generator))
+        writer.put(drawn, build.store_fast(_drawn(index)))
+
+
+def rewind(draws: Sequence[Draw]) -> Code:
+    """Code that takes the draws back."""
+    if not draws:
+        return []
+    return [*_call(set_states, build.load_fast(_STATES, bound=True)), *build.pop_top()]
+
+
+def _drawn(index: int) -> str:
+    return f".drawn{index}"
+
+
 def run_graph(writer: Writer, trace: Trace, graph: Callable[..., Any] | None) -> None:
     if graph is None:
         return
@@ -152,6 +188,8 @@ def make_values(writer: Writer, trace: Trace) -> None:
             writer.make(recipe)
     for recipe in order:
         writer.make(recipe)
+    for index in range(len(trace.draws)):
+        writer.put(build.delete_fast(_drawn(index)))
     if any(isinstance(i.arg, str) and i.arg == _GRAPH for i in writer.code):
         writer.put(build.delete_fast(_GRAPH))
 
@@ -293,6 +331,8 @@ def _load_source(source: Source, writer: Writer) -> Code:
         case Builtin(name=name):
             table = build.load_const(writer.builtins)
             return [*table, *build.load_const(name), *build.binary_subscr()]
+        case Drawn(index=index):
+            return build.load_fast(_drawn(index), bound=True)
         case ImportedModule(name=name):
             table = build.load_const(sys.modules)
             return [*table, *build.load_const(name), *build.binary_subscr()]

@@ -1,6 +1,6 @@
 """What a trace hands on: graph, guards, effects, exit. Data only, frozen, printable.
 
-    Trace  = Trace(code_name, graph, inputs, guards, effects, exit, instructions)
+    Trace  = Trace(code_name, graph, inputs, guards, effects, exit, instructions, ..., draws)
     Exit   = Return(value: Recipe) | Break(reason, ...)
     Recipe = how to make a Python value when the compiled graph has run:
              FromSource(source)            read it from the frame again
@@ -19,6 +19,8 @@
            | ReplaceList(target, items) | ReplaceDict(target, keys, values)   new contents, in place
            | Perform(callee, args, kwargs)   a call made for its effect (a context's __enter__, ...)
 
+    Draw   = random numbers of Python or numpy, drawn in program order before the graph runs
+
 Sources describe the frame at entry: every FromSource is read before the first effect is performed.
 SetAttr stores past properties, and for plain classes only; others get Perform(object.__setattr__,
 ...).
@@ -28,7 +30,7 @@ The tracer never compiles and never changes a live object: everything it wants d
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import CodeType
@@ -38,7 +40,7 @@ import torch
 
 from ..errors import UserLine
 from ..guards.guard import Guard
-from ..guards.source import Source
+from ..guards.source import Drawn, Source
 from ..spec import TensorSpec
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "DelAttr",
     "DelGlobal",
     "DelItem",
+    "Draw",
     "Effect",
     "Exit",
     "FromGraph",
@@ -224,11 +227,21 @@ class Perform(Effect):
     kwargs: tuple[tuple[str, Recipe], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A call of a generator of random numbers: `perform(generator)`. Its result is `Drawn` to
+    inputs and recipes."""
+
+    generator: Recipe
+    perform: Callable[[Any], object]
+
+
 class InputKind(Enum):
     """What a call hands over for an input of the graph."""
 
     TENSOR = "tensor"
     SCALAR = "scalar"
+    DRAWN = "drawn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +269,16 @@ class GraphInput:
     def is_scalar(self) -> bool:
         """Whether it is a Python float or int, a 0-dim float64 or int64 tensor to the graph."""
         return self.kind is InputKind.SCALAR
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether nobody knows it before the call."""
+        return self.kind is InputKind.DRAWN or isinstance(self.source, Drawn)
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it is a tensor that the caller may know too."""
+        return self.kind is InputKind.TENSOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +345,18 @@ class Trace:
     because: tuple[Guard, ...] = ()  # of the guards: what led to the break at the exit
     specialized: tuple[Specialized, ...] = ()  # numbers that vary and are constants here
     lock: Any = None  # held while the graph runs and the effects are done
+    draws: tuple[Draw, ...] = ()
 
     @property
     def spent_results(self) -> tuple[int, ...]:
         """The graph's outputs whose history a backward in the graph has freed."""
         results: Any = next(iter(reversed(self.graph.graph.nodes))).args[0]
         return tuple(i for i, node in enumerate(results) if node.meta.get("spent"))
+
+    @property
+    def varying(self) -> frozenset[Source]:
+        """The numbers of the call that are symbols."""
+        return frozenset(i.source for i in self.inputs if i.is_scalar and not i.is_drawn)
 
     @property
     def grad_inputs(self) -> tuple[int, ...]:

@@ -1,9 +1,8 @@
 """template_of: can the dispatcher itself make the frame's result, with no Python at all?
 
-Comes in: a trace. Goes out: a `Template` when the frame returned (no break), has no effects, and
-its
-result is built of graph outputs, frame values that guards read anyway, constants, tuples, lists and
-dicts; otherwise None, and a residual function is emitted.
+Comes in: a trace. Goes out: a `Template` when the frame returned (no break), has no effects and no
+draws, and its result is built of graph outputs, frame values that guards read anyway, constants,
+tuples, lists and dicts; otherwise None, and a residual function is emitted.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class _NotPlain(Exception):
 
 def template_of(trace: Trace) -> Template | None:
     """The native template of a trace's result, or None."""
-    if not isinstance(trace.exit, Return) or trace.effects:
+    if not isinstance(trace.exit, Return) or trace.effects or trace.draws:
         return None
     sources: list[Source] = []
     seen: set[int] = set()

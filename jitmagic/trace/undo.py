@@ -23,8 +23,9 @@ _MOST = 1 << 20  # bytes that each call may copy for the sake of an error that h
 def can_start_over(trace: Trace) -> bool:
     """Whether what the graph writes to is as it was then: `trace.mutated` is copied before each run
     and put back. True where it writes to nothing.
+    Draws are taken back, which costs each call as much as many draws.
     """
-    if not trace.mutated:
+    if not trace.mutated and not trace.draws:
         return True
     if not any(map(may_raise_on_data, trace.graph.graph.nodes)):
         return False

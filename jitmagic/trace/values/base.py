@@ -46,7 +46,7 @@ import torch
 from ...bytecode import FrameSnapshot
 from ...errors import UserLine
 from ...guards.guard import AutocastRest, Guard, StateFacts
-from ...guards.source import Source
+from ...guards.source import Drawn, Source
 from ...options import Options
 from ..aliased_dicts import AliasedDicts
 from ..breaks import GraphBreak, UnknownObject, UnsupportedOperation
@@ -140,6 +140,14 @@ class Effects(Protocol):
     @property
     def count(self) -> int:
         """How many effects there are so far."""
+
+    def draw(self, generator: Value, perform: Callable[[Any], object], name: str) -> Drawn:
+        """`perform(generator)`, done before the graph runs: it gives random numbers and does
+        nothing else. What it gave is read at the source."""
+
+    @property
+    def drawn(self) -> int:
+        """How many draws there are so far."""
 
     def take_back_calls(self, count: int) -> bool:
         """Forget the effects after the first `count`, if all of them are calls."""

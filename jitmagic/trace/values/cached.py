@@ -59,8 +59,10 @@ class CachedFunctionValue(IdentityValue):
         key = _key(machine, args, kwargs)
         if key in self._results:  # the second time it is the same object
             return self._results[key]
-        before, born = machine.effects.count, machine.step
+        before, born, drawn = machine.effects.count, machine.step, machine.effects.drawn
         result = self._beneath(machine).call(machine, args, kwargs).realize(machine)
+        if machine.effects.drawn > drawn:
+            self._leave("it draws random numbers")
         if machine.effects.count > before:
             if not machine.effects.take_back_calls(before) or not _is_none(machine, result):
                 self._leave("it has side effects")

@@ -1,0 +1,35 @@
+"""The states of random number generators of Python's and numpy's: read, and put back.
+
+Comes in: generators that a frame draws from before its graph runs. Goes out: what puts them back
+where they were, for an eager run of the frame from its start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+__all__ = ["set_states", "states_of"]
+
+States = list[Callable[[], object]]
+
+
+def states_of(*generators: Any) -> States:
+    """What `set_states` takes."""
+    return [_setter(generator) for generator in generators]
+
+
+def set_states(states: States) -> None:
+    for put_back in states:
+        put_back()
+
+
+def _setter(generator: Any) -> Callable[[], object]:
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    if hasattr(generator, "set_state"):  # numpy.random.RandomState
+        return partial(generator.set_state, generator.get_state(legacy=False))
+    bits = generator.bit_generator
+    return partial(setattr, bits, "state", bits.state)

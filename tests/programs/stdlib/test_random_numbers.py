@@ -1,0 +1,165 @@
+"""Random numbers of Python and numpy: eager's, and the generators are left as eager leaves them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import jitmagic
+
+from ..counts import counts_of
+
+RNG, PYTHON = np.random.default_rng(1), random.Random(3)
+OLD = np.random.RandomState(2)
+
+
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    PYTHON.seed(3)
+    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
+    OLD.seed(2)
+
+
+def _states() -> list[object]:
+    numbers = [np.random.get_state(legacy=False), OLD.get_state(legacy=False)]
+    keys = [(s["state"]["key"].tolist(), s["state"]["pos"]) for s in numbers]  # type: ignore[index]
+    bits: Any = RNG.bit_generator.state
+    return [random.getstate(), PYTHON.getstate(), keys, bits, torch.get_rng_state().tolist()]
+
+
+def mixup(x: Tensor) -> Tensor:
+    share = np.random.beta(0.4, 0.4)
+    order = torch.as_tensor(np.random.permutation(len(x)))
+    return share * x + (1 - share) * x[order]
+
+
+def clipped(x: Tensor) -> tuple[Tensor, float]:
+    share = max(0.1, min(random.gauss(0, 1), 0.9))
+    return x * share, share
+
+
+def mixed(x: Tensor) -> Tensor:
+    scale = random.uniform(0.5, 1.5) * random.randint(1, 5) + random.choice([1.0, 2.0])
+    noise = torch.from_numpy(np.random.randn(*x.shape)).to(x.dtype)
+    return x * scale + noise * OLD.standard_normal() + torch.randn_like(x)
+
+
+def of_objects(x: Tensor) -> tuple[Tensor, Any]:
+    drawn = RNG.normal(size=(4,)).astype(np.float32)
+    return x * float(RNG.random()) + torch.from_numpy(drawn) * PYTHON.random(), drawn
+
+
+def number_of_numpy(x: Tensor) -> Tensor:
+    return x * int(RNG.integers(1, 9))
+
+
+def kept(x: Tensor) -> tuple[Tensor, float, int]:
+    return x + 1, random.random(), np.random.randint(10)
+
+
+WHOLE: list[Callable[[Tensor], Any]] = [mixup, clipped, mixed, of_objects, kept]
+
+
+def branch(x: Tensor) -> Tensor:
+    y = x * np.random.rand()
+    return y * 2 if random.random() < 0.5 else y.sin()
+
+
+def shuffled(x: Tensor) -> Tensor:
+    order = list(range(len(x)))
+    random.shuffle(order)
+    return x[order] * random.random()
+
+
+def refused(x: Tensor) -> Tensor:
+    try:
+        return x.mul(random.uniform("a", 1))  # type: ignore[arg-type]
+    except TypeError:
+        return x + np.random.rand()
+
+
+BROKEN: list[Callable[[Tensor], Any]] = [branch, shuffled, refused, number_of_numpy]
+
+
+def _observed(run: Callable[[Tensor], Any]) -> list[object]:
+    _seed()
+    results = [run(torch.linspace(-1, 1, 20).reshape(5, 4)) for _ in range(4)]
+    return [results, _states()]
+
+
+def _agree(eager: Any, ours: Any) -> None:
+    assert type(eager) is type(ours)
+    if isinstance(eager, tuple | list):
+        for one, other in zip(eager, ours, strict=True):
+            _agree(one, other)
+    elif isinstance(eager, Tensor | np.ndarray):
+        torch.testing.assert_close(torch.as_tensor(ours), torch.as_tensor(eager))
+    else:
+        assert eager == ours
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("function", [*WHOLE, *BROKEN], ids=lambda f: f.__name__)
+def test_as_eager(function: Callable[[Tensor], Any], backend: str) -> None:
+    tagged = jitmagic.jit(function, backend=backend)
+    _agree(_observed(function), _observed(tagged))
+    if function in WHOLE:
+        counts = counts_of(tagged)
+        assert (counts.graphs, counts.breaks) == (1, 0)
+
+
+def test_drawn_again_where_eager_starts_over() -> None:
+    """A graph that raises is followed by eager from the frame's start: it draws the same."""
+
+    def lookup(x: Tensor, at: Tensor) -> Tensor:
+        return x[at] * random.random() + np.random.rand()
+
+    def run(function: Callable[..., Any]) -> object:
+        _seed()
+        seen: list[object] = []
+        for at in (1, 99, 2):
+            try:
+                seen.append(function(torch.ones(5, 4), torch.tensor([at])))
+            except IndexError as error:
+                seen.append(str(error))
+        return [seen, _states()]
+
+    _agree(run(lookup), run(jitmagic.jit(lookup)))
+
+
+def test_another_generator_and_another_class() -> None:
+    class Loud(random.Random):
+        def random(self) -> float:
+            return 0.25
+
+    def scaled(x: Tensor, rng: random.Random) -> Tensor:
+        return x * rng.random()
+
+    tagged = jitmagic.jit(scaled)
+    for rng in (random.Random(1), random.Random(2), Loud(1)):
+        state = rng.getstate()
+        expected = scaled(torch.ones(3), rng)
+        rng.setstate(state)
+        torch.testing.assert_close(tagged(torch.ones(3), rng), expected)
+
+
+def test_differentiated() -> None:
+    def loss(x: Tensor) -> Tensor:
+        return (x * random.random() + x**2 * np.random.uniform(1, 2)).sum()
+
+    def gradient(function: Callable[[Tensor], Tensor]) -> Tensor:
+        _seed()
+        x = torch.linspace(0, 1, 5, requires_grad=True)
+        function(x).backward()
+        assert x.grad is not None
+        return x.grad
+
+    torch.testing.assert_close(gradient(jitmagic.jit(loss)), gradient(loss))
