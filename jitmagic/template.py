@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
 
 from .codegen import PlanTemplate, render_template
-from .graph.concrete import spec_at
+from .graph.concrete import graph_at
 from .graph.generalise import Differs, fits, generalised
 from .loops.lower import lower
 from .loops.verify import verify
@@ -32,14 +32,13 @@ from .records import Recording
 from .runtime.load import Loaded, load_kernels
 from .runtime.native import KernelEntry, make_executable
 from .schedule import schedule
-from .spec import TensorSpec
 from .symbols.context import Specialize
 from .symbols.expr import Expr
 from .symbols.interval import Interval
 from .symbols.predicates import Predicates
 from .symbols.reading import Readings
 from .symbols.scalar import Symbol
-from .symbols.size import Dimension, Size, value_of
+from .symbols.size import Dimension, Size
 from .target import Target
 from .titles import titles_of
 
@@ -107,7 +106,7 @@ def _template(
         for symbol, hint in hints.items()
     }
     with record.stage(f"{name}: lower") as stage:
-        program = stage.keep(lower(_moved(gm, known), name))
+        program = stage.keep(lower(graph_at(gm, known), name))
         if options.verify:
             verify(program)
     with record.stage(f"{name}: schedule") as stage:
@@ -134,31 +133,6 @@ def _own(symbol: Symbol, hint: int, fixed: Collection[str]) -> Symbol:
     """
     interval = Interval(hint, hint) if symbol.name in fixed else symbol.range
     return Symbol(symbol.name, int, interval, (symbol.origin, next(_ATTEMPTS)))
-
-
-def _moved(gm: GraphModule, known: dict[Expr, Dimension]) -> GraphModule:
-    """A copy of the graph whose symbols are what `known` says."""
-
-    def moved(part: Any) -> Any:
-        match part:
-            case Size():
-                return value_of(part, known)
-            case TensorSpec():
-                return spec_at(part, known)
-            case tuple() | list():
-                return type(part)(moved(item) for item in part)
-            case dict():
-                return {key: moved(item) for key, item in part.items()}
-        return part
-
-    copies: dict[Node, Node] = {}
-    graph = Graph()
-    for node in gm.graph.nodes:
-        copy = copies[node] = graph.node_copy(node, lambda n: copies[n])
-        copy.meta["spec"] = moved(node.meta.get("spec"))
-        if node.op == "call_function":
-            copy.args, copy.kwargs = moved(tuple(copy.args)), moved(dict(copy.kwargs))
-    return GraphModule(gm, graph)
 
 
 class Templates:
