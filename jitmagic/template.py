@@ -22,7 +22,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from .codegen import PlanTemplate, render_template
+from .codegen import render_template
 from .graph.concrete import graph_at
 from .graph.generalise import Differs, fits, generalised
 from .loops.lower import lower
@@ -30,7 +30,7 @@ from .loops.verify import verify
 from .options import Options
 from .records import Recording
 from .runtime.load import Loaded, load_kernels
-from .runtime.native import KernelEntry, make_executable
+from .runtime.native import KernelEntry, executable_of, lower_plan
 from .schedule import schedule
 from .symbols.context import Specialize
 from .symbols.expr import Expr
@@ -53,10 +53,9 @@ _ATTEMPTS = itertools.count()
 class Template:
     """Kernels that are loaded, and the plans that launch them."""
 
-    plans: PlanTemplate
+    program: Callable[..., tuple[Any, Any]]  # of the values: what executables are made of
     entries: Mapping[str, KernelEntry]
     predicates: Predicates
-    titles: tuple[str, ...]
 
     def holds(self, values: tuple[int, ...]) -> bool:
         """Whether it was made for these values too, in the order of its symbols."""
@@ -64,8 +63,7 @@ class Template:
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
         """The executable for inputs of these sizes, of which `holds` is true."""
-        plan = replace(self.plans.plan(values), titles=self.titles)
-        return make_executable(plan, self.entries)
+        return executable_of(*self.program(*values), self.entries)
 
 
 def compile_template(
@@ -116,15 +114,16 @@ def _template(
     with record.stage(f"{name}: render") as stage:
         plans, source = render_template(fused, target, predicates.symbols)
         stage.keep((plans.plan(tuple(hints.values())), source))
-    titles = titles_of(fused.program, gm, record.title)
+    plan = replace(plans.sized, titles=titles_of(fused.program, gm, record.title))
     if source is None:
-        return Template(plans, {}, predicates, titles)
+        return Template(plans.function(lower_plan(plan, {})), {}, predicates)
     with record.stage(f"{name}: load") as stage:
         kernels = load_kernels(source, target, options, stage.say)
         stage.keep(Loaded(tuple, kernels.cached, len(kernels.entries)))
     record.kernels += len(kernels.entries)
     record.cache_hits += len(kernels.entries) if kernels.cached else 0
-    return Template(plans, kernels.entries, predicates, titles)
+    made = plans.function(lower_plan(plan, kernels.entries))
+    return Template(made, kernels.entries, predicates)
 
 
 def _own(symbol: Symbol, hint: int, fixed: Collection[str]) -> Symbol:
