@@ -27,6 +27,7 @@ from .autograd.replay import Replay
 from .autograd.result import output_specs
 from .autograd.saved import Saved
 from .autograd.shell import Once, make_callable, replayed
+from .backwards import at_first_use, build_backward, made_up, tell_of_replay, tell_once
 from .bytecode import FrameSnapshot
 from .codegen import render
 from .comparable import comparable
@@ -52,6 +53,7 @@ from .runtime.examples import examples
 from .runtime.load import load
 from .runtime.native import spent, split_graph, undoing, with_numbers
 from .schedule import schedule, turned_outputs
+from .sized_joint import Builders
 from .sizes import Build, Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
@@ -267,8 +269,27 @@ def _compile_by(handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: 
     if places_of(traced) and options.backend != "eager":
         static = partial(_compile_static, options=options)
         known = handle.ledger.static_shapes(snapshot)
-        return sized(traced, make_inputs(), static, options, record, known)
+        builders = _builders(options, record)
+        return sized(traced, make_inputs(), static, builders, options, record, known)
     return _compile_static(traced, make_inputs, record, None, options)
+
+
+def _builders(options: Options, record: Recording) -> Builders:
+    """What one joint graph for all sizes is built with."""
+    later = record.for_later()
+
+    def graph(gm: torch.fx.GraphModule, name: str, record: Recording) -> Graph:
+        return _build_graph(gm, name, options, record, partial(made_up, gm), None)
+
+    def backward(
+        build: Callable[[Recording], Graph], replay: Callable[[], torch.fx.GraphModule]
+    ) -> Graph:
+        return at_first_use(build, replay, options, later)
+
+    def target(gm: torch.fx.GraphModule) -> Target:
+        return find_target(device_of_kernels(gm), options)
+
+    return Builders(target, graph, backward, lambda: tell_of_replay(later))
 
 
 def _compile_static(
@@ -296,7 +317,7 @@ def _compile_static(
 
 
 def _tell_of_one_node(record: Recording, why: str) -> None:
-    _tell_once(
+    tell_once(
         record,
         "one node",
         f"results of {record.name} that are computed from one another are one autograd node, "
@@ -369,55 +390,10 @@ def _compile_ahead(
         # Nothing runs it: its kernels are wanted, to be built beside the forward's.
         build(backward_without(parts, ()), "backward", options, record, make_inputs)
     if parts.backward is not None:
-        backward = Once(lambda gm: _build_backward(build, gm, options, later), parts)
+        backward = Once.of(lambda gm: build_backward(build, gm, options, later), parts)
         record.later.append(weakref.ref(backward))  # status asks it, and keeps nothing alive
-    executable = make_callable(parts, forward, backward, gm, lambda: _tell_of_replay(later))
+    executable = make_callable(parts, forward, backward, gm, lambda: tell_of_replay(later))
     return executable, output_specs(joint)
-
-
-def _tell_of_replay(record: Recording) -> None:
-    """Nothing is wrong, but this backward is no quicker than eager's."""
-    _tell_once(
-        record,
-        "replay",
-        f"{record.name} is differentiated twice (create_graph) or for a batch of gradients: "
-        "such backwards run op by op",
-    )
-
-
-def _tell_once(record: Recording, what: str, text: str) -> None:
-    """Once per function, however many variants of it are compiled."""
-    if what not in record.told:
-        record.told.add(what)
-        warn(text)
-
-
-def _build_backward(
-    build: Callable[..., Graph],
-    gm: torch.fx.GraphModule,
-    options: Options,
-    record: Recording,
-) -> Graph:
-    """Built at its first use, when the forward has run and the frame cannot be eager any more."""
-    record = record.for_later()
-    try:
-        with sandbox():
-            run = build(gm, "backward", options, record, partial(_made_up, gm))
-    except Exception as error:  # whatever a stage raised: the gradients still have a right answer
-        failed = Failed.of(error, record.failed_in)
-        record.end(failed)
-        if options.on_error == "raise":
-            raise
-        what = f"the backward of {record.name}"
-        _tell_once(record, what, failed.report(what, "is replayed op by op"))
-        return replayed(gm)
-    record.end(COMPILED)
-    return run
-
-
-def _made_up(gm: torch.fx.GraphModule) -> list[torch.Tensor]:
-    """Tensors of the right kind: what a backward is given is not known when it is compiled."""
-    return examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])
 
 
 def _build_graph(

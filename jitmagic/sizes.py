@@ -34,7 +34,8 @@ from .guards.guard import InRange, SizesRelate
 from .guards.source import Source
 from .options import Options
 from .records import COMPILED, Failed, Recording
-from .runtime.native import BySizes, by_sizes, split_graph
+from .runtime.native import BySizes, by_sizes
+from .sized_joint import Builders, SizedJoint, with_others
 from .spec import TensorSpec
 from .symbols.context import holds_for
 from .symbols.expr import Expr
@@ -62,6 +63,7 @@ def sized(
     traced: Trace,
     inputs: Sequence[torch.Tensor],
     compile_static: Compile,
+    builders: Builders,
     options: Options,
     record: Recording,
     static: Iterable[Shapes] = (),
@@ -69,7 +71,7 @@ def sized(
     """The executable, compiled for the sizes of `inputs`. `static`: shapes of variants that have
     kernels of their own. Raises what a stage raises.
     """
-    made = Sized(traced, compile_static, options, record, _vectors(traced, static))
+    made = Sized(traced, compile_static, builders, options, record, _vectors(traced, static))
     made.add(hints_of(traced), inputs, record)
     return made.run
 
@@ -90,20 +92,25 @@ class Sized:
     """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
 
     __slots__ = (
-        *("_compile", "_costly", "_graph", "_is_patient", "_kernels", "_later", "_limit", "_lock"),
-        *("_made", "_planning", "_static", "_traced", "_waited", "run"),
+        *("_builders", "_compile", "_costly", "_graph", "_is_patient", "_is_sized", "_joints"),
+        *("_kernels", "_later", "_limit", "_lock", "_made", "_options", "_planning", "_static"),
+        *("_traced", "_waited", "run"),
     )
 
     def __init__(
         self,
         traced: Trace,
         compile_: Compile,
+        builders: Builders,
         options: Options,
         record: Recording,
         static: frozenset[Vector] = frozenset(),
     ) -> None:
         self._traced, self._compile, self._later = traced, compile_, record.for_later()
+        self._builders, self._options = builders, options
         self._limit, self._static = options.recompile_limit, static
+        self._joints: list[SizedJoint] = []
+        self._is_sized = options.backend == "native" and not options.tunes
         self._made: dict[Vector, Executable] = {}
         self._costly = 0  # of these, how many were compiled
         self._is_patient = options.keep == "faster"
@@ -111,7 +118,7 @@ class Sized:
         self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
         self._graph = modes_kept(traced.graph, traced.graph.forward)
         self._lock = RLock()
-        self._kernels = _templates(traced, options, record)
+        self._kernels: list[Templates | None] = []  # when they are needed
         self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed)
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
@@ -124,7 +131,37 @@ class Sized:
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
     ) -> Executable:
         """The executable of one vector of sizes."""
-        kernels = None if values in self._static else self._kernels
+        joint = None if values in self._static else self._joint_of(values, record)
+        if joint is not None:
+            before = joint.compiled
+            run = joint.executable(values, len(inputs), record)
+            self._costly += joint.compiled > before
+            return run
+        return self._compile_alone(values, inputs, record)
+
+    def _joint_of(self, values: Vector, record: Recording) -> SizedJoint | None:
+        """The joint graph for all sizes that these pass; None: this vector is traced by itself."""
+        for joint in self._joints:
+            if joint.holds(values):
+                return joint
+        if not self._is_sized or len(self._joints) >= self._limit:
+            return None
+        with record.stage("joint for all sizes") as stage:
+            try:
+                joint = SizedJoint(self._traced, values, self._builders, self._options, record)
+            except Exception as error:  # of a stage that wants ints: those of one call it does take
+                stage.keep(f"only for {values}: {type(error).__name__}: {error}")
+                self._is_sized = False
+                return None
+            stage.keep(str(joint.predicates))
+            self._joints.append(joint)
+            return joint if joint.holds(values) else None
+
+    def _compile_alone(
+        self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
+    ) -> Executable:
+        """Each stage as for a static graph; kernels may be those of other vectors."""
+        kernels = None if values in self._static else self._templates(record)
         before = 0 if kernels is None else kernels.compiled
 
         def build(
@@ -139,19 +176,23 @@ class Sized:
         known = (*inputs, *numbers)
         run = self._compile(concrete, lambda: [known[place] for place in places], record, build)
         self._costly += kernels is None or kernels.compiled > before
-        if places == tuple(range(len(inputs))):
-            return run
-        return _with_others(run, len(inputs), numbers, places, results_of(concrete.graph))
+        return with_others(run, len(inputs), taken, results_of(concrete.graph), {})
+
+    def _templates(self, record: Recording) -> Templates | None:
+        if not self._kernels:
+            self._kernels.append(_templates(self._traced, self._options, record))
+        return self._kernels[0]
 
     def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         """What a call of these sizes runs, which are new."""
         with self._lock:
             if values in self._made:
                 return self._made[values]
-            if self._is_full():
-                return self._graph
-            if self._is_patient and self._is_early(values):
-                return partial(self._wait, values)
+            if not any(joint.is_ready(values) for joint in self._joints):
+                if self._is_full():
+                    return self._graph
+                if self._is_patient and self._is_early(values):
+                    return partial(self._wait, values)
             self._compile_in_call(values, inputs)
             return self._made[values]
 
@@ -177,7 +218,8 @@ class Sized:
         try:
             with sandbox():
                 self.add(values, inputs, record)
-            record.end(COMPILED)
+            if record.stages:  # else nothing was made but a plan
+                record.end(COMPILED)
         except Exception as error:  # whatever a stage raised: the graph itself has a right answer
             failed = Failed.of(error, record.failed_in)
             record.end(failed)
@@ -199,22 +241,6 @@ def _raising(error: SizesDiffer) -> Executable:
         raise error
 
     return run
-
-
-def _with_others(
-    run: Executable,
-    inputs: int,
-    numbers: tuple[torch.Tensor, ...],
-    places: tuple[int, ...],
-    results: int,
-) -> Executable:
-    """A graph may take less at certain sizes, without what only told a size, and takes numbers that
-    are computed of sizes. `places`: its inputs, among those of the call and then the numbers.
-    """
-    first = (itertools.repeat(numbers).__next__, (), len(numbers), ())
-    before = inputs + len(numbers)
-    made = tuple(range(before, before + results))
-    return split_graph(inputs, (first, (run, places, results, ())), made)
 
 
 # ------------------------------------------------------------------------ kernels for all sizes

@@ -20,26 +20,25 @@ from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
 
-from .codegen import PlanTemplate, render_template
-from .graph.concrete import spec_at
+from .codegen import render_template
+from .graph.concrete import graph_at
 from .graph.generalise import Differs, fits, generalised
 from .loops.lower import lower
 from .loops.verify import verify
 from .options import Options
 from .records import Recording
 from .runtime.load import Loaded, load_kernels
-from .runtime.native import KernelEntry, make_executable
+from .runtime.native import KernelEntry, executable_of, lower_plan
 from .schedule import schedule
-from .spec import TensorSpec
 from .symbols.context import Specialize
 from .symbols.expr import Expr
 from .symbols.interval import Interval
 from .symbols.predicates import Predicates
 from .symbols.reading import Readings
 from .symbols.scalar import Symbol
-from .symbols.size import Dimension, Size, value_of
+from .symbols.size import Dimension, Size
 from .target import Target
 from .titles import titles_of
 
@@ -54,10 +53,9 @@ _ATTEMPTS = itertools.count()
 class Template:
     """Kernels that are loaded, and the plans that launch them."""
 
-    plans: PlanTemplate
+    program: Callable[..., tuple[Any, Any]]  # of the values: what executables are made of
     entries: Mapping[str, KernelEntry]
     predicates: Predicates
-    titles: tuple[str, ...]
 
     def holds(self, values: tuple[int, ...]) -> bool:
         """Whether it was made for these values too, in the order of its symbols."""
@@ -65,8 +63,7 @@ class Template:
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
         """The executable for inputs of these sizes, of which `holds` is true."""
-        plan = replace(self.plans.plan(values), titles=self.titles)
-        return make_executable(plan, self.entries)
+        return executable_of(*self.program(*values), self.entries)
 
 
 def compile_template(
@@ -107,7 +104,7 @@ def _template(
         for symbol, hint in hints.items()
     }
     with record.stage(f"{name}: lower") as stage:
-        program = stage.keep(lower(_moved(gm, known), name))
+        program = stage.keep(lower(graph_at(gm, known), name))
         if options.verify:
             verify(program)
     with record.stage(f"{name}: schedule") as stage:
@@ -117,15 +114,16 @@ def _template(
     with record.stage(f"{name}: render") as stage:
         plans, source = render_template(fused, target, predicates.symbols)
         stage.keep((plans.plan(tuple(hints.values())), source))
-    titles = titles_of(fused.program, gm, record.title)
+    plan = replace(plans.sized, titles=titles_of(fused.program, gm, record.title))
     if source is None:
-        return Template(plans, {}, predicates, titles)
+        return Template(plans.function(lower_plan(plan, {})), {}, predicates)
     with record.stage(f"{name}: load") as stage:
         kernels = load_kernels(source, target, options, stage.say)
         stage.keep(Loaded(tuple, kernels.cached, len(kernels.entries)))
     record.kernels += len(kernels.entries)
     record.cache_hits += len(kernels.entries) if kernels.cached else 0
-    return Template(plans, kernels.entries, predicates, titles)
+    made = plans.function(lower_plan(plan, kernels.entries))
+    return Template(made, kernels.entries, predicates)
 
 
 def _own(symbol: Symbol, hint: int, fixed: Collection[str]) -> Symbol:
@@ -134,31 +132,6 @@ def _own(symbol: Symbol, hint: int, fixed: Collection[str]) -> Symbol:
     """
     interval = Interval(hint, hint) if symbol.name in fixed else symbol.range
     return Symbol(symbol.name, int, interval, (symbol.origin, next(_ATTEMPTS)))
-
-
-def _moved(gm: GraphModule, known: dict[Expr, Dimension]) -> GraphModule:
-    """A copy of the graph whose symbols are what `known` says."""
-
-    def moved(part: Any) -> Any:
-        match part:
-            case Size():
-                return value_of(part, known)
-            case TensorSpec():
-                return spec_at(part, known)
-            case tuple() | list():
-                return type(part)(moved(item) for item in part)
-            case dict():
-                return {key: moved(item) for key, item in part.items()}
-        return part
-
-    copies: dict[Node, Node] = {}
-    graph = Graph()
-    for node in gm.graph.nodes:
-        copy = copies[node] = graph.node_copy(node, lambda n: copies[n])
-        copy.meta["spec"] = moved(node.meta.get("spec"))
-        if node.op == "call_function":
-            copy.args, copy.kwargs = moved(tuple(copy.args)), moved(dict(copy.kwargs))
-    return GraphModule(gm, graph)
 
 
 class Templates:

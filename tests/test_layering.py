@@ -44,7 +44,10 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "codegen": BASE | {"loops", "schedule"},
     "runtime": BASE | {"codegen"},
     "sizes": BASE
-    | {"records", "frame", "guards", "graph", "trace", "autograd", "runtime", "template"},
+    | {"records", "frame", "guards", "graph", "trace", "autograd", "runtime", "template"}
+    | {"sized_joint"},
+    "sized_joint": BASE | {"records", "graph", "trace", "autograd", "runtime", "template"},
+    "backwards": BASE | {"records", "frame", "autograd", "runtime"},
     "tracing": BASE | {"bytecode", "frame", "graph", "trace"},
     "comparable": BASE | {"frame", "graph", "trace"},
     "titles": BASE | {"graph", "loops", "schedule"},
@@ -52,7 +55,8 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "tuning": BASE | {"records", "loops", "schedule", "codegen", "runtime"},
     "pipeline": BASE
     | {"records", "bytecode", "guards", "graph", "frame", "trace", "autograd", "loops", "schedule"}
-    | {"codegen", "runtime", "sizes", "titles", "tracing", "comparable", "tuning"},
+    | {"codegen", "runtime", "sizes", "titles", "tracing", "comparable", "tuning"}
+    | {"sized_joint", "backwards"},
     "api": BASE | {"frame", "pipeline", "records", "bytecode", "late"},
     "diagnostics": BASE
     | {"records", "api", "guards", "graph", "trace", "loops", "frame"}

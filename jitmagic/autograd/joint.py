@@ -28,8 +28,10 @@ from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
+from ..graph.sym_node import as_dimensions, as_torch
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec
+from ..symbols.size import Size
 from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
@@ -149,6 +151,20 @@ def _check_cast(node: Node, value: Any) -> None:
         raise _failed(node, wrong)
 
 
+def _check_sizes(node: Node, spec: Any, value: Any) -> None:
+    """What the trace said of a result for all sizes, which can be a guess (graph/at_vectors.py),
+    has to be so: the comparison is answered for all of them, or guarded.
+    """
+    if isinstance(spec, tuple) and isinstance(value, tuple | list):
+        for part, item in zip(spec, value, strict=False):
+            _check_sizes(node, part, item)
+        return
+    if not isinstance(spec, TensorSpec) or not any(isinstance(size, Size) for size in spec.shape):
+        return
+    if not isinstance(value, Traced) or as_dimensions(value.shape) != spec.shape:
+        raise _failed(node, CompileFailed(f"its result is no {spec} at other sizes"))
+
+
 def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     line: UserLine | None = next(iter(node.meta.get("lines", ())), None)
@@ -171,6 +187,7 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
         raise _failed(node, error) from error
     if read_autocast() != OFF:
         _check_cast(node, value)
+    _check_sizes(node, node.meta.get("spec"), value)
     if isinstance(value, tuple):
         value = _narrowed(node, value)
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
@@ -259,7 +276,7 @@ def _plug(value: Any, env: dict[Node, Any]) -> Any:
         return {key: _plug(item, env) for key, item in value.items()}
     if isinstance(value, slice):
         return slice(*(_plug(part, env) for part in (value.start, value.stop, value.step)))
-    return value
+    return as_torch(value)
 
 
 def _check_inputs(traced: Sequence[Traced], specs: Sequence[TensorSpec]) -> None:
@@ -409,7 +426,7 @@ def _reach(results: Sequence[Traced], inputs: Sequence[Traced]) -> list[tuple[in
 
 def _tangent_spec(result: Traced) -> TensorSpec:
     """Laid out as the result; where elements of that share a place, their gradients cannot."""
-    shape, stride = tuple(result.shape), result.stride()
+    shape, stride = as_dimensions(result.shape), as_dimensions(result.stride())
     if may_overlap(shape, stride):
         stride = contiguous_strides(shape)
     return TensorSpec(shape, stride, result.dtype, result.device)

@@ -104,7 +104,7 @@ def _index_put(
 
 def _bernoulli(recorder: Recorder, old: Sym, p: float = 0.5) -> Sym:
     """Drawn in the order of memory, which is how kernels fill it."""
-    order, inverse = memory_order(old.meta.stride())
+    order, inverse = memory_order(old.strides)
     turned = order != sorted(order)
     made: Sym = recorder.emit(aten.bernoulli.p, old.permute(*order) if turned else old, p)
     return made.permute(*inverse) if turned else made

@@ -18,6 +18,7 @@ from torch.fx import Node
 
 from ..errors import CompileFailed, OperationFailed
 from ..graph.propagate import target_name
+from ..graph.sym_node import as_dimension, as_dimensions, sizes_of
 from ..spec import TensorSpec
 from .origins import origin_of
 from .result import AliasStep, FromInput, Output, Result, VersionBump, ViewOf, ViewReplay
@@ -138,13 +139,13 @@ def _index(results: Sequence[Traced], value: Traced) -> int:
 
 def _spec(value: Traced) -> TensorSpec:
     return TensorSpec(
-        tuple(value.shape),
-        value.stride(),
+        as_dimensions(value.shape),
+        as_dimensions(value.stride()),
         value.dtype,
         value.device,
         value.requires_grad,
         is_leaf=not value.requires_grad,
-        storage_offset=int(value.storage_offset()),
+        storage_offset=as_dimension(value.storage_offset()),
     )
 
 
@@ -200,7 +201,8 @@ class _Replay:
             raise CompileFailed("an output shares memory through as_strided with an offset")
         self._bump(self._counter(call.source), call.version)
         source = self.slot(call.source)
-        self._steps.append(ViewReplay(call.op, source, call.args, call.grad, call.outputs))
+        args = sizes_of(call.args)
+        self._steps.append(ViewReplay(call.op, source, args, call.grad, call.outputs))
         for index in range(call.outputs):
             self._replayed[call.number, index] = self._free
             self._free += 1

@@ -23,6 +23,7 @@ from ..graph.pointwise import is_pointwise, is_transcendental
 from ..graph.raising import may_raise_on_data
 from ..graph.reach import ancestors, descendants
 from ..spec import TensorSpec
+from ..symbols.size import hint_of
 from .mincut import INFINITE, FlowNetwork
 from .nodes import alias_root, is_view, module_of, runs_once
 from .result import Joint, Partition
@@ -210,9 +211,9 @@ def _bytes(spec: TensorSpec) -> int:
 
 
 def _elements(spec: TensorSpec) -> int:
-    count = 1
+    count = 1  # at the sizes of this call: any cut is right for all
     for extent, stride in zip(spec.shape, spec.stride, strict=True):
-        count *= extent if stride else 1
+        count *= hint_of(extent) if hint_of(stride) else 1
     return count
 
 

@@ -17,13 +17,17 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import CompileFailed, UserLine
+from ..graph.at_hints import told_of_sizes
 from ..graph.device_layouts import laid_out_on
 from ..graph.foreign import acts, is_foreign, without_data
 from ..graph.shapes import infer
 from ..graph.small_runs import told_by_kernel
+from ..graph.sym_node import as_dimension, as_dimensions, sizes_in
 from ..spec import TensorSpec
+from ..symbols.size import Size, expr_of
 from .nodes import alias_root, is_view_op
 from .strides import memory_order
+from .sym import Sym, to_meta
 
 __all__ = [
     "Decomposition",
@@ -41,180 +45,30 @@ CPU = torch.device("cpu")
 CROSS_DEVICE = frozenset({aten._to_copy.default, aten.copy.default})
 
 
-class Sym:
-    """A tensor of the graph being recorded: its node, its meta tensor, and arithmetic on them."""
-
-    __slots__ = ("device", "meta", "node", "recorder")
-
-    def __init__(self, recorder: Recorder, node: Node, meta: torch.Tensor, device: torch.device):
-        self.recorder, self.node, self.meta, self.device = recorder, node, meta, device
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.meta.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.meta.dtype
-
-    @property
-    def spec(self) -> TensorSpec:
-        spec: TensorSpec = self.node.meta["spec"]
-        return spec
-
-    def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """Record `op(self, ...)` as it is, without decomposing it."""
-        return self.recorder.call(op, self, *args, **kwargs)
-
-    def to(self, dtype: torch.dtype) -> Sym:
-        if dtype is self.meta.dtype:
-            return self
-        return self.one(aten._to_copy.default, dtype=dtype)
-
-    def one(self, op: Any, *args: Any, **kwargs: Any) -> Sym:
-        """`call` for operations with a single tensor result."""
-        result: Sym = self.recorder.call(op, self, *args, **kwargs)
-        return result
-
-    def __add__(self, other: Sym | float) -> Sym:
-        return self.one(aten.add.Tensor, other)
-
-    def __sub__(self, other: Sym | float) -> Sym:
-        return self.one(aten.sub.Tensor, other)
-
-    def __mul__(self, other: Sym | float) -> Sym:
-        return self.one(aten.mul.Tensor, other)
-
-    def __truediv__(self, other: Sym | float) -> Sym:
-        return self.one(aten.div.Tensor, other)
-
-    def __radd__(self, other: float) -> Sym:
-        return self.one(aten.add.Tensor, other)
-
-    def __rmul__(self, other: float) -> Sym:
-        return self.one(aten.mul.Tensor, other)
-
-    def __rsub__(self, other: float) -> Sym:
-        # In the result's dtype: an unsigned integer cannot be negated before it is promoted.
-        return self.to(torch.result_type(self.meta, other)).one(aten.neg.default) + other
-
-    def __neg__(self) -> Sym:
-        return self.one(aten.neg.default)
-
-    def __gt__(self, other: Sym | float) -> Sym:
-        return self._compare("gt", other)
-
-    def __lt__(self, other: Sym | float) -> Sym:
-        return self._compare("lt", other)
-
-    def __ge__(self, other: Sym | float) -> Sym:
-        return self._compare("ge", other)
-
-    def __le__(self, other: Sym | float) -> Sym:
-        return self._compare("le", other)
-
-    def equals(self, other: Sym | float) -> Sym:
-        return self._compare("eq", other)
-
-    def differs(self, other: Sym | float) -> Sym:
-        return self._compare("ne", other)
-
-    def _compare(self, name: str, other: Sym | float) -> Sym:
-        packet = getattr(aten, name)
-        return self.one(packet.Tensor if isinstance(other, Sym) else packet.Scalar, other)
-
-    def both(self, other: Sym) -> Sym:
-        return self.one(aten.logical_and.default, other)
-
-    def either(self, other: Sym) -> Sym:
-        return self.one(aten.logical_or.default, other)
-
-    def sum(self, dims: list[int], keepdim: bool = False, dtype: torch.dtype | None = None) -> Sym:
-        return self.one(aten.sum.dim_IntList, dims, keepdim, **_in_dtype(dtype))
-
-    def mean(self, dims: list[int], keepdim: bool = False, dtype: torch.dtype | None = None) -> Sym:
-        return self.one(aten.mean.dim, dims, keepdim, **_in_dtype(dtype))
-
-    def amax(self, dims: list[int], keepdim: bool = False) -> Sym:
-        return self.one(aten.amax.default, dims, keepdim)
-
-    def exp(self) -> Sym:
-        return self.one(aten.exp.default)
-
-    def log(self) -> Sym:
-        return self.one(aten.log.default)
-
-    def abs(self) -> Sym:
-        return self.one(aten.abs.default)
-
-    def sqrt(self) -> Sym:
-        return self.one(aten.sqrt.default)
-
-    def rsqrt(self) -> Sym:
-        return self.one(aten.rsqrt.default)
-
-    def tanh(self) -> Sym:
-        return self.one(aten.tanh.default)
-
-    def sigmoid(self) -> Sym:
-        return self.one(aten.sigmoid.default)
-
-    def view(self, *shape: int) -> Sym:
-        """Reshape; copies where the strides do not allow a view."""
-        if shape == self.shape:
-            return self
-        if self.meta.is_contiguous() or _viewable(self.meta, shape):
-            return self.one(aten.view.default, list(shape))
-        return self.one(aten.clone.default, memory_format=torch.contiguous_format).one(
-            aten.view.default, list(shape)
-        )
-
-    def expand(self, *shape: int) -> Sym:
-        return self if shape == self.shape else self.one(aten.expand.default, list(shape))
-
-    def unsqueeze(self, dim: int) -> Sym:
-        return self.one(aten.unsqueeze.default, dim)
-
-    def squeeze(self, dim: int) -> Sym:
-        return self.one(aten.squeeze.dim, dim)
-
-    def permute(self, *dims: int) -> Sym:
-        return self.one(aten.permute.default, list(dims))
-
-
 # decomposition: (recorder, *args, **kwargs of the overload, tensors as Sym) -> Sym | tuple | None
 # None declines: the operation is recorded as it is.
 Decomposition = Callable[..., Any]
 
 
-def _in_dtype(dtype: torch.dtype | None) -> dict[str, torch.dtype]:
-    return {} if dtype is None else {"dtype": dtype}
-
-
-def _viewable(meta: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    try:
-        meta.view(shape)
-    except RuntimeError:
-        return False
-    return True
-
-
 def spec_from_meta(meta: torch.Tensor, device: torch.device) -> TensorSpec:
     """The spec of a graph value: what meta says, on the real device."""
     return TensorSpec(
-        tuple(meta.shape),
-        meta.stride(),
+        as_dimensions(meta.shape),
+        as_dimensions(meta.stride()),
         meta.dtype,
         device,
-        storage_offset=int(meta.storage_offset()),
+        storage_offset=as_dimension(meta.storage_offset()),
     )
 
 
 def _layout(sym: Sym) -> tuple[Any, ...]:
     """Identifies a view: the memory it shows, and in which order."""
-    meta = sym.meta
-    root = alias_root(sym.node)
-    return "layout", root, meta.shape, meta.stride(), meta.storage_offset(), meta.dtype
+    return _layout_key(alias_root(sym.node), sym.meta)
+
+
+def _layout_key(root: Node, meta: torch.Tensor) -> tuple[Any, ...]:
+    numbers = _frozen((*meta.shape, *meta.stride(), meta.storage_offset()))
+    return "layout", root, numbers, meta.dtype
 
 
 def _frozen(value: Any) -> Any:
@@ -223,6 +77,8 @@ def _frozen(value: Any) -> Any:
         return value.node
     if isinstance(value, (bool, int, float, complex)):
         return type(value), repr(value)
+    if isinstance(value, (torch.SymInt, Size)):  # compared by identity: asks and guards nothing
+        return expr_of(as_dimension(value) if isinstance(value, torch.SymInt) else value)
     if isinstance(value, (list, tuple)):
         return (list, *map(_frozen, value))
     return value
@@ -247,7 +103,8 @@ class Recorder:
         with self.graph.inserting_after(first):
             node = self.graph.placeholder(name)
         self._last_placeholder = node
-        meta = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=META)
+        shape, stride = to_meta(spec.shape), to_meta(spec.stride)
+        meta = torch.empty_strided(shape, stride, dtype=spec.dtype, device=META)
         node.meta["spec"] = spec
         node.meta["lines"] = ()
         return Sym(self, node, meta, spec.device)
@@ -303,11 +160,13 @@ class Recorder:
 
     def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
         """What the operation gives on `device`, as meta tensors."""
-        metas = _to_meta(args)
-        meta_kwargs = {name: _to_meta(value) for name, value in kwargs.items()}
+        metas = to_meta(args)
+        meta_kwargs = {name: to_meta(value) for name, value in kwargs.items()}
         if "device" in kwargs or _is_factory(op):
             meta_kwargs["device"] = META
         outcome = infer(op, metas, meta_kwargs)
+        if outcome is None and next(sizes_in((metas, meta_kwargs)), None) is not None:
+            outcome = told_of_sizes(op, metas, meta_kwargs)
         if outcome is None and device.type == "cpu":
             outcome = told_by_kernel(op, metas, meta_kwargs)
         if outcome is not None:
@@ -324,16 +183,7 @@ class Recorder:
         key = _layout(source)
         self._known.setdefault(key, source)
         root = key[1]
-        known: Sym | None = self._known.get(
-            (
-                "layout",
-                root,
-                outcome.shape,
-                outcome.stride(),
-                outcome.storage_offset(),
-                outcome.dtype,
-            )
-        )
+        known: Sym | None = self._known.get(_layout_key(root, outcome))
         return known
 
     def _record(self, op: Any, args: Any, kwargs: Any, outcome: Any, device: torch.device) -> Any:
@@ -361,7 +211,7 @@ class Recorder:
     def _item(self, node: Node, index: int, meta: Any, device: torch.device) -> Any:
         # Sizes and flags among the results (max_q of attention) follow from the arguments' shapes,
         # which a graph has once for all: the meta kernel has told them.
-        if meta is None or isinstance(meta, (bool, int)):
+        if meta is None or isinstance(meta, (bool, int, torch.SymInt)):
             return meta
         if not isinstance(meta, torch.Tensor):
             raise CompileFailed(f"{node.target} gives a {type(meta).__name__} among its results")
@@ -409,7 +259,8 @@ class Recorder:
 
     def restride(self, sym: Sym, strides: tuple[int, ...]) -> Sym:
         """The same values laid out with the given strides (dense, no overlap)."""
-        if sym.meta.stride() == strides or not sym.meta.numel():
+        strides = as_dimensions(strides)
+        if sym.strides == strides or not sym.numel:
             return sym
         order, inverse = memory_order(strides)
         if order == sorted(order):
@@ -428,7 +279,7 @@ class Recorder:
         ] + results[len(wanted) :]
 
     def _like(self, sym: Sym, wanted: torch.Tensor) -> Sym:
-        if sym.shape != tuple(wanted.shape):
+        if sym.shape != as_dimensions(wanted.shape):
             return sym
         return self.restride(sym, wanted.stride())
 
@@ -449,14 +300,6 @@ def _is_factory(op: Any) -> bool:
     )
 
 
-def _to_meta(value: Any) -> Any:
-    if isinstance(value, Sym):
-        return value.meta
-    if isinstance(value, (list, tuple)):
-        return [_to_meta(item) for item in value]
-    return value
-
-
 def _to_node(value: Any) -> Any:
     if isinstance(value, Sym):
         return value.node
@@ -464,7 +307,7 @@ def _to_node(value: Any) -> Any:
         return tuple(_to_node(item) for item in value)
     if isinstance(value, list):
         return [_to_node(item) for item in value]
-    return value
+    return as_dimension(value) if isinstance(value, torch.SymInt) else value
 
 
 def _device_of(op: Any, args: Any, kwargs: Mapping[str, Any]) -> torch.device:

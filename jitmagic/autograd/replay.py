@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +24,11 @@ from torch.fx import GraphModule, Node
 
 from ..errors import DoubleBackward
 from ..graph.autocast import Autocast, autocast_as, read_autocast
+from ..graph.concrete import Values, spec_at
 from ..graph.raising import may_raise_on_data
 from ..graph.reach import ancestors
 from ..spec import TensorSpec
+from ..symbols.size import hint_of
 from .nodes import runs_once
 from .result import Partition, Result, ViewOf
 
@@ -100,12 +103,20 @@ class Replay:
         tell: Callable[[], None] | None = None,
     ) -> None:
         """Made in the modes that the graph was traced in. `tell` is called before each replay."""
-        self._graph, self._tell = graph, tell
+        self._graph: Callable[[], GraphModule | None] = lambda: graph
+        self._values: Values = {}  # of the symbols of its sizes
+        self._tell = tell
         self._needed = tuple(replay_inputs(partition))
         self._inputs = tuple(_spec(node) for node in _placeholders(partition.forward))
         self._results = _results(partition)
         self._grad_inputs = partition.grad_inputs
         self._modes = _Modes.now()
+
+    def at(self, values: Values, graph: Callable[[], GraphModule]) -> Replay:
+        """The replay where the symbols have these values, of a graph that is made when needed."""
+        made = copy(self)
+        made._values, made._graph = values, graph
+        return made
 
     def __call__(self, values: Tensors, tangents: Tensors) -> Tensors:
         differentiable = torch.is_grad_enabled()
@@ -134,7 +145,7 @@ class Replay:
         """
         lost = [needed for needed, value in zip(self._needed, values, strict=True) if value is None]
         if lost:
-            size = sum(self._inputs[needed.index].nbytes for needed in lost)
+            size = sum(hint_of(self._inputs[needed.index].nbytes) for needed in lost)
             raise DoubleBackward(
                 f"{len(lost)} of its inputs ({size / 1e6:.1f} MB) are not kept for a backward\n"
                 "  hint: run it again, from now on they are kept (inference tensors cannot be)"
@@ -144,17 +155,22 @@ class Replay:
             for needed, value in zip(self._needed, values, strict=True)
             if value is not None
         }
-        return [known[i] if i in known else _stand_in(spec) for i, spec in enumerate(self._inputs)]
+        return [
+            known[i] if i in known else _stand_in(spec_at(spec, self._values))
+            for i, spec in enumerate(self._inputs)
+        ]
 
     def _run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        if self._graph is None:
+        graph = self._graph()
+        if graph is None:
             raise DoubleBackward("its graph is not known")
         with self._modes.again():
-            outputs: Sequence[torch.Tensor] = self._graph.forward(*inputs)
+            outputs: Sequence[torch.Tensor] = graph.forward(*inputs)
         return outputs
 
     def _result(self, outputs: Sequence[torch.Tensor], tangent: int) -> torch.Tensor:
-        place, spec = self._results[tangent]
+        place, traced_spec = self._results[tangent]
+        spec = spec_at(traced_spec, self._values)
         found = None if place is None else outputs[place.index]
         if found is not None and place is not None and place.base:
             found = found._base
@@ -269,7 +285,7 @@ def _saved(partition: Partition) -> int:
 
 
 def _bytes(nodes: Sequence[Node], chosen: Iterable[int]) -> int:
-    return sum(_spec(nodes[i]).nbytes for i in chosen)
+    return sum(hint_of(_spec(nodes[i]).nbytes) for i in chosen)
 
 
 def _spec(node: Node) -> TensorSpec:

@@ -12,7 +12,7 @@ made at the first backward, once for each set of results that get no gradient, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -21,12 +21,16 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
+from ..graph.concrete import Values, spec_at
+from ..spec import TensorSpec
+from ..symbols.expr import Expr
+from ..symbols.size import value_of
 from .partial import backward_without, spent_parts, tangent_nodes
 from .replay import Replay, drawn_from, replay_inputs
 from .result import AliasStep, FromInput, Output, Partition, Result, VersionBump, ViewOf, ViewReplay
 from .saved import TRACED
 
-__all__ = ["Once", "interpreted", "make_callable", "replayed"]
+__all__ = ["Once", "SizedShell", "filled", "interpreted", "make_callable", "replayed"]
 
 Executable = Callable[..., Any]
 _VIEW, _DATA, _BUMP = 0, 1, 2  # enum AliasStep::Kind
@@ -42,18 +46,70 @@ def make_callable(
     """`backward` makes the executable of a backward graph; None: torch interprets it. `source`: the
     torch-level graph, for backwards that are differentiated; `tell` is called when there is one.
     """
-    casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-    if _is_plain(partition) and not casting:  # else the call would cast what the graph did not
+    if _needs_nothing(partition):
         return forward
+    if not isinstance(backward, Once):
+        backward = Once.of(backward or interpreted, partition)
+    signature = _signature(partition)
+    run = forward if _computes(partition) else None
+    return _function(run, backward, Replay(source, partition, tell), signature)
+
+
+def _function(
+    forward: Executable | None, backward: Once, replay: Replay, signature: dict[str, Any]
+) -> Executable:
     made: Executable = runtime_module().AutogradFunction(
-        forward if _computes(partition) else None,
-        backward if isinstance(backward, Once) else Once(backward or interpreted, partition),
-        Replay(source, partition, tell),
-        _signature(partition),
-        CompileFailed,
-        DoubleBackward,
+        forward, backward, replay, signature, CompileFailed, DoubleBackward
     )
     return made
+
+
+def _needs_nothing(partition: Partition) -> bool:
+    """Under autocast the call would cast what the graph did not."""
+    casting = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    return _is_plain(partition) and not casting
+
+
+class SizedShell:
+    """`make_callable` of a partition with Sizes, once for all values of their symbols."""
+
+    __slots__ = ("_absent", "_computes", "_needs_nothing", "_replay", "_signature")
+
+    def __init__(self, partition: Partition, tell: Callable[[], None]) -> None:
+        self._needs_nothing = _needs_nothing(partition)
+        if self._needs_nothing:
+            return
+        self._computes = _computes(partition)
+        self._signature = _numbers(partition)
+        self._absent = _left_out(partition)
+        self._replay = Replay(None, partition, tell)
+
+    def at(
+        self,
+        values: Values,
+        forward: Executable,
+        backward: Once,
+        source: Callable[[], GraphModule],
+    ) -> Executable:
+        """The callable for these values. `source` makes the torch-level graph, as it is there."""
+        if self._needs_nothing:
+            return forward
+        known = dict(values)
+        signature = {
+            **self._signature,
+            "tangents": filled(self._signature["tangents"], known),
+            "aliasing": filled(self._signature["aliasing"], known),
+            "absent": _stand_ins([spec_at(spec, known) for spec in self._absent]),
+        }
+        run = forward if self._computes else None
+        return _function(run, backward, self._replay.at(known, source), signature)
+
+
+def filled(part: Any, known: dict[Expr, Any]) -> Any:
+    """Nested tuples and lists with numbers for Sizes."""
+    if type(part) in (tuple, list):
+        return type(part)(filled(item, known) for item in part)
+    return value_of(part, known)
 
 
 def _is_plain(partition: Partition) -> bool:
@@ -73,11 +129,16 @@ class Once:
     backward at the same time.
     """
 
-    __slots__ = ("__weakref__", "_factory", "_lock", "_made", "_partition")
+    __slots__ = ("__weakref__", "_factory", "_lock", "_made")
 
-    def __init__(self, factory: Callable[[GraphModule], Executable], partition: Partition) -> None:
-        self._factory, self._partition, self._lock = factory, partition, Lock()
+    def __init__(self, factory: Callable[[tuple[int, ...]], Executable]) -> None:
+        self._factory, self._lock = factory, Lock()
         self._made: dict[tuple[int, ...], Executable] = {}
+
+    @classmethod
+    def of(cls, factory: Callable[[GraphModule], Executable], partition: Partition) -> Once:
+        """`factory` is given the backward graph without what hangs on the missing tangents."""
+        return cls(lambda missing: factory(backward_without(partition, missing)))
 
     @property
     def is_made(self) -> bool:
@@ -88,16 +149,19 @@ class Once:
         """`missing`: positions of the tangents that are not given (zeros stand for them)."""
         with self._lock:
             if missing not in self._made:
-                self._made[missing] = self._factory(backward_without(self._partition, missing))
+                self._made[missing] = self._factory(missing)
             return self._made[missing]
 
 
 def _signature(partition: Partition) -> dict[str, Any]:
-    """The Partition as tuples of integers."""
+    return {**_numbers(partition), "absent": _stand_ins(_left_out(partition))}
+
+
+def _numbers(partition: Partition) -> dict[str, Any]:
+    """The Partition as tuples of integers, or of Sizes."""
     nodes = partition.forward.graph.nodes
     inputs = sum(node.op == "placeholder" for node in nodes)
     layouts = [node.meta["spec"] for node in tangent_nodes(partition)]
-    spent = spent_parts(partition)
     return {
         "inputs": inputs,
         "results": partition.results,
@@ -113,30 +177,30 @@ def _signature(partition: Partition) -> dict[str, Any]:
             for index, spec in zip(partition.tangents, layouts, strict=True)
         ),
         "reach": partition.reach,
-        "spent": spent,
+        "spent": spent_parts(partition),
         "replayed": tuple(
             (n.index, n.saved, int(n.large), int(n.written)) for n in replay_inputs(partition)
         ),
         "draws": drawn_from(partition),
-        "absent": _stand_ins(partition, spent),
     }
 
 
-def _stand_ins(
-    partition: Partition, spent: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-) -> tuple[torch.Tensor, ...]:
-    """Tensors in place of saved values that a backward does not read: of their shapes, with the
-    memory of one element. None where each backward reads all of them.
-    """
+def _left_out(partition: Partition) -> list[TensorSpec]:
+    """Specs of saved values that a backward may not read. None where each backward reads all."""
     if partition.backward is None:
-        return ()
+        return []
     nodes = [node for node in partition.backward.graph.nodes if node.op == "placeholder"]
     holders = nodes[: len(nodes) - len(partition.tangents)]
-    if not holders or spent == (
-        (tuple(range(len(partition.tangents))), tuple(range(len(holders)))),
-    ):
-        return ()
-    specs = [node.meta["spec"] for node in holders]
+    everything = (tuple(range(len(partition.tangents))), tuple(range(len(holders))))
+    if not holders or spent_parts(partition) == (everything,):
+        return []
+    return [node.meta["spec"] for node in holders]
+
+
+def _stand_ins(specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
+    """Tensors in place of saved values that a backward does not read: of their shapes, with the
+    memory of one element.
+    """
     with torch.inference_mode(False), torch.no_grad():
         return tuple(
             torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)

@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from ..errors import CompileFailed
 from ..graph.dispatch_mode import dataless
+from ..graph.sym_node import as_dimensions
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, are_apart, is_conjugate
 
@@ -109,7 +110,7 @@ class Traced(torch.Tensor):
         `counter`: of what it is a view of.
         """
         meta = sym.meta if layout is None else layout
-        offset = int(meta.storage_offset()) if path else 0
+        offset = meta.storage_offset() if path else 0
         made = dataless(Traced, meta, sym.device, offset, requires_grad)
         made.cell, made.path, made._sym, made._version_read = cell, path, sym, cell.version
         made.origin, made.counter = origin, Counter() if counter is None else counter
@@ -130,9 +131,10 @@ class Traced(torch.Tensor):
         """How this tensor lies in its storage, if its value does not tell: what was written to an
         input with gaps between its elements is a dense value, its memory has the gaps still.
         """
-        if self.stride() == self.sym.meta.stride() or not self.numel():
+        shape, stride = as_dimensions(self.shape), as_dimensions(self.stride())
+        if stride == self.sym.strides or not self.numel():
             return None
-        shape, stride, offset = tuple(self.shape), self.stride(), int(self.storage_offset())
+        offset = self.storage_offset()
         last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
         memory = torch.empty(last + 1, dtype=self.dtype, device="meta")
         return memory.as_strided(shape, stride, offset)
@@ -161,8 +163,8 @@ class Traced(torch.Tensor):
             cell.parts = None if whole else [*cell.parts, (self.path, value)]
         for step, base in zip(reversed(self.path), reversed(bases[:-1]), strict=True):
             value = step.write_back(base, value)
-            if value.meta.stride() != base.meta.stride():
-                value = value.recorder.restride(value, base.meta.stride())
+            if value.strides != base.strides:
+                value = value.recorder.restride(value, base.strides)
         cell.value = value
 
     def written_parts(self) -> list[tuple[Sym, Sym]]:
@@ -177,10 +179,10 @@ class Traced(torch.Tensor):
     def _conform(self, new: Sym) -> Sym:
         """Cast, broadcast and lay out as this tensor is: what writing into its memory does."""
         new = new.to(self.dtype)
-        shape = tuple(self.shape)
+        shape = as_dimensions(self.shape)
         if new.shape != shape:
             new = new.expand(*shape).one(aten.clone.default, memory_format=torch.contiguous_format)
-        return new.recorder.restride(new, self._sym.meta.stride())
+        return new.recorder.restride(new, self._sym.strides)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

@@ -127,9 +127,9 @@ def _within(input: Sym, size: list[int], stride: list[int], start: int) -> tuple
     """as_strided of a graph input as views that count from its first element: where that is in a
     storage differs from call to call.
     """
-    if not dense(input.shape, input.meta.stride()):
+    if not dense(input.shape, input.strides):
         raise CompileFailed("as_strided of a graph input with gaps or overlaps")
-    count = input.meta.numel()
+    count = input.numel
     last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if start < 0 or (0 not in size and last >= count):
         raise CompileFailed("as_strided reaches beyond a graph input")

@@ -16,6 +16,7 @@ import torch
 
 from ..errors import CompileFailed
 from ..graph.shapes import dense
+from ..graph.sym_node import as_dimension
 from .nodes import is_view
 from .recorder import Sym
 
@@ -124,9 +125,9 @@ def _alone(
     """A part of a storage as a copy, and the offset in it: the scatter lays out the storage of
     its argument. What it writes has to lie in that part.
     """
-    start = 0 if offset is None else offset - int(base.meta.storage_offset())
+    start = 0 if offset is None else offset - as_dimension(base.meta.storage_offset())
     last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    if not dense(base.shape, base.meta.stride()) or start < 0 or last >= base.meta.numel():
+    if not dense(base.shape, base.strides) or start < 0 or last >= base.numel:
         raise CompileFailed("an in-place write through as_strided leaves the view it is taken of")
     return base.one(aten.clone.default), None if offset is None else start
 

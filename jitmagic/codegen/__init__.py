@@ -88,7 +88,7 @@ def render_template(
     chosen, kernels = distinct_kernels(nests, program.buffers)
     taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
     sizes = {name: found for name, found in taken.items() if found}
-    template = PlanTemplate(schedule, kernels, symbols, sizes)
+    template = PlanTemplate(build_plan(schedule, kernels, sizes), symbols)
     if target.tier not in SIZED and nests:
         raise CompileFailed(f"kernels of tier {target.tier} are made for one size")
     source = RENDERERS[target.tier]().render(chosen, program.buffers, target) if nests else None

@@ -12,14 +12,26 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from ..loops.ir import Alias, BufferRef, Extern, Nest, Step
 from ..loops.ops.extern import is_foreign
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
-from .plan import Alloc, Call, Free, Launch, Layout, Over, Plan, PlanStep, Pool, Slot, View
+from ..symbols.scalar import Symbol
+from .plan import (
+    Alloc,
+    Call,
+    Free,
+    Launch,
+    Layout,
+    Over,
+    Plan,
+    PlanStep,
+    Pool,
+    SizeVector,
+    Slot,
+    View,
+)
 from .structure import nest_arguments
 
 __all__ = ["build_plan"]
@@ -127,10 +139,10 @@ def _read_by_address(steps: Iterable[Step]) -> frozenset[str]:
 def build_plan(
     schedule: Schedule,
     kernels: Mapping[str, str],
-    sizes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    sizes: Mapping[str, tuple[Symbol, ...]] = MappingProxyType({}),
 ) -> Plan:
-    """Walk the steps in order; `kernels` names the kernel of every nest, `sizes` has the values of
-    the symbols that a kernel takes: they are constants of the plan.
+    """Walk the steps in order; `kernels` names the kernel of every nest, `sizes` the symbols whose
+    values it takes: they are constants of the plan.
     """
     program = schedule.program
     builder = _Builder(schedule, kernels)
@@ -152,8 +164,7 @@ def build_plan(
         if output is not None:
             builder.ensure_memory(output)  # no step makes a tensor without elements
     outputs = tuple(None if name is None else builder.slots[name] for name in program.outputs)
-    taken = (torch.tensor(vector, dtype=torch.int64) for vector in vectors)
-    constants = (*program.constants.values(), *taken)
+    constants = (*program.constants.values(), *map(SizeVector, vectors))
     return Plan(
         program.name,
         len(program.inputs),

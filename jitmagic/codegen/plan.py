@@ -2,8 +2,8 @@
 
 Goes to the native executor (extensions/runtime/plan.cpp) and to its reference implementation
 (runtime/execute.py), which must agree. Slots are numbered tensors: the graph inputs first (0 ..
-inputs-1), then constants, then whatever the steps define. All sizes are static; strides and offsets
-in elements, pool offsets in bytes.
+inputs-1), then constants, then whatever the steps define. Strides and offsets in elements, pool
+offsets in bytes. The plan of a template (plan_template.py) has Sizes, filled in for each vector.
 
     Plan  = name, inputs, constants, steps, outputs, pool_bytes
     Step  = Alloc(slot, shape, stride, dtype, device)     a fresh tensor that may leave the call
@@ -29,6 +29,8 @@ from typing import Any
 
 import torch
 
+from ..symbols.scalar import Symbol
+
 __all__ = [
     "Alloc",
     "Call",
@@ -43,10 +45,18 @@ __all__ = [
     "Plan",
     "PlanStep",
     "Pool",
+    "SizeVector",
     "Slot",
     "Unit",
     "View",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeVector:
+    """A constant where sizes are symbols: an int64 tensor with their values, for a kernel."""
+
+    symbols: tuple[Symbol, ...]
 
 
 class PlanStep:
@@ -141,7 +151,7 @@ class Free(PlanStep):
 class Plan:
     name: str
     inputs: int
-    constants: tuple[torch.Tensor, ...]
+    constants: tuple[Any, ...]  # tensors; SizeVectors where sizes are symbols
     steps: tuple[PlanStep, ...]
     outputs: tuple[int | None, ...]
     pool_bytes: int = 0

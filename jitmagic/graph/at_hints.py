@@ -19,8 +19,20 @@ from .node_meta import tensors_in
 from .shapes import elementwise, infer, infer_in_place
 from .small_runs import told_by_kernel
 from .sym_node import sizes_in, with_hints
+from .symbolic_views import view_of_sizes
 
-__all__ = ["inferred_at_hints"]
+__all__ = ["inferred_at_hints", "told_of_sizes"]
+
+aten = torch.ops.aten
+
+
+def told_of_sizes(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator gives on symbolic sizes, None where no rule tells it."""
+    if (view := view_of_sizes(op, args, kwargs)) is not None:
+        return view
+    if op is aten._to_copy.default and next(sizes_in(args), None) is not None:
+        return infer(op, args, kwargs)  # between all dtypes; torch's own wants ints
+    return inferred_at_hints(op, args, kwargs)
 
 
 def inferred_at_hints(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

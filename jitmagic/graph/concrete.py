@@ -11,31 +11,35 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from ..errors import CompileFailed, SizesDiffer
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
-from ..symbols.size import Size, value_of
+from ..symbols.size import Size, SizeFloat, value_of
 from .builder import GraphBuilder, map_nodes
+from .node_meta import mutated_by
 
-__all__ = ["Filled", "concrete_graph", "results_of", "spec_at"]
+__all__ = ["Filled", "Values", "concrete_graph", "graph_at", "results_of", "sized_graph", "spec_at"]
 
 Values = Mapping[Expr, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """An input that is the same for all calls of these sizes: a 0-dim tensor with a number."""
+    """An input that is the same for all calls of these sizes: a 0-dim tensor with a number, which
+    may be a Size.
+    """
 
     spec: TensorSpec
-    value: float
+    value: Any
 
-    def make(self) -> torch.Tensor:
-        return torch.full((), self.value, dtype=self.spec.dtype)
+    def make(self, values: Values = MappingProxyType({})) -> torch.Tensor:
+        return torch.full((), value_of(self.value, dict(values)), dtype=self.spec.dtype)
 
 
 def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
@@ -69,6 +73,94 @@ def concrete_graph(
 def results_of(gm: GraphModule) -> int:
     """How many results a graph has."""
     return len(next(iter(reversed(gm.graph.nodes))).args[0])  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------- without calling anything
+
+
+def graph_at(gm: GraphModule, values: Values) -> GraphModule:
+    """A copy of a graph in whose specs and arguments the symbols are what `values` says:
+    ints, or Sizes of their own.
+    """
+    known = dict(values)
+
+    def moved(part: Any) -> Any:
+        match part:
+            case Size():
+                return value_of(part, known)
+            case TensorSpec():
+                return spec_at(part, known)
+            case tuple() | list():
+                return type(part)(moved(item) for item in part)
+            case dict():
+                return {key: moved(item) for key, item in part.items()}
+            case slice():
+                return slice(moved(part.start), moved(part.stop), moved(part.step))
+        return part
+
+    copies: dict[Node, Node] = {}
+    graph = Graph()
+    for node in gm.graph.nodes:
+        copy = copies[node] = graph.node_copy(node, copies.__getitem__)
+        copy.meta["spec"] = moved(node.meta.get("spec"))
+        if node.op.startswith("call_"):
+            copy.args, copy.kwargs = moved(tuple(copy.args)), moved(dict(copy.kwargs))
+    return GraphModule(gm, graph)
+
+
+def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int | Filled, ...]]:
+    """As `concrete_graph`, with Sizes of another Context for the symbols: arguments have them, no
+    node computes one. Metas stay as they are.
+
+    Raises CompileFailed where a call takes a float that is computed of sizes.
+    """
+    graph, made, kept = Graph(), dict[Node, Any](), dict[Node, int | Filled]()
+
+    def use(node: Node) -> Any:
+        if isinstance(made[node], SizeFloat):
+            raise CompileFailed(f"a call takes {made[node]}, which is a float computed of sizes")
+        return made[node]
+
+    def add_input(node: Node, value: int | Filled) -> Node:
+        with graph.inserting_after(next(reversed(kept), graph._root)):
+            copy = graph.placeholder(node.name)
+        kept[copy] = value
+        return copy
+
+    for node in gm.graph.nodes:
+        size = node.meta.get("val")
+        if isinstance(size, Size):
+            is_float = isinstance(size, SizeFloat)
+            made[node] = size if is_float else value_of(size, dict(values))
+            continue
+        if node.op == "placeholder":
+            copy = add_input(node, len(kept))
+        elif node.meta.get("number"):
+            number = node.args[1]
+            value = number.meta["val"] if isinstance(number, Node) else number
+            copy = add_input(node, Filled(node.meta["spec"], value))
+        else:
+            copy = graph.node_copy(node)
+            copy.args, copy.kwargs = (map_nodes(part, use) for part in (node.args, node.kwargs))
+        made[node] = copy
+        _describe(copy, node, made, values)
+    for unused in [node for node in kept if not node.users]:
+        graph.erase_node(unused)
+        del kept[unused]
+    return GraphModule(gm, graph), tuple(kept.values())
+
+
+def _describe(copy: Node, node: Node, made: dict[Node, Any], values: Values) -> None:
+    copy.meta = dict(node.meta)
+    copy.meta["spec"] = _specs_at(node.meta.get("spec"), values)
+    if written := mutated_by(node):
+        copy.meta["mutates"] = tuple(made[target] for target in written)
+
+
+def _specs_at(spec: Any, values: Values) -> Any:
+    if isinstance(spec, TensorSpec):
+        return spec_at(spec, values)
+    return tuple(_specs_at(part, values) for part in spec) if isinstance(spec, tuple) else spec
 
 
 class _Replay:

@@ -18,7 +18,11 @@ T = TypeVar("T", bound=torch.Tensor)
 
 
 def dataless(
-    cls: type[T], like: torch.Tensor, device: torch.device, offset: int, requires_grad: bool
+    cls: type[T],
+    like: torch.Tensor,
+    device: torch.device,
+    offset: int | torch.SymInt,
+    requires_grad: bool,
 ) -> T:
     """A tensor of class `cls` that lies as the meta tensor `like`, `offset` elements into its
     storage, and reports another device.

@@ -21,6 +21,7 @@ __all__ = ["FACTORY_RULES", "counted"]
 aten = torch.ops.aten
 META = torch.device("meta")
 _EXACT = 1 << 24  # integers below it are exact in float32
+_INTS = (int, torch.SymInt)
 _ROWS = 1 << 14  # of tril_indices: they are counted one by one
 Tensor = torch.Tensor
 
@@ -35,7 +36,7 @@ def _made(
     plain = options.get("device") == META and options.get("layout") in (None, torch.strided)
     if not plain or options.get("pin_memory") or options.get("memory_format") is not None:
         return None
-    if not allowed(dtype) or not all(type(n) is int and n >= 0 for n in size):
+    if not allowed(dtype) or not all(type(n) in _INTS and n >= 0 for n in size):
         return None
     return torch.empty(size, dtype=dtype, device=META)
 
@@ -217,9 +218,9 @@ def _is_chance(p: float) -> bool:
 def counted(start: Any, end: Any, step: Any = 1, **kwargs: Any) -> Tensor | None:
     """arange: ceil((end - start) / step) numbers, of floats where one of the three is a float."""
     given = start, end, step
-    if not all(type(v) in (int, float) for v in given) or step == 0:
+    if not all(type(v) in (float, *_INTS) for v in given) or step == 0:
         return None
-    if all(type(v) is int for v in given):
+    if all(type(v) in _INTS for v in given):
         count, default = -((start - end) // step), torch.int64
     elif all(abs(v) < _EXACT for v in given):  # no nan either
         count, default = math.ceil((end - start) / step), torch.get_default_dtype()

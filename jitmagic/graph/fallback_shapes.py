@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .fresh_meta import broadcast, fresh_meta, same_shape
+from .sym_node import is_dense_in
 
 __all__ = ["FALLBACK_RULES", "refuse_repeated"]
 
@@ -258,20 +259,27 @@ def _attention(
     """The CPU's flash attention: laid out as the query, log-sum-exp as (batch, length, heads)."""
     batch, heads, length, _ = query.shape
     order = sorted(range(4), key=query.stride, reverse=True)
-    if not query.permute(order).is_contiguous():
+    if not is_dense_in(query, order):
         return None
     kind = torch.float64 if query.dtype is torch.float64 else torch.float32
     return (
         fresh_meta(query.shape, query.dtype, query.stride()),
-        fresh_meta((batch, length, heads), kind).transpose(1, 2),
+        _swapped((batch, length, heads), kind),
     )
+
+
+def _swapped(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A row-major tensor with dimensions 1 and 2 swapped."""
+    made = fresh_meta(shape, dtype)
+    order = 0, 2, 1, *range(3, len(shape))
+    return fresh_meta([made.shape[n] for n in order], dtype, [made.stride(n) for n in order])
 
 
 def _attention_gradient(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, ...]:
     return tuple(
-        fresh_meta((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype).transpose(1, 2)
+        _swapped((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype)
         for t in (query, key, value)
     )
 
@@ -293,7 +301,7 @@ def _angle(x: Tensor) -> Tensor | None:
 
 def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
-    if not x.permute(order).is_contiguous():
+    if not is_dense_in(x, order):
         return None
     return fresh_meta(x.shape, x.dtype, x.stride())
 

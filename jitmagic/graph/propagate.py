@@ -22,7 +22,7 @@ from ..errors import UserLine
 from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
-from .at_hints import inferred_at_hints
+from .at_hints import told_of_sizes
 from .at_vectors import told_at_vectors
 from .attribution import call_from
 from .device_layouts import differs_by_device
@@ -33,7 +33,6 @@ from .shapes import infer, infer_in_place
 from .small_runs import told_by_kernel
 from .sym_node import as_torch, sizes_in
 from .symbolic_index import INDEXING, selected
-from .symbolic_views import view_of_sizes
 from .transforms import is_transform
 
 __all__ = [
@@ -209,11 +208,7 @@ class _Shapes(DispatchMode):
                 outcome = infer_in_place(func, args, named)
             if outcome is not None:
                 return outcome
-        if (view := view_of_sizes(func, args, named)) is not None:
-            return view
-        if func is aten._to_copy.default and next(sizes_in(args), None) is not None:
-            return infer(func, args, named)  # between all dtypes; torch's own wants ints
-        for tell in (inferred_at_hints, told_by_kernel):
+        for tell in (told_of_sizes, told_by_kernel):
             if (told := tell(func, args, named)) is not None:
                 return told
         outcome = func(*args, **named)

@@ -12,6 +12,7 @@ floating-point.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -125,7 +126,8 @@ def _strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[
 def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Non-overlapping and without holes."""
     step = 1
-    for stride, extent in sorted(zip(strides, shape, strict=True)):
+    # By strides alone: of two that are equal the extents tell nothing, and comparing them guards.
+    for stride, extent in sorted(zip(strides, shape, strict=True), key=itemgetter(0)):
         if extent == 1:
             continue
         if stride != step:

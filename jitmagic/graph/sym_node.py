@@ -23,7 +23,8 @@ from ..symbols.scalar import symbols_of
 from ..symbols.size import Dimension, Size, SizeFloat, hint_of, is_same
 
 __all__ = [
-    "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "sizes_in", "with_hints",
+    "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "is_dense_in", "sizes_in",
+    "sizes_of", "with_hints",
 ]  # fmt: skip
 
 Comparison = Callable[[Any, Any], Any]
@@ -49,6 +50,13 @@ def as_dimension(value: Any) -> Any:
 
 def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(map(as_dimension, values))
+
+
+def sizes_of(value: Any) -> Any:
+    """Nested arguments with Sizes in place of SymInts."""
+    if type(value) in (tuple, list):
+        return type(value)(map(sizes_of, value))
+    return as_dimension(value) if isinstance(value, torch.SymInt) else value
 
 
 def sizes_in(value: Any) -> Iterator[Size]:
@@ -359,6 +367,14 @@ def _is_dense_along(order: Sequence[int], sizes: list[Dimension], strides: list[
             return False
         expected = expected * sizes[place]
     return True
+
+
+def is_dense_in(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether the elements lie one after the other, the last dimension of `order` moving fastest.
+    torch refuses a view of a tensor with symbolic sizes where no dispatch mode is on.
+    """
+    shape, stride = as_dimensions(tensor.shape), as_dimensions(tensor.stride())
+    return _is_dense_along(order[::-1], list(shape), list(stride))
 
 
 def has_strides_along(order: Sequence[int], sizes: Sequence[Any], strides: Sequence[Any]) -> bool:

@@ -28,6 +28,7 @@ from ..codegen.plan import (
     View,
 )
 from ..extension import runtime_module
+from ..symbols.size import hint_of
 
 __all__ = [
     "BySizes",
@@ -35,6 +36,7 @@ __all__ = [
     "CudaEntry",
     "KernelEntry",
     "by_sizes",
+    "executable_of",
     "lower_plan",
     "make_executable",
     "slot_count",
@@ -83,9 +85,20 @@ def make_executable(
     `aligned`: inputs that the kernels take to start on 16-byte boundaries; a call in which one does
     not goes to `otherwise`.
     """
-    owners = tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
     program = lower_plan(plan, kernels)
-    made = runtime_module().Executable(program, plan.constants, owners, aligned, otherwise)
+    return executable_of(program, plan.constants, kernels, aligned, otherwise)
+
+
+def executable_of(
+    program: tuple[Any, ...],
+    constants: tuple[torch.Tensor, ...],
+    kernels: Mapping[str, KernelEntry],
+    aligned: tuple[int, ...] = (),
+    otherwise: Callable[..., tuple[Any, ...]] | None = None,
+) -> Callable[..., tuple[Any, ...]]:
+    """`make_executable` of a plan that was lowered."""
+    owners = tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
+    made = runtime_module().Executable(program, constants, owners, aligned, otherwise)
     return made  # type: ignore[no-any-return]
 
 
@@ -157,7 +170,7 @@ def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...
         slot_count(plan),
         plan.pool_bytes,
         plan.device,
-        _bytes_touched(plan) > _HEAVY_BYTES,
+        hint_of(_bytes_touched(plan)) > _HEAVY_BYTES,
         steps,
         outputs,
         plan.titles,

@@ -25,6 +25,7 @@ from .layouts import turned_outputs, with_images_channels_last
 from .memory import plan_memory
 from .order import drop_dead_stores, operations_in, ordered_program
 from .products import open_products, with_small_products
+from .regions import plan_regions
 from .result import Decision, Schedule
 from .split import split_reductions
 from .tile import drop_unit_axes
@@ -64,9 +65,7 @@ def schedule(
     exact = options.precision != "fast"
     fused = split_reductions(ordered_program(fusion, exact), target)
     decisions = tuple(fusion.decisions)
-    if is_sized(fused):  # where memory lives is planned for each vector of sizes
-        return Schedule(fused, {}, 0, {}, {}, decisions)
-    memory = plan_memory(fused)
+    memory = plan_regions(fused) if is_sized(fused) else plan_memory(fused)
     return Schedule(fused, memory.pool, memory.pool_bytes, memory.last_use, memory.over, decisions)
 
 

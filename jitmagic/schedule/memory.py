@@ -16,12 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..loops.ir import Buffer, Extern, Load, LoopProgram, Nest, Reduction, walk
+from ..symbols.size import Dimension, is_same
 from .deps import reads_of, storages, store_values, writes_of
 from .externs import out_overload
 
-__all__ = ["MemoryPlan", "last_uses", "plan_memory", "storage_bytes"]
+__all__ = [
+    "ALIGNMENT", "MemoryPlan", "last_uses", "operand_to_overwrite", "plan_memory", "poolable",
+    "storage_bytes",
+]  # fmt: skip
 
 ALIGNMENT = 64
 _QUICK = frozenset({"cuda"})  # devices whose allocator keeps what is freed, at hand for the next
@@ -92,19 +97,19 @@ def last_uses(program: LoopProgram) -> dict[str, int]:
 def plan_memory(program: LoopProgram) -> MemoryPlan:
     """Walk the steps once, handing out and taking back memory."""
     last, owner = last_uses(program), storages(program)
-    poolable = _poolable(program, owner)
-    apart = _apart(program, poolable, owner)
+    pooled = poolable(program, owner)
+    apart = _apart(program, pooled, owner)
     free = _FreeList()
     pool: dict[str, int] = {}
     over: dict[str, str] = {}
-    size = {name: storage_bytes(program.buffers[name]) for name in poolable | apart}
+    size = {name: storage_bytes(program.buffers[name]) for name in pooled | apart}
     placed: set[str] = set()
     for number, step in enumerate(program.steps):
-        fresh = [name for name in writes_of(step) if name in poolable and name not in placed]
+        fresh = [name for name in writes_of(step) if name in pooled and name not in placed]
         dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
         for name in fresh:
             placed.add(name)
-            heir = _operand_to_overwrite(program, step, name, dying, owner, size)
+            heir = operand_to_overwrite(program, step, name, dying, owner, size)
             if heir is not None:
                 dying.remove(heir)
             if name in apart:
@@ -118,12 +123,12 @@ def plan_memory(program: LoopProgram) -> MemoryPlan:
     return MemoryPlan(pool, free.end, last, over)
 
 
-def _apart(program: LoopProgram, poolable: set[str], owner: Mapping[str, str]) -> set[str]:
+def _apart(program: LoopProgram, pooled: set[str], owner: Mapping[str, str]) -> set[str]:
     """On a GPU: temporaries that are large, the results of ATen ops among them."""
     if program.device.type not in _QUICK:
         return set()
     kept = {owner[n] for n in (*program.outputs, *program.inputs, *program.constants) if n}
-    made = set(poolable)
+    made = set(pooled)
     for step in program.steps:
         if isinstance(step, Extern):
             made.update(name for name in step.results if name is not None)
@@ -131,7 +136,7 @@ def _apart(program: LoopProgram, poolable: set[str], owner: Mapping[str, str]) -
     return {name for name in here if storage_bytes(program.buffers[name]) >= _LARGE}
 
 
-def _poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
+def poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
     """Temporaries written by nests (or by ops that can write into given memory) that stay
     inside, on the device that the pool is on.
     """
@@ -146,13 +151,17 @@ def _poolable(program: LoopProgram, owner: Mapping[str, str]) -> set[str]:
     return made - leaving - set(program.constants)
 
 
-def _operand_to_overwrite(
+def _are_same(some: Sequence[Dimension], others: Sequence[Dimension]) -> bool:
+    return len(some) == len(others) and all(map(is_same, some, others))
+
+
+def operand_to_overwrite(
     program: LoopProgram,
     step: object,
     name: str,
     dying: Sequence[str],
     owner: Mapping[str, str],
-    size: Mapping[str, int],
+    size: Mapping[str, Any],
 ) -> str | None:
     """A dying operand of a pointwise nest that is only read where `name` is written."""
     if not isinstance(step, Nest):
@@ -163,10 +172,12 @@ def _operand_to_overwrite(
         return None
     mine = program.buffers[name]
     for candidate in dying:
-        if size.get(candidate) != size[name]:
+        if candidate not in size or not is_same(size[candidate], size[name]):
             continue
         other = program.buffers[candidate]
-        same = (other.shape, other.stride, other.dtype) == (mine.shape, mine.stride, mine.dtype)
+        same = other.dtype is mine.dtype and _are_same(
+            (*other.shape, *other.stride), (*mine.shape, *mine.stride)
+        )
         loads = [n for n in nodes if isinstance(n, Load) and owner[n.buffer] == candidate]
         places = {(load.buffer, load.index) for load in loads}  # a view of it reads elsewhere
         if same and places == {(candidate, store.index)}:

@@ -75,6 +75,7 @@ class Context:
         self._hints: dict[Expr, float] = {}
         self._ranges: Ranges = {}  # of the symbols
         self._known: Ranges = {}
+        self.answers: dict[tuple[str, Expr, Expr], bool | None] = {}  # of sizes, by these ranges
 
     def add(self, symbol: Symbol, hint: float | None) -> None:
         """A symbol that the trace met; without a hint its range is never narrowed."""
@@ -186,6 +187,7 @@ class Context:
                 self._ranges[symbol] = new
                 self._assume(symbol, new)
         self._known = dict(self._ranges)
+        self.answers.clear()
 
     def _with(self, symbol: Symbol, wanted: Interval) -> Ranges | None:
         """The ranges with one of them narrowed, if that still holds the hint."""

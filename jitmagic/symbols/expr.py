@@ -163,6 +163,7 @@ def _rebuild(constant: int, terms: Mapping[Expr, int]) -> Expr:
     return Add(made, Integer(constant)) if constant else made
 
 
+@lru_cache(maxsize=16384)
 def add(a: Expr, b: Expr) -> Expr:
     """a + b, with like terms collected and quotients joined with their remainders."""
     ca, ta = linear(a)

@@ -8,7 +8,7 @@ polynomials are one object.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import lru_cache, reduce
 
 from .expr import Add, Expr, FloorDiv, Integer, Leaf, Mod, Mul, add, floordiv, linear, mod, mul
 from .scalar import Apply, Number, Symbol
@@ -97,6 +97,7 @@ def written(expr: Expr, name: Callable[[Symbol], str] = lambda symbol: symbol.na
     return f"{a}*{b}" if op == "*" else f"({a} {op} {b})"
 
 
+@lru_cache(maxsize=16384)
 def product(a: Expr, b: Expr) -> Expr:
     """a * b, distributed over their sums."""
     offset_a, terms_a = linear(a)

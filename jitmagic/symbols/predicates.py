@@ -6,9 +6,10 @@ are data, ranges and relations, and the answer to whether other values keep to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from .context import Context, holds_for
+from .compiled import check_function
+from .context import Context
 from .expr import Expr
 from .interval import Interval
 from .polynomial import written
@@ -24,22 +25,22 @@ class Predicates:
         self.symbols = tuple(hints)
         self.ranges: dict[Symbol, Interval] = {symbol: symbol.range for symbol in hints}
         self.relations: dict[tuple[str, Expr, Expr], None] = {}
+        self._check: Callable[..., bool] | None = None  # of these, when first asked for
         self.context = Context(self._narrow, self._relate)
         for symbol, hint in hints.items():
             self.context.add(symbol, hint)
 
     def _narrow(self, symbol: Symbol, interval: Interval) -> None:
-        self.ranges[symbol] = interval
+        self.ranges[symbol], self._check = interval, None
 
     def _relate(self, op: str, left: Expr, right: Expr) -> None:
-        self.relations[op, left, right] = None
+        self.relations[op, left, right], self._check = None, None
 
     def hold(self, values: tuple[int, ...]) -> bool:
         """Whether all that was assumed is true of these values, in the order of the symbols."""
-        known: dict[Expr, int] = dict(zip(self.symbols, values, strict=True))
-        if not all(self.ranges[symbol].has(known[symbol]) for symbol in self.symbols):
-            return False
-        return all(holds_for(*relation, known) for relation in self.relations)
+        if self._check is None:
+            self._check = check_function(self.symbols, self.ranges.values(), self.relations)
+        return self._check(*values)
 
     def __str__(self) -> str:
         ranges = [

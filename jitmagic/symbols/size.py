@@ -167,6 +167,13 @@ class Size:
         return self._known(op, theirs)
 
     def _known(self, op: str, theirs: Expr) -> bool | None:
+        asked = (op, self.expr, theirs)
+        answers = self.context.answers
+        if asked not in answers:
+            answers[asked] = self._answer(op, theirs)
+        return answers[asked]
+
+    def _answer(self, op: str, theirs: Expr) -> bool | None:
         """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
         difference = self._reduced(add(self.expr, mul(theirs, -1)))
         known = self.context.known(op, difference, Integer(0))
@@ -251,4 +258,10 @@ def value_of(dimension: Any, known: dict[Expr, Any]) -> Any:
 
 
 def _expr(value: object) -> Expr | None:
-    return expr_of(value) if isinstance(value, int | Size) else None
+    """None: it is no number of ours. A torch.SymInt is one that holds a Size in its node: `==` with
+    what it does not know would be False without a word.
+    """
+    if isinstance(value, int | Size):
+        return expr_of(value)
+    held = getattr(getattr(value, "node", None), "value", None)
+    return expr_of(held) if isinstance(held, int | Size) else None

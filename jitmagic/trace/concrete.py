@@ -10,14 +10,17 @@ import operator
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..graph.concrete import Filled, concrete_graph, spec_at
+from torch.fx import GraphModule
+
+from ..graph.concrete import Filled, Values, concrete_graph, sized_graph, spec_at
 from ..guards.guard import GlobalState
 from ..symbols.expr import Expr
+from ..symbols.interval import Interval
 from ..symbols.scalar import Symbol
 from ..symbols.size import Size, hint_of
 from .result import GraphInput, InputKind, Trace
 
-__all__ = ["at_sizes", "hints_of", "places_of"]
+__all__ = ["at_sizes", "hints_of", "of_sizes", "places_of", "ranges_of"]
 
 
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
@@ -30,6 +33,12 @@ def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
 def hints_of(traced: Trace) -> tuple[int, ...]:
     """The values of these symbols in the call that was traced."""
     return tuple({size.expr: hint_of(size) for _, size in _symbols(traced)}.values())
+
+
+def ranges_of(traced: Trace) -> dict[Symbol, Interval]:
+    """Where the guards leave the values of these symbols."""
+    ranges = {size.expr: size.context.range_of(size.expr) for _, size in _symbols(traced)}
+    return {symbol: symbol.range if found is None else found for symbol, found in ranges.items()}  # type: ignore[attr-defined, misc]
 
 
 def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
@@ -54,12 +63,26 @@ def at_sizes(traced: Trace, values: tuple[int, ...]) -> tuple[Trace, tuple[int |
     known: dict[Expr, int] = dict(zip(places_of(traced), values, strict=True))
     state = next(guard.facts for guard in traced.guards if isinstance(guard, GlobalState))
     graph, kept = concrete_graph(traced.graph, known, state.grad_enabled, traced.name)
+    return _with_graph(traced, graph, kept, known), kept
+
+
+def of_sizes(traced: Trace, known: Values) -> tuple[Trace, tuple[int | Filled, ...]]:
+    """The trace with other Sizes for its symbols, which nothing but arguments and specs of its
+    graph have. Raises CompileFailed where that cannot be.
+    """
+    graph, kept = sized_graph(traced.graph, known)
+    return _with_graph(traced, graph, kept, known), kept
+
+
+def _with_graph(
+    traced: Trace, graph: GraphModule, kept: tuple[int | Filled, ...], known: Values
+) -> Trace:
     inputs = tuple(_input(traced, place, known) for place in kept)
     mutated = tuple(n for n, place in enumerate(kept) if place in traced.mutated)
-    return replace(traced, graph=graph, inputs=inputs, mutated=mutated), kept
+    return replace(traced, graph=graph, inputs=inputs, mutated=mutated)
 
 
-def _input(traced: Trace, place: int | Filled, known: dict[Expr, int]) -> GraphInput:
+def _input(traced: Trace, place: int | Filled, known: Values) -> GraphInput:
     if isinstance(place, Filled):  # computed of what the first inputs tell
         return GraphInput("size", traced.inputs[0].source, place.spec, InputKind.SCALAR)
     return replace(traced.inputs[place], spec=spec_at(traced.inputs[place].spec, known))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import jitmagic
 from jitmagic import sizes
 from jitmagic.api import handle_of
+from jitmagic.errors import CompileFailed
 
 SIZES = (8, 5, 16, 3, 2, 7, 9, 32, 64, 33, 12, 1, 24, 48, 6, 10)
 Program = Callable[..., Any]
@@ -268,7 +269,14 @@ class Clock:
 
 
 def test_a_plan_is_made_once_it_would_have_paid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first `recompile_limit` vectors have one at once; then those that come again."""
+    """The first `recompile_limit` vectors have one at once; then those that come again. So where
+    the joint graph is not one for all sizes.
+    """
+
+    def refused(*args: Any) -> None:
+        raise CompileFailed("sizes cannot go through it")
+
+    monkeypatch.setattr(sizes, "SizedJoint", refused)
     monkeypatch.setattr(sizes, "time", Clock())
     program = lambda x: x.relu().sum(0)  # noqa: E731 - a program
 

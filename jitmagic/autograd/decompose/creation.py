@@ -50,7 +50,7 @@ def _filled(r: Recorder, x: Sym, value: Any, dtype: Any, device: Any, memory_for
     """*_like: the layout of x is kept."""
     made = r.full(x.shape, value, dtype or x.dtype, _device(device, x.device))
     like = x.one(aten.empty_like.default, memory_format=memory_format)
-    return r.restride(made, like.meta.stride())
+    return r.restride(made, like.strides)
 
 
 @rule(aten.zeros_like.default, complex_too=True)

@@ -21,7 +21,7 @@ def _reduce(loss: Sym, reduction: int) -> Sym:
 
 def _norm(x: Sym, reduction: int) -> float:
     """What one element's derivative is divided by."""
-    return 1.0 / max(x.meta.numel(), 1) if reduction == MEAN else 1.0
+    return 1.0 / max(x.numel, 1) if reduction == MEAN else 1.0
 
 
 @rule(aten.mse_loss.default)
@@ -143,7 +143,7 @@ def _per_class(weight: Sym, x: Sym) -> Sym:
 def _nll(
     r: Recorder, x: Sym, target: Sym, weight: Sym | None, reduction: int, ignore_index: int
 ) -> list[Sym] | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     dim = _class_dim(x)
     counted = target.differs(ignore_index)
@@ -182,7 +182,7 @@ def _nll_backward(
     total_weight: Sym,
 ) -> Sym | None:
     """One-hot by comparison with the class number, which fuses; ignored targets match no class."""
-    if not x.meta.numel():
+    if not x.numel:
         return None
     dim = _class_dim(x)
     classes = r.arange(x.shape[dim], target.dtype, x.device)

@@ -42,7 +42,7 @@ def _affine(value: Sym, weight: Sym | None, bias: Sym | None) -> Sym:
 def _layer_norm(
     r: Recorder, x: Sym, shape: list[int], weight: Sym | None, bias: Sym | None, eps: float
 ) -> list[Sym] | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     wide = up(x)
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
@@ -64,7 +64,7 @@ def _layer_norm_backward(
     bias: Sym | None,
     mask: Mask,
 ) -> list[Sym | None] | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     first = len(x.shape) - len(shape)
     inner, outer = list(range(first, len(x.shape))), list(range(first))
@@ -90,7 +90,7 @@ def _sum_to(value: Sym, dims: list[int]) -> Sym:
 def _rms_norm(
     r: Recorder, x: Sym, shape: list[int], weight: Sym | None, eps: float | None
 ) -> list[Sym] | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     wide = up(x)
     dims = list(range(len(x.shape) - len(shape), len(x.shape)))
@@ -120,7 +120,7 @@ def _group_norm(
     eps: float,
 ) -> list[Sym] | None:
     # F.group_norm gives sizes that match; who calls the operator may not, and eager's kernel looks.
-    if not x.meta.numel() or min(n, c, hxw, groups) <= 0 or n * c * hxw != x.meta.numel():
+    if not x.numel or min(n, c, hxw, groups) <= 0 or n * c * hxw != x.numel:
         return None
     if any(part is not None and part.shape != (c,) for part in (weight, bias)):
         return None
@@ -151,7 +151,7 @@ def _group_norm_backward(
     groups: int,
     mask: Mask,
 ) -> list[Sym | None] | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     shape = (n, groups, c // groups, hxw)
     g, wide = up(grad).view(*shape), up(x).view(*shape)
@@ -271,7 +271,7 @@ def _batch_norm_inference(
 @rule(aten._native_batch_norm_legit_functional.default)
 def _batch_norm_functional(r: Recorder, x: Sym, *args: Any) -> list[Sym | None] | None:
     *_, training, _momentum, _eps = args
-    return _batch_norm(r, x, *args) if training and x.meta.numel() else None
+    return _batch_norm(r, x, *args) if training and x.numel else None
 
 
 @rule(aten.cudnn_batch_norm.default)

@@ -82,7 +82,7 @@ def _vector_norm(
     dtype: torch.dtype | None = None,
 ) -> Sym | None:
     asked = x.dtype if dtype is None else dtype
-    if not x.dtype.is_floating_point or not asked.is_floating_point or not x.meta.numel():
+    if not x.dtype.is_floating_point or not asked.is_floating_point or not x.numel:
         return None
     dims, wide = _dims(x, dim), up(x.to(asked))
     return _norm_of(wide, float(ord), dims, keepdim).to(asked)
@@ -106,7 +106,7 @@ def _norm_of(x: Sym, order: float, dims: list[int], keepdim: bool) -> Sym:
 
 @rule(aten.logsumexp.default)
 def _logsumexp(r: Recorder, x: Sym, dim: Any, keepdim: bool = False) -> Sym | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     if not x.dtype.is_floating_point:
         x = x.to(torch.get_default_dtype())
@@ -119,11 +119,11 @@ def _logsumexp(r: Recorder, x: Sym, dim: Any, keepdim: bool = False) -> Sym | No
 
 @rule(aten.max.default)
 def _max(r: Recorder, x: Sym) -> Sym | None:
-    return x.amax(list(range(len(x.shape)))) if x.meta.numel() else None
+    return x.amax(list(range(len(x.shape)))) if x.numel else None
 
 
 @rule(aten.min.default)
 def _min(r: Recorder, x: Sym) -> Sym | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     return x.one(aten.amin.default, list(range(len(x.shape))))

@@ -18,7 +18,7 @@ def _result_dtype(x: Sym, half_to_float: bool) -> torch.dtype:
 
 @rule(aten._softmax.default)
 def _softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     wide = up(x)
     shifted = (wide - wide.amax([dim], True)).exp()
@@ -27,7 +27,7 @@ def _softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | None:
 
 @rule(aten._log_softmax.default)
 def _log_softmax(r: Recorder, x: Sym, dim: int, half_to_float: bool) -> Sym | None:
-    if not x.meta.numel():
+    if not x.numel:
         return None
     wide = up(x)
     shifted = wide - wide.amax([dim], True)

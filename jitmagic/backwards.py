@@ -1,0 +1,86 @@
+"""Backwards, which are built at their first use, calls after the forward.
+
+Comes in: what builds one, and the graph that can be replayed instead. Goes out: the executable,
+whatever happens: the forward has run by then, so the frame cannot be eager any more. What the user
+should know of it is told once per function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from .autograd.shell import replayed
+from .errors import warn
+from .frame.sandbox import sandbox
+from .options import Options
+from .records import COMPILED, Failed, Recording
+from .runtime.examples import examples
+
+__all__ = ["at_first_use", "build_backward", "made_up", "tell_of_replay", "tell_once"]
+
+Graph = Callable[..., tuple[Any, ...]]
+
+
+def build_backward(
+    build: Callable[..., Graph],
+    gm: GraphModule,
+    options: Options,
+    record: Recording,
+) -> Graph:
+    def made(record: Recording) -> Graph:
+        return build(gm, "backward", options, record, partial(made_up, gm))
+
+    return at_first_use(made, lambda: gm, options, record)
+
+
+def at_first_use(
+    build: Callable[[Recording], Graph],
+    graph: Callable[[], GraphModule],
+    options: Options,
+    record: Recording,
+) -> Graph:
+    """A backward, when the forward has run and the frame cannot be eager any more. `graph`: what
+    is replayed where it cannot be built.
+    """
+    record = record.for_later()
+    try:
+        with sandbox():
+            run = build(record)
+    except Exception as error:  # whatever a stage raised: the gradients still have a right answer
+        failed = Failed.of(error, record.failed_in)
+        record.end(failed)
+        if options.on_error == "raise":
+            raise
+        what = f"the backward of {record.name}"
+        tell_once(record, what, failed.report(what, "is replayed op by op"))
+        return replayed(graph())
+    if record.stages:  # else it was there already
+        record.end(COMPILED)
+    return run
+
+
+def tell_of_replay(record: Recording) -> None:
+    """Nothing is wrong, but this backward is no quicker than eager's."""
+    tell_once(
+        record,
+        "replay",
+        f"{record.name} is differentiated twice (create_graph) or for a batch of gradients: "
+        "such backwards run op by op",
+    )
+
+
+def tell_once(record: Recording, what: str, text: str) -> None:
+    """Once per function, however many variants of it are compiled."""
+    if what not in record.told:
+        record.told.add(what)
+        warn(text)
+
+
+def made_up(gm: GraphModule) -> list[torch.Tensor]:
+    """Tensors of the right kind: what a backward is given is not known when it is compiled."""
+    return examples([node.meta["spec"] for node in gm.graph.nodes if node.op == "placeholder"])

@@ -1,0 +1,108 @@
+"""Where temporaries of a program with Sizes live: regions of one pool.
+
+In: the ordered program. Out: as memory.py, with Sizes for offsets. Which temporaries share a region
+is chosen once, by what they take in this call; a region is as large as the largest of them in each,
+and where it begins is an expression. Invariant: as memory.py's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..loops.ir import Buffer, LoopProgram
+from ..symbols.expr import Expr
+from ..symbols.scalar import Apply
+from ..symbols.size import Dimension, Size, expr_of, hint_of, size_of
+from .deps import reads_of, storages, writes_of
+from .memory import ALIGNMENT, MemoryPlan, last_uses, operand_to_overwrite, poolable
+
+__all__ = ["plan_regions"]
+
+
+@dataclass(slots=True)
+class _Region:
+    """`holds`: what its temporaries take, `room` the most of that in this call."""
+
+    holds: dict[Expr, Dimension]
+    room: int
+    free: bool = False
+
+    def size(self) -> Dimension:
+        largest, *others = self.holds.values()
+        for other in others:
+            largest = _larger(largest, other)
+        return largest
+
+
+@dataclass(slots=True)
+class _Regions:
+    regions: list[_Region] = field(default_factory=list)
+
+    def take(self, size: Dimension) -> int:
+        """The smallest free region that is large enough, or else the largest, which grows."""
+        hint = hint_of(size)
+        free = [n for n, region in enumerate(self.regions) if region.free]
+        large = [n for n in free if self.regions[n].room >= hint]
+        if large:
+            chosen = min(large, key=lambda n: self.regions[n].room)
+        elif free:
+            chosen = max(free, key=lambda n: self.regions[n].room)
+        else:
+            chosen = len(self.regions)
+            self.regions.append(_Region({}, hint))
+        region = self.regions[chosen]
+        region.holds[expr_of(size)] = size
+        region.room, region.free = max(region.room, hint), False
+        return chosen
+
+    def offsets(self) -> list[Dimension]:
+        """Where each begins, and where the last one ends."""
+        made: list[Dimension] = [0]
+        for region in self.regions:
+            made.append(made[-1] + region.size())
+        return made
+
+
+def plan_regions(program: LoopProgram) -> MemoryPlan:
+    """Walk the steps once, handing out and taking back regions."""
+    last, owner = last_uses(program), storages(program)
+    names = poolable(program, owner)
+    size = {name: _storage_bytes(program.buffers[name]) for name in names}
+    regions, taken = _Regions(), dict[str, int]()
+    for number, step in enumerate(program.steps):
+        fresh = [n for n in dict.fromkeys(writes_of(step)) if n in names and n not in taken]
+        dying = [n for n in dict.fromkeys(owner[r] for r in reads_of(step)) if last[n] == number]
+        for name in fresh:
+            heir = operand_to_overwrite(program, step, name, dying, owner, size)
+            if heir is not None:
+                dying.remove(heir)
+            taken[name] = regions.take(size[name]) if heir is None else taken[heir]
+        dead = [name for name in fresh if last[name] == number]
+        for name in (*dying, *dead):
+            if name in taken:
+                regions.regions[taken[name]].free = True
+    offsets = regions.offsets()
+    pool = {name: offsets[region] for name, region in taken.items()}
+    return MemoryPlan(pool, offsets[-1], last, {})  # type: ignore[arg-type]
+
+
+def _storage_bytes(buffer: Buffer) -> Dimension:
+    """As memory.py's; less than one element counts as one."""
+    last: Dimension = sum(
+        ((n - 1) * s for n, s in zip(buffer.shape, buffer.stride, strict=True)), 0
+    )
+    size: Dimension = -(-(last + 1) * buffer.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    return _larger(size, ALIGNMENT)
+
+
+def _larger(a: Dimension, b: Dimension) -> Dimension:
+    """The greater of two, which guards nothing."""
+    if isinstance(b, Size):
+        a, b = b, a
+    if not isinstance(a, Size):
+        return max(a, b)  # type: ignore[call-overload, no-any-return]
+    if a.known(">=", b):
+        return a
+    if isinstance(b, Size) and b.known(">=", a):
+        return b
+    return size_of(Apply("max", (a.expr, expr_of(b))), a.context)
