@@ -34,6 +34,7 @@ with collector_paused():
     )
     from .options import Options
     from .options import logs_asked_for as _logs_asked_for
+    from .options import trace_asked_for as _trace_asked_for
     from .progress import install as _show_progress
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def __getattr__(name: str) -> Any:
     return getattr(load(f"diagnostics.{_LATE[name]}"), name)
 
 
-if _logs_asked_for():
-    load("diagnostics.logs").logs_of_environment(_logs_asked_for())
+if _logs_asked_for() or _trace_asked_for():
+    load("diagnostics.logs").logs_of_environment(_logs_asked_for(), _trace_asked_for())
 
 
 def __dir__() -> list[str]:

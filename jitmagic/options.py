@@ -30,6 +30,7 @@ __all__ = [
     "disabled_by_environment",
     "logs_asked_for",
     "make_options",
+    "trace_asked_for",
 ]
 
 BACKENDS = ("native", "aot_eager", "eager")
@@ -116,6 +117,11 @@ def _from_environment() -> dict[str, Any]:
 def logs_asked_for() -> str:
     """What JITMAGIC_LOGS says."""
     return os.environ.get("JITMAGIC_LOGS", "")
+
+
+def trace_asked_for() -> str:
+    """The folder that JITMAGIC_TRACE names."""
+    return os.environ.get("JITMAGIC_TRACE", "")
 
 
 def disabled_by_environment() -> bool:

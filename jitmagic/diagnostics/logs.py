@@ -11,30 +11,51 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from ..codegen.plan import Plan
 from ..errors import OptionError, UserLine
 from ..guards.check import show_guard
 from ..loops.ir import Extern
 from ..records import Recording, RunningStage, watchers
+from ..runtime.cudagraph import why_not
 from ..trace.result import Break, Trace
+from .structured import trace_to
 
 __all__ = ["NAMES", "logs", "logs_of_environment"]
 
 Told = Iterator[tuple[str, UserLine | None]]
 _ROOT = logging.getLogger("jitmagic")
-_SAME = {"output_code": "kernels", "aot": "aot_graphs", "fusion": "fusions"}
+# TORCH_LOGS' names, by what is told here; those of a whole component are several.
+_SAME: dict[str, tuple[str, ...]] = {
+    "dynamo": ("graph_breaks", "recompiles", "guards", "graph_code"),
+    "aot": ("aot_graphs",),
+    "inductor": ("fusions", "perf_hints", "kernels"),
+    "graph": ("graph_code",),
+    "recompiles_verbose": ("recompiles",),
+    "verbose_guards": ("guards",),
+    "dynamic": ("guards",),
+    "aot_joint_graph": ("aot_graphs",),
+    "fusion": ("fusions",),
+    "schedule": ("fusions",),
+    "output_code": ("kernels",),
+    "kernel_code": ("kernels",),
+}
 _on: set[str] = set()
 
 
-def logs(names: str | None = "") -> frozenset[str]:
+def logs(names: str | None = "", *, trace: str | Path | None = None) -> frozenset[str]:
     """Tell of these from now on: "graph_breaks, recompiles", or "all"; None or "": of nothing.
 
+    trace: a folder that gets a structured trace of all compiles from now on, a file for each
+        process, which tlparse and the like read; None: no more.
     Answers what is on. Raises OptionError for an unknown name, with the nearest one.
     """
     wanted = _named(names or "")
     unknown = [name for name in wanted if name not in NAMES]
     if unknown:
         raise OptionError("log", unknown[0], tuple(NAMES), tuple(unknown[1:]))
+    trace_to(trace)
     _on.clear()
     _on.update(wanted)
     if _on and _watch not in watchers:
@@ -46,10 +67,10 @@ def logs(names: str | None = "") -> frozenset[str]:
     return frozenset(_on)
 
 
-def logs_of_environment(value: str) -> None:
-    """What JITMAGIC_LOGS asks for; an unknown name is told and the others count."""
+def logs_of_environment(value: str, trace: str) -> None:
+    """What JITMAGIC_LOGS and JITMAGIC_TRACE ask for; an unknown name is told, the others count."""
     wanted = _named(value)
-    logs(",".join(name for name in wanted if name in NAMES))
+    logs(",".join(name for name in wanted if name in NAMES), trace=trace or None)
     for name in wanted:
         if name not in NAMES:
             _ROOT.warning("JITMAGIC_LOGS: no log %r; there are %s", name, ", ".join(NAMES))
@@ -57,8 +78,9 @@ def logs_of_environment(value: str) -> None:
 
 def _named(names: str) -> list[str]:
     """The names in a list, those of TORCH_LOGS as ours."""
-    found = [_SAME.get(name, name) for name in map(str.strip, names.split(",")) if name]
-    return list(NAMES) if found == ["all"] else found
+    given = [name.strip().lstrip("+") for name in names.split(",") if name.strip()]
+    found = [ours for name in given for ours in _SAME.get(name, (name,))]
+    return list(NAMES) if found == ["all"] else list(dict.fromkeys(found))
 
 
 def _make_heard() -> None:
@@ -141,6 +163,15 @@ def _kernels(recording: Recording, stage: RunningStage) -> Told:
         yield f"{recording.name}: {', '.join(source.symbols)}:\n{source.text}", None
 
 
+def _cudagraphs(recording: Recording, stage: RunningStage) -> Told:
+    if not isinstance(stage.result, tuple):
+        return
+    plan: Plan = stage.result[0]
+    why = why_not(plan, ()) if plan.device.type == "cuda" else f"it runs on {plan.device}"
+    may = f"no CUDA graph: {why}" if why else "may be recorded as a CUDA graph"
+    yield f"{recording.name}, {plan.name}: {may}", None
+
+
 NAMES: dict[str, tuple[tuple[str, bool], Callable[[Recording, RunningStage], Told]]] = {
     "graph_breaks": (("trace", False), _graph_breaks),
     "recompiles": (("trace", True), _recompiles),
@@ -150,5 +181,6 @@ NAMES: dict[str, tuple[tuple[str, bool], Callable[[Recording, RunningStage], Tol
     "fusions": (("schedule", False), _fusions),
     "perf_hints": (("schedule", False), _hints),
     "kernels": (("render", False), _kernels),
+    "cudagraphs": (("render", False), _cudagraphs),
 }
 """By name: when it is told (at a stage's begin or end), and how."""

@@ -475,36 +475,3 @@ def test_what_was_kept_beside_eager_is_said(keep: bool, monkeypatch: pytest.Monk
     assert now.compared == (line,) and now.graph_count == keep
     assert [name for name, _ in now.outcomes] == ([] if keep else ["whole"])
     assert jitmagic.explain(whole)(x, y).compared == ()
-
-
-def test_a_report_of_a_call_has_the_ledger_of_what_is_tagged():
-    """The call is compiled apart; what was recompiled so far is the tagged function's."""
-
-    def scaled(x, k):
-        return x * k
-
-    tagged = jitmagic.jit(scaled)
-    for k in (torch.ones(3), "a" and 3):
-        tagged(torch.ones(3), k)
-    told = jitmagic.explain(tagged)(torch.ones(3), 3)
-    assert told.graph_count == 1
-    assert told.ledger == jitmagic.explain(tagged).now.ledger != ()
-    assert jitmagic.explain(scaled)(torch.ones(3), 3).ledger == ()
-    assert len(handle_of(tagged).journal) == 2
-
-
-def test_guards_about_installed_packages_are_counted_in_text_and_last_in_html():
-    def both(x):
-        return helper(torch.relu(x))
-
-    space = {"torch": torch}
-    exec("def helper(x):\n    return x + 1", space)
-    helper = space["helper"]
-    told = jitmagic.explain(both)(torch.ones(3))
-    own, settled = told.guards[: -told.settled], told.guards[-told.settled :]
-    assert any("helper" in guard for guard in own)
-    assert any(guard.startswith("torch: same relu") for guard in settled)
-    text = str(told)
-    assert "same relu" not in text
-    assert f"and {told.settled} about code of installed packages: all are in .guards" in text
-    assert "same relu" in told._repr_html_()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +51,7 @@ SAID = {
     "fusions": ("fused: ", ""),
     "perf_hints": ("sort", ""),
     "kernels": ("#include", ""),
+    "cudagraphs": ("forward: no CUDA graph: it runs on cpu", ""),
 }
 
 
@@ -74,6 +79,63 @@ def test_all_is_everything() -> None:
     assert jitmagic.logs("all") == set(NAMES)
 
 
+def test_torchs_names_are_understood() -> None:
+    assert jitmagic.logs("+dynamo") == {"graph_breaks", "recompiles", "guards", "graph_code"}
+    assert jitmagic.logs("output_code,fusion, inductor") == {"kernels", "fusions", "perf_hints"}
+    assert jitmagic.logs("recompiles_verbose,aot") == {"recompiles", "aot_graphs"}
+
+
+_LINE = re.compile(r"V\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [^:]+:\d+\] (\{.*\})")
+
+
+def traced(path: Path) -> list[tuple[dict[str, Any], str]]:
+    """Records and texts, as a tool reads them."""
+    found: list[tuple[dict[str, Any], list[str]]] = []
+    for line in path.read_text().rstrip("\n").split("\n"):
+        if line.startswith("\t"):
+            found[-1][1].append(line[1:])
+        else:
+            match = _LINE.fullmatch(line)
+            assert match is not None, line
+            found.append((json.loads(match[1]), []))
+    return [(record, "\n".join(lines)) for record, lines in found]
+
+
+def test_a_trace_has_what_each_stage_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    jitmagic.logs(trace=tmp_path / "trace")
+    tagged = jitmagic.jit(program)
+    for size in (3, 4):
+        tagged(torch.ones(size, 5, requires_grad=True)).sum().backward()
+    jitmagic.logs(None)
+    jitmagic.jit(program)(torch.ones(9))
+    [path] = (tmp_path / "trace").iterdir()
+    records = traced(path)
+    kinds = [kind for record, _ in records for kind in record if kind in SHOWN]
+    assert set(kinds) == set(SHOWN)
+    for record, text in records:
+        assert bool(text) == ("has_payload" in record)
+        digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+        assert record.get("has_payload", digest) == digest
+    told = [(record["artifact"]["name"], text) for record, text in records if "artifact" in record]
+    breaks = [text for name, text in told if name == "graph_break of program"]
+    missed = [text for name, text in told if name == "recompile_reasons of program"]
+    assert all("print() writes to the outside" in text for text in breaks) and len(breaks) == 2
+    assert "x.shape is (4, 5), was (3, 5)" in missed[0]
+    compiles = {(r["frame_id"], r["frame_compile_id"]) for r, _ in records if "frame_id" in r}
+    assert len(compiles) >= 4  # the function and what follows its break, twice
+    assert not [w for w in watchers if getattr(w, "__name__", "") == "watch"]
+
+
+SHOWN = ["dynamo_start", "dynamo_output_graph", "aot_forward_graph", "aot_backward_graph",
+         "inductor_output_code", "artifact"]  # fmt: skip
+
+
+def test_the_environment_asks_for_a_trace(tmp_path: Path) -> None:
+    script = "import torch, jitmagic\njitmagic.jit(lambda x: x + 1)(torch.ones(3))"
+    assert run_python(script, JITMAGIC_TRACE=str(tmp_path)).returncode == 0
+    assert [path.suffix for path in tmp_path.iterdir()] == [".log"]
+
+
 def test_an_unknown_name_is_refused_and_changes_nothing() -> None:
     jitmagic.logs("guards")
     with pytest.raises(jitmagic.OptionError, match="did you mean 'recompiles'"):
@@ -84,7 +146,7 @@ def test_an_unknown_name_is_refused_and_changes_nothing() -> None:
 def test_the_environment_asks_and_what_it_misspells_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    logs_of_environment("guards,kernel")
+    logs_of_environment("guards,kernel", "")
     assert "no log 'kernel'" in caplog.text
 
 
