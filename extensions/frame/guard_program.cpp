@@ -63,7 +63,7 @@ constexpr OpName kOps[] = {
     {"TENSOR", Op::Tensor, 10},                 // source, class, dtype, device, sizes, strides, ...
     {"TENSOR_KIND", Op::Tensor, 5},             // source, class, keys, whether it is dual
     {"UNHOOKED", Op::Unhooked, 2},              // source
-    {"IN_RANGE", Op::InRange, 4},               // source, low, high
+    {"IN_RANGE", Op::InRange, 5},               // source, low, high, whole
     {"SAME", Op::Same, 3},                      // source, source
     {"DIFFERENT", Op::Different, 3},            // sources, others
     {"NO_OVERLAP", Op::NoOverlap, 2},           // sources

@@ -21,6 +21,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string_view>
 
@@ -247,11 +248,11 @@ bool fill(AutocastCheck& check, PyObject* step) {
 
 bool is_tensor(PyObject* object);
 
-// ("IN_RANGE", source, low, high): a Python float or int, or the value of a CPU tensor with one element. An int
+// ("IN_RANGE", source, low, high, whole): a Python float or int, or the value of a CPU tensor with one element. An int
 // of more than 64 bits is in no range; smaller ones that are no double are rounded, beyond any range's ends.
 struct RangeCheck final : TorchCheck {
   double low = 0, high = 0;
-
+  bool whole = false;  // the value has no fraction
   static std::optional<double> value_of_int(PyObject* object) {
     int overflow = 0;
     const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
@@ -284,13 +285,14 @@ struct RangeCheck final : TorchCheck {
 
   bool passes(PyObject* object) const override {
     const auto value = value_of(object);
-    return value && low <= *value && *value <= high;
+    return value && low <= *value && *value <= high && (!whole || std::trunc(*value) == *value);
   }
 };
 
 bool fill(RangeCheck& check, PyObject* step) {
   check.low = PyFloat_AsDouble(PyTuple_GET_ITEM(step, 2));
   check.high = PyFloat_AsDouble(PyTuple_GET_ITEM(step, 3));
+  check.whole = PyTuple_GET_ITEM(step, 4) == Py_True;
   return !PyErr_Occurred();
 }
 

@@ -219,11 +219,13 @@ READ_BY_GUARDS = (
 
 @dataclass(frozen=True, slots=True)
 class InRange(Guard):
-    """low <= value <= high of a Python float or int, or the one number in a CPU tensor."""
+    """low <= value <= high of a Python float or int, or the one number in a CPU tensor; `whole`: it
+    has no fraction."""
 
     source: Source
     low: float
     high: float
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

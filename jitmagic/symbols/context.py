@@ -24,6 +24,7 @@ from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 __all__ = ["COMPARISONS", "Context", "Specialize", "holds_for"]
 
 _TINY = math.ulp(0.0)
+_SHORTEST = 1e-3  # of the steps by which a range is found
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
 # powers, products and quotients of differences from one.
 _INT_LADDER = (
@@ -75,6 +76,7 @@ class Context:
         self._hints: dict[Expr, float] = {}
         self._ranges: Ranges = {}  # of the symbols
         self._known: Ranges = {}
+        self._refined: Ranges = {}  # of expressions, where ranges of symbols do not tell them
         self.answers: dict[tuple[str, Expr, Expr], bool | None] = {}  # of sizes, by these ranges
 
     def add(self, symbol: Symbol, hint: float | None) -> None:
@@ -124,7 +126,7 @@ class Context:
         if self._is_within(expr, wanted, self._known):
             return
         for ranges in (*self._solved(expr, wanted), *self._rungs(symbols_of(expr))):
-            if self._is_within(expr, wanted, dict(ranges)):
+            if self._is_within(expr, wanted, self._trial(ranges)):
                 self._narrow(ranges)
                 return
         raise Specialize(symbols_of(expr), why)
@@ -144,10 +146,12 @@ class Context:
         if holds == "!=" and self._can_relate(left, right):  # a range would leave out a whole side
             return self._related_as(holds, op, left, right)
         for ranges in (*self._sides(holds, left, right), *self._rungs(symbols)):
-            if self._compared(op, left, right, dict(ranges)) is answer:
+            if self._compared(op, left, right, self._trial(ranges)) is answer:
                 self._narrow(ranges)
                 return answer
         if not self._can_relate(left, right):
+            if self._narrow_by_steps(symbols, op, left, right, answer):
+                return answer
             raise Specialize(symbols[-1:], f"comparison {op}")
         return self._related_as(holds, op, left, right)
 
@@ -179,6 +183,9 @@ class Context:
 
     # -- narrowing -------------------------------------------------------------------------------
 
+    def _trial(self, ranges: Ranges) -> Ranges:
+        return {**ranges, **self._refined}
+
     def _narrow(self, ranges: Ranges) -> None:
         for symbol, before in list(self._ranges.items()):
             new = ranges[symbol]
@@ -186,7 +193,7 @@ class Context:
                 assert isinstance(symbol, Symbol)
                 self._ranges[symbol] = new
                 self._assume(symbol, new)
-        self._known = dict(self._ranges)
+        self._known = self._trial(self._ranges)
         self.answers.clear()
 
     def _with(self, symbol: Symbol, wanted: Interval) -> Ranges | None:
@@ -211,6 +218,38 @@ class Context:
                 s: ladder[min(step, len(ladder) - 1)] for s, ladder in ladders.items()
             }
             yield {**self._ranges, **picked}
+
+    def _narrow_by_steps(
+        self, symbols: list[Symbol], op: str, left: Expr, right: Expr, answer: bool
+    ) -> bool:
+        """Narrow one float to a range that is made of short ones, each of which decides: what a
+        formula of it gives over a long one, no interval tells at once. That is remembered too.
+        """
+        symbol, limits = symbols[0], self._ranges[symbols[0]]
+        if len(symbols) > 1 or symbol.kind is not float or limits is None:
+            return False
+        found: list[Interval] = []
+
+        def decides(low: float, high: float) -> bool:
+            known = {**self._ranges, symbol: Interval(low, high)}
+            if self._compared(op, left, right, known) is not answer:
+                return False
+            found.append(known[left])  # type: ignore[arg-type]
+            return True
+
+        hint = self._hints[symbol]
+        if not decides(hint, hint):
+            return False
+        gap = 1.0 if symbol.whole else 0.0
+        low = -_reach(-hint, -limits.low, gap, lambda a, b: decides(-b, -a))
+        high = _reach(hint, limits.high, gap, decides)
+        self._refined[left] = Interval(
+            min(part.low for part in found),
+            max(part.high for part in found),
+            any(part.nan for part in found),
+        )
+        self._narrow({**self._ranges, symbol: Interval(low, high)})
+        return True
 
     def _solved(self, expr: Expr, wanted: Interval) -> Iterator[Ranges]:
         """Where the expression is a symbol, or an int's multiple and a constant: just that."""
@@ -238,6 +277,18 @@ class Context:
         kinds = {symbol.kind for symbol in symbols_of(left)}
         for interval in _intervals(op, right.value, is_int=kinds == {int}):  # type: ignore[attr-defined]
             yield from self._solved(left, interval)
+
+
+def _reach(start: float, end: float, gap: float, decides: Callable[[float, float], bool]) -> float:
+    """How far from `start` towards `end` steps go on that decide, each up to twice as long as the
+    one before. Nothing lies in the gap behind a step."""
+    step, shortest = 1.0, gap or _SHORTEST
+    while start + gap <= end and start < end and step >= shortest:
+        if decides(start + gap, stop := min(start + step, end)):
+            start, step = stop, step * 2
+        else:
+            step = max(step / 4, gap) if step > gap else 0.0
+    return start
 
 
 def _intervals(op: str, limit: float, is_int: bool) -> list[Interval]:

@@ -28,13 +28,15 @@ class Symbol(Leaf):
     """A number that is known only when the compiled code runs.
 
     `origin`: where its value comes from (the Source of an argument; who made it, for a number that
-    is read from a tensor). `range` holds for every value that it can ever have.
+    is read from a tensor). `range` holds for every value that it can ever have, and so does it that
+    a `whole` float has no fraction.
     """
 
     name: str
     kind: type  # int or float
     range: Interval
     origin: Hashable
+    whole: bool = False
 
     @property
     def limits(self) -> tuple[int, int]:

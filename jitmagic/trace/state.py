@@ -87,7 +87,10 @@ class GuardBook:
 def _is_implied(guard: InRange, ranges: Iterable[InRange]) -> bool:
     """Whether another of the ranges of its source lies in it: a trace narrows them step by step."""
     return any(
-        other is not guard and guard.low <= other.low and other.high <= guard.high
+        other is not guard
+        and guard.low <= other.low
+        and other.high <= guard.high
+        and (other.whole or not guard.whole)
         for other in ranges
         if other.source == guard.source
     )

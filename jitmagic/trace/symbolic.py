@@ -29,8 +29,10 @@ from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
 
 __all__ = [
     "Constants",
+    "Count",
     "DynamicDims",
     "InputNumber",
+    "KnownCount",
     "Symbols",
     "all_sizes",
     "specialized",
@@ -49,6 +51,19 @@ class InputNumber:
     """The origin of a number in a tensor that the call is given: no int that guards relate."""
 
     source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The origin of a number that counts in a tensor: which, after so much was added to it."""
+
+    source: Source
+    added: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCount(Count):
+    """One whose value in this call is known, and guarded."""
 
 
 class Symbols(Context):
@@ -76,6 +91,10 @@ class Symbols(Context):
                 self._guard(guard)
             return
         origin = symbol.origin
+        if isinstance(origin, KnownCount):
+            low, high = range.low - origin.added, range.high - origin.added
+            self._guard(InRange(origin.source, low, high, symbol.whole))
+            return
         source = origin.source if isinstance(origin, InputNumber) else origin
         assert isinstance(source, Source), "a symbol without a hint is never narrowed"
         self._guard(InRange(source, range.low, range.high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from typing import Any
 
@@ -100,7 +101,7 @@ class _IdentityIs(OfSource[IdentityIs]):
 @row(InRange, rank=2)
 class _InRange(OfSource[InRange]):
     def step(self, guard: InRange, register: int) -> Step:
-        return ("IN_RANGE", register, guard.low, guard.high)
+        return ("IN_RANGE", register, guard.low, guard.high, guard.whole)
 
     def value_differs(self, guard: InRange, name: str, value: Any) -> str | None:
         number = value
@@ -112,14 +113,16 @@ class _InRange(OfSource[InRange]):
         if type(number) not in (float, int):
             return f"{name} is a {type(number).__name__}, was a number"
         if guard.low <= number <= guard.high:
-            return None
+            has_fraction = guard.whole and number != math.trunc(number)
+            return f"{name} is {number}, was a whole number" if has_fraction else None
         return f"{name} is {number}, not in [{range_end(guard.low)}, {range_end(guard.high)}]"
 
     def show(self, guard: InRange) -> str:
         name = describe(guard.source)
         if (guard.low, guard.high) == INT64[:2]:
             return f"{name} has 64 bits"
-        return f"{range_end(guard.low)} <= {name} <= {range_end(guard.high)}"
+        whole = ", a whole number" if guard.whole else ""
+        return f"{range_end(guard.low)} <= {name} <= {range_end(guard.high)}{whole}"
 
     def keep(self, guard: InRange, name: str, value: Any) -> str:
         return _keep_number(name, value)

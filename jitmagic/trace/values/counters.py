@@ -1,13 +1,13 @@
 """`tensor.item()` of a counter: a number that an optimizer keeps in a tensor, as data.
 
 Comes in: a 0-dim CPU input of the graph that the trace only added to. Goes out: a ScalarValue whose
-symbol has no hint: nothing is decided by it that its range does not decide.
+symbol has no hint: nothing is decided by it that its range does not decide. Where the program has
+to decide more, the next attempt knows what this call counts, and guards what it decides by.
 """
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from ...guards.source import Source, describe
 from ...symbols.interval import Interval
 from ...symbols.scalar import Symbol
 from ..breaks import GraphBreak, UnsupportedOperation
+from ..symbolic import Count, KnownCount
 from .base import Value
 from .class_facts import belongs_to_torch
 from .scalars import ScalarValue
@@ -29,14 +30,6 @@ __all__ = ["read_counter"]
 _LARGEST = 2.0**40  # of what is counted in tensors
 _EXACT_IN_TENSORS = 2**24  # integers up to it are float32
 _CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """The origin of such a symbol: the counter, after so much was added to it."""
-
-    source: Source
-    added: int
 
 
 def read_counter(
@@ -61,21 +54,28 @@ def read_counter(
     added = _added(graph, node)
     if added is None or not 0 <= live.item() <= _LARGEST:
         return None
-    origin = Count(source, added)
+    # One counter is asked after the other: where one was not enough, none of them will be.
+    known = any(isinstance(origin, Count) for origin in machine.symbols.constants)
+    origin = KnownCount(source, added) if known else Count(source, added)
     if (asked := machine.symbols.constants.get(origin)) is not None:
         broken = GraphBreak(UnsupportedOperation.of(what=asked.why, types="number from a tensor"))
         broken.where = asked.where
         raise broken
-    machine.guard(InRange(source, 0.0, _LARGEST))
+    count = float(live.item() + added)
+    whole = known and count.is_integer() and count <= _EXACT_IN_TENSORS
+    largest = float(_EXACT_IN_TENSORS) if whole else _LARGEST
+    machine.guard(InRange(source, 0.0, largest - added, whole))
     value = graph.call("to", [node, torch.float64], {"copy": True}, machine.lines())
-    symbol = Symbol(describe(source), float, Interval(float(added), 2 * _LARGEST), origin)
-    machine.symbols.add(symbol, None)
+    # What is added to a whole number up to 2**24 is not rounded.
+    limits = Interval(float(added), largest if whole else 2 * _LARGEST)
+    symbol = Symbol(describe(source), float, limits, origin, whole)
+    machine.symbols.add(symbol, count if known else None)
     return ScalarValue(float, symbol, value)
 
 
 def _count_from(graph: GraphBuilder, node: Node) -> float | None:
     """The value of a counter that the trace made: a number, and what it added to that."""
-    start = node.args[0] if node.target is torch.tensor else None
+    start = 0.0 if node.target is torch.zeros else node.target is torch.tensor and node.args[0]
     added = _added(graph, node)
     counts = node.meta["val"].dtype in (torch.float32, torch.float64)
     if type(start) is not float or not start.is_integer() or not counts or added is None:

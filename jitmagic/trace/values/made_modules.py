@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from ...guards.guard import EntriesEmpty
-from ...guards.source import ImportedModule, InstanceDict
 from ..breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
 from ..builtins.registry import handles
 from ..result import Effect, Recipe
@@ -28,7 +26,8 @@ from .class_facts import (
 )
 from .classes import ClassValue, constructs
 from .mappings import DictValue
-from .nn_module import GLOBAL_HOOKS, TABLES, NNModuleValue
+from .module_hooks import has_global_hooks
+from .nn_module import TABLES, NNModuleValue
 from .operators import is_none
 from .originals import MODULE, beneath
 from .sets import SetValue
@@ -117,7 +116,9 @@ class MadeModuleValue(NNModuleValue):
 
     def call_forward(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         self._table(machine, "_modules")  # without __init__ there is nothing to call
-        _no_global_hooks(machine)
+        if has_global_hooks(machine):  # it has no tables of its own to look them up beside
+            types = "modules with global hooks"
+            raise GraphBreak(UnsupportedOperation.of(what="a call", types=types))
         forward = self.get_attr(machine, "forward").realize(machine)
         return forward.call(machine, args, kwargs)
 
@@ -138,14 +139,6 @@ def _bare_module(cls: type[torch.nn.Module]) -> torch.nn.Module:
     made = object.__new__(cls)
     _initialise(made)
     return made
-
-
-def _no_global_hooks(machine: Machine) -> None:
-    """Hooks for all modules of the process run around each call."""
-    module = torch.nn.modules.module
-    if any(vars(module)[name] for name in GLOBAL_HOOKS):
-        raise GraphBreak(UnsupportedOperation.of(what="a call", types="modules with global hooks"))
-    machine.guard(EntriesEmpty(InstanceDict(ImportedModule(module.__name__)), GLOBAL_HOOKS))
 
 
 @constructs(lambda kind: issubclass(kind, torch.nn.Module), before_others=True)

@@ -1,19 +1,48 @@
 """Forward hooks of modules: run around `forward` as torch.nn.Module._call_impl does.
 
-Comes in: a module whose tables of forward hooks hold something; reading them guards which hooks
-there are. Goes out: what the call gives after them.
+Comes in: a module with forward hooks of its own, or hooks for all modules; reading their tables
+guards which hooks there are. Goes out: what the call gives after them. One that runs always does
+more only where the forward raises, and then plain Python does.
 """
 
 from __future__ import annotations
 
-from .base import Args, Kwargs, Machine, Value
+import torch
+
+from ...guards.guard import EntriesEmpty
+from ...guards.source import ImportedModule, InstanceDict, Item, Source
+from ..breaks import GraphBreak, UnsupportedOperation
+from .base import Args, Kwargs, Machine, ObservedError, Value
 from .mappings import DictValue
 from .operators import is_none
 from .sequences import TupleValue
 
-__all__ = ["FORWARD_HOOKS", "call_with_hooks"]
+__all__ = [
+    "ALWAYS_CALLED", "BACKWARD_HOOKS", "FORWARD_HOOKS", "call_with_hooks", "has_global_hooks",
+]  # fmt: skip
 
+BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+ALWAYS_CALLED = "_forward_hooks_always_called"
+_MODULES = torch.nn.modules.module
+_GLOBALS: Source = InstanceDict(ImportedModule(_MODULES.__name__))
+
+
+def has_global_hooks(machine: Machine) -> bool:
+    """Whether there are forward hooks for all modules of the process, which is guarded; break where
+    there are backward hooks.
+    """
+    hooked = any(vars(_MODULES)[f"_global{name}"] for name in FORWARD_HOOKS)
+    graph = machine.graph
+    if "module hooks" not in graph.noted:
+        graph.noted.add("module hooks")
+        absent = BACKWARD_HOOKS if hooked else (*BACKWARD_HOOKS, *FORWARD_HOOKS)
+        names = tuple(f"_global{name}" for name in absent)
+        if any(vars(_MODULES)[name] for name in names):
+            what = "modules with global backward hooks"
+            raise GraphBreak(UnsupportedOperation.of(what="a call", types=what))
+        machine.guard(EntriesEmpty(_GLOBALS, names))
+    return hooked
 
 
 def call_with_hooks(
@@ -23,7 +52,13 @@ def call_with_hooks(
     given, named = TupleValue(args), dict(kwargs)
     for hook, with_kwargs in _hooks(machine, module, "_forward_pre_hooks"):
         given, named = _before(machine, module, hook, with_kwargs, given, named)
-    result = forward.call(machine, given.items, named)
+    try:
+        result = forward.call(machine, given.items, named)
+    except ObservedError:
+        if _some_run_always(machine, module):
+            what = "an error of a module with hooks that run always"
+            raise GraphBreak(UnsupportedOperation.of(what=what, types=module.describe())) from None
+        raise
     for hook, with_kwargs in _hooks(machine, module, "_forward_hooks"):
         more = [_keywords(machine, named)] if with_kwargs else []
         changed = hook.call(machine, [module, given, *more, result], {}).realize(machine)
@@ -31,14 +66,42 @@ def call_with_hooks(
     return result
 
 
+def _some_run_always(machine: Machine, module: Value) -> bool:
+    tables = [module.get_attr(machine, ALWAYS_CALLED).realize(machine)]
+    if has_global_hooks(machine):
+        tables.append(_global_table(machine, ALWAYS_CALLED))
+    return any(table.length(machine) for table in tables)
+
+
 def _hooks(machine: Machine, module: Value, table: str) -> list[tuple[Value, bool]]:
-    """The hooks in order, and whether each is given the keyword arguments."""
-    hooks = _table(machine, module, table)
-    with_kwargs = _table(machine, module, f"{table}_with_kwargs")
+    """The hooks in order, those for all modules first, and whether each is given the keyword
+    arguments."""
+    hooks: list[tuple[Value, bool]] = []
+    if has_global_hooks(machine):
+        hooks += _of(machine, _global_table(machine, table), _global_with_kwargs(machine, table))
+    own = _table(machine, module, table)
+    return hooks + _of(machine, own, _table(machine, module, f"{table}_with_kwargs"))
+
+
+def _of(machine: Machine, hooks: DictValue, with_kwargs: DictValue) -> list[tuple[Value, bool]]:
     return [
         (hook.realize(machine), with_kwargs.find(machine, key) is not None)
         for key, hook in list(hooks.pairs.values())
     ]
+
+
+def _global_with_kwargs(machine: Machine, table: str) -> DictValue:
+    """Of hooks before the forward there are none that are given them."""
+    name = f"{table}_with_kwargs"
+    known = hasattr(_MODULES, f"_global{name}")
+    return _global_table(machine, name) if known else DictValue.of(machine, ())
+
+
+def _global_table(machine: Machine, name: str) -> DictValue:
+    name = f"_global{name}"
+    found = machine.wrap(vars(_MODULES)[name], Item(_GLOBALS, name))
+    assert isinstance(found, DictValue)
+    return found
 
 
 def _table(machine: Machine, module: Value, name: str) -> DictValue:

@@ -20,12 +20,10 @@ import torch
 
 from ...guards.guard import EntriesEmpty, KeyAbsent, TypeIs
 from ...guards.source import (
-    FunctionPart,
     ImportedModule,
     InstanceDict,
     Item,
     Source,
-    TypeAttr,
     TypeOf,
 )
 from ..aliased_dicts import Access
@@ -47,7 +45,7 @@ from .classes import ClassValue, bind
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
-from .module_hooks import FORWARD_HOOKS, call_with_hooks
+from .module_hooks import BACKWARD_HOOKS, FORWARD_HOOKS, call_with_hooks, has_global_hooks
 from .module_slices import ModuleSlice
 from .operators import unpack
 from .originals import MODULE, is_library_made
@@ -55,16 +53,13 @@ from .sequences import SliceValue
 from .tensor import TensorValue
 from .trusted import trusted
 
-__all__ = ["GLOBAL_HOOKS", "TABLES", "NNModuleValue"]
+__all__ = ["TABLES", "NNModuleValue"]
 
 TABLES = ("_parameters", "_buffers", "_modules")
-_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
-_HOOKS = (*_BACKWARD_HOOKS, *FORWARD_HOOKS)
-_ALWAYS = "_forward_hooks_always_called"  # also where forward raises
+_HOOKS = (*BACKWARD_HOOKS, *FORWARD_HOOKS)
 _REGISTRATION_HOOKS = tuple(
     f"_global_{part}_registration_hooks" for part in ("parameter", "module")
 )
-GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _SLOT = "_compiled_call_impl"
 _OWN_CALLS = ("forward", _SLOT, "_call_impl")
 
@@ -336,11 +331,11 @@ class NNModuleValue(InstanceValue):
             return False
         assert self.source is not None
         own = object.__getattribute__(self.live, "__dict__")
-        there = {name: changed.get(name, bool(own.get(name))) for name in (_ALWAYS, *_HOOKS)}
+        there = {name: changed.get(name, bool(own.get(name))) for name in _HOOKS}
         hooked = any(there[name] for name in FORWARD_HOOKS)
-        absent_hooks = (_ALWAYS, *_BACKWARD_HOOKS) if hooked else _HOOKS
+        absent_hooks = BACKWARD_HOOKS if hooked else _HOOKS
         if any(there[name] for name in absent_hooks):
-            types_ = f"{self.cls.live.__name__} with backward hooks, or hooks that run always"
+            types_ = f"{self.cls.live.__name__} with backward hooks"
             raise GraphBreak(UnsupportedOperation.of(what="a call", types=types_))
         if own.get(_SLOT) is not None:
             if not _is_tagged(own[_SLOT]):
@@ -349,13 +344,13 @@ class NNModuleValue(InstanceValue):
         absent = tuple(name for name in _OWN_CALLS if name not in own)
         empty = tuple(name for name in absent_hooks if name not in changed)
         machine.guard(EntriesEmpty(InstanceDict(self.source), empty, absent))
-        _check_global_hooks(machine, self.source)
-        self.callable_as_is = not hooked and not changed
-        return hooked
+        global_hooks = has_global_hooks(machine)
+        self.callable_as_is = not hooked and not changed and not global_hooks
+        return hooked or global_hooks
 
     def _changed_hooks(self, machine: Machine) -> dict[str, bool]:
         """The tables of hooks that the traced code has changed, and whether they hold any now."""
-        read = {name: self.attrs.get(name) for name in (_ALWAYS, *_HOOKS)}
+        read = {name: self.attrs.get(name) for name in _HOOKS}
         tables = {name: one.realize(machine) for name, one in read.items() if one is not None}
         return {
             name: table.truth(machine)
@@ -395,19 +390,6 @@ def _call_module(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _is_tagged(call: object) -> bool:
     """Whether what a module keeps in its slot is jitmagic's: it calls the class's forward."""
     return type(call).__module__ == "jitmagic._frame"
-
-
-def _check_global_hooks(machine: Machine, source: Source) -> None:
-    """Hooks for all modules of the process: one guard for a trace."""
-    graph = machine.graph
-    if "module hooks" in graph.noted:
-        return
-    graph.noted.add("module hooks")
-    state = vars(torch.nn.modules.module)
-    if any(state[name] for name in GLOBAL_HOOKS):
-        raise GraphBreak(UnsupportedOperation.of(what="a call", types="modules with global hooks"))
-    method = TypeAttr(TypeOf(source), "_call_impl")
-    machine.guard(EntriesEmpty(FunctionPart(method, "__globals__"), GLOBAL_HOOKS))
 
 
 @wraps(torch.nn.Module, subclasses=True)

@@ -455,7 +455,7 @@ def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | No
 
 
 def _tensor(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """torch.tensor(s)."""
+    """torch.tensor(s), torch.as_tensor(s)."""
     dtype = kwargs.pop("dtype", None)
     if len(args) != 1 or any(value not in (None, False, _CPU, "cpu") for value in kwargs.values()):
         return None
@@ -483,5 +483,5 @@ FORMS: Mapping[str, Form] = {
     "fill": _fill,
     "setitem": _set_item,
     **dict.fromkeys(("full", "full_like", "new_full"), _full),
-    "tensor": _tensor,
+    **dict.fromkeys(("tensor", "as_tensor"), _tensor),
 }

@@ -117,3 +117,58 @@ def test_a_parametrization_that_is_cached() -> None:
     with parametrize.cached():
         torch.testing.assert_close(run(x), wanted)
     assert len(calls) == 3
+
+
+def test_hooks_that_always_run_and_get_keywords() -> None:
+    """One that runs always is called where the forward raises too."""
+    seen: list[Any] = []
+
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor, *, scale: float) -> Tensor:
+            if scale == 0.0:
+                raise ValueError("no scale")
+            return x * scale
+
+    net = Scaled()
+    net.register_forward_pre_hook(
+        lambda module, args, kwargs: (args, {"scale": kwargs["scale"] * 3}), with_kwargs=True
+    )
+    net.register_forward_hook(lambda m, args, kwargs, y: y + kwargs["scale"], with_kwargs=True)
+    net.register_forward_hook(lambda m, args, y: seen.append(y is None), always_call=True)
+    run = jitmagic.jit(lambda x, scale: net(x, scale=scale))
+    x = torch.ones(2)
+    assert torch.equal(run(x, 2.0), x * 6 + 6)
+    assert counts_of(run).graphs == 1
+    assert counts_of(run).breaks == 0
+    with pytest.raises(ValueError, match="no scale"):
+        run(x, 0.0)
+    assert torch.equal(run(x, 2.0), x * 6 + 6)
+    assert seen == [False, True, False]
+
+
+def test_hooks_of_all_modules_that_come_and_go() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    run = jitmagic.jit(lambda x: net(x))
+    x = torch.linspace(-1, 1, 6).reshape(2, 3)
+    seen: list[str] = []
+
+    def look(module: nn.Module, args: Any, result: Tensor) -> None:
+        seen.append(type(module).__name__)
+
+    def double(module: nn.Module, args: Any) -> tuple[Tensor, ...]:
+        return (args[0] * 2,)
+
+    hooks = nn.modules.module
+    before = run(x)
+    for register in (
+        lambda: hooks.register_module_forward_hook(look),
+        lambda: hooks.register_module_forward_pre_hook(double),
+    ):
+        handle = register()
+        try:
+            assert torch.equal(run(x), net(x))
+        finally:
+            handle.remove()
+    assert torch.equal(run(x), before)
+    assert seen == ["Linear", "ReLU", "Sequential"] * 2
+    assert counts_of(run).breaks == 0
