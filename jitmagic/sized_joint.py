@@ -9,15 +9,15 @@ becomes a predicate; whoever reads one as an int raises Specialize, and the fram
 all that was decided is known to hold for values that pass. (The other way, to trace each vector and
 compare the graph with the first one's, `sizes.py` takes where this one fails: of a transformer
 layer's 32 ms per vector in training, 28 went into graphs that came out alike.) Which values the
-backward saves is chosen for the hints: any cut is right. With `options.verify` each vector is
-traced all the same, and has to give this joint graph.
+backward saves is chosen for the hints: any cut is right. With `options.verify` each node of the
+joint graph is compared with what its operation gives at the sizes of each vector.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -26,11 +26,10 @@ from torch.fx import GraphModule
 from .autograd.joint import trace_joint
 from .autograd.partial import backward_without
 from .autograd.partition import partition
-from .autograd.result import Joint, Partition, ViewOf, ViewReplay, output_specs
-from .autograd.shell import Once, SizedShell, filled
-from .errors import CompileFailed
-from .graph.concrete import Filled, graph_at, results_of, spec_at
-from .graph.generalise import fits
+from .autograd.result import Joint, Partition, output_specs
+from .autograd.shell import Once, SizedShell
+from .autograd.verify import verify_joint
+from .graph.concrete import Filled, graph_at, results_of
 from .graph.subgraphs import split_into_subgraphs
 from .options import Options
 from .records import Recording
@@ -43,7 +42,7 @@ from .symbols.scalar import Symbol
 from .symbols.size import Size
 from .target import Target
 from .template import Template, compile_template
-from .trace.concrete import at_sizes, of_sizes, places_of, ranges_of
+from .trace.concrete import of_sizes, places_of, ranges_of
 from .trace.result import Trace
 
 __all__ = ["Builders", "SizedJoint", "with_others"]
@@ -70,7 +69,7 @@ class _Kernels:
     """The templates of one ATen graph, one after the other: predicates of schedules differ."""
 
     __slots__ = (
-        *("_graph", "_lock", "_made", "_name", "_options", "_symbols", "_target"),
+        *("_graph", "_is_sized", "_lock", "_made", "_name", "_options", "_symbols", "_target"),
         "compiled",
     )
 
@@ -86,7 +85,8 @@ class _Kernels:
         self._target, self._options = target, options
         self._made: list[Template] = []
         self._lock = RLock()
-        self.compiled = 0  # how often a compiler was asked
+        self._is_sized = True
+        self.compiled = 0  # how often a compiler was asked, or has to be
 
     def known(self, values: Vector) -> Template | None:
         """The template for these values that there is."""
@@ -98,7 +98,7 @@ class _Kernels:
             template = self.known(values)
             if template is None and self.compiled < self._options.recompile_limit:
                 self.compiled += 1
-                template = self._compile(values, record)
+                template = self._compile(values, record) if self._is_sized else None
         return None if template is None else template.instantiate(values)
 
     def _compile(self, values: Vector, record: Recording) -> Template | None:
@@ -110,6 +110,7 @@ class _Kernels:
                 )
             except Exception as error:  # a stage may not take Sizes: sizes of one call it does take
                 stage.keep(f"only for {values}: {type(error).__name__}: {error}")
+                self._is_sized = False
                 return None
             stage.keep(str(template.predicates))
             self._made.append(template)
@@ -207,7 +208,8 @@ class SizedJoint:
         a call has.
         """
         if self._options.verify:
-            self._verify(values)
+            for part in self._parts:
+                verify_joint(graph_at(part.joint.module, self._known(values)))
         runs = [self._run(part, values, record) for part in self._parts]
         run = runs[0]
         if self._slots is not None:
@@ -242,36 +244,6 @@ class SizedJoint:
 
     def _known(self, values: Vector) -> dict[Expr, int]:
         return dict(zip(self.symbols, values, strict=True))
-
-    def _verify(self, values: Vector) -> None:
-        """Raises CompileFailed where the joint graphs of these values alone are others."""
-        concrete, _ = at_sizes(self._traced, values)
-        specs = [entry.spec for entry in concrete.inputs]
-        split = split_into_subgraphs(concrete.graph)
-        known = self._known(values)
-        graphs = [concrete.graph] if split is None else [one.graph for one in split.subgraphs]
-        for n, (part, graph) in enumerate(zip(self._parts, graphs, strict=True)):
-            taken = specs if split is None else [specs[i] for i in split.subgraphs[n].inputs]
-            joint = trace_joint(graph, taken)
-            specs = [*specs, *output_specs(joint)]
-            alike = fits(part.joint.module, joint.module, dict(known))
-            if not alike or _facts(part.joint, known) != _facts(joint, {}):
-                raise CompileFailed(f"the joint graph of all sizes is another one at {values}")
-
-
-def _facts(joint: Joint, known: dict[Expr, int]) -> Any:
-    """What a Joint says beside its graph, at these values."""
-    outputs = [
-        (one.slot, spec_at(one.spec, known), one.result) if isinstance(one, ViewOf) else one
-        for one in joint.outputs
-    ]
-    steps = [
-        replace(one, args=filled(one.args, known)) if isinstance(one, ViewReplay) else one
-        for one in joint.aliasing
-    ]
-    return (
-        outputs, steps, joint.mutated_inputs, joint.tangents, joint.grad_inputs, joint.reach,
-    )  # fmt: skip
 
 
 def _own(symbol: Symbol, interval: Interval) -> Symbol:

@@ -77,30 +77,30 @@ def compile_template(
     """Compile the graph for all values of its symbols that nothing speaks against. Raises
     CompileFailed where the tier's kernels are for one size.
     """
-    fixed: set[str] = set()
+    fixed: set[Symbol] = set()
     while True:
         try:
             return _template(gm, name, hints, fixed, target, options, record)
         except Specialize as found:
-            names = {symbol.name for symbol in found.symbols}
-            if names <= fixed:
+            symbols = {symbol.origin[0] for symbol in found.symbols}  # type: ignore[index]
+            if symbols <= fixed:
                 raise
-            fixed |= names
+            fixed |= symbols
 
 
 def _template(
     gm: GraphModule,
     name: str,
     hints: Mapping[Symbol, int],
-    fixed: Collection[str],
+    fixed: Collection[Symbol],
     target: Target,
     options: Options,
     record: Recording,
 ) -> Template:
-    own = {symbol: _own(symbol, hint, fixed) for symbol, hint in hints.items()}
+    own = {symbol: _own(n, symbol, hint, fixed) for n, (symbol, hint) in enumerate(hints.items())}
     predicates = Predicates({own[symbol]: hint for symbol, hint in hints.items()})
     known: dict[Expr, Dimension] = {
-        symbol: hint if symbol.name in fixed else Size(own[symbol], predicates.context)
+        symbol: hint if symbol in fixed else Size(own[symbol], predicates.context)
         for symbol, hint in hints.items()
     }
     with record.stage(f"{name}: lower") as stage:
@@ -126,12 +126,13 @@ def _template(
     return Template(made, kernels.entries, predicates)
 
 
-def _own(symbol: Symbol, hint: int, fixed: Collection[str]) -> Symbol:
+def _own(number: int, symbol: Symbol, hint: int, fixed: Collection[Symbol]) -> Symbol:
     """A symbol of this attempt only: sizes that are equal are interchangeable, so those of another
-    Context must not be equal.
+    Context must not be equal. It is a variable of kernels, where the name of an int argument of the
+    program's may be taken.
     """
-    interval = Interval(hint, hint) if symbol.name in fixed else symbol.range
-    return Symbol(symbol.name, int, interval, (symbol.origin, next(_ATTEMPTS)))
+    interval = Interval(hint, hint) if symbol in fixed else symbol.range
+    return Symbol(f"s{number}", int, interval, (symbol, next(_ATTEMPTS)))
 
 
 class Templates:

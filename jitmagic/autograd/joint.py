@@ -29,6 +29,7 @@ from ..graph.node_meta import tensors_in
 from ..graph.propagate import target_name
 from ..graph.regions import FunctionCall
 from ..graph.sym_node import as_dimensions, as_torch
+from ..graph.symbolic_index import INDEXING, selected
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec
 from ..symbols.size import Size
@@ -176,6 +177,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
             value = _gradients(node, args, mode)
         elif is_transform(node.target):
             value = transformed(node.target, args, (_keep, _fetch))  # type: ignore[arg-type]
+        elif node.target in INDEXING and (found := selected(args)) is not None:
+            value = found[0]
         elif callable(node.target):
             value = call_from(line, spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":

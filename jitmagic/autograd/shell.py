@@ -107,8 +107,10 @@ class SizedShell:
 
 def filled(part: Any, known: dict[Expr, Any]) -> Any:
     """Nested tuples and lists with numbers for Sizes."""
-    if type(part) in (tuple, list):
-        return type(part)(filled(item, known) for item in part)
+    if isinstance(part, tuple):
+        return tuple(filled(item, known) for item in part)
+    if isinstance(part, list):
+        return [filled(item, known) for item in part]
     return value_of(part, known)
 
 

@@ -62,8 +62,10 @@ def _filled(part: Any, known: dict[Expr, int]) -> Any:
     if is_dataclass(part) and not isinstance(part, type):
         values = {one.name: getattr(part, one.name) for one in fields(part)}
         return replace(part, **{name: _filled(value, known) for name, value in values.items()})
-    if type(part) in (tuple, list):
-        return type(part)(_filled(item, known) for item in part)
+    if isinstance(part, tuple):
+        return tuple(_filled(item, known) for item in part)
+    if isinstance(part, list):
+        return [_filled(item, known) for item in part]
     if isinstance(part, dict):
         return {key: _filled(item, known) for key, item in part.items()}
     return value_of(part, known)

@@ -106,13 +106,13 @@ class _Writer:
                 return None
             items = zip(map(self.constant, part), texts, strict=True)
             return f"{{{', '.join(f'{key}: {text}' for key, text in items)}}}"
-        if type(part) not in (tuple, list):
+        if not isinstance(part, tuple | list):  # fx has lists of a class of its own
             return None
         texts = self._parts(part)
         if texts is None:
             return None
         inside = ", ".join(texts)
-        if type(part) is list:
+        if isinstance(part, list):
             return f"[{inside}]"
         text = f"({inside},)"
         if len(text) > _SHORT:
