@@ -45,13 +45,15 @@ from .template import Templates
 from .trace.concrete import at_sizes, hints_of, places_of
 from .trace.result import Trace
 
-__all__ = ["Build", "Sized", "sized"]
+__all__ = ["Build", "Compiled", "Sized", "sized"]
 
 Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
 Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
-Compile = Callable[[Trace, Callable[[], Sequence[torch.Tensor]], Recording, Build], Executable]
+Compiled = tuple[Executable, Sequence[TensorSpec] | None]
+"""What runs, and what its outputs are like; None: as the trace says."""
+Compile = Callable[[Trace, Callable[[], Sequence[torch.Tensor]], Recording, Build], Compiled]
 _PLANNED = 32  # times `limit`: vectors that need no compiler, but tracing and memory for a plan
 _PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # numbers that programs do not have
 _MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # of them, where sizes have to be divisible
@@ -137,7 +139,7 @@ class Sized:
         fresh = itertools.count(len(inputs))
         places = tuple(next(fresh) if isinstance(one, Filled) else one for one in taken)
         known = (*inputs, *numbers)
-        run = self._compile(concrete, lambda: [known[place] for place in places], record, build)
+        run, _ = self._compile(concrete, lambda: [known[place] for place in places], record, build)
         self._costly += kernels is None or kernels.compiled > before
         if places == tuple(range(len(inputs))):
             return run

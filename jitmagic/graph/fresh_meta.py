@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["META", "broadcast", "fresh_meta", "same_shape"]
+from .sym_node import may_be
+
+__all__ = ["META", "broadcast", "fresh_meta", "has_elements", "same_shape"]
 
 META = torch.device("meta")
 
@@ -24,14 +26,26 @@ def same_shape(a: Sequence[int], b: Sequence[int]) -> bool:
     return len(a) == len(b) and tuple(a) == tuple(b)
 
 
+def has_elements(x: torch.Tensor) -> bool:
+    """Most calls want some; of a size that data decide it shows when that is there."""
+    return may_be("!=", x.numel(), 0)
+
+
+def _is_one(extent: int) -> bool:
+    """What is known: a size that data decide is not asked."""
+    return type(extent) is int and extent == 1
+
+
 def broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
     """The shape of an elementwise result."""
     rank = max(map(len, shapes))
     made = [1] * rank
     for shape in shapes:
         for i, extent in enumerate(shape, rank - len(shape)):
-            if made[i] == 1:
+            if _is_one(made[i]):
                 made[i] = extent
-            elif extent not in (1, made[i]):
-                raise RuntimeError(f"shapes {[list(s) for s in shapes]} do not broadcast")
+            elif not _is_one(extent) and extent not in (made[i], 1):
+                if made[i] != 1:
+                    raise RuntimeError(f"shapes {[list(s) for s in shapes]} do not broadcast")
+                made[i] = extent
     return made

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .context import COMPARISONS, SWAPPED, Context
 from .expr import Expr, Integer, add, floordiv, linear, mod, mul
 from .interval import INT64
 from .polynomial import divided, factors, product, written
 from .scalar import Apply, evaluate, kind_of, symbols_of
 
-if TYPE_CHECKING:
-    from .context import Context
-
 __all__ = [
+    "DataSize",
     "Dimension",
     "OffsetOf",
     "Size",
@@ -36,6 +35,7 @@ __all__ = [
     "is_same",
     "number_of_sizes",
     "size_of",
+    "usually",
     "value_of",
 ]
 
@@ -46,6 +46,16 @@ class SizeOf:
 
     source: Hashable
     dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataSize:
+    """The origin of a size that data decide: which of those of the trace it is, and the line of the
+    operation that it is a result of.
+    """
+
+    number: int
+    where: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +177,24 @@ class Size:
         return self._known(op, theirs)
 
     def _known(self, op: str, theirs: Expr) -> bool | None:
+        return self._asked(self.context.known, op, theirs)
+
+    def usually(self, op: str, other: Dimension) -> bool:
+        """As `known`, where sizes that data decide are more than one, and no number of others."""
+        theirs = _expr(other)
+        assert theirs is not None
+        known = self._asked(self.context.usually, op, theirs)
+        if known is None and op in ("==", "!="):
+            return op == "!="
+        return COMPARISONS[op](hint_of(self), hint_of(other)) if known is None else known
+
+    def _asked(
+        self, known: Callable[[str, Expr, Expr], bool | None], op: str, theirs: Expr
+    ) -> bool | None:
         """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
         difference = self._reduced(add(self.expr, mul(theirs, -1)))
-        known = self.context.known(op, difference, Integer(0))
-        return self.context.known(op, self.expr, theirs) if known is None else known
+        answer = known(op, difference, Integer(0))
+        return known(op, self.expr, theirs) if answer is None else answer
 
     def _reduced(self, difference: Expr) -> Expr:
         """With the same sign: without the positive factors that all of its terms have."""
@@ -235,6 +259,16 @@ def is_same(a: Dimension, b: Dimension) -> bool:
 def expr_of(dimension: Dimension) -> Expr:
     """The expression of a dimension."""
     return dimension.expr if isinstance(dimension, Size) else Integer(int(dimension))
+
+
+def usually(op: str, a: Dimension, b: Dimension) -> bool:
+    """`a op b`, for what a layout depends on: decided and guarded, but for a size that data decide
+    answered as for most values.
+    """
+    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
+        if isinstance(left, Size) and left.context.of_data(left.expr):
+            return left.usually(asked, right)
+    return bool(COMPARISONS[op](a, b))
 
 
 def at_most(dimension: Dimension) -> int:
