@@ -8,19 +8,22 @@ sizes before the first call. Gradients flow from piece to piece, as each is an a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+from torch.fx import GraphModule, Node
+
 from .errors import OperationFailed
-from .graph.autocast import modes_kept
 from .graph.concrete import spec_at
 from .graph.data_split import Piece, Pieces
 from .options import Options
 from .records import Recording
 from .runtime.examples import examples
-from .runtime.native import split_graph
+from .runtime.native import called, split_graph
 from .sizes import Compiled, Sized
 from .spec import TensorSpec
 from .symbols.expr import Expr
@@ -47,7 +50,7 @@ def compile_pieces(
         part = piece.part
         own = _trace_of(traced, piece, [specs[slot] for slot in part.inputs])
         if piece.by_data:
-            run, made = modes_kept(own.graph, own.graph.forward), None
+            run, made = _as_eager(own.graph), None
         elif places_of(own):
             run, made = _for_all_sizes(own, piece, compile_static, options, record), None
         else:
@@ -80,6 +83,8 @@ def _for_all_sizes(
     hints = hints_of(own)
     at_hints: dict[Expr, int] = dict(zip(places_of(own), hints, strict=True))
     inputs = examples([spec_at(entry.spec, at_hints) for entry in own.inputs])
+    if not made.is_expected(hints):
+        return made.run
     with record.stage(f"sizes {hints}") as stage:
         try:
             made.add(hints, inputs, record)
@@ -88,3 +93,45 @@ def _for_all_sizes(
         except Exception as error:  # the program may never meet it, and compiles what it does meet
             stage.keep(f"are no example: {error}")
     return made.run
+
+
+# ------------------------------------------------------------------------ what runs as eager does
+
+
+def _as_eager(gm: GraphModule) -> Executable:
+    """The calls, one after the other, without Python where their arguments are plain."""
+    nodes = list(gm.graph.nodes)
+    slots = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
+    inputs, calls, total = len(slots), [], len(slots)
+    for node in nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        whole = node.args[0] if node.target is operator.getitem else None
+        if isinstance(whole, Node) and isinstance(whole.meta["spec"], tuple):
+            slots[node] = slots[whole] + node.args[1]
+            continue
+        if (made := _as_call(node)) is None:
+            return gm.forward
+        run, read, results = made
+        calls.append((run, tuple(slots[one] for one in read), results, ()))
+        slots[node], total = total, total + results
+    return split_graph(inputs, tuple(calls), tuple(slots[node] for node in nodes[-1].args[0]))
+
+
+def _as_call(node: Node) -> tuple[Executable, list[Node], int] | None:
+    """What runs the call, what it reads, and how many results it has; None: it takes what is no
+    tensor and no constant.
+    """
+    given = (*node.args, *node.kwargs.values())
+    read = list(dict.fromkeys(one for one in given if isinstance(one, Node)))
+    spec = node.meta["spec"]
+    results = len(spec) if isinstance(spec, tuple) else 1
+    flat = isinstance(spec, TensorSpec) or all(isinstance(one, TensorSpec) for one in spec)
+    if not flat or read != node.all_input_nodes or any(n.meta["spec"] is None for n in read):
+        return None
+    places = {one: (n,) for n, one in enumerate(read)}
+    arguments = tuple(places[one] if isinstance(one, Node) else (one, None) for one in given)
+    target: Any = node.target
+    if isinstance(target, str):
+        target = getattr(torch.Tensor, target)
+    return called(len(read), target, arguments, tuple(node.kwargs)), read, results

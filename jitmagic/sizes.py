@@ -39,10 +39,10 @@ from .spec import TensorSpec
 from .symbols.context import holds_for
 from .symbols.expr import Expr
 from .symbols.interval import INT64, Interval
-from .symbols.size import Dimension, Size, SizeOf
+from .symbols.size import DataSize, Dimension, Size, SizeOf
 from .target import Target
 from .template import Templates
-from .trace.concrete import at_sizes, hints_of, places_of
+from .trace.concrete import at_sizes, expected_of, hints_of, places_of
 from .trace.result import Trace
 
 __all__ = ["Build", "Compiled", "Sized", "sized"]
@@ -93,7 +93,7 @@ class Sized:
 
     __slots__ = (
         *("_compile", "_costly", "_graph", "_is_patient", "_kernels", "_later", "_limit", "_lock"),
-        *("_made", "_planning", "_static", "_traced", "_waited", "run"),
+        *("_expected", "_made", "_planning", "_static", "_symbols", "_traced", "_waited", "run"),
     )
 
     def __init__(
@@ -114,6 +114,7 @@ class Sized:
         self._graph = modes_kept(traced.graph, traced.graph.forward)
         self._lock = RLock()
         self._kernels = _templates(traced, options, record)
+        self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
         self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed)
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
@@ -150,12 +151,22 @@ class Sized:
         with self._lock:
             if values in self._made:
                 return self._made[values]
-            if self._is_full():
+            if self._is_full() or not self.is_expected(values):
                 return self._graph
             if self._is_patient and self._is_early(values):
                 return partial(self._wait, values)
             self._compile_in_call(values, inputs)
             return self._made[values]
+
+    def is_expected(self, values: Vector) -> bool:
+        """Whether eager accepts such sizes where data decide them. Raises SizesDiffer where they
+        are no sizes.
+        """
+        known = dict[Expr, Any](zip(self._symbols, values, strict=True))
+        for symbol, value in zip(self._symbols, values, strict=True):
+            if isinstance(symbol.origin, DataSize) and not symbol.range.has(value):
+                raise SizesDiffer(f"{value} is no size that the trace goes with")
+        return all(holds_for(op, left, right, known) for op, left, right in self._expected)
 
     def _is_early(self, values: Vector) -> bool:
         """Whether its calls have not taken as long yet as a plan takes."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
+from operator import index as read_index
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -33,6 +34,7 @@ from .node_meta import (
 )
 from .propagate import call_name
 from .regions import FunctionCall
+from .size_nodes import size_in
 from .subgraphs import Subgraph, assemble, memory_of, refuse_crossing
 
 __all__ = ["Piece", "Pieces", "split_at_data"]
@@ -89,13 +91,13 @@ def _is_size(node: Node) -> bool:
 def _makers(nodes: Sequence[Node]) -> list[Node]:
     """The calls whose results are the first to have a size that data decide."""
     seen: set[Expr] = set()
-    found = []
+    found: list[Any] = []
     for node in nodes:
         fresh = {s for s in _symbols(node) if isinstance(s.origin, DataSize)} - seen
         if fresh:
-            found.append(node)
+            found.append(node if not _is_size(node) else node.args[0])
             seen |= fresh
-    return found
+    return sorted(dict.fromkeys(found), key=nodes.index)
 
 
 def _symbols(node: Node) -> Iterator[Symbol]:
@@ -142,11 +144,20 @@ def _assigned(nodes: Sequence[Node], makers: Sequence[Node]) -> dict[Node, int]:
 
 
 def _whole(node: Node) -> Node:
-    """The call that made the tuple which a node is taken out of; else the node."""
-    parent = node.args[0] if node.target is getitem else None
-    if isinstance(parent, Node) and isinstance(parent.meta.get("spec"), tuple):
+    """The call that a node goes with: what made the tuple that it is taken out of, or what it
+    asserts; else the node.
+    """
+    parent = node.args[0] if node.args else None
+    if not isinstance(parent, Node) or parent.op == "placeholder":
+        return node
+    if node.target is getitem and isinstance(parent.meta.get("spec"), tuple):
         return _whole(parent)
-    return node
+    return _whole(parent) if _asserts(node) else node
+
+
+def _asserts(node: Node) -> bool:
+    """It gives nothing, and runs beside what it looks at."""
+    return node.op == "call_function" and node.meta["val"] is None and not changes_mode(node)
 
 
 def _keeps_its_place(node: Node) -> bool:
@@ -246,10 +257,12 @@ def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Containe
 
     def where_sizes_are_read(body: list[Node]) -> set[Node]:
         around = {one for node in body for one in node.all_input_nodes} | set(body)
-        return {owners[symbol] for node in around for symbol in _symbols(node)}
+        symbols = {symbol for node in around for symbol in _symbols(node)}
+        return {owners[symbol] for symbol in symbols}
 
     split = assemble(nodes, assigned, sizes, where_sizes_are_read)
-    results, pieces = set(split.outputs), []
+    results = set(split.outputs)
+    pieces: list[Piece] = []
     slot = sum(node.op == "placeholder" for node in nodes)
     for index, part in zip(sorted(set(assigned.values())), split.subgraphs, strict=True):
         asked = frozenset(n for n in range(part.outputs) if slot + n in results)
@@ -259,9 +272,12 @@ def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Containe
 
 
 def _owners(nodes: Sequence[Node]) -> dict[Symbol, Node]:
-    """The first tensor that has each symbol as one of its sizes."""
+    """The first tensor that has each symbol as one of its sizes, or the call that reads it."""
     found: dict[Symbol, Node] = {}
     for node in nodes:
+        value = value_of(node) if node.target in (size_in, read_index) else None
+        if isinstance(value, Size) and isinstance(value.expr, Symbol):
+            found.setdefault(value.expr, node)
         spec = node.meta.get("spec")
         for size in spec.shape if isinstance(spec, TensorSpec) else ():
             if isinstance(size, Size) and isinstance(size.expr, Symbol):

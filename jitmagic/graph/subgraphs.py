@@ -195,7 +195,12 @@ def assemble(
     results = _results(nodes)
     slots = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
     bodies = [_body(nodes, assigned, index, copied) for index in sorted(set(assigned.values()))]
-    read = [_read(nodes, body, also(body)) for body in bodies]
+    needed = [also(body) for body in bodies]
+    bodies = [
+        [node for node in nodes if node in body or (node in more and node in copied)]
+        for body, more in zip(bodies, needed, strict=True)
+    ]
+    read = [_read(nodes, body, more) for body, more in zip(bodies, needed, strict=True)]
     callers = {_mode(node): node for node in nodes if changes_mode(node)}
     others: dict[object, Node] = {}  # what sets the modes that are not as the caller has them
     subgraphs = []

@@ -20,11 +20,11 @@ import torch
 
 from ..symbols.context import COMPARISONS, SWAPPED, Specialize
 from ..symbols.scalar import symbols_of
-from ..symbols.size import DataSize, Dimension, Size, SizeFloat, hint_of, is_same, usually
+from ..symbols.size import DataSize, Dimension, Size, SizeFloat, expected, hint_of, is_same, usually
 
 __all__ = [
     "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "in_layout", "may_be",
-    "sizes_in", "with_hints",
+    "never", "of_data", "sizes_in", "with_hints",
 ]  # fmt: skip
 
 Comparison = Callable[[Any, Any], Any]
@@ -61,15 +61,20 @@ def in_layout(op: str, a: Any, b: Any) -> bool:
     return usually(op, as_dimension(a), as_dimension(b))
 
 
+def of_data(size: Any) -> bool:
+    """Whether data decide it."""
+    size = as_dimension(size)
+    return isinstance(size, Size) and size.context.of_data(size.expr)
+
+
+def never(op: str, a: Any, b: Any) -> bool:
+    """Whether `a op b` is known to hold in no call; guards nothing."""
+    return _known(op, as_dimension(a), as_dimension(b)) is False
+
+
 def may_be(op: str, a: Any, b: Any) -> bool:
-    """`a op b`, where eager raises unless it holds: of sizes that data decide, that is seen when
-    they are there.
-    """
-    left, right = as_dimension(a), as_dimension(b)
-    for size in (left, right):
-        if isinstance(size, Size) and size.context.of_data(size.expr):
-            return _known(op, left, right) is not False
-    return bool(COMPARISONS[op](left, right))
+    """`a op b` of dimensions, where eager raises unless it holds (see `expected`)."""
+    return expected(op, as_dimension(a), as_dimension(b))
 
 
 def sizes_in(value: Any) -> Iterator[Size]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..symbols.polynomial import divided
-from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, size_of, usually
+from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, lesser, size_of, usually
 from .sym_node import as_dimension, as_dimensions, as_torch, may_be
 
 __all__ = ["view_of_sizes", "view_strides"]
@@ -165,7 +165,7 @@ def _slice(
     size = shape[place]
     first = _bound(0 if start is None else as_dimension(start), size)
     last = size if _is_open(end) else _bound(as_dimension(end), size)
-    length = last - first if last >= first else 0
+    length = last - lesser(first, last)
     shape[place] = length if by == 1 else (length + (by - 1)) // by
     offset = offset + first * stride[place]
     stride[place] = stride[place] * by
@@ -180,7 +180,7 @@ def _bound(at: Dimension, size: Dimension) -> Dimension:
     if at < 0:
         at = at + size
         return 0 if at < 0 else at
-    return size if at >= size else at
+    return lesser(at, size)
 
 
 def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:

@@ -78,6 +78,7 @@ class Context:
         self._related: dict[tuple[str, Expr, Expr], bool] = {}
         self._hints: dict[Expr, float] = {}
         self._examples: dict[Expr, int] = {}  # of symbols without a hint
+        self.expected: dict[tuple[str, Expr, Expr], None] = {}  # of them: where eager raises else
         self._ranges: Ranges = {}  # of the symbols
         self._known: Ranges = {}
 

@@ -30,9 +30,11 @@ __all__ = [
     "SizeOf",
     "StrideOf",
     "at_most",
+    "expected",
     "expr_of",
     "hint_of",
     "is_same",
+    "lesser",
     "number_of_sizes",
     "size_of",
     "usually",
@@ -269,6 +271,31 @@ def usually(op: str, a: Dimension, b: Dimension) -> bool:
         if isinstance(left, Size) and left.context.of_data(left.expr):
             return left.usually(asked, right)
     return bool(COMPARISONS[op](a, b))
+
+
+def expected(op: str, a: Dimension, b: Dimension) -> bool:
+    """`a op b`, where eager raises unless it holds: decided and guarded, but of a size that data
+    decide noted, for who has that size to check.
+    """
+    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
+        if isinstance(left, Size) and left.context.of_data(left.expr):
+            known = left.known(asked, right)
+            if known is None:
+                left.context.expected[asked, left.expr, expr_of(right)] = None
+            return known is not False
+    return bool(COMPARISONS[op](a, b))
+
+
+def lesser(a: Dimension, b: Dimension) -> Dimension:
+    """The lesser of two; of a size that data decide an expression says so."""
+    for size, other in ((a, b), (b, a)):
+        if isinstance(size, Size) and size.context.of_data(size.expr):
+            known = size.known("<=", other)
+            if known is None:
+                both = tuple(sorted((a, b), key=repr))
+                return Size(Apply("min", tuple(map(expr_of, both))), size.context)
+            return size if known else other
+    return a if a <= b else b
 
 
 def at_most(dimension: Dimension) -> int:

@@ -109,7 +109,7 @@ class TensorBranch(Reason):
 
 class DataDecidesSize(Reason):
     __slots__ = ()
-    template = "what happens here depends on a size that data decide ({what}): {why}"
+    template = "this depends on a size that data decide ({what}): {why}"
     explanation = "How large a result of nonzero or x[mask] is, is known only when it has run."
     advice = "use torch.where or a padded size, or keep what asks for the size out of the function"
 

@@ -68,6 +68,8 @@ class Symbols(Context):
         self.dynamic = dynamic
         self.owners: dict[Expr, tuple[Any, int]] = {}  # of a size: a TensorValue, its dimension
         self.results: Mapping[Expr, tuple[Node, int]] = {}  # where data's sizes are read off
+        self.read_from: dict[Symbol, Node] = {}  # the tensors of numbers that data decide
+        self.read_sizes: dict[Symbol, Size] = {}  # those that are sizes
         self.sizes: dict[tuple[int, Interval], Symbol] = {}  # by hint and range
         self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
@@ -87,7 +89,7 @@ class Symbols(Context):
     def forget(self) -> None:
         """No more questions: sizes outlive the trace, what the call was given does not."""
         self.owners, self.values, self.dynamic = {}, {}, None
-        self.results = {}
+        self.results, self.read_from, self.read_sizes = {}, {}, {}
         self._guard, self._relate = _too_late, None
 
     def _can_relate(self, left: Expr, right: Expr) -> bool:
@@ -133,8 +135,8 @@ def of_data(special: Specialize) -> str | None:
     """Which size that data decide cannot be a constant; None: others can."""
     if not all(isinstance(symbol.origin, DataSize) for symbol in special.symbols):
         return None
-    first = next((symbol.origin for symbol in special.symbols), None)
-    return None if first is None else f"from {first.where}"  # type: ignore[attr-defined]
+    where: Any = next((symbol.origin.where for symbol in special.symbols), None)  # type: ignore[attr-defined]
+    return None if where is None else f"of line {where.lineno}, `{where.text}`"
 
 
 def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:

@@ -32,7 +32,7 @@ def item(x):
 
 
 def tolist(x):
-    return (x * 2).tolist()  # here
+    return x.repeat(4, 4).tolist()  # here
 
 
 def to_numpy(x):

@@ -104,6 +104,8 @@ class DimensionValue(SymbolicNumber):
         if isinstance(expr, Symbol) and isinstance(expr.origin, DataSize):
             node, dim = context.results[expr]
             result = builder.output(self, node)
+            if dim < 0:  # a number
+                return builder.invoke(torch.Tensor.item, (result,))
             return builder.invoke(torch.Tensor.size, (result, builder.constant(dim)))
         if isinstance(expr, Symbol) and expr not in context.owners:
             return builder(context.values[expr.origin])

@@ -8,7 +8,7 @@ coordinates, so `x[mask] - y[mask]` are known to be of one size, and gradients n
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -26,10 +26,12 @@ _SELECTED = ("masked_select", torch.masked_select)
 _DEPTH = 8  # how far back two masks are compared
 
 
-def by_coordinates(machine: Machine, target: Target, args: list[Any]) -> tuple[Target, list[Any]]:
+def by_coordinates(
+    machine: Machine, target: Target, args: list[Any], kwargs: Mapping[str, Any]
+) -> tuple[Target, list[Any]]:
     """The call and its arguments; as they were, where no mask is among them."""
     graph: GraphBuilder = machine.graph
-    if graph.fresh_size is None or not args or not isinstance(args[0], Node):
+    if graph.fresh_size is None or kwargs or not args or not isinstance(args[0], Node):
         return target, args
     if target in _ITEMS and _is_tensor(args[0]):
         key = args[1] if type(args[1]) is tuple else (args[1],)

@@ -408,9 +408,8 @@ def record(
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     guard_storage_offsets(machine, target, given, named)
     kept = refuse_behind_block(graph, name, given, named)
-    if not named:
-        target, given = by_coordinates(machine, target, given)
     try:
+        target, given = by_coordinates(machine, target, given, named)
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)
         else:
