@@ -13,7 +13,7 @@ lets the progress line speak. A stage that fails makes the frame run as eager, v
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from .backwards import at_first_use, build_backward, made_up, tell_of_replay, te
 from .bytecode import FrameSnapshot
 from .codegen import render
 from .comparable import comparable
-from .errors import CompileFailed, OperationFailed, Unsupported, warn
+from .errors import CompileFailed, OperationFailed, Unsupported
 from .frame.beside import hide
 from .frame.eager import before_trace, eager_entry
 from .frame.handle import Handle
@@ -40,6 +40,7 @@ from .frame.locked import start_over, while_held
 from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
+from .graph.data_split import split_at_data
 from .graph.subgraphs import Split, split_into_subgraphs
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
@@ -47,14 +48,16 @@ from .guards.read import read_source
 from .loops.lower import device_of_kernels, lower
 from .loops.verify import verify as verify_loops
 from .options import Options
+from .pieces import compile_pieces
 from .records import BUILDING, COMPILED, USERS_BACKEND, Begun, Eager, Failed, Recording
 from .runtime.ahead import build_ahead, still_missing
 from .runtime.examples import examples
 from .runtime.load import load
 from .runtime.native import spent, split_graph, undoing, with_numbers
+from .runtime.tiers import tell_of_no_compiler, tell_of_weaker
 from .schedule import schedule, turned_outputs
 from .sized_joint import Builders
-from .sizes import Build, Sized, sized
+from .sizes import Build, Compiled, Sized, sized
 from .spec import TensorSpec
 from .target import Target, find_target, weaker_target
 from .titles import titles_of
@@ -265,13 +268,17 @@ def _compile_by(handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: 
     def make_inputs() -> list[torch.Tensor]:
         return [_example(entry, snapshot) for entry in traced.inputs]
 
+    if options.backend == "eager":
+        return modes_kept(traced.graph, traced.graph.forward)
     # Symbols end here: the autograd split sees the sizes of one call, kernels may serve all sizes.
-    if places_of(traced) and options.backend != "eager":
-        static = partial(_compile_static, options=options)
+    static: Callable[..., Compiled] = partial(_compile_static, options=options)
+    builders = _builders(options, record)
+    if (pieces := split_at_data(traced.graph)) is not None:
+        return compile_pieces(traced, pieces, static, builders, options, record)
+    if places_of(traced):
         known = handle.ledger.static_shapes(snapshot)
-        builders = _builders(options, record)
         return sized(traced, make_inputs(), static, builders, options, record, known)
-    return _compile_static(traced, make_inputs, record, None, options)
+    return static(traced, make_inputs, record, None)[0]
 
 
 def _builders(options: Options, record: Recording) -> Builders:
@@ -293,27 +300,33 @@ def _builders(options: Options, record: Recording) -> Builders:
 
 
 def _compile_static(
-    traced: Trace, make_inputs: Examples, record: Recording, kernels: Build | None, options: Options
-) -> Graph:
-    """`kernels`: asked for an executable of each ATen graph before one is built."""
-    if options.backend == "eager":
-        return modes_kept(traced.graph, traced.graph.forward)
+    traced: Trace,
+    make_inputs: Examples,
+    record: Recording,
+    kernels: Build | None,
+    asked: Container[int] | None = None,
+    *,
+    options: Options,
+) -> Compiled:
+    """`kernels`: asked for an executable of each ATen graph before one is built. `asked`: the
+    results that gradients may be asked for; None: all.
+    """
     if callable(options.backend):
         with record.stage(USERS_BACKEND):
             run = options.backend(traced.graph, make_inputs())
             if not callable(run):
                 raise CompileFailed(f"the backend returned {run!r}, which is not callable")
-        return modes_kept(traced.graph, _as_tuple(run))
+        return modes_kept(traced.graph, _as_tuple(run)), None
 
     specs = tuple(entry.spec for entry in traced.inputs)
     try:
-        if (split := split_into_subgraphs(traced.graph)) is not None:
+        if (split := split_into_subgraphs(traced.graph, asked)) is not None:
             return _compile_split(split, specs, options, record, kernels)
     except OperationFailed:
         raise
     except CompileFailed as failed:  # outputs that share memory, say: one graph does without
         _tell_of_one_node(record, str(failed))
-    return _compile_ahead(traced.graph, specs, options, record, make_inputs, kernels)[0]
+    return _compile_ahead(traced.graph, specs, options, record, make_inputs, kernels)
 
 
 def _tell_of_one_node(record: Recording, why: str) -> None:
@@ -332,7 +345,7 @@ def _compile_split(
     options: Options,
     record: Recording,
     kernels: Build | None,
-) -> Graph:
+) -> Compiled:
     """Each subgraph is compiled for what those before it give."""
     specs, runs = list(inputs), []
     for subgraph in split.subgraphs:
@@ -342,8 +355,9 @@ def _compile_split(
         make_inputs = partial(examples, taken)
         run, outputs = _compile_ahead(subgraph.graph, taken, options, record, make_inputs, kernels)
         runs.append((run, subgraph.inputs, subgraph.outputs, subgraph.dead))
-        specs += outputs
-    return split_graph(len(inputs), tuple(runs), split.outputs)
+        specs += outputs or ()
+    run = split_graph(len(inputs), tuple(runs), split.outputs)
+    return run, [specs[slot] for slot in split.outputs]
 
 
 def _example(entry: GraphInput, snapshot: FrameSnapshot) -> torch.Tensor:
@@ -370,7 +384,7 @@ def _compile_ahead(
     record: Recording,
     make_inputs: Examples,
     kernels: Build | None,
-) -> tuple[Graph, list[TensorSpec]]:
+) -> Compiled:
     """The executable, and what its outputs are like."""
     with record.stage("joint") as stage:
         joint = stage.keep(trace_joint(gm, specs))
@@ -409,7 +423,7 @@ def _build_graph(
     device = device_of_kernels(gm)
     target = find_target(device, options)
     if target.device == "cpu" and target.tier != "cpp" and options.cpu_tier == "auto":
-        _warn_no_compiler(target, options)
+        tell_of_no_compiler(target, options)
     if kernels is not None and (run := kernels(gm, name, target, record)) is not None:
         return run
     while target.tier != "aten":
@@ -417,24 +431,9 @@ def _build_graph(
             return build_native(gm, name, target, options, record, make_inputs, saved)
         except (CompileFailed, ImportError) as error:
             weaker = weaker_target(target, options)
-            _warn_fallback(name, target, weaker, error)
+            tell_of_weaker(name, target, weaker, error)
             target = weaker
     return replayed(gm)
-
-
-def _warn_no_compiler(target: Target, options: Options) -> None:
-    named = f" (asked for: {options.cxx!r})" if options.cxx is not None else ""
-    warn(
-        f"{target.why}{named}; CPU code is made with {target.tier}\n"
-        "  hint: install g++ or clang++, or set JITMAGIC_CXX to the path of a C++ compiler",
-    )
-
-
-def _warn_fallback(name: str, target: Target, weaker: Target, error: Exception) -> None:
-    warn(
-        f"{name}: the {target.tier} code generator failed, using {weaker.tier} instead "
-        f"({weaker.why})\n{error}",
-    )
 
 
 def build_native(

@@ -40,19 +40,21 @@ from .spec import TensorSpec
 from .symbols.context import holds_for
 from .symbols.expr import Expr
 from .symbols.interval import INT64, Interval
-from .symbols.size import Dimension, Size, SizeOf
+from .symbols.size import DataSize, Dimension, Size, SizeOf
 from .target import Target
 from .template import Templates
-from .trace.concrete import at_sizes, hints_of, places_of
+from .trace.concrete import at_sizes, expected_of, hints_of, places_of
 from .trace.result import Trace
 
-__all__ = ["Build", "Sized", "sized"]
+__all__ = ["Build", "Compiled", "Sized", "sized"]
 
 Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
 Shapes = Mapping[Source, tuple[int, ...]]
 Build = Callable[[GraphModule, str, Target, Recording], Executable | None]
-Compile = Callable[[Trace, Callable[[], Sequence[torch.Tensor]], Recording, Build], Executable]
+Compiled = tuple[Executable, Sequence[TensorSpec] | None]
+"""What runs, and what its outputs are like; None: as the trace says."""
+Compile = Callable[[Trace, Callable[[], Sequence[torch.Tensor]], Recording, Build], Compiled]
 _PLANNED = 32  # times `limit`: vectors that need no compiler, but tracing and memory for a plan
 _PRIMES = (101, 211, 307, 401, 503, 601, 701, 809)  # numbers that programs do not have
 _MULTIPLES = (1, 2, 4, 8, 16, 3, 5, 64)  # of them, where sizes have to be divisible
@@ -92,9 +94,9 @@ class Sized:
     """Compiles a symbolic graph for the sizes that come; `run` is the executable."""
 
     __slots__ = (
-        *("_builders", "_compile", "_costly", "_graph", "_is_patient", "_is_sized", "_joints"),
-        *("_kernels", "_later", "_limit", "_lock", "_made", "_options", "_planning", "_static"),
-        *("_traced", "_waited", "run"),
+        *("_builders", "_compile", "_costly", "_expected", "_graph", "_is_patient", "_is_sized"),
+        *("_joints", "_kernels", "_later", "_limit", "_lock", "_made", "_options", "_planning"),
+        *("_static", "_symbols", "_traced", "_waited", "run"),
     )
 
     def __init__(
@@ -119,6 +121,7 @@ class Sized:
         self._graph = modes_kept(traced.graph, traced.graph.forward)
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
+        self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
         self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed)
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
@@ -174,7 +177,7 @@ class Sized:
         fresh = itertools.count(len(inputs))
         places = tuple(next(fresh) if isinstance(one, Filled) else one for one in taken)
         known = (*inputs, *numbers)
-        run = self._compile(concrete, lambda: [known[place] for place in places], record, build)
+        run, _ = self._compile(concrete, lambda: [known[place] for place in places], record, build)
         self._costly += kernels is None or kernels.compiled > before
         return with_others(run, len(inputs), taken, results_of(concrete.graph), {})
 
@@ -188,6 +191,8 @@ class Sized:
         with self._lock:
             if values in self._made:
                 return self._made[values]
+            if not self.is_expected(values):
+                return self._graph
             if not any(joint.is_ready(values) for joint in self._joints):
                 if self._is_full():
                     return self._graph
@@ -195,6 +200,16 @@ class Sized:
                     return partial(self._wait, values)
             self._compile_in_call(values, inputs)
             return self._made[values]
+
+    def is_expected(self, values: Vector) -> bool:
+        """Whether eager accepts such sizes where data decide them. Raises SizesDiffer where they
+        are no sizes.
+        """
+        known = dict[Expr, Any](zip(self._symbols, values, strict=True))
+        for symbol, value in zip(self._symbols, values, strict=True):
+            if isinstance(symbol.origin, DataSize) and not symbol.range.has(value):
+                raise SizesDiffer(f"{value} is no size that the trace goes with")
+        return all(holds_for(op, left, right, known) for op, left, right in self._expected)
 
     def _is_early(self, values: Vector) -> bool:
         """Whether its calls have not taken as long yet as a plan takes."""

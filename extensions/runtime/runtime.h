@@ -76,6 +76,7 @@ bool register_autograd(PyObject* module);
 bool register_numbers(PyObject* module);
 bool register_undo(PyObject* module);
 bool register_split_graph(PyObject* module);
+bool register_called(PyObject* module);
 bool register_spent(PyObject* module);
 bool register_sized(PyObject* module);
 

@@ -25,6 +25,7 @@ from torch.fx import Graph, GraphModule, Node
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
 from .autocast import DEVICES, OFF, Autocast, cast_result, read_autocast
+from .data_sizes import Fresh
 from .devices import place
 from .foreign import is_foreign
 from .gradients import gradients, history_of, is_spent, leaves_behind
@@ -39,13 +40,14 @@ from .propagate import (
     Target,
     input_meta,
     run_on_meta,
+    sizes_from,
     strides_are_certain,
     target_name,
 )
 from .regions import FunctionCall
 from .size_nodes import SizeNodes, refuse_sizes
 from .strictness import check_as_kernels_do, check_for_meta, check_out
-from .sym_node import as_torch, with_hints
+from .sym_node import as_dimensions, as_torch, with_hints
 from .target_traits import draws, statistics_written
 
 __all__ = ["GraphBuilder", "map_nodes", "storage_of"]
@@ -81,6 +83,8 @@ class GraphBuilder:
         self.modes_vary = False  # whether it runs in modes not known yet
         self.inference = InferenceMemory()
         self.sizes = SizeNodes(self.graph)
+        self.fresh_size: Fresh | None = None  # where data may decide sizes
+        self.coordinates: dict[Any, Any] = {}  # the tracer's notes on those of masks
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
@@ -182,12 +186,11 @@ class GraphBuilder:
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None)
         check_for_meta(name, placement.args, placement.kwargs)
-        cast = cast_result(self.autocast, target, values, named, where, self.grad_enabled, line)
-        if cast is not None:
-            value = cast
-        else:
-            given_to = placement.args, placement.kwargs
-            value = run_on_meta(run, *given_to, self.grad_enabled, storages, line)
+        with sizes_from(self.fresh_size):
+            cast = cast_result(self.autocast, target, values, named, where, self.grad_enabled, line)
+            value, given_to = cast, (placement.args, placement.kwargs)
+            if cast is None:
+                value = run_on_meta(run, *given_to, self.grad_enabled, storages, line)
         if placement.moves and isinstance(value, torch.Tensor) and id(value) in devices:
             value = run_on_meta("clone", (value,), {}, self.grad_enabled)
         written = tuple(
@@ -436,6 +439,8 @@ class GraphBuilder:
         self.inference.note(value, is_input)
         if is_input:
             return
+        if self.fresh_size is not None and isinstance(value, torch.Tensor):
+            self.sizes.add_result(node, as_dimensions(value.shape))
         if self.inference.holds(value):
             node.meta["inference"] = True
         device = getattr(spec, "device", None)

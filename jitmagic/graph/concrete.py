@@ -187,6 +187,8 @@ class _Replay:
             self.made[node] = value_of(size, dict(self.values))
         elif node.meta.get("number"):
             self.made[node] = self._number(node)
+        elif node.target is torch.ops.aten._linalg_check_errors.default and size is None:
+            self._assert(node)
         elif node.target is torch._C._set_grad_enabled:
             self.builder.set_grad_enabled(node.args[0])  # type: ignore[arg-type]
         elif node.target in (torch.set_autocast_dtype, torch.set_autocast_enabled):
@@ -201,6 +203,13 @@ class _Replay:
         made = self.builder.placeholder(node.name, spec)
         self.builder.inputs[made] = Filled(spec, value)
         return made
+
+    def _assert(self, node: Node) -> None:
+        """What `GraphBuilder.assert_false` made."""
+        args = map_nodes(node.args, self.made.__getitem__)
+        made = self.builder.graph.call_function(node.target, args, node.kwargs)  # type: ignore[arg-type]
+        made.meta = dict(node.meta)
+        self.builder.assertions.append(made)
 
     def _cast(self, node: Node) -> None:
         """A dtype that is set is on, or is about to be."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .dispatch_mode import dataless
+from .fresh_meta import has_elements
 from .sym_node import has_strides_along
 
 __all__ = ["convolution", "convolution_backward", "convolution_layout"]
@@ -55,7 +56,7 @@ def convolution(
     if dims not in (1, 2) or weight.dim() != x.dim() or x.dtype is not weight.dtype:
         return None
     channels = weight.shape[0] if transposed else weight.shape[1] * groups
-    if x.shape[1] != channels or not x.numel():
+    if x.shape[1] != channels or not has_elements(x):
         return None
     extents = []
     for i, (s, p, d, o) in enumerate(
@@ -86,7 +87,7 @@ def convolution_backward(
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...] | None:
     """aten.convolution_backward on meta tensors: the gradients asked for."""
-    if x.dim() not in (3, 4) or not x.numel():
+    if x.dim() not in (3, 4) or not has_elements(x):
         return None
     format = _format(x, weight)
     channels = weight.shape[1] * groups if transposed else weight.shape[0]

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import broadcast, fresh_meta, same_shape
-from .sym_node import is_dense_in
+from .fresh_meta import broadcast, fresh_meta, has_elements, same_shape
+from .sym_node import is_dense_in, may_be
 
 __all__ = ["FALLBACK_RULES", "refuse_repeated"]
 
@@ -88,7 +88,7 @@ def _scattered(x: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) ->
 def _no_longer(index: Tensor, x: Tensor, free: int | None) -> bool:
     """Whether the index fits into the tensor in every dimension but `free`."""
     pairs = enumerate(zip(index.shape, x.shape, strict=True))
-    return all(d == free or a <= b for d, (a, b) in pairs)
+    return all(d == free or may_be("<=", a, b) for d, (a, b) in pairs)
 
 
 def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor] | None:
@@ -98,7 +98,7 @@ def _sorted(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor,
 
 
 def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] | None:
-    if not _usual(x) or not _in_range(dim, x) or not 0 <= k <= x.shape[dim]:
+    if not _usual(x) or not _in_range(dim, x) or k < 0 or not may_be("<=", k, x.shape[dim]):
         return None
     shape = list(x.shape)
     shape[dim] = k
@@ -107,7 +107,7 @@ def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] 
 
 def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
     """max.dim, min.dim."""
-    if not _usual(x) or not _in_range(dim, x) or not x.shape[dim]:
+    if not _usual(x) or not _in_range(dim, x) or not may_be("!=", x.shape[dim], 0):
         return None
     shape = list(x.shape)
     shape[dim % x.dim() : dim % x.dim() + 1] = [1] if keepdim else []
@@ -205,7 +205,7 @@ def _pool_shape(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> list[int] | None:
-    if x.dim() != 4 or not _usual(x) or not x.numel():
+    if x.dim() != 4 or not _usual(x) or not has_elements(x):
         return None
     kernel = _pair(kernel, kernel)
     settings = (kernel, _pair(stride, kernel), _pair(padding, (0, 0)), _pair(dilation, (1, 1)))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-__all__ = ["META", "broadcast", "fresh_meta", "same_shape"]
+from .sym_node import may_be, never, of_data
+
+__all__ = ["META", "broadcast", "fresh_meta", "has_elements", "same_shape"]
 
 META = torch.device("meta")
 
@@ -20,8 +23,35 @@ def fresh_meta(
 
 
 def same_shape(a: Sequence[int], b: Sequence[int]) -> bool:
-    """The number of dimensions first: comparing symbolic sizes makes guards."""
-    return len(a) == len(b) and tuple(a) == tuple(b)
+    """The number of dimensions first: comparing symbolic sizes makes guards. Those that data decide
+    are not the same unless that is known.
+    """
+    return len(a) == len(b) and all(map(_are_same, a, b))
+
+
+def _are_same(a: Any, b: Any) -> bool:
+    if type(a) is type(b) is int:
+        return bool(a == b)
+    if of_data(a) or of_data(b):
+        return never("!=", a, b)
+    return bool(a == b)
+
+
+def has_elements(x: torch.Tensor) -> bool:
+    """Most calls want some; of a size that data decide it shows when that is there."""
+    return may_be("!=", x.numel(), 0)
+
+
+def _is_one(extent: int) -> bool:
+    """What is known: a size that data decide is not asked."""
+    return type(extent) is int and extent == 1
+
+
+def _must_be_equal(a: Any, b: Any) -> bool:
+    """Whether a size that data decide has to be the other one, as neither is 1."""
+    if type(a) is type(b) is int or not (never("==", a, 1) and never("==", b, 1)):
+        return False
+    return (of_data(a) or of_data(b)) and may_be("==", a, b)
 
 
 def broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
@@ -30,8 +60,10 @@ def broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
     made = [1] * rank
     for shape in shapes:
         for i, extent in enumerate(shape, rank - len(shape)):
-            if made[i] == 1:
+            if _is_one(made[i]) or (not _is_one(extent) and _must_be_equal(made[i], extent)):
                 made[i] = extent
-            elif extent not in (1, made[i]):
-                raise RuntimeError(f"shapes {[list(s) for s in shapes]} do not broadcast")
+            elif not _is_one(extent) and extent not in (made[i], 1):
+                if made[i] != 1:
+                    raise RuntimeError(f"shapes {[list(s) for s in shapes]} do not broadcast")
+                made[i] = extent
     return made

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import fresh_meta, same_shape
+from .fresh_meta import fresh_meta, has_elements, same_shape
 from .sym_node import as_dimensions, has_strides_along
 
 __all__ = ["NETWORK_RULES"]
@@ -49,7 +49,7 @@ def _batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Statistics are saved in training only. An image keeps its layout, all else becomes
     row-major."""
-    if x.dtype not in (torch.float32, torch.float64) or x.dim() < 2 or not x.numel():
+    if x.dtype not in (torch.float32, torch.float64) or x.dim() < 2 or not has_elements(x):
         return None
     if x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d):
         return None
@@ -86,7 +86,7 @@ def _group_norm(
 def _reduced(x: Tensor, dims: Any, keepdim: bool) -> Tensor | None:
     """Statistics over some dimensions; over all of them when there are none."""
     wanted = [dims] if isinstance(dims, int) else list(dims or range(x.dim()))
-    if not _usual(x) or not x.numel() or any(not -x.dim() <= d < x.dim() for d in wanted):
+    if not _usual(x) or not has_elements(x) or any(not -x.dim() <= d < x.dim() for d in wanted):
         return None
     gone = {d % x.dim() for d in wanted}
     if len(gone) != len(wanted):
@@ -122,7 +122,7 @@ def _vector_norm(
 
 
 def _adaptive_average(x: Tensor, size: Sequence[int]) -> Tensor | None:
-    if x.dim() not in (3, 4) or not _usual(x) or not x.numel() or min(size) < 1:
+    if x.dim() not in (3, 4) or not _usual(x) or not has_elements(x) or min(size) < 1:
         return None
     return fresh_meta((*x.shape[:-2], *size), x.dtype) if len(size) == 2 else None
 
@@ -161,7 +161,7 @@ def _padded(x: Tensor, pads: Sequence[int], value: Any = 0) -> Tensor | None:
 
 
 def _nearest(x: Tensor, size: Sequence[int], *scales: Any) -> Tensor | None:
-    if x.dim() != 4 or not _usual(x) or not x.numel() or len(size) != 2 or min(size) < 1:
+    if x.dim() != 4 or not _usual(x) or not has_elements(x) or len(size) != 2 or min(size) < 1:
         return None
     return fresh_meta((*x.shape[:2], *size), x.dtype)
 
@@ -251,7 +251,12 @@ def _likelihood(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
 ) -> tuple[Tensor, Tensor] | None:
     """nll_loss_forward and nll_loss2d_forward: the classes are the second dimension."""
-    if not _usual(x, weight) or target.dtype is not torch.int64 or x.dim() < 2 or not x.numel():
+    if (
+        not _usual(x, weight)
+        or target.dtype is not torch.int64
+        or x.dim() < 2
+        or not has_elements(x)
+    ):
         return None
     if not same_shape(target.shape, (x.shape[0], *x.shape[2:])) or reduction not in _REDUCTIONS:
         return None

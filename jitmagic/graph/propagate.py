@@ -12,7 +12,7 @@ generators, the grad mode and the inference mode of the thread are as before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..symbols.scalar import symbols_of
 from .at_hints import told_of_sizes
 from .at_vectors import told_at_vectors
 from .attribution import call_from
+from .data_sizes import Fresh, sized_by_data
 from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
 from .foreign import is_foreign, name_of, without_data
@@ -44,6 +45,7 @@ __all__ = [
     "input_meta",
     "is_view_in_place",
     "run_on_meta",
+    "sizes_from",
     "strides_are_certain",
     "target_name",
 ]
@@ -148,6 +150,16 @@ def call_on_meta(
             raise EagerRaises(error) from None
 
 
+@contextmanager
+def sizes_from(fresh: Fresh | None) -> Iterator[None]:
+    """In here, results may be as large as data say. `fresh` makes their sizes."""
+    before, _SHAPES.fresh = _SHAPES.fresh, fresh
+    try:
+        yield
+    finally:
+        _SHAPES.fresh = before
+
+
 def _run(
     target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], line: UserLine | None
 ) -> Any:
@@ -184,6 +196,7 @@ class _Shapes(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.written: set[int] = set()
+        self.fresh: Fresh | None = None
         self.names_devices = False  # a graph runs as a whole, nobody has moved its calls to meta
 
     def __torch_dispatch__(
@@ -196,6 +209,10 @@ class _Shapes(DispatchMode):
         named = kwargs or {}
         if func._schema.is_mutable:
             self.written.update(_storages_written(func, args, named))
+        if self.fresh is not None:
+            told = sized_by_data(func, args, named, self.fresh, self._once_more)
+            if told is not None:
+                return told
         tensors = _tensors(args)
         if self.names_devices:
             if func is aten.lift_fresh.default:
@@ -213,6 +230,9 @@ class _Shapes(DispatchMode):
                 return told
         outcome = func(*args, **named)
         return without_data(outcome) if is_foreign(func) or not tensors else outcome
+
+    def _once_more(self, func: Any, args: tuple[Any, ...]) -> Any:
+        return self.__torch_dispatch__(func, (), args)
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ floating-point.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
+from functools import cmp_to_key
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from .fresh_meta import META, broadcast, fresh_meta, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
 from .recurrent import RECURRENT_RULES
+from .sym_node import in_layout
 from .without_meta import WITHOUT_META
 
 __all__ = [
@@ -98,7 +99,8 @@ def _aligned(tensor: torch.Tensor, shape: Sequence[int]) -> list[int]:
     missing = len(shape) - tensor.dim()
     strides = [0] * missing
     for i, (extent, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True), missing):
-        strides.append(0 if extent == 1 and shape[i] != 1 else stride)
+        broadcast = in_layout("==", extent, 1) and in_layout("!=", shape[i], 1)
+        strides.append(0 if broadcast else stride)
     return strides
 
 
@@ -106,11 +108,11 @@ def _compare(rows: list[list[int]], shape: Sequence[int], left: int, right: int)
     """1: `left` moves slower than `right` and should come after it; 0: undecided."""
     for strides in rows:
         a, b = strides[left], strides[right]
-        if a == 0 or b == 0:
+        if in_layout("==", a, 0) or in_layout("==", b, 0):
             continue
-        if a != b:
-            return -1 if a < b else 1
-        if shape[left] > shape[right]:
+        if in_layout("!=", a, b):
+            return -1 if in_layout("<", a, b) else 1
+        if in_layout(">", shape[left], shape[right]):
             return 1
     return 0
 
@@ -119,7 +121,7 @@ def _strides_along(shape: Sequence[int], fastest_first: Sequence[int]) -> tuple[
     strides, step = [0] * len(shape), 1
     for dim in fastest_first:
         strides[dim] = step
-        step *= max(shape[dim], 1)
+        step *= shape[dim] if in_layout(">=", shape[dim], 1) else 1
     return tuple(strides)
 
 
@@ -127,13 +129,20 @@ def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Non-overlapping and without holes."""
     step = 1
     # By strides alone: of two that are equal the extents tell nothing, and comparing them guards.
-    for stride, extent in sorted(zip(strides, shape, strict=True), key=itemgetter(0)):
-        if extent == 1:
+    for stride, extent in sorted(zip(strides, shape, strict=True), key=_BY_STRIDE):
+        if in_layout("==", extent, 1):
             continue
-        if stride != step:
+        if in_layout("!=", stride, step):
             return False
         step *= extent
     return True
+
+
+def _in_order(a: tuple[int, int], b: tuple[int, int]) -> int:
+    return -1 if in_layout("<", a[0], b[0]) else 0
+
+
+_BY_STRIDE = cmp_to_key(_in_order)
 
 
 #  type promotion ----------------------------------------------------------------------------------
@@ -357,7 +366,7 @@ def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.
 
 
 def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
-    kept = [t for t in tensors if not same_shape(t.shape, (0,))]
+    kept = [t for t in tensors if not (t.dim() == 1 and in_layout("==", t.shape[0], 0))]
     if not kept or not _real(kept) or not all(t.is_contiguous() for t in kept):
         return None
     shape = list(kept[0].shape)

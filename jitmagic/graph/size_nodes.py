@@ -15,21 +15,30 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..errors import UserLine
+from ..errors import SizesDiffer, UserLine
 from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr, Integer
 from ..symbols.polynomial import application
 from ..symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
-from ..symbols.size import Size, SizeFloat, number_of_sizes
+from ..symbols.size import DataSize, Size, SizeFloat, number_of_sizes
 from .propagate import Target, call_name, target_name
 from .sym_node import as_dimension, sizes_in
 
-__all__ = ["SizeNodes", "refuse_sizes"]
+__all__ = ["LARGEST_SIZE", "SizeNodes", "refuse_sizes", "size_in"]
 
 aten = torch.ops.aten
+LARGEST_SIZE = 2**31  # of those that data decide
 _VALUE = -1  # in place of a dimension: the input is the number itself
 # Calls that take floats which no shape, dtype or stride of their results depends on.
 _TAKING_FLOATS = ("full", "linspace", "logspace", "dropout", "scaled_dot_product_attention")
+
+
+def size_in(tensor: torch.Tensor) -> int:
+    """The size that a tensor of the graph says. The trace takes for granted that it can be one."""
+    size = operator.index(tensor)
+    if not 0 <= size <= LARGEST_SIZE:
+        raise SizesDiffer(f"{size} is no size")
+    return size
 
 
 def refuse_sizes(*values: Any) -> None:
@@ -54,9 +63,20 @@ class SizeNodes:
             if isinstance(size, Size) and isinstance(size.expr, Symbol):
                 self.inputs.setdefault(size.expr, (node, dim))
 
+    def add_result(self, node: Node, shape: Sequence[Any]) -> None:
+        """What a call made: sizes that data decide are read off the first that has them."""
+        for dim, size in enumerate(shape):
+            symbol = size.expr if isinstance(size, Size) else None
+            if isinstance(symbol, Symbol) and isinstance(symbol.origin, DataSize):
+                self.inputs.setdefault(symbol, (node, dim))
+
     def add_number(self, node: Node, symbol: Symbol) -> None:
         """An input that is an int, which may be a size."""
         self.inputs[symbol] = node, _VALUE
+
+    def are_of_data(self) -> bool:
+        """Whether those of the inputs are known."""
+        return all(isinstance(symbol.origin, DataSize) for symbol in self.inputs)  # type: ignore[attr-defined]
 
     def in_call(
         self, target: Target, arguments: Any, lines: tuple[UserLine, ...], step: int
@@ -96,7 +116,8 @@ class SizeNodes:
                 raise Specialize((expr,), "a function with a graph of its own")
             args: tuple[Any, ...] = self.inputs[expr]
             if args[1] == _VALUE:
-                target, args = operator.index, args[:1]
+                of_data = isinstance(expr.origin, DataSize)
+                target, args = size_in if of_data else operator.index, args[:1]
         else:
             op, operands = application(expr)
             target = OPERATIONS[op].python

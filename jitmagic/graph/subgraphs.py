@@ -10,7 +10,7 @@ contiguous in the graph's order: writes and random draws happen when they did.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 
@@ -24,7 +24,15 @@ from .node_meta import changes_mode, mutated_by, tensors_in, value_of
 from .reach import descendants
 from .regions import FunctionCall
 
-__all__ = ["Split", "Subgraph", "split_into_subgraphs"]
+__all__ = [
+    "Split",
+    "Subgraph",
+    "assemble",
+    "extract",
+    "memory_of",
+    "refuse_crossing",
+    "split_into_subgraphs",
+]
 
 _MOST = 16  # splits: each costs a compile, and a call each time
 
@@ -50,12 +58,14 @@ class Split:
     outputs: tuple[int, ...]
 
 
-def split_into_subgraphs(gm: GraphModule) -> Split | None:
+def split_into_subgraphs(gm: GraphModule, asked: Container[int] | None = None) -> Split | None:
     """None if no result depends on another. Raises CompileFailed where one does and two graphs
-    cannot do what one does.
+    cannot do what one does. `asked`: the results that a gradient may be asked for.
     """
     nodes = list(gm.graph.nodes)
-    ranges = [where for result in _results(nodes) if (where := _split_range(nodes, result))]
+    flat: Sequence[Node] = nodes[-1].args[0]
+    wanted = dict.fromkeys(node for n, node in enumerate(flat) if asked is None or n in asked)
+    ranges = [where for result in wanted if (where := _split_range(nodes, result))]
     if not ranges:
         return None
     if any(node.target is gradients for node in nodes):
@@ -65,8 +75,8 @@ def split_into_subgraphs(gm: GraphModule) -> Split | None:
         raise CompileFailed(f"there are {len(ends)} of them in a row, more than {_MOST}")
     assigned = _assign(nodes, ends)
     for node in nodes:
-        _refuse_crossing(node, assigned)
-    return _assemble(nodes, assigned)
+        refuse_crossing(node, assigned)
+    return assemble(nodes, assigned)
 
 
 def _results(nodes: Sequence[Node]) -> list[Node]:
@@ -95,11 +105,11 @@ def _split_range(nodes: Sequence[Node], result: Node) -> range:
             between.add(node)
     between |= {output for node in between for output in _given_history(node)}
     between.discard(result)
-    memory = _memory(result)
+    memory = memory_of(result)
     final = max(
         n
         for n, node in enumerate(nodes)
-        if node is result or any(memory & _memory(target) for target in mutated_by(node))
+        if node is result or any(memory & memory_of(target) for target in mutated_by(node))
     )
     first = min((n for n, node in enumerate(nodes) if node in between), default=0)
     return range(final, first)
@@ -122,7 +132,8 @@ def _fewest(ranges: Sequence[range]) -> list[int]:
     return chosen
 
 
-def _memory(node: Node) -> set[int]:
+def memory_of(node: Node) -> set[int]:
+    """Where its tensors lie."""
     return {tensor.untyped_storage()._cdata for tensor in tensors_in(value_of(node))}
 
 
@@ -139,8 +150,23 @@ def _assign(nodes: Sequence[Node], ends: Sequence[int]) -> dict[Node, int]:
     return assigned
 
 
-def _refuse_crossing(node: Node, assigned: dict[Node, int]) -> None:
-    """Raise CompileFailed if the node crosses a split in a way that two graphs cannot have."""
+def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
+    """Whether a subgraph that writes to `target` gets its memory from a subgraph before: graphs are
+    compiled for inputs of which none is written to through another.
+    """
+    memory = memory_of(target)
+    earlier = (node for node, at in assigned.items() if at < here and memory & memory_of(node))
+    return any(assigned.get(user, here) >= here for node in earlier for user in node.users)
+
+
+def refuse_crossing(
+    node: Node,
+    assigned: Mapping[Node, int],
+    is_shared: Callable[[Node, int, Mapping[Node, int]], bool] = _is_shared,
+) -> None:
+    """Raise CompileFailed if the node crosses a split in a way that two graphs cannot have.
+    `is_shared`: whether a subgraph may not write to a tensor.
+    """
     if node not in assigned:
         return
     here = assigned[node]
@@ -150,36 +176,40 @@ def _refuse_crossing(node: Node, assigned: dict[Node, int]) -> None:
         raise CompileFailed(f"{node.name} between them is no tensor")
     if crosses and spec.requires_grad != value_of(node).requires_grad:
         raise CompileFailed(f"{node.name} requires grad only since it was written to")
-    if any(_is_shared(target, here, assigned) for target in mutated_by(node)):
+    if any(is_shared(target, here, assigned) for target in mutated_by(node)):
         raise CompileFailed(f"{node.name} writes to memory that both sides know")
-
-
-def _is_shared(target: Node, here: int, assigned: dict[Node, int]) -> bool:
-    """Whether a subgraph that writes to `target` gets its memory from a subgraph before: graphs are
-    compiled for inputs of which none is written to through another.
-    """
-    memory = _memory(target)
-    earlier = (node for node, at in assigned.items() if at < here and memory & _memory(node))
-    return any(assigned.get(user, here) >= here for node in earlier for user in node.users)
 
 
 # ----------------------------------------------------------------------------------------- assembly
 
 
-def _assemble(nodes: Sequence[Node], assigned: dict[Node, int]) -> Split:
+def assemble(
+    nodes: Sequence[Node],
+    assigned: Mapping[Node, int],
+    copied: Container[Node] = (),
+    also: Callable[[list[Node]], set[Node]] = lambda body: set(),
+) -> Split:
+    """The subgraphs that the calls were assigned to. `copied`: calls that each subgraph makes which
+    needs them. `also`: what one reads besides the arguments of its calls.
+    """
     results = _results(nodes)
     slots = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
-    read = [_read(nodes, assigned, index) for index in range(max(assigned.values()) + 1)]
+    bodies = [_body(nodes, assigned, index, copied) for index in sorted(set(assigned.values()))]
+    needed = [also(body) for body in bodies]
+    bodies = [
+        [node for node in nodes if node in body or (node in more and node in copied)]
+        for body, more in zip(bodies, needed, strict=True)
+    ]
+    read = [_read(nodes, body, more) for body, more in zip(bodies, needed, strict=True)]
     callers = {_mode(node): node for node in nodes if changes_mode(node)}
     others: dict[object, Node] = {}  # what sets the modes that are not as the caller has them
     subgraphs = []
-    for index, inputs in enumerate(read):
+    for index, (inputs, body) in enumerate(zip(read, bodies, strict=True)):
         later = {node for needed in read[index + 1 :] for node in needed} | set(results)
-        body = [node for node in nodes if assigned.get(node) == index]
         outputs = [node for node in body if node in later]
         entered = tuple(others.values())
         others = _other_modes(others, body, callers)
-        graph = _extract(inputs, (*entered, *body, *map(callers.__getitem__, others)), outputs)
+        graph = extract(inputs, (*entered, *body, *map(callers.__getitem__, others)), outputs)
         dead = [slots[node] for node in inputs if node not in later and node.op != "placeholder"]
         taken = tuple(slots[node] for node in inputs)
         subgraphs.append(Subgraph(graph, taken, len(outputs), tuple(dead)))
@@ -203,19 +233,24 @@ def _other_modes(
     return {mode: node for mode, node in now.items() if node.args[-1] != callers[mode].args[-1]}
 
 
-def _read(nodes: Sequence[Node], assigned: dict[Node, int], index: int) -> list[Node]:
+def _body(
+    nodes: Sequence[Node], assigned: Mapping[Node, int], index: int, copied: Container[Node]
+) -> list[Node]:
+    found = {node for node in nodes if assigned.get(node) == index}
+    for node in reversed(nodes):
+        if node in found:
+            found.update(one for one in node.all_input_nodes if one in copied)
+    return [node for node in nodes if node in found]
+
+
+def _read(nodes: Sequence[Node], body: Sequence[Node], also: set[Node]) -> list[Node]:
     """What a subgraph reads that it does not compute, in order."""
-    wanted = {
-        value
-        for node in nodes
-        if assigned.get(node) == index
-        for value in node.all_input_nodes
-        if assigned.get(value) != index
-    }
+    wanted = (also | {value for node in body for value in node.all_input_nodes}) - set(body)
     return [node for node in nodes if node in wanted]
 
 
-def _extract(inputs: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
+def extract(inputs: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
+    """Calls of a graph as a graph of their own."""
     graph = Graph()
     copied: dict[Node, Node] = {}
     for node in inputs:

@@ -18,13 +18,13 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..symbols.context import Specialize
+from ..symbols.context import COMPARISONS, SWAPPED, Specialize
 from ..symbols.scalar import symbols_of
-from ..symbols.size import Dimension, Size, SizeFloat, hint_of, is_same
+from ..symbols.size import DataSize, Dimension, Size, SizeFloat, expected, hint_of, is_same, usually
 
 __all__ = [
-    "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "is_dense_in", "sizes_in",
-    "sizes_of", "with_hints",
+    "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "in_layout", "is_dense_in",
+    "may_be", "never", "of_data", "sizes_in", "sizes_of", "with_hints",
 ]  # fmt: skip
 
 Comparison = Callable[[Any, Any], Any]
@@ -32,6 +32,8 @@ _NAMES: dict[Comparison, str] = {
     operator.eq: "==", operator.ne: "!=", operator.lt: "<",
     operator.le: "<=", operator.gt: ">", operator.ge: ">=",
 }  # fmt: skip
+# Where C++ asks for nothing but the layout of a tensor.
+_LAYOUTS = ("core/TensorImpl.h", "core/TensorImpl.cpp", "core/SymbolicShapeMeta.cpp")
 
 
 def as_torch(value: Any) -> Any:
@@ -45,7 +47,7 @@ def as_torch(value: Any) -> Any:
 
 def as_dimension(value: Any) -> Any:
     """What torch gives as a size: an int, or our Size."""
-    return value if type(value) is int else value.node.value
+    return value.node.value if isinstance(value, torch.SymInt) else value
 
 
 def as_dimensions(values: Iterable[Any]) -> tuple[Any, ...]:
@@ -57,6 +59,29 @@ def sizes_of(value: Any) -> Any:
     if type(value) in (tuple, list):
         return type(value)(map(sizes_of, value))
     return as_dimension(value) if isinstance(value, torch.SymInt) else value
+
+
+def in_layout(op: str, a: Any, b: Any) -> bool:
+    """`a op b` of dimensions, for what only a layout depends on (see `usually`)."""
+    if type(a) is int and type(b) is int:
+        return bool(COMPARISONS[op](a, b))
+    return usually(op, as_dimension(a), as_dimension(b))
+
+
+def of_data(size: Any) -> bool:
+    """Whether data decide it."""
+    size = as_dimension(size)
+    return isinstance(size, Size) and size.context.of_data(size.expr)
+
+
+def never(op: str, a: Any, b: Any) -> bool:
+    """Whether `a op b` is known to hold in no call; guards nothing."""
+    return _known(op, as_dimension(a), as_dimension(b)) is False
+
+
+def may_be(op: str, a: Any, b: Any) -> bool:
+    """`a op b` of dimensions, where eager raises unless it holds (see `expected`)."""
+    return expected(op, as_dimension(a), as_dimension(b))
 
 
 def sizes_in(value: Any) -> Iterator[Size]:
@@ -157,6 +182,9 @@ class SizeNode(_Node):
     def is_symbolic(self) -> bool:
         return isinstance(self.value, Size)
 
+    def has_hint(self) -> bool:
+        return not isinstance(self.value, Size) or not self.value.context.of_data(self.value.expr)
+
     def is_constant(self) -> bool:
         return not isinstance(self.value, Size)
 
@@ -209,7 +237,8 @@ class SizeNode(_Node):
         return self if self.value <= other.value else other
 
     def sym_max(self, other: SizeNode) -> SizeNode:
-        return self if self.value >= other.value else other
+        """Only strides are asked for it here, `max(size, 1)`: an empty tensor may have any."""
+        return self if usually(">=", self.value, other.value) else other
 
     def sym_sum(self, args: Sequence[SizeNode]) -> SizeNode:
         return SizeNode(sum((arg.value for arg in args), 0))
@@ -264,11 +293,16 @@ class SizeNode(_Node):
 
 class ConditionNode(_Node):
     """A question that has not been asked: `decide` answers and guards it, `known` only answers
-    (None: that takes a guard).
+    (None: that takes a guard), `usual` answers for what any answer leaves right.
     """
 
-    def __init__(self, known: Callable[[], bool | None], decide: Callable[[], bool]) -> None:
-        self.known, self.decide = known, decide
+    def __init__(
+        self,
+        known: Callable[[], bool | None],
+        decide: Callable[[], bool],
+        usual: Callable[[], bool] | None = None,
+    ) -> None:
+        self.known, self.decide, self.usual = known, decide, usual or decide
 
     @property
     def value(self) -> bool | None:  # type: ignore[override]
@@ -290,9 +324,12 @@ class ConditionNode(_Node):
         return self.decide()
 
     def guard_bool(self, file: str, line: int) -> bool:
-        return self.decide()
+        return self.usual() if file.endswith(_LAYOUTS) else self.decide()
 
-    guard_size_oblivious = expect_true = guard_bool
+    expect_true = guard_bool
+
+    def guard_size_oblivious(self, file: str, line: int) -> bool:
+        return self.usual()
 
     def guard_or_false(self, file: str, line: int) -> bool:
         return self.known() is True
@@ -302,18 +339,47 @@ class ConditionNode(_Node):
     def guard_or_true(self, file: str, line: int) -> bool:
         return self.known() is not False
 
+    # -- what `guard_or_false` and its like, written in Python, ask an environment of shapes ------
+
+    @property
+    def shape_env(self) -> ConditionNode:
+        return self
+
+    @property
+    def expr(self) -> ConditionNode:
+        return self
+
+    def _maybe_evaluate_static(self, expr: ConditionNode) -> bool | None:
+        return expr.known()
+
+    def evaluate_sym_node(
+        self, node: ConditionNode, size_oblivious: bool = False, fallback_value: bool | None = None
+    ) -> bool:
+        """What data decide is as the caller says for what it cannot know."""
+        try:
+            return node.decide()
+        except Specialize as special:
+            of_data = all(isinstance(symbol.origin, DataSize) for symbol in special.symbols)
+            if fallback_value is None or not of_data:
+                raise
+            return fallback_value
+
     def sym_not(self) -> ConditionNode:
         def known() -> bool | None:
             return None if (answer := self.known()) is None else not answer
 
-        return ConditionNode(known, lambda: not self.decide())
+        return ConditionNode(known, lambda: not self.decide(), lambda: not self.usual())
 
     def sym_and(self, other: ConditionNode) -> ConditionNode:
         def known() -> bool | None:
             answers = self.known(), other.known()
             return False if False in answers else None if None in answers else True
 
-        return ConditionNode(known, lambda: self.decide() and other.decide())
+        return ConditionNode(
+            known,
+            lambda: self.decide() and other.decide(),
+            lambda: self.usual() and other.usual(),
+        )
 
     def sym_or(self, other: ConditionNode) -> ConditionNode:
         return self.sym_not().sym_and(other.sym_not()).sym_not()
@@ -330,17 +396,18 @@ def _refusal(value: Any, what: str) -> Specialize:
 
 
 def _compared(op: Comparison, a: Dimension, b: Dimension) -> ConditionNode:
-    def known() -> bool | None:
-        if isinstance(a, Size):
-            return a.known(_NAMES[op], b)
-        if isinstance(b, Size):
-            return b.known(_SWAPPED[_NAMES[op]], a)
-        return bool(op(a, b))
-
-    return ConditionNode(known, lambda: bool(op(a, b)))
+    name = _NAMES[op]
+    return ConditionNode(
+        lambda: _known(name, a, b), lambda: bool(op(a, b)), lambda: usually(name, a, b)
+    )
 
 
-_SWAPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+def _known(op: str, a: Dimension, b: Dimension) -> bool | None:
+    if isinstance(a, Size):
+        return a.known(op, b)
+    if isinstance(b, Size):
+        return b.known(SWAPPED[op], a)
+    return bool(COMPARISONS[op](a, b))
 
 
 # -- layouts (c10/core/Contiguity.h, c10/core/MemoryFormat.h) -------------------------------------
@@ -357,13 +424,13 @@ def _is_dense_along(order: Sequence[int], sizes: list[Dimension], strides: list[
     """Whether the elements lie one after the other, the first of `order` moving fastest."""
     if len(order) != len(sizes):
         return False
-    if any(size == 0 for size in sizes):
+    if any(usually("==", size, 0) for size in sizes):
         return True
     expected: Dimension = 1
     for place in order:
-        if sizes[place] == 1:
+        if usually("==", sizes[place], 1):
             continue
-        if not is_same(strides[place], expected) and strides[place] != expected:
+        if not is_same(strides[place], expected) and usually("!=", strides[place], expected):
             return False
         expected = expected * sizes[place]
     return True
@@ -381,26 +448,27 @@ def has_strides_along(order: Sequence[int], sizes: Sequence[Any], strides: Seque
     """TensorImpl::is_strides_like_channels_last, for an order of the dimensions from the innermost
     on; ambiguous layouts are row-major.
     """
-    if len(order) != len(sizes) or strides[1] == 0:
+    if len(order) != len(sizes) or usually("==", strides[1], 0):
         return False
     least: Dimension = 0
     for place in order:
-        if sizes[place] == 0 or strides[place] < least:
+        if usually("==", sizes[place], 0) or usually("<", strides[place], least):
             return False
-        if place == 0 and least == strides[1]:
+        if place == 0 and usually("==", least, strides[1]):
             return False
-        least = strides[place] * sizes[place] if sizes[place] > 1 else strides[place]
+        is_many = usually(">", sizes[place], 1)
+        least = strides[place] * sizes[place] if is_many else strides[place]
     return True
 
 
 def _is_dense(order: Any, sizes: list[Dimension], strides: list[Dimension]) -> bool:
     """Whether some order of the dimensions is dense."""
-    moving = [place for place, size in enumerate(sizes) if size != 1]
-    if any(sizes[place] == 0 for place in moving):
+    moving = [place for place, size in enumerate(sizes) if usually("!=", size, 1)]
+    if any(usually("==", sizes[place], 0) for place in moving):
         return True
     expected: Dimension = 1
     while moving:
-        place = next((p for p in moving if strides[p] == expected), None)
+        place = next((p for p in moving if usually("==", strides[p], expected)), None)
         if place is None:
             return False
         expected = expected * sizes[place]

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from ..symbols.size import Dimension, Size, hint_of, is_same
-from .sym_node import as_dimension, as_dimensions, as_torch
+from ..symbols.polynomial import divided
+from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, lesser, size_of, usually
+from .sym_node import as_dimension, as_dimensions, as_torch, may_be
 
 __all__ = ["view_of_sizes", "view_strides"]
 
@@ -68,10 +69,20 @@ def _whole(size: Sequence[Any], total: Dimension) -> list[Dimension] | None:
         return None
     if unknown:
         rest = _product([n for place, n in enumerate(wanted) if place != unknown[0]])
-        if rest == 0 or total % rest != 0:
+        if (whole := _quotient(total, rest)) is None:
             return None
-        wanted[unknown[0]] = total // rest
-    return wanted if _product(wanted) == total else None
+        wanted[unknown[0]] = whole
+    return wanted if may_be("==", _product(wanted), total) else None
+
+
+def _quotient(total: Dimension, part: Dimension) -> Dimension | None:
+    """None: that is no whole number."""
+    if not may_be("!=", part, 0):
+        return None
+    if isinstance(part, Size) and part.context.of_data(part.expr):
+        exact = divided(expr_of(total), part.expr)
+        return None if exact is None else size_of(exact, part.context)
+    return total // part if may_be("==", total % part, 0) else None
 
 
 def _view(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor | None:
@@ -95,14 +106,16 @@ def view_strides(
     covered: Dimension = 1
     for dim in reversed(range(len(shape))):
         total = shape[dim] * total
-        ends = dim == 0 or (shape[dim - 1] != 1 and _differ(stride[dim - 1], total * base))
+        ends = dim == 0 or (
+            usually("!=", shape[dim - 1], 1) and usually("!=", stride[dim - 1], total * base)
+        )
         if not ends:
             continue
-        while at >= 0 and (covered < total or wanted[at] == 1):
+        while at >= 0 and (usually("<", covered, total) or usually("==", wanted[at], 1)):
             made[at] = covered * base
             covered = wanted[at] * covered
             at -= 1
-        if _differ(covered, total):
+        if usually("!=", covered, total):
             return None
         if dim:
             total, covered, base = 1, 1, stride[dim - 1]
@@ -128,6 +141,8 @@ def _expand(x: torch.Tensor, size: Sequence[Any], *args: Any) -> torch.Tensor | 
         want = wanted[place]
         if not isinstance(want, Size) and want == -1:
             wanted[place] = have
+        elif not isinstance(have, Size) and have == 1:
+            step = 0 if usually("!=", want, 1) else step  # noqa: PLW2901 - broadcast
         elif _differ(want, have):
             if have != 1:
                 return None
@@ -150,7 +165,7 @@ def _slice(
     size = shape[place]
     first = _bound(0 if start is None else as_dimension(start), size)
     last = size if _is_open(end) else _bound(as_dimension(end), size)
-    length = last - first if last >= first else 0
+    length = last - lesser(first, last)
     shape[place] = length if by == 1 else (length + (by - 1)) // by
     offset = offset + first * stride[place]
     stride[place] = stride[place] * by
@@ -165,13 +180,13 @@ def _bound(at: Dimension, size: Dimension) -> Dimension:
     if at < 0:
         at = at + size
         return 0 if at < 0 else at
-    return size if at >= size else at
+    return lesser(at, size)
 
 
 def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor | None:
     shape, stride, offset = _layout(x)
     place, at = _dim(dim, len(shape)), as_dimension(index)
-    if place is None or at >= shape[place] or at < -shape[place]:
+    if place is None or not may_be("<", at, shape[place]) or not may_be(">=", at, -shape[place]):
         return None
     offset = offset + (at + shape[place] if at < 0 else at) * stride[place]
     del shape[place]
@@ -199,7 +214,7 @@ def _transpose(x: torch.Tensor, a: int, b: int) -> torch.Tensor | None:
 
 def _parts(x: torch.Tensor, sizes: Dimensions, dim: int) -> list[torch.Tensor] | None:
     place = _dim(dim, x.dim())
-    if place is None or _differ(sum(sizes), as_dimension(x.shape[place])):
+    if place is None or not may_be("==", sum(sizes), x.shape[place]):
         return None
     shape, stride, offset = _layout(x)
     made = []

@@ -36,6 +36,7 @@ __all__ = [
     "CudaEntry",
     "KernelEntry",
     "by_sizes",
+    "called",
     "executable_of",
     "lower_plan",
     "make_executable",
@@ -136,6 +137,18 @@ def split_graph(
     outputs, slots not read after it), see extensions/runtime/split_graph.cpp.
     """
     return runtime_module().SplitGraph(inputs, subgraphs, results)  # type: ignore[no-any-return]
+
+
+def called(
+    inputs: int,
+    function: Callable[..., Any],
+    arguments: tuple[tuple[int] | tuple[Any, None], ...],
+    names: tuple[str, ...] = (),
+) -> Callable[..., tuple[Any, ...]]:
+    """A function of torch as an executable: of inputs at positions, (position,), and constants,
+    (constant, None), the last of which have these names. See extensions/runtime/called.cpp.
+    """
+    return runtime_module().Called(inputs, function, arguments, names)  # type: ignore[no-any-return]
 
 
 class BySizes(Protocol):

@@ -8,6 +8,9 @@ on the user's line. Where no range of a ladder around the hint will do, Speciali
 trace starts again, and that number is a constant in it.
 
 Ranges only ever get narrower, so what was answered before stays true.
+
+A size that data decides has no hint: nothing is decided by it. It has an example, for what any
+value leaves right: layouts to try, kernels to tune.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from .expr import Expr, Integer, add, linear, mul
 from .interval import ANY_FLOAT, EXACT, INT64, Interval
 from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 
-__all__ = ["COMPARISONS", "Context", "Specialize", "holds_for"]
+__all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for"]
 
 _TINY = math.ulp(0.0)
 _SHORTEST = 1e-3  # of the steps by which a range is found
+_MANY = Interval(2, INT64.high)
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
 # powers, products and quotients of differences from one.
 _INT_LADDER = (
@@ -37,7 +41,7 @@ _FLOAT_LADDER = (
     Interval(-1e150, -1e-150), Interval(1e-30, 1e6), Interval(-1e6, -1e-30),
     Interval(1e-30, 1 - 1e-6), Interval(1 - 1e-6, 1e6), Interval(0.0, 0.0),
 )  # fmt: skip
-_SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
+SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _OPPOSITE = {"<": ">=", ">": "<=", "<=": ">", ">=": "<", "==": "!=", "!=": "=="}
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -74,33 +78,50 @@ class Context:
         self._relate = relate
         self._related: dict[tuple[str, Expr, Expr], bool] = {}
         self._hints: dict[Expr, float] = {}
+        self._examples: dict[Expr, int] = {}  # of symbols without a hint
+        self.expected: dict[tuple[str, Expr, Expr], None] = {}  # of them: where eager raises else
         self._ranges: Ranges = {}  # of the symbols
         self._known: Ranges = {}
         self._refined: Ranges = {}  # of expressions, where ranges of symbols do not tell them
         self.answers: dict[tuple[str, Expr, Expr], bool | None] = {}  # of sizes, by these ranges
 
-    def add(self, symbol: Symbol, hint: float | None) -> None:
+    def add(self, symbol: Symbol, hint: float | None, example: int | None = None) -> None:
         """A symbol that the trace met; without a hint its range is never narrowed."""
         self._ranges[symbol] = self._known[symbol] = symbol.range
         if hint is not None:
             self._hints[symbol] = hint
+        if example is not None:
+            self._examples[symbol] = example
 
     def count_of(self, kind: type) -> int:
         """How many symbols have an origin of a class."""
         return sum(isinstance(one.origin, kind) for one in self._ranges)  # type: ignore[attr-defined]
 
     def hint_of(self, expr: Expr) -> int:
-        """The value that an expression of ints has in this call."""
-        return int(evaluate(expr, dict(self._hints)))
+        """The value that an expression of ints has in this call, or might have."""
+        return int(evaluate(expr, {**self._hints, **self._examples}))
 
     def value_of(self, expr: Expr) -> float:
-        """The value that an expression has in this call."""
-        value: float = evaluate(expr, dict(self._hints))
+        """The value that an expression has in this call, or might have."""
+        value: float = evaluate(expr, {**self._hints, **self._examples})
         return value
 
     def has_hints(self, exprs: Iterable[Expr]) -> bool:
         """Whether the values of all symbols in them are known for this call."""
         return all(symbol in self._hints for expr in exprs for symbol in symbols_of(expr))
+
+    def of_data(self, expr: Expr) -> bool:
+        """Whether data decide it: sizes that the call has had before it began do not tell."""
+        return any(symbol in self._examples for symbol in symbols_of(expr))
+
+    def usually(self, op: str, left: Expr, right: Expr) -> bool | None:
+        """`left op right`, if the ranges decide it where sizes that data decide are more than one:
+        for layouts, which fit the rest too.
+        """
+        if not self._examples:
+            return self.known(op, left, right)
+        more = {s: known.narrowed(_MANY) for s in self._examples if (known := self._known[s])}
+        return self._compared(op, left, right, {**self._known, **more})
 
     def range_of(self, expr: Expr) -> Interval | None:
         """Where the expression lies in every call; None: computing it might raise."""
@@ -269,7 +290,7 @@ class Context:
     def _sides(self, op: str, left: Expr, right: Expr) -> Iterator[Ranges]:
         """What makes `left op right` true, where one side is a constant or both are ints."""
         if isinstance(left, Integer | Number):
-            left, right, op = right, left, _SWAPPED[op]
+            left, right, op = right, left, SWAPPED[op]
         if not isinstance(right, Integer | Number):
             left, right = add(left, mul(right, -1)), Integer(0)
         if right.value != right.value:  # type: ignore[attr-defined]

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .context import COMPARISONS, SWAPPED, Context
 from .expr import Expr, Integer, add, floordiv, linear, mod, mul
 from .interval import INT64
 from .polynomial import divided, factors, product, written
 from .scalar import Apply, evaluate, kind_of, symbols_of
 
-if TYPE_CHECKING:
-    from .context import Context
-
 __all__ = [
+    "DataSize",
     "Dimension",
     "OffsetOf",
     "Size",
@@ -31,11 +30,14 @@ __all__ = [
     "SizeOf",
     "StrideOf",
     "at_most",
+    "expected",
     "expr_of",
     "hint_of",
     "is_same",
+    "lesser",
     "number_of_sizes",
     "size_of",
+    "usually",
     "value_of",
 ]
 
@@ -46,6 +48,16 @@ class SizeOf:
 
     source: Hashable
     dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataSize:
+    """The origin of a size that data decide: which of those of the trace it is, and the line of the
+    operation that it is a result of.
+    """
+
+    number: int
+    where: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +182,25 @@ class Size:
         asked = (op, self.expr, theirs)
         answers = self.context.answers
         if asked not in answers:
-            answers[asked] = self._answer(op, theirs)
+            answers[asked] = self._asked(self.context.known, op, theirs)
         return answers[asked]
 
-    def _answer(self, op: str, theirs: Expr) -> bool | None:
+    def usually(self, op: str, other: Dimension) -> bool:
+        """As `known`, where sizes that data decide are more than one, and no number of others."""
+        theirs = _expr(other)
+        assert theirs is not None
+        known = self._asked(self.context.usually, op, theirs)
+        if known is None and op in ("==", "!="):
+            return op == "!="
+        return COMPARISONS[op](hint_of(self), hint_of(other)) if known is None else known
+
+    def _asked(
+        self, known: Callable[[str, Expr, Expr], bool | None], op: str, theirs: Expr
+    ) -> bool | None:
         """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
         difference = self._reduced(add(self.expr, mul(theirs, -1)))
-        known = self.context.known(op, difference, Integer(0))
-        return self.context.known(op, self.expr, theirs) if known is None else known
+        answer = known(op, difference, Integer(0))
+        return known(op, self.expr, theirs) if answer is None else answer
 
     def _reduced(self, difference: Expr) -> Expr:
         """With the same sign: without the positive factors that all of its terms have."""
@@ -242,6 +265,41 @@ def is_same(a: Dimension, b: Dimension) -> bool:
 def expr_of(dimension: Dimension) -> Expr:
     """The expression of a dimension."""
     return dimension.expr if isinstance(dimension, Size) else Integer(int(dimension))
+
+
+def usually(op: str, a: Dimension, b: Dimension) -> bool:
+    """`a op b`, for what a layout depends on: decided and guarded, but for a size that data decide
+    answered as for most values.
+    """
+    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
+        if isinstance(left, Size) and left.context.of_data(left.expr):
+            return left.usually(asked, right)
+    return bool(COMPARISONS[op](a, b))
+
+
+def expected(op: str, a: Dimension, b: Dimension) -> bool:
+    """`a op b`, where eager raises unless it holds: decided and guarded, but of a size that data
+    decide noted, for who has that size to check.
+    """
+    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
+        if isinstance(left, Size) and left.context.of_data(left.expr):
+            known = left.known(asked, right)
+            if known is None:
+                left.context.expected[asked, left.expr, expr_of(right)] = None
+            return known is not False
+    return bool(COMPARISONS[op](a, b))
+
+
+def lesser(a: Dimension, b: Dimension) -> Dimension:
+    """The lesser of two; of a size that data decide an expression says so."""
+    for size, other in ((a, b), (b, a)):
+        if isinstance(size, Size) and size.context.of_data(size.expr):
+            known = size.known("<=", other)
+            if known is None:
+                both = tuple(sorted((a, b), key=repr))
+                return Size(Apply("min", tuple(map(expr_of, both))), size.context)
+            return size if known else other
+    return a if a <= b else b
 
 
 def at_most(dimension: Dimension) -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "BackwardRefused",
     "CachedCall",
     "Construction",
+    "DataDecidesSize",
     "DisabledFunction",
     "EscapingException",
     "FailedOperation",
@@ -104,6 +105,13 @@ class TensorBranch(Reason):
     template = "a branch depends on tensor data ({what})"
     explanation = "Which way to go is known only when the kernels have run."
     advice = "use torch.where, or branch on shapes and Python values"
+
+
+class DataDecidesSize(Reason):
+    __slots__ = ()
+    template = "this depends on a size that data decide ({what}): {why}"
+    explanation = "How large a result of nonzero or x[mask] is, is known only when it has run."
+    advice = "use torch.where or a padded size, or keep what asks for the size out of the function"
 
 
 class UnknownCFunction(Reason):

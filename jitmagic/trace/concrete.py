@@ -13,14 +13,15 @@ from dataclasses import replace
 from torch.fx import GraphModule
 
 from ..graph.concrete import Filled, Values, concrete_graph, sized_graph, spec_at
+from ..graph.size_nodes import size_in
 from ..guards.guard import GlobalState
 from ..symbols.expr import Expr
 from ..symbols.interval import Interval
-from ..symbols.scalar import Symbol
+from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import Size, hint_of
 from .result import GraphInput, InputKind, Trace
 
-__all__ = ["at_sizes", "hints_of", "of_sizes", "places_of", "ranges_of"]
+__all__ = ["at_sizes", "expected_of", "hints_of", "of_sizes", "places_of", "ranges_of"]
 
 
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
@@ -41,14 +42,28 @@ def ranges_of(traced: Trace) -> dict[Symbol, Interval]:
     return {symbol: symbol.range if found is None else found for symbol, found in ranges.items()}  # type: ignore[attr-defined, misc]
 
 
+def expected_of(traced: Trace) -> tuple[tuple[str, Expr, Expr], ...]:
+    """Relations of sizes that data decide, of which eager raises unless they hold."""
+    contexts = {id(size.context): size.context for _, size in _symbols(traced)}
+    known = places_of(traced).keys()
+    return tuple(
+        (op, left, right)
+        for context in contexts.values()
+        for op, left, right in context.expected
+        if known >= {*symbols_of(left), *symbols_of(right)}
+    )
+
+
 def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
     """Each once: with the first place where it is read."""
     graph = traced.graph.graph
     nodes = list(graph.find_nodes(op="placeholder"))
     shapes = [(n, entry.spec.shape) for n, entry in enumerate(traced.inputs)]
     found = [((n, dim), size) for n, shape in shapes for dim, size in enumerate(shape)]
-    for node in graph.find_nodes(op="call_function", target=operator.index):
-        found.append(((nodes.index(node.args[0]), -1), node.meta["val"]))
+    for target in (operator.index, size_in):
+        for node in graph.find_nodes(op="call_function", target=target):
+            if node.args[0] in nodes:
+                found.append(((nodes.index(node.args[0]), -1), node.meta["val"]))
     seen: set[Symbol] = set()
     for place, size in found:
         if isinstance(size, Size) and isinstance(size.expr, Symbol) and size.expr not in seen:

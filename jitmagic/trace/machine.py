@@ -27,6 +27,7 @@ from ..symbols.context import Specialize
 from . import inventory
 from .aliased_dicts import AliasedDicts
 from .breaks import (
+    DataDecidesSize,
     EscapingException,
     GraphBreak,
     InlineTooDeep,
@@ -43,7 +44,7 @@ from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
-from .symbolic import Constants, DynamicDims, Symbols, all_sizes, with_constants
+from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_data, with_constants
 from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue, class_value
@@ -120,6 +121,10 @@ class Machine:
         self.entry_state = read_state()
         self.graph = GraphBuilder(self.entry_state.grad_enabled)
         self.graph.step = lambda: self._steps
+        self.symbols.results = self.graph.sizes.inputs
+        self.graph.fresh_size = lambda least, most: self.symbols.data_size(
+            least, most, self.where()
+        )
         self.autocast: AutocastRest | None = None
         self.frames: list[Frame] = []
         self.stop = stop
@@ -153,6 +158,11 @@ class Machine:
             raise self._restart(reason, mark=observed.mark or 0) from None
         except GraphBreak as broken:
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
+        except Specialize as special:
+            if (what := of_data(special)) is None:
+                raise
+            decides = DataDecidesSize.of(what=what, why=special.why)
+            raise self._restart(decides, self.symbols.where) from None
         except RecursionError:  # of this interpreter's own frames, several for each inlined call
             limit = len(self.frames) + 1
             raise self._restart(InlineTooDeep.of(limit=limit)) from None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
+from torch.fx import Node
 
 from ..errors import UserLine
 from ..guards.guard import Guard, InRange, SizesRelate
@@ -23,7 +24,7 @@ from ..symbols.expr import Expr
 from ..symbols.interval import Interval
 from ..symbols.polynomial import is_integral
 from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import SizeOf
+from ..symbols.size import DataSize, Size, SizeOf
 from .result import Specialized
 from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
 
@@ -35,6 +36,7 @@ __all__ = [
     "KnownCount",
     "Symbols",
     "all_sizes",
+    "of_data",
     "specialized",
     "with_constants",
 ]
@@ -42,6 +44,7 @@ __all__ = [
 DynamicDims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
 """Which dimensions of a tensor may vary, and within which range."""
 
+_EXAMPLE = 61  # of sizes that data decide, where they may be so large
 Constants = dict[Hashable, Specialized]
 """By the origins of their symbols."""
 
@@ -79,6 +82,9 @@ class Symbols(Context):
         super().__init__(self._guard_range, lambda op, a, b: guard(SizesRelate(op, a, b)))
         self.dynamic = dynamic
         self.owners: dict[Expr, tuple[Any, int]] = {}  # of a size: a TensorValue, its dimension
+        self.results: Mapping[Expr, tuple[Node, int]] = {}  # where data's sizes are read off
+        self.read_from: dict[Symbol, Node] = {}  # the tensors of numbers that data decide
+        self.read_sizes: dict[Symbol, Size] = {}  # those that are sizes
         self.sizes: dict[tuple[int, Interval], Symbol] = {}  # by hint and range
         self.varying, self.constants = varying, constants
         self.values: dict[Source, Any] = {}  # the ScalarValue of each source that was read
@@ -102,6 +108,7 @@ class Symbols(Context):
     def forget(self) -> None:
         """No more questions: sizes outlive the trace, what the call was given does not."""
         self.owners, self.values, self.dynamic = {}, {}, None
+        self.results, self.read_from, self.read_sizes = {}, {}, {}
         self._guard, self._relate = _too_late, None
 
     def _can_relate(self, left: Expr, right: Expr) -> bool:
@@ -117,6 +124,15 @@ class Symbols(Context):
             or (symbol.kind is int and isinstance(symbol.origin, Source))
             for symbol in symbols
         )
+
+    def data_size(self, least: int, most: int, where: UserLine) -> Size | None:
+        """A size that data decide, in these limits; None: it has to be known."""
+        origin = DataSize(self.count_of(DataSize), where)
+        if origin in self.constants:
+            return None
+        symbol = Symbol(f"u{origin.number}", int, Interval(least, most), origin)
+        self.add(symbol, None, min(max(most // 2 | 1, 2), most, max(least, _EXAMPLE)))
+        return Size(symbol, self)
 
     def varying_dims(self, source: Source, tensor: torch.Tensor) -> dict[int, Interval]:
         """The dimensions of an input that become symbols."""
@@ -134,6 +150,14 @@ def _too_late(*guards: Guard) -> NoReturn:
     raise AssertionError(f"guards behind the end of the trace: {guards}")
 
 
+def of_data(special: Specialize) -> str | None:
+    """Which size that data decide cannot be a constant; None: others can."""
+    if not all(isinstance(symbol.origin, DataSize) for symbol in special.symbols):
+        return None
+    where: Any = next((symbol.origin.where for symbol in special.symbols), None)  # type: ignore[attr-defined]
+    return None if where is None else f"of line {where.lineno}, `{where.text}`"
+
+
 def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:
     """The next attempt has no sizes that are symbols. Raises the error where this one had none."""
     if not symbols.sizes:
@@ -145,7 +169,8 @@ def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants
 
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
     """Those of the next attempt."""
-    fresh = {s.origin: specialized(s, special.why, where) for s in special.symbols}
+    symbols = [s for s in special.symbols if not isinstance(s.origin, DataSize)]
+    fresh = {s.origin: specialized(s, special.why, where) for s in symbols or special.symbols}
     assert fresh.keys() - known.keys(), "a symbol becomes a constant once"
     return {**known, **fresh}
 

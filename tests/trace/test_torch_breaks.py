@@ -32,7 +32,7 @@ def item(x):
 
 
 def tolist(x):
-    return (x * 2).tolist()  # here
+    return x.repeat(4, 4).tolist()  # here
 
 
 def to_numpy(x):
@@ -77,35 +77,19 @@ def text(x):
     return f"{y}"  # here
 
 
-def nonzero(x):
-    y = x + 1
-    return torch.nonzero(y)  # here
-
-
 def nonzero_length(x):
     return len(torch.nonzero(x)) > 1  # here
 
 
-def mask_index(x):
-    y = x + 1
-    return y[y > 0]  # here
+def mask_branch(x):
+    y = x[x > 0]
+    if y.shape[0]:  # here
+        return y
 
 
-def unique(x):
-    return torch.unique(x + 1)  # here
-
-
-def where_one(x):
-    return torch.where(x + 1 > 0)  # here
-
-
-def masked_select(x):
-    return x.masked_select(x + 1 > 0)  # here
-
-
-def repeat(x):
-    n = torch.tensor([1, 2, 1, 0])
-    return torch.repeat_interleave(x, n, dim=0)  # here
+def mask_broadcast(x):
+    y = x[x > 0]
+    return y + x[0]  # here
 
 
 def one_hot(x):
@@ -295,9 +279,8 @@ def module_inside(x):
 
 BREAKS = {
     item: "item", tolist: "tolist", to_numpy: "numpy", branch: "branch depends on tensor data",
-    truth: "tensor data", as_int: "", as_float: "", show: "print", text: "", nonzero: "nonzero",
-    nonzero_length: "nonzero", mask_index: "tensor data", unique: "unique", where_one: "where",
-    masked_select: "masked_select", repeat: "repeat_interleave", one_hot: "one_hot",
+    truth: "tensor data", as_int: "", as_float: "", show: "print", text: "", one_hot: "one_hot",
+    nonzero_length: "data decide", mask_branch: "y = x[x > 0]", mask_broadcast: "y = x[x > 0]",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook",
     parameter_inside: "", seed: "state of the process",

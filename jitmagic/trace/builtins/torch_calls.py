@@ -6,6 +6,7 @@ Comes in: realized arguments.  Goes out: constants of the trace where no tensor 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ from ..values.base import Args, Kwargs, Machine, Value
 from ..values.callables import BuiltinValue, name_of
 from ..values.classes import ClassValue, constructs
 from ..values.default_device import default_device
-from ..values.sequences import SequenceValue, SizeValue
+from ..values.items import numbers_of
+from ..values.sequences import ListValue, SequenceValue, SizeValue
 from ..values.tensor import TensorValue
 from ..wrap import intercepts
 from .registry import handles, handles_named
@@ -79,12 +81,20 @@ def _annotate(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 @handles(torch.Tensor.tolist)
 def _to_list(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-    """Of a tensor that is made of constants alone."""
+    """Of a tensor that is made of constants alone, or has few numbers."""
     if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
         known = known_value(machine.graph, args[0].node)
         if known is not None:
             return machine.constant(known.tolist())
+        if (numbers := numbers_of(machine, args[0].node)) is not None:
+            return _nested_list(args[0].meta.shape, iter(numbers))
     raise GraphBreak(TensorItem.of(what=".tolist()"))
+
+
+def _nested_list(shape: Sequence[int], numbers: Iterator[Value]) -> Value:
+    if not shape:
+        return next(numbers)
+    return ListValue([_nested_list(shape[1:], numbers) for _ in range(shape[0])])
 
 
 @handles(torch._C._len_torch_dispatch_stack)

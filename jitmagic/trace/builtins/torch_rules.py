@@ -39,8 +39,6 @@ _NAMES = "named tensors are not followed"
 _TEXT = "it shows tensor data"
 _CALLS = "it calls back into Python for every element"
 _OBJECT = "it makes another kind of object of the tensor"
-_SIZE = "how large its result is depends on tensor data"
-_SIZED_BY_DATA = "nonzero unique masked_select argwhere unique_consecutive bincount".split()
 
 REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(("retain_grad", "detach_", "retains_grad", "_backward_hooks"), _GRAPH),
@@ -69,7 +67,6 @@ REFUSED_METHODS: dict[str, str] = {
     **dict.fromkeys(
         ("names", "rename", "rename_", "align_to", "align_as", "refine_names", "has_names"), _NAMES
     ),
-    **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(("__repr__", "__str__", "__format__"), _TEXT),
     **dict.fromkeys(("apply_", "map_", "map2_"), _CALLS),
     **dict.fromkeys(
@@ -114,7 +111,6 @@ REFUSED_FUNCTIONS: dict[str, str] = {
         _OUTER,
     ),
     **dict.fromkeys("lstsq linalg_lstsq is_nonzero equal allclose".split(), _DATA),
-    **dict.fromkeys(_SIZED_BY_DATA, _SIZE),
     **dict.fromkeys(
         "from_numpy frombuffer from_file from_dlpack to_dlpack asarray".split(), _FOREIGN
     ),

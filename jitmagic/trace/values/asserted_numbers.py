@@ -34,7 +34,7 @@ def within(machine: Machine, expr: Expr, node: Any, wanted: Interval, why: str) 
         if not _can_assert(machine, expr, node):
             raise
         assert_data(machine, _is_inside(machine, node, wanted))
-        return _known_as(machine, expr, wanted)
+        return _known_as(machine, expr, wanted, node)
     return expr
 
 
@@ -60,16 +60,16 @@ def float_result(machine: Machine, op: str, expr: Expr, made: Node) -> Expr:
             raise
         if op not in ("/", "//", "%"):
             assert_data(machine, _call(machine, torch.isfinite, made))
-        return _known_as(machine, expr, ANY_FLOAT)
+        return _known_as(machine, expr, ANY_FLOAT, made)
     return expr
 
 
 def _can_assert(machine: Machine, expr: Expr, node: Any) -> bool:
     """Whether nobody but the graph knows a number, and the program handles no error of it. A graph
-    for all sizes has no assertions.
+    for all sizes of its inputs has no assertions.
     """
     graph: GraphBuilder = machine.graph
-    if not isinstance(node, Node) or graph.root is not graph or graph.sizes.inputs:
+    if not isinstance(node, Node) or graph.root is not graph or not graph.sizes.are_of_data():
         return False
     return not machine.symbols.has_hints((expr,)) and not machine.catches()
 
@@ -89,12 +89,13 @@ def _is_inside(machine: Machine, node: Node, wanted: Interval) -> Node:
     return inside
 
 
-def _known_as(machine: Machine, expr: Expr, range: Interval) -> Symbol:
+def _known_as(machine: Machine, expr: Expr, range: Interval, node: Node) -> Symbol:
     """Where it cannot be a symbol after all, what it was computed from cannot."""
     first = next(s for s in symbols_of(expr) if not machine.symbols.has_hints((s,)))
     kind = float if range is ANY_FLOAT else first.kind
     symbol = Symbol(f"{first.name}, asserted", kind, range, first.origin)
     machine.symbols.add(symbol, None)
+    machine.symbols.read_from[symbol] = node
     return symbol
 
 

@@ -19,7 +19,7 @@ from ...symbols.context import Specialize
 from ...symbols.expr import Expr, Integer
 from ...symbols.polynomial import application
 from ...symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
-from ...symbols.size import Dimension, Size
+from ...symbols.size import DataSize, Dimension, Size
 from ..result import Recipe
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import COMPARE, ConstantValue
@@ -96,7 +96,25 @@ class DimensionValue(SymbolicNumber):
 
     def recipe(self, builder: Builder) -> Recipe:
         """Computed from the tensors that the caller has."""
-        return _recipe(builder, self.size.context, self.size.expr)
+        return self._recipe(builder, self.size.context, self.size.expr)
+
+    def _recipe(self, builder: Builder, context: Any, expr: Expr) -> Recipe:
+        if isinstance(expr, Integer | Number):
+            return builder.constant(expr.value)
+        if isinstance(expr, Symbol) and isinstance(expr.origin, DataSize):
+            node, dim = context.results[expr]
+            result = builder.output(self, node)
+            if dim < 0:  # a number
+                return builder.invoke(torch.Tensor.item, (result,))
+            return builder.invoke(torch.Tensor.size, (result, builder.constant(dim)))
+        if isinstance(expr, Symbol) and expr not in context.owners:
+            return builder(context.values[expr.origin])
+        if isinstance(expr, Symbol):
+            tensor, dim = context.owners[expr]
+            return builder.invoke(torch.Tensor.size, (builder(tensor), builder.constant(dim)))
+        op, parts = application(expr)
+        operands = tuple(self._recipe(builder, context, part) for part in parts)
+        return builder.invoke(OPERATIONS[op].python, operands)
 
     def describe(self) -> str:
         return "a size that varies"
@@ -113,16 +131,3 @@ def _number(machine: Machine, value: Value) -> Dimension | None:
     if isinstance(value, ConstantValue) and type(value.value) in (int, bool):
         return int(value.as_constant(machine))
     return None
-
-
-def _recipe(builder: Builder, context: Any, expr: Expr) -> Recipe:
-    if isinstance(expr, Integer | Number):
-        return builder.constant(expr.value)
-    if isinstance(expr, Symbol) and expr not in context.owners:
-        return builder(context.values[expr.origin])
-    if isinstance(expr, Symbol):
-        tensor, dim = context.owners[expr]
-        return builder.invoke(torch.Tensor.size, (builder(tensor), builder.constant(dim)))
-    op, parts = application(expr)
-    operands = tuple(_recipe(builder, context, part) for part in parts)
-    return builder.invoke(OPERATIONS[op].python, operands)

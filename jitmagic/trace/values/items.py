@@ -9,6 +9,7 @@ the next attempt at the trace break at the read.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -32,12 +33,20 @@ from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
 from .validation import asserted
 
-__all__ = ["NUMBERS", "call_with_known", "number_of", "plain_number", "with_known"]
+__all__ = [
+    "NUMBERS",
+    "call_with_known",
+    "number_of",
+    "numbers_of",
+    "plain_number",
+    "with_known",
+]
 
 NUMBERS = ("item", "__float__", "__int__")
 """Methods of tensors, and of arrays and scalars of numpy."""
 _CONVERT: dict[str, type] = {"__float__": float, "__int__": int}
 _CPU = torch.device("cpu")
+_MOST_NUMBERS = 32  # each is a tensor of the graph
 _FACTORS = ("alpha", "beta", "value")  # arguments that are numbers, whatever the operation
 _ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray", "operator setitem")
 
@@ -64,6 +73,24 @@ def number_of(machine: Machine, node: Node, name: str) -> Value | None:
     if name == "item" or not isinstance(number, ScalarValue):
         return number
     return number.as_float(machine) if name == "__float__" else number.apply(machine, "trunc")
+
+
+def numbers_of(machine: Machine, node: Node) -> list[Value] | None:
+    """All of a small tensor, in the order of memory that is row-major; None: break."""
+    meta: torch.Tensor = node.meta["val"]
+    graph: GraphBuilder = machine.graph
+    if not all(type(size) is int for size in meta.shape) or not meta.dtype.is_signed:
+        return None
+    if not 0 < meta.numel() <= _MOST_NUMBERS or meta.is_complex():
+        return None
+    flat = graph.call("reshape", [node, (-1,)], {}, machine.lines())
+    found = []
+    for place in range(meta.numel()):
+        one = graph.call(operator.getitem, [flat, place], {}, machine.lines())
+        if (number := number_of(machine, one, "item")) is None:
+            return None
+        found.append(number)
+    return found
 
 
 def call_with_known(
@@ -154,7 +181,9 @@ def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
     machine.symbols.add(symbol, None)
     if meta.dtype is torch.bool:
         return TruthValue(symbol, _copied(machine, node, meta, torch.bool))
-    return ScalarValue(kind, symbol, _copied(machine, node, meta, dtype))
+    copied = _copied(machine, node, meta, dtype)
+    machine.symbols.read_from[symbol] = copied
+    return ScalarValue(kind, symbol, copied)
 
 
 def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype) -> Node:

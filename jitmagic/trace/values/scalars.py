@@ -39,6 +39,7 @@ from ..wrap import intercepts
 from .asserted_numbers import float_result, is_nonzero, within
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import ConstantValue
+from .read_sizes import size_in_data
 from .validation import asserted
 
 __all__ = ["ScalarValue", "SymbolicNumber", "extreme", "number_node", "scalar_of"]
@@ -112,9 +113,9 @@ class ScalarValue(SymbolicNumber):
         return self
 
     def as_size(self, machine: Machine) -> Any:
-        if not machine.symbols.are_sizes(symbols_of(self.expr)):
-            return None
-        return number_of_sizes(normal(self.expr), machine.symbols)
+        if machine.symbols.are_sizes(symbols_of(self.expr)):
+            return number_of_sizes(normal(self.expr), machine.symbols)
+        return size_in_data(machine, self.expr) if self.kind is int else None
 
     def refuse(self, machine: Machine, what: str) -> NoReturn:
         raise Specialize(symbols_of(self.expr), f"{what} of {self.describe()}")

@@ -54,6 +54,7 @@ from .items import NUMBERS, call_with_known, number_of, plain_number, with_known
 from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
+from .masks import by_coordinates
 from .number_index import at_numbers
 from .originals import TENSOR
 from .scalar_calls import call_with_scalars
@@ -408,6 +409,7 @@ def record(
     guard_storage_offsets(machine, target, given, named)
     kept = refuse_behind_block(graph, name, given, named)
     try:
+        target, given = by_coordinates(machine, target, given, named)
         if any(isinstance(arg, ScalarValue) for arg in (*given, *named.values())):
             result = call_with_scalars(machine, target, given, named)
         else:

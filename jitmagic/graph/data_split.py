@@ -1,0 +1,285 @@
+"""Graphs in which data decide sizes, as pieces: what makes such a size ends a piece.
+
+Comes in: a torch-level graph in which results are as large as data say (data_sizes.py). Goes out:
+pieces that run one after the other, every second of which is made of such operators alone and runs
+them as eager does; behind it their sizes are those of inputs, as any that differ from call to call
+(sizes.py). A piece before an operator has what that needs, and everything else comes as late as it
+may: experts that each take the rows of a mask are one piece behind all of the masks. Calls that
+write to the same memory, draw random numbers or may raise keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from operator import index as read_index
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from ..errors import CompileFailed, OperationFailed
+from ..spec import TensorSpec
+from ..symbols.expr import Expr
+from ..symbols.scalar import Symbol, symbols_of
+from ..symbols.size import DataSize, Size
+from .gradients import gradients
+from .node_meta import (
+    changes_mode,
+    is_effectful,
+    lines_of,
+    mutated_by,
+    tensors_in,
+    value_of,
+)
+from .propagate import call_name
+from .regions import FunctionCall
+from .size_nodes import size_in
+from .subgraphs import Subgraph, assemble, memory_of, refuse_crossing
+
+__all__ = ["Piece", "Pieces", "split_at_data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the graph. `by_data`: of operators whose results are as large as data say. `asked`:
+    the outputs that are results of the whole graph.
+    """
+
+    part: Subgraph
+    by_data: bool
+    asked: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """In order, and the slots of the graph's outputs (subgraphs.py)."""
+
+    pieces: tuple[Piece, ...]
+    outputs: tuple[int, ...]
+
+
+def split_at_data(gm: GraphModule) -> Pieces | None:
+    """None where data decide no size. Raises OperationFailed where pieces cannot do what the graph
+    does.
+    """
+    nodes = list(gm.graph.nodes)
+    makers = _makers(nodes)
+    if not makers:
+        return None
+    first = makers[0]
+    if any(node.target is gradients for node in nodes):
+        raise _refused(first, "gradients are computed in the same graph")
+    sizes = {node for node in nodes if node.op == "call_function" and _is_size(node)}
+    assigned = _assigned([node for node in nodes if node not in sizes], makers)
+    try:
+        for node in nodes:
+            refuse_crossing(node, assigned, _is_shared)
+    except CompileFailed as failed:
+        raise _refused(first, str(failed)) from None
+    return _pieces(nodes, assigned, sizes)
+
+
+def _refused(node: Node, why: str) -> OperationFailed:
+    return OperationFailed(call_name(node.target), why, node, next(iter(lines_of(node)), None))
+
+
+def _is_size(node: Node) -> bool:
+    return isinstance(value_of(node), Size)
+
+
+def _makers(nodes: Sequence[Node]) -> list[Node]:
+    """The calls whose results are the first to have a size that data decide."""
+    seen: set[Expr] = set()
+    found: list[Any] = []
+    for node in nodes:
+        fresh = {s for s in _symbols(node) if isinstance(s.origin, DataSize)} - seen
+        if fresh:
+            found.append(node if not _is_size(node) else node.args[0])
+            seen |= fresh
+    return sorted(dict.fromkeys(found), key=nodes.index)
+
+
+def _symbols(node: Node) -> Iterator[Symbol]:
+    """Of the sizes of its results."""
+    value = node.meta.get("val")
+    if isinstance(value, Size):
+        yield from symbols_of(value.expr)
+    for spec in _specs(node.meta.get("spec")):
+        for size in (*spec.shape, *spec.stride, spec.storage_offset):
+            if isinstance(size, Size):
+                yield from symbols_of(size.expr)
+
+
+def _specs(spec: Any) -> Iterator[TensorSpec]:
+    if isinstance(spec, TensorSpec):
+        yield spec
+    elif isinstance(spec, tuple | list):
+        for one in spec:
+            yield from _specs(one)
+
+
+# ------------------------------------------------------------------------------- which piece
+
+
+def _assigned(nodes: Sequence[Node], makers: Sequence[Node]) -> dict[Node, int]:
+    """Each call's piece. The parts of a tuple are taken out of it where it is computed."""
+    calls = [node for node in nodes if node.op not in ("placeholder", "output")]
+    wholes = {node: _whole(node) for node in calls}
+    plain = not any(_keeps_its_place(node) for node in calls)
+    needs = _needs(calls, set(makers)) if plain else None
+    left, assigned = [node for node in calls if wholes[node] is node], dict[Node, int]()
+    for step in range(len(makers)):
+        ready = _ready(left, makers, needs)
+        if not ready:
+            break
+        before = _behind(ready, left, needs)
+        for node in left:
+            if node in ready or node in before:
+                assigned[node] = 2 * step + (node in ready)
+        left = [node for node in left if node not in assigned]
+    last = max(assigned.values()) + 1
+    assigned.update((node, last) for node in left)
+    return {node: assigned[wholes[node]] for node in calls}
+
+
+def _whole(node: Node) -> Node:
+    """The call that a node goes with: what made the tuple that it is taken out of, or what it
+    asserts; else the node.
+    """
+    parent = node.args[0] if node.args else None
+    if not isinstance(parent, Node) or parent.op == "placeholder":
+        return node
+    if node.target is getitem and isinstance(parent.meta.get("spec"), tuple):
+        return _whole(parent)
+    return _whole(parent) if _asserts(node) else node
+
+
+def _asserts(node: Node) -> bool:
+    """It gives nothing, and runs beside what it looks at."""
+    return node.op == "call_function" and node.meta["val"] is None and not changes_mode(node)
+
+
+def _keeps_its_place(node: Node) -> bool:
+    """Whether calls may not change places with it, though they have nothing in common."""
+    is_call = not isinstance(node.target, FunctionCall) and node.target != "requires_grad_"
+    return changes_mode(node) or not is_call
+
+
+Needs = Mapping[Node, set[Node]]
+
+
+def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
+    """What has to run before each call: what it reads, and what was there first of two that write
+    to the same memory or act on what is outside of the graph.
+    """
+    needs: dict[Node, set[Node]] = {}
+    writers: dict[int, Node] = {}
+    readers: dict[int, set[Node]] = {}
+    outside: set[int] = set()
+    acted: Node | None = None
+    made: set[Node] = set()
+    for node in calls:
+        read = _read_by(node)
+        found = {_whole(one) for one in read if one.op != "placeholder"}
+        outside |= {cell for one in read if one.op == "placeholder" for cell in memory_of(one)}
+        written = {cell for target in mutated_by(node) for cell in memory_of(target)}
+        touched = written | {cell for one in read for cell in memory_of(one)}
+        found |= {writers[cell] for cell in touched if cell in writers}
+        for cell in written:
+            found |= readers.pop(cell, set())
+            writers[cell] = node
+        for cell in touched - written:
+            readers.setdefault(cell, set()).add(node)
+        acts = bool(written & outside) or (is_effectful(node) and not written)
+        if (acts or node in makers) and acted is not None:
+            found.add(acted)
+        if acts:
+            found |= made
+            acted = node
+        if node in makers:
+            made.add(node)
+        needs[node] = {_whole(one) for one in found} - {node}
+    return needs
+
+
+def _read_by(node: Node) -> list[Node]:
+    """The tensors that a call reads, if only their sizes."""
+    found = []
+    for one in node.all_input_nodes:
+        found += _read_by(one) if _is_size(one) else [one]
+    return found
+
+
+def _ready(left: Sequence[Node], makers: Sequence[Node], needs: Needs | None) -> set[Node]:
+    """The makers that wait for no other one."""
+    rest = [node for node in left if node in makers]
+    if needs is None:
+        return set(rest[:1])
+    waiting: set[Node] = set()
+    for node in left:
+        if any(one in waiting or (one in makers and one in rest) for one in needs[node]):
+            waiting.add(node)
+    return {node for node in rest if node not in waiting}
+
+
+def _behind(ready: set[Node], left: Sequence[Node], needs: Needs | None) -> set[Node]:
+    """What has to run before them."""
+    if needs is None:
+        (first,) = ready
+        return set(left[: left.index(first)])
+    found, open_ = set[Node](), list(ready)
+    while open_:
+        for one in needs[open_.pop()]:
+            if one not in found:
+                found.add(one)
+                open_.append(one)
+    return found & set(left)
+
+
+def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
+    """A piece may write to a tensor of the pieces before if it has no other input over that memory,
+    and no history.
+    """
+    memory = memory_of(target)
+    earlier = [node for node, at in assigned.items() if at < here and memory & memory_of(node)]
+    read = [one for one in earlier if any(assigned.get(user) == here for user in one.users)]
+    return len(read) > 1 or any(
+        tensor.requires_grad for one in earlier for tensor in tensors_in(value_of(one))
+    )
+
+
+# ------------------------------------------------------------------------------- the pieces
+
+
+def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Container[Node]) -> Pieces:
+    owners = _owners(nodes)
+
+    def where_sizes_are_read(body: list[Node]) -> set[Node]:
+        around = {one for node in body for one in node.all_input_nodes} | set(body)
+        symbols = {symbol for node in around for symbol in _symbols(node)}
+        return {owners[symbol] for symbol in symbols}
+
+    split = assemble(nodes, assigned, sizes, where_sizes_are_read)
+    results = set(split.outputs)
+    pieces: list[Piece] = []
+    slot = sum(node.op == "placeholder" for node in nodes)
+    for index, part in zip(sorted(set(assigned.values())), split.subgraphs, strict=True):
+        asked = frozenset(n for n in range(part.outputs) if slot + n in results)
+        pieces.append(Piece(part, bool(index % 2), asked))
+        slot += part.outputs
+    return Pieces(tuple(pieces), split.outputs)
+
+
+def _owners(nodes: Sequence[Node]) -> dict[Symbol, Node]:
+    """The first tensor that has each symbol as one of its sizes, or the call that reads it."""
+    found: dict[Symbol, Node] = {}
+    for node in nodes:
+        value = value_of(node) if node.target in (size_in, read_index) else None
+        if isinstance(value, Size) and isinstance(value.expr, Symbol):
+            found.setdefault(value.expr, node)
+        spec = node.meta.get("spec")
+        for size in spec.shape if isinstance(spec, TensorSpec) else ():
+            if isinstance(size, Size) and isinstance(size.expr, Symbol):
+                found.setdefault(size.expr, node)
+    return found

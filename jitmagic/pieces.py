@@ -1,0 +1,144 @@
+"""A graph in which data decide sizes, compiled in pieces (graph/data_split.py).
+
+Comes in: a Trace, its pieces, and how a graph of fixed sizes is compiled. Goes out: one callable.
+What makes a size runs as eager does, between the pieces; one behind it that has such sizes is an
+executable for each vector of them (sizes.py), with one set of kernels, made for an example of these
+sizes before the first call. Gradients flow from piece to piece, as each is an autograd node.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from .errors import OperationFailed
+from .graph.concrete import spec_at
+from .graph.data_split import Piece, Pieces
+from .options import Options
+from .records import Recording
+from .runtime.examples import examples
+from .runtime.native import called, split_graph
+from .sized_joint import Builders
+from .sizes import Compiled, Sized
+from .spec import TensorSpec
+from .symbols.expr import Expr
+from .trace.concrete import hints_of, places_of
+from .trace.result import GraphInput, Trace
+
+__all__ = ["compile_pieces"]
+
+Executable = Callable[..., tuple[Any, ...]]
+Compile = Callable[..., Compiled]
+
+
+def compile_pieces(
+    traced: Trace,
+    split: Pieces,
+    compile_static: Compile,
+    builders: Builders,
+    options: Options,
+    record: Recording,
+) -> Executable:
+    """The executable. Raises what a stage raises."""
+    specs = [entry.spec for entry in traced.inputs]
+    runs = []
+    for piece in split.pieces:
+        part = piece.part
+        own = _trace_of(traced, piece, [specs[slot] for slot in part.inputs])
+        if piece.by_data:
+            run, made = _as_eager(own.graph), None
+        elif places_of(own):
+            run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
+        else:
+            inputs = partial(examples, [entry.spec for entry in own.inputs])
+            run, made = compile_static(own, inputs, record, None, piece.asked)
+        runs.append((run, part.inputs, part.outputs, part.dead))
+        specs += _results(own) if made is None else made
+    return split_graph(len(traced.inputs), tuple(runs), split.outputs)
+
+
+def _trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:
+    """The piece as a frame's whole graph."""
+    placeholders = piece.part.graph.graph.find_nodes(op="placeholder")
+    for node, spec in zip(placeholders, specs, strict=True):
+        node.meta["spec"] = spec
+    source = traced.inputs[0].source
+    inputs = tuple(GraphInput("between pieces", source, spec) for spec in specs)
+    return replace(traced, graph=piece.part.graph, inputs=inputs, mutated=())
+
+
+def _results(own: Trace) -> list[TensorSpec]:
+    output = next(iter(reversed(own.graph.graph.nodes)))
+    return [node.meta["spec"] for node in output.args[0]]  # type: ignore[union-attr]
+
+
+def _for_all_sizes(
+    own: Trace,
+    piece: Piece,
+    compile_static: Compile,
+    builders: Builders,
+    options: Options,
+    record: Recording,
+) -> Executable:
+    made = Sized(own, partial(compile_static, asked=piece.asked), builders, options, record)
+    hints = hints_of(own)
+    at_hints: dict[Expr, int] = dict(zip(places_of(own), hints, strict=True))
+    inputs = examples([spec_at(entry.spec, at_hints) for entry in own.inputs])
+    if not made.is_expected(hints):
+        return made.run
+    with record.stage(f"sizes {hints}") as stage:
+        try:
+            made.add(hints, inputs, record)
+        except OperationFailed:
+            raise
+        except Exception as error:  # the program may never meet it, and compiles what it does meet
+            stage.keep(f"are no example: {error}")
+    return made.run
+
+
+# ------------------------------------------------------------------------ what runs as eager does
+
+
+def _as_eager(gm: GraphModule) -> Executable:
+    """The calls, one after the other, without Python where their arguments are plain."""
+    nodes = list(gm.graph.nodes)
+    slots = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
+    inputs, calls, total = len(slots), [], len(slots)
+    for node in nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        whole = node.args[0] if node.target is operator.getitem else None
+        if isinstance(whole, Node) and isinstance(whole.meta["spec"], tuple):
+            slots[node] = slots[whole] + node.args[1]
+            continue
+        if (made := _as_call(node)) is None:
+            return gm.forward
+        run, read, results = made
+        calls.append((run, tuple(slots[one] for one in read), results, ()))
+        slots[node], total = total, total + results
+    return split_graph(inputs, tuple(calls), tuple(slots[node] for node in nodes[-1].args[0]))
+
+
+def _as_call(node: Node) -> tuple[Executable, list[Node], int] | None:
+    """What runs the call, what it reads, and how many results it has; None: it takes what is no
+    tensor and no constant.
+    """
+    given = (*node.args, *node.kwargs.values())
+    read = list(dict.fromkeys(one for one in given if isinstance(one, Node)))
+    spec = node.meta["spec"]
+    results = len(spec) if isinstance(spec, tuple) else 1
+    flat = isinstance(spec, TensorSpec) or all(isinstance(one, TensorSpec) for one in spec)
+    if not flat or read != node.all_input_nodes or any(n.meta["spec"] is None for n in read):
+        return None
+    places = {one: (n,) for n, one in enumerate(read)}
+    arguments = tuple(places[one] if isinstance(one, Node) else (one, None) for one in given)
+    target: Any = node.target
+    if isinstance(target, str):
+        target = getattr(torch.Tensor, target)
+    return called(len(read), target, arguments, tuple(node.kwargs)), read, results

@@ -1,0 +1,30 @@
+"""What the user is told where code is made by a weaker tier than the machine could have.
+
+Comes in: the target that there is, and the one that takes over. Goes out: a warning, with what to
+do about it.
+"""
+
+from __future__ import annotations
+
+from ..errors import warn
+from ..options import Options
+from ..target import Target
+
+__all__ = ["tell_of_no_compiler", "tell_of_weaker"]
+
+
+def tell_of_no_compiler(target: Target, options: Options) -> None:
+    """A weaker tier stands in because no compiler was found."""
+    named = f" (asked for: {options.cxx!r})" if options.cxx is not None else ""
+    warn(
+        f"{target.why}{named}; CPU code is made with {target.tier}\n"
+        "  hint: install g++ or clang++, or set JITMAGIC_CXX to the path of a C++ compiler",
+    )
+
+
+def tell_of_weaker(name: str, target: Target, weaker: Target, error: Exception) -> None:
+    """A tier has failed, and the next one takes over."""
+    warn(
+        f"{name}: the {target.tier} code generator failed, using {weaker.tier} instead "
+        f"({weaker.why})\n{error}",
+    )
