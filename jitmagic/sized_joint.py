@@ -29,6 +29,7 @@ from .autograd.partition import partition
 from .autograd.result import Joint, Partition, output_specs
 from .autograd.shell import Once, SizedShell
 from .autograd.verify import verify_joint
+from .errors import CompileFailed
 from .graph.concrete import Filled, graph_at, results_of
 from .graph.subgraphs import split_into_subgraphs
 from .options import Options
@@ -179,6 +180,7 @@ class SizedJoint:
     ) -> _Part:
         with record.stage("joint") as stage:
             joint = stage.keep(trace_joint(gm, specs))
+            _check_results(gm, joint)
         with record.stage("partition") as stage:
             parts = stage.keep(partition(joint))
         forward = self._kernels(parts.forward, "forward")
@@ -244,6 +246,17 @@ class SizedJoint:
 
     def _known(self, values: Vector) -> dict[Expr, int]:
         return dict(zip(self.symbols, values, strict=True))
+
+
+def _check_results(gm: GraphModule, joint: Joint) -> None:
+    """A decomposition may take a size for another kind of number: raises CompileFailed where the
+    results are not what the trace says.
+    """
+    (traced,) = next(iter(gm.graph.find_nodes(op="output"))).args
+    for node, made in zip(traced, output_specs(joint), strict=True):  # type: ignore[arg-type]
+        said: TensorSpec = node.meta["spec"]  # type: ignore[union-attr]
+        if (said.dtype, said.device, len(said.shape)) != (made.dtype, made.device, len(made.shape)):
+            raise CompileFailed(f"{node} is {made} in the joint graph, not {said}")
 
 
 def _own(symbol: Symbol, interval: Interval) -> Symbol:

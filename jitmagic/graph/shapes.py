@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..symbols.size import Size
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
@@ -180,10 +181,11 @@ def promoted(values: Sequence[Any]) -> torch.dtype:
 
 
 def number_dtype(value: Any) -> torch.dtype:
-    """The dtype of a tensor made of a bool, an int or a float."""
-    if isinstance(value, bool):
+    """The dtype of a tensor made of a bool, an int or a float, or of a size."""
+    if isinstance(value, bool | torch.SymBool):
         return torch.bool
-    return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
+    is_whole = isinstance(value, int | torch.SymInt | Size)
+    return torch.int64 if is_whole else torch.get_default_dtype()
 
 
 def _real(values: Sequence[Any]) -> bool:

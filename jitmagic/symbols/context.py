@@ -304,7 +304,8 @@ def _reach(start: float, end: float, gap: float, decides: Callable[[float, float
     """How far from `start` towards `end` steps go on that decide, each up to twice as long as the
     one before. Nothing lies in the gap behind a step."""
     step, shortest = 1.0, gap or _SHORTEST
-    while start + gap <= end and start < end and step >= shortest:
+    # Far from zero a step may be too short to move at all.
+    while start + gap <= end and start < min(start + step, end) and step >= shortest:
         if decides(start + gap, stop := min(start + step, end)):
             start, step = stop, step * 2
         else:
