@@ -43,7 +43,7 @@ from .symbols.scalar import Symbol
 from .symbols.size import Size
 from .target import Target
 from .template import Template, compile_template
-from .trace.concrete import of_sizes, places_of, ranges_of
+from .trace.concrete import of_sizes, ranges_of
 from .trace.result import Trace
 
 __all__ = ["Builders", "SizedJoint", "with_others"]
@@ -144,10 +144,11 @@ class SizedJoint:
         options: Options,
         record: Recording,
     ) -> None:
-        self._traced, self._builders, self._options = traced, builders, options
+        self._builders, self._options = builders, options
         self._later = record.for_later()
         self._lock = RLock()
         ranges = ranges_of(traced)
+        self._named = tuple(ranges)  # the symbols of the trace
         self.symbols = tuple(_own(symbol, interval) for symbol, interval in ranges.items())
         self.predicates = Predicates(dict(zip(self.symbols, values, strict=True)))
         sizes: dict[Expr, Any] = {
@@ -184,7 +185,9 @@ class SizedJoint:
         with record.stage("partition") as stage:
             parts = stage.keep(partition(joint))
         forward = self._kernels(parts.forward, "forward")
-        return _Part(gm, joint, parts, SizedShell(parts, self._builders.tell), forward, slots)
+        return _Part(
+            gm, joint, parts, SizedShell(parts, self.symbols, self._builders.tell), forward, slots
+        )
 
     def _kernels(self, gm: GraphModule, name: str) -> _Kernels:
         target = self._builders.target(gm)
@@ -217,7 +220,7 @@ class SizedJoint:
         if self._slots is not None:
             steps = tuple((run, *p.slots) for run, p in zip(runs, self._parts, strict=True))
             run = split_graph(len(self._kept), steps, self._slots)
-        there = dict[Expr, int](zip(places_of(self._traced), values, strict=True))
+        there = dict[Expr, int](zip(self._named, values, strict=True))
         return with_others(run, inputs, self._kept, results_of(self._sized.graph), there)
 
     def _run(self, part: _Part, values: Vector, record: Recording) -> Executable:

@@ -122,13 +122,15 @@ class Sized:
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
-        self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed)
+        most = max(_PLANNED * self._limit, 1)
+        self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed, most)
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes."""
         began = time.perf_counter()
-        self._keep(values, self.compile_for(values, inputs, record))
+        run = self._made[values] = self.compile_for(values, inputs, record)
         self._planning += time.perf_counter() - began
+        self.run.add(values, run)
 
     def compile_for(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
@@ -187,19 +189,25 @@ class Sized:
         return self._kernels[0]
 
     def missed(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
-        """What a call of these sizes runs, which are new."""
+        """What a call of these sizes runs, which are new, or forgotten."""
         with self._lock:
+            is_ready = any(joint.is_ready(values) for joint in self._joints)
             if values in self._made:
-                return self._made[values]
-            if not self.is_expected(values):
+                run = self._made[values]
+            elif not self.is_expected(values):
                 return self._graph
-            if not any(joint.is_ready(values) for joint in self._joints):
-                if self._is_full():
-                    return self._graph
-                if self._is_patient and self._is_early(values):
-                    return partial(self._wait, values)
-            self._compile_in_call(values, inputs)
-            return self._made[values]
+            elif is_ready and values not in self._static:
+                run = self._compile_in_call(values, inputs)  # which takes next to nothing
+            elif self._is_full():
+                return self._graph
+            elif self._is_patient and not is_ready and self._is_early(values):
+                return partial(self._wait, values)
+            else:
+                began = time.perf_counter()
+                run = self._made[values] = self._compile_in_call(values, inputs)
+                self._planning += time.perf_counter() - began
+            self.run.add(values, run)
+            return run
 
     def is_expected(self, values: Vector) -> bool:
         """Whether eager accepts such sizes where data decide them. Raises SizesDiffer where they
@@ -228,25 +236,21 @@ class Sized:
     def _is_full(self) -> bool:
         return self._costly >= self._limit or len(self._made) >= _PLANNED * self._limit
 
-    def _compile_in_call(self, values: Vector, inputs: Sequence[torch.Tensor]) -> None:
+    def _compile_in_call(self, values: Vector, inputs: Sequence[torch.Tensor]) -> Executable:
         record = self._later.for_later()
         try:
             with sandbox():
-                self.add(values, inputs, record)
+                run = self.compile_for(values, inputs, record)
             if record.stages:  # else nothing was made but a plan
                 record.end(COMPILED)
+            return run
         except Exception as error:  # whatever a stage raised: the graph itself has a right answer
             failed = Failed.of(error, record.failed_in)
             record.end(failed)
             if isinstance(error, SizesDiffer):
-                self._keep(values, _raising(error))
-                return
+                return _raising(error)
             warn(failed.report(f"{record.name} at sizes {values}", "runs op by op"))
-            self._keep(values, self._graph)
-
-    def _keep(self, values: Vector, run: Executable) -> None:
-        self._made[values] = run
-        self.run.add(values, run)
+            return self._graph
 
 
 def _raising(error: SizesDiffer) -> Executable:

@@ -2,7 +2,7 @@
 //
 // A symbol of the graph is read off its inputs: dimension `dim` of input `place`, or, where `dim` is -1, the number
 // in it, an int64 on the CPU. Vectors are few, so they are compared one after the other, the one used last first.
-// What is new goes to Python, which tells what to call.
+// What is new goes to Python, which tells what to call. Of more than `most` the one used longest ago is forgotten.
 
 #include "callable.h"
 #include "reading.h"
@@ -34,6 +34,7 @@ struct BySizes : Callable {
   PyObject* miss;
   std::vector<Dimension>* places;
   std::vector<Known>* known;
+  size_t most;
 };
 
 int64_t size_at(const Dimension& where, PyObject* const* args, Py_ssize_t count) {
@@ -88,13 +89,16 @@ PyObject* sized_call(PyObject* object, PyObject* const* args, size_t nargsf, PyO
 PyObject* sized_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *places, *miss;
-  if (!PyArg_ParseTuple(args, "OO:BySizes", &places, &miss)) return nullptr;
+  Py_ssize_t most = PY_SSIZE_T_MAX;
+  if (!PyArg_ParseTuple(args, "OO|n:BySizes", &places, &miss, &most)) return nullptr;
+  check(PyExc_ValueError, most > 0, "no sizes are kept");
   THPObjectPtr made(type->tp_alloc(type, 0));
   if (!made) return nullptr;
   auto* self = reinterpret_cast<BySizes*>(made.get());
   self->vectorcall = sized_call;
   self->places = new std::vector<Dimension>();
   self->known = new std::vector<Known>();
+  self->most = size_t(most);
   for (PyObject* place : items(places)) {
     self->places->push_back({Py_ssize_t(integer(item(place, 0))), integer(item(place, 1))});
     const Dimension& last = self->places->back();
@@ -119,6 +123,10 @@ PyObject* sized_add(PyObject* object, PyObject* args) {
     Py_SETREF(self->known->front().run, Py_NewRef(run));
   } else {
     self->known->insert(self->known->begin(), {key, Py_NewRef(run)});
+    if (self->known->size() > self->most) {
+      THPObjectPtr forgotten(self->known->back().run);  // dropped last: that may run code
+      self->known->pop_back();
+    }
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -156,8 +164,8 @@ PyMethodDef sized_methods[] = {
 
 PyTypeObject sized_type = callable_type({
     .full_name = "jitmagic._runtime.BySizes",
-    .doc = "BySizes(places, miss): calls the executable of the sizes that the inputs have at places, pairs of an "
-           "input and a dimension; miss(values, inputs) gives one for sizes that are new.",
+    .doc = "BySizes(places, miss, most): calls the executable of the sizes that the inputs have at places, pairs of "
+           "an input and a dimension; miss(values, inputs) gives one for sizes that are new. At most `most` are kept.",
     .size = sizeof(BySizes),
     .make = sized_new,
     .dealloc = sized_dealloc,

@@ -21,16 +21,16 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
-from ..graph.concrete import Values, spec_at
+from ..graph.concrete import Values
 from ..spec import TensorSpec
-from ..symbols.expr import Expr
-from ..symbols.size import value_of
+from ..symbols.compiled import fill_function
+from ..symbols.scalar import Symbol
 from .partial import backward_without, spent_parts, tangent_nodes
 from .replay import Replay, drawn_from, replay_inputs
 from .result import AliasStep, FromInput, Output, Partition, Result, VersionBump, ViewOf, ViewReplay
 from .saved import TRACED
 
-__all__ = ["Once", "SizedShell", "filled", "interpreted", "make_callable", "replayed"]
+__all__ = ["Once", "SizedShell", "interpreted", "make_callable", "replayed"]
 
 Executable = Callable[..., Any]
 _VIEW, _DATA, _BUMP = 0, 1, 2  # enum AliasStep::Kind
@@ -73,15 +73,21 @@ def _needs_nothing(partition: Partition) -> bool:
 class SizedShell:
     """`make_callable` of a partition with Sizes, once for all values of their symbols."""
 
-    __slots__ = ("_absent", "_computes", "_needs_nothing", "_replay", "_signature")
+    __slots__ = ("_absent", "_computes", "_fill", "_needs_nothing", "_replay", "_signature")
 
-    def __init__(self, partition: Partition, tell: Callable[[], None]) -> None:
+    def __init__(
+        self, partition: Partition, symbols: Sequence[Symbol], tell: Callable[[], None]
+    ) -> None:
+        """`symbols`: in the order of the values that `at` is given."""
         self._needs_nothing = _needs_nothing(partition)
         if self._needs_nothing:
             return
         self._computes = _computes(partition)
         self._signature = _numbers(partition)
         self._absent = _left_out(partition)
+        sized = {name: self._signature[name] for name in ("tangents", "aliasing")}
+        sized["absent"] = tuple(spec.shape for spec in self._absent)
+        self._fill = fill_function(symbols, sized)
         self._replay = Replay(None, partition, tell)
 
     def at(
@@ -97,21 +103,11 @@ class SizedShell:
         known = dict(values)
         signature = {
             **self._signature,
-            "tangents": filled(self._signature["tangents"], known),
-            "aliasing": filled(self._signature["aliasing"], known),
-            "absent": _stand_ins([spec_at(spec, known) for spec in self._absent]),
+            **self._fill(*known.values()),
         }
+        signature["absent"] = tuple(map(_stand_in, self._absent, signature["absent"]))
         run = forward if self._computes else None
         return _function(run, backward, self._replay.at(known, source), signature)
-
-
-def filled(part: Any, known: dict[Expr, Any]) -> Any:
-    """Nested tuples and lists with numbers for Sizes."""
-    if isinstance(part, tuple):
-        return tuple(filled(item, known) for item in part)
-    if isinstance(part, list):
-        return [filled(item, known) for item in part]
-    return value_of(part, known)
 
 
 def _is_plain(partition: Partition) -> bool:
@@ -203,11 +199,12 @@ def _stand_ins(specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
     """Tensors in place of saved values that a backward does not read: of their shapes, with the
     memory of one element.
     """
+    return tuple(_stand_in(spec, spec.shape) for spec in specs)
+
+
+def _stand_in(spec: TensorSpec, shape: tuple[int, ...]) -> torch.Tensor:
     with torch.inference_mode(False), torch.no_grad():
-        return tuple(
-            torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)
-            for spec in specs
-        )
+        return torch.zeros((), dtype=spec.dtype, device=spec.device).expand(shape)
 
 
 def _alias_step(step: AliasStep) -> tuple[Any, ...]:

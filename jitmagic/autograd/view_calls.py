@@ -14,6 +14,7 @@ import torch
 
 from ..errors import CompileFailed
 from ..graph.shapes import dense
+from ..graph.sym_node import as_dimensions, sizes_of
 from .recorder import Sym
 from .traced import AliasCall, Traced
 from .views import UNSAFE_SPLITS, ViewStep, split_steps
@@ -39,7 +40,7 @@ def view(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, A
     rest = _positional(func, args, kwargs)
     if source.is_conj() and func in (aten.view_as_real.default, aten.view.dtype):
         raise CompileFailed(f"{func} of a conjugate view")
-    steps = split_steps(func, tuple(source.shape), rest)
+    steps = split_steps(func, as_dimensions(source.shape), rest)
     if steps is not None:
         call = AliasCall(func, source, rest, len(steps))
         return [_viewed(call, step, index) for index, step in enumerate(steps)]
@@ -65,7 +66,7 @@ def _positional(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
             rest.append(kwargs[argument.name])
         elif len(rest) + 1 < len(args) + len(kwargs):
             rest.append(argument.default_value)
-    return tuple(rest)
+    return sizes_of(tuple(rest))  # type: ignore[no-any-return]
 
 
 def _same(mode: Tracing, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -84,7 +85,7 @@ def _unsafe_split(
     """
     source = mode.traced(args[0])
     rest = _positional(func, args, kwargs)
-    steps = split_steps(UNSAFE_SPLITS[func], tuple(source.shape), rest)
+    steps = split_steps(UNSAFE_SPLITS[func], as_dimensions(source.shape), rest)
     assert steps is not None
     call = AliasCall(func, source, rest, len(steps))
     return [_viewed(call, step, index) for index, step in enumerate(steps)]

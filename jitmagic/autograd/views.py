@@ -17,6 +17,7 @@ import torch
 from ..errors import CompileFailed
 from ..graph.shapes import dense
 from ..graph.sym_node import as_dimension
+from ..symbols.size import Dimension, hint_of
 from .nodes import is_view
 from .recorder import Sym
 
@@ -170,12 +171,13 @@ def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[
     """A view operation with several results as one slice or select per result; None: it has one."""
     if op is aten.unbind.int:
         dim = (args[0] if args else 0) % len(shape)
-        return [ViewStep(aten.select.int, (dim, i)) for i in range(shape[dim])]
+        return [ViewStep(aten.select.int, (dim, i)) for i in range(_told(shape[dim]))]
     if op is aten.split.Tensor:
         dim = (args[1] if len(args) > 1 else 0) % len(shape)
         size, extent = args[0], shape[dim]
-        starts = range(0, max(extent, 1), max(size, 1))
-        return [_slice(dim, start, min(start + size, extent)) for start in starts]
+        count = _told(-(-max(extent, 1) // max(size, 1)))
+        ends = [*(size * n for n in range(1, count)), extent]
+        return [_slice(dim, size * n, end) for n, end in enumerate(ends)]
     if op is aten.split_with_sizes.default:
         dim = (args[1] if len(args) > 1 else 0) % len(shape)
         steps, start = [], 0
@@ -184,6 +186,14 @@ def split_steps(op: Any, shape: tuple[int, ...], args: tuple[Any, ...]) -> list[
             start += size
         return steps
     return None
+
+
+def _told(count: Dimension) -> int:
+    """How many there are in this call: guarded, as the program has a name for each."""
+    number = hint_of(count)
+    if count != number:
+        raise CompileFailed("the number of parts is not known")
+    return number
 
 
 # Their results share memory, of which autograd knows nothing: the views that they are.

@@ -67,7 +67,7 @@ def convolution(
             extents.append((x.shape[i + 2] - 1) * s - 2 * p + reach + o + 1)
         else:
             extents.append((x.shape[i + 2] + 2 * p - reach - 1) // s + 1)
-    if min(extents) <= 0:
+    if any(extent <= 0 for extent in extents):  # of sizes the least one would be guarded
         return None
     out = weight.shape[1] * groups if transposed else weight.shape[0]
     return _empty((x.shape[0], out, *extents), x, _format(x, weight))

@@ -215,7 +215,7 @@ def _pool_shape(
         _pooled(x.shape[i + 2], k, s, p, d, ceil_mode)
         for i, (k, s, p, d) in enumerate(zip(*settings, strict=True))
     ]
-    return [*x.shape[:2], *extents] if min(extents) > 0 else None
+    return [*x.shape[:2], *extents] if all(extent > 0 for extent in extents) else None
 
 
 def _pool_gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:

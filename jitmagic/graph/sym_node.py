@@ -46,7 +46,7 @@ def as_torch(value: Any) -> Any:
 
 
 def as_dimension(value: Any) -> Any:
-    """What torch gives as a size: an int, or our Size."""
+    """What torch gives as a size, as an int or our Size; what is none as it is."""
     return value.node.value if isinstance(value, torch.SymInt) else value
 
 

@@ -7,6 +7,7 @@ so that the C++ side only converts constants once and fills slots per call.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -166,11 +167,13 @@ class BySizes(Protocol):
 def by_sizes(
     places: tuple[tuple[int, int], ...],
     miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Callable[..., tuple[Any, ...]]],
+    most: int = sys.maxsize,
 ) -> BySizes:
     """An executable for each vector of sizes, read at places (input, dimension); what `miss` gives
-    for sizes that are new is called, and kept only by `add`. See extensions/runtime/sized.cpp.
+    for sizes that are new is called, and kept only by `add`: `most` of them, those used last. See
+    extensions/runtime/sized.cpp.
     """
-    return runtime_module().BySizes(places, miss)  # type: ignore[no-any-return]
+    return runtime_module().BySizes(places, miss, most)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:

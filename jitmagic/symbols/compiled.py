@@ -33,11 +33,13 @@ def fill_function(symbols: Sequence[Symbol], structure: Any) -> Callable[..., An
 def check_function(
     symbols: Sequence[Symbol], ranges: Iterable[Interval], relations: Iterable[Relation]
 ) -> Callable[..., bool]:
-    """Whether all values keep to their ranges and all relations are true, in this order."""
+    """Whether all values, which are ints, keep to their ranges and all relations are true, in this
+    order.
+    """
     writer = _Writer(symbols)
     for symbol, interval in zip(symbols, ranges, strict=True):
-        has = writer.constant(interval.has)
-        writer.lines.append(f"if not {has}({writer.expr(symbol)}): return False")
+        low, high = writer.constant(interval.low), writer.constant(interval.high)
+        writer.lines.append(f"if not {low} <= {writer.expr(symbol)} <= {high}: return False")
     for op, left, right in relations:
         a, b = writer.expr(left), writer.expr(right)
         writer.lines.append(f"if not {a} {op} {b}: return False")

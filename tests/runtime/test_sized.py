@@ -41,6 +41,32 @@ def test_new_sizes_are_asked_each_time_until_they_are_added() -> None:
     assert len(asked) == 2
 
 
+def test_of_more_than_most_the_one_used_longest_ago_is_forgotten() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def miss(values: tuple[int, ...], inputs: tuple[torch.Tensor, ...]) -> Run:
+        asked.append(values)
+        return told(values, inputs)
+
+    class Held:
+        def __call__(self, *given: torch.Tensor) -> tuple[Any, ...]:
+            return (len(given[0]),)
+
+    run = by_sizes(((0, 0),), miss, 2)
+    held = [Held() for _ in range(3)]
+    gone = [weakref.ref(one) for one in held]
+    for n, one in enumerate(held[:2]):
+        run.add((n,), one)
+    assert run(torch.ones(0)) == (0,)
+    run.add((2,), held[2])
+    del held, one
+    assert [ref() is None for ref in gone] == [False, True, False]
+    assert run(torch.ones(1)) == ((1,), 1, 1)
+    assert (run(torch.ones(0)), run(torch.ones(2)), asked) == ((0,), (2,), [(1,)])
+    with pytest.raises(ValueError, match="no sizes are kept"):
+        by_sizes(((0, 0),), miss, 0)
+
+
 def test_what_is_no_tensor_or_too_flat_is_refused() -> None:
     run = by_sizes(((1, 1),), told)
     with pytest.raises(TypeError, match="input 1 is no tensor"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ...symbols.size import Size
 from ..recorder import Recorder, Sym
 from .registry import rule, up
 
@@ -19,9 +20,12 @@ def _reduce(loss: Sym, reduction: int) -> Sym:
     return loss.one(aten.sum.default) if reduction == SUM else loss
 
 
-def _norm(x: Sym, reduction: int) -> float:
-    """What one element's derivative is divided by."""
-    return 1.0 / max(x.numel, 1) if reduction == MEAN else 1.0
+def _shared(made: Sym, x: Sym, reduction: int, factor: float = 1.0) -> Sym:
+    """The derivative of one element of `x`, times a factor; of the mean it has its share."""
+    count = max(x.numel, 1)
+    if reduction == MEAN and isinstance(count, Size):  # no reciprocal is known of it
+        return (made if factor == 1.0 else made * factor) / count
+    return made * (factor * (1.0 / count if reduction == MEAN else 1.0))
 
 
 @rule(aten.mse_loss.default)
@@ -37,7 +41,7 @@ def _squared_gap(r: Recorder, x: Sym, target: Sym) -> Sym:
 
 @rule(aten.mse_loss_backward.default, opmath=True)
 def _mse_backward(r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int) -> Sym:
-    return (x - target) * (2.0 * _norm(x, reduction)) * grad
+    return _shared(x - target, x, reduction, 2.0) * grad
 
 
 @rule(aten.smooth_l1_loss.default)
@@ -61,7 +65,7 @@ def _smooth_l1_backward(
 ) -> Sym | None:
     if not beta > 0:
         return None
-    gap, scaled = x - target, grad * _norm(x, reduction)
+    gap, scaled = x - target, _shared(grad, x, reduction)
     outside = r.where(gap < 0, -scaled, scaled)
     return r.where(gap.abs() >= beta, outside, scaled * gap / beta)
 
@@ -81,7 +85,7 @@ def _huber_value(r: Recorder, x: Sym, target: Sym, delta: float) -> Sym:
 def _huber_backward(
     r: Recorder, grad: Sym, x: Sym, target: Sym, reduction: int, delta: float
 ) -> Sym:
-    gap, scaled = x - target, grad * _norm(x, reduction)
+    gap, scaled = x - target, _shared(grad, x, reduction)
     outside = r.where(gap < 0, scaled * -delta, scaled * delta)
     return r.where(gap.abs() >= delta, outside, scaled * gap)
 
@@ -100,7 +104,7 @@ def _bce_backward(
     made = grad * (x - target) / slope.one(aten.clamp.default, 1e-12)
     if weight is not None:
         made = made * weight
-    return made * _norm(x, reduction) if reduction == MEAN else made
+    return _shared(made, x, reduction) if reduction == MEAN else made
 
 
 @rule(aten.binary_cross_entropy_with_logits.default)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...symbols.size import Size
 from ..recorder import Recorder, Sym
 from .registry import moments_dtype, rule, up
 
@@ -31,7 +32,8 @@ def _var_mean(x: Sym, dim: Any, correction: float | None, keepdim: bool) -> tupl
     gap = wide - mean
     count = math.prod(x.shape[d] for d in dims)
     total = (gap * gap).sum(dims, keepdim)
-    variance = total / float(max(count - (1 if correction is None else correction), 0))
+    free = max(count - (1 if correction is None else correction), 0)
+    variance = total / (free if isinstance(free, Size) else float(free))
     return variance, mean if keepdim else _dropped(mean, dims)
 
 

@@ -1,0 +1,241 @@
+"""Joint graphs of all sizes: vectors that were never seen give eager's results and gradients, no
+graph is traced for them, and where a decision would be another one, it is made again.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+import jitmagic
+from jitmagic import sizes
+from jitmagic.api import handle_of
+from jitmagic.errors import JitmagicWarning
+
+Program = Callable[..., Any]
+Make = Callable[[int, int], tuple[torch.Tensor, ...]]
+VECTORS = [(9, 5), (5, 9), (16, 16), (2, 3), (3, 2), (33, 64), (2, 2), (7, 8), (64, 3), (17, 31)]
+EDGES = [(1, 6), (6, 1), (1, 1)]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, width = x.shape
+        q, k, v = self.into(self.norm(x)).view(b, n, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
+        mask = torch.ones(n, n, dtype=torch.bool).tril()
+        weights = (q @ k.transpose(-1, -2)).masked_fill(~mask, float("-inf")).softmax(-1)
+        return x + self.out((weights @ v).transpose(1, 2).reshape(b, n, width))
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, stride=2)
+        self.norm, self.head = nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.max_pool2d(self.norm(self.first(x)).relu(), 2, ceil_mode=True)
+        return self.head(self.second(y).relu().mean((2, 3)))
+
+
+def pair(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(n, m), torch.randn(n, m)
+
+
+def matrices(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(n, m), torch.randn(m, n)
+
+
+def rows(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(n, m), torch.randn(m)
+
+
+def sequences(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(n, m, 8),)
+
+
+def images(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(n, 2, m + 7, 2 * m + 5),)
+
+
+def strided(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(m, n).t(), torch.randn(n, m)
+
+
+def channels_last(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(n, 2, m + 7, m + 7).to(memory_format=torch.channels_last),)
+
+
+def written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    z = x * 2
+    z[:, 1:] += y[:, :-1]
+    z[x.shape[0] // 2] = 0.5
+    return z.cumsum(0)
+
+
+def branches(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] > x.shape[1]:
+        return x.t() @ y
+    return x * y if x.numel() % 2 else x - y
+
+
+def views(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    z = x + y
+    return z, z.t(), z[1:], x.view(-1)[2:], z.sum()
+
+
+def cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x @ y, torch.arange(x.shape[0]))
+
+
+PROGRAMS: dict[str, tuple[Program, Make]] = {
+    "pointwise": (lambda x, y: (x * y + y.sin()).relu() / 3, pair),
+    "broadcast": (lambda x, y: x * y + x.sum(1, keepdim=True), rows),
+    "of two layouts": (lambda x, y: (x * y).exp() + x, strided),
+    "mean squares": (lambda x, y: F.mse_loss(x, y) + (x - y).square().mean(), pair),
+    "cross entropy": (cross_entropy, matrices),
+    "smooth l1": (lambda x, y: F.smooth_l1_loss(x, y), pair),
+    "products": (lambda x, y: (x @ y).softmax(-1) @ x, matrices),
+    "norms": (lambda x, y: F.layer_norm(x, x.shape[1:]) * F.normalize(y, dim=0), pair),
+    "cat": (lambda x, y: torch.cat([x, y, x[:1]]).std(0), pair),
+    "chunks": (lambda x, y: torch.cat([a * i for i, a in enumerate(x.chunk(2))]) + y, pair),
+    "splits": (lambda x, y: [a.sum() for a in (x * y).split(x.shape[0] // 2 + 1)], pair),
+    "padded": (lambda x, y: F.pad(x, (1, 2)).unfold(1, 3, 1).amax(-1) + y.mean(), pair),
+    "flattened": (lambda x, y: (x.t() + 1).reshape(-1) * y.reshape(-1), pair),
+    "gathered": (lambda x, y: x.gather(1, y.argsort(1)).flip(0), pair),
+    "indexed": (lambda x, y: x[x.shape[0] - 1, None] * y[:, y.shape[1] // 2, None], pair),
+    "written": (written, pair),
+    "branches": (branches, pair),
+    "views": (views, pair),
+    "einsum": (lambda x, y: torch.einsum("ij,jk->ki", x, y).tril(), matrices),
+    "block": (Block(), sequences),
+    "images": (Images(), images),
+    "images, channels last": (Images(), channels_last),
+}
+
+
+# What torch's own formulas or meta functions want as ints: each vector is traced by itself.
+ALONE = ("cat", "padded", "einsum", "images, channels last")
+
+
+def copies(args: tuple[torch.Tensor, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    return [one.detach().clone().to(dtype).requires_grad_() for one in args]
+
+
+def called(fn: Program, args: list[torch.Tensor]) -> tuple[list[Any], list[Any]]:
+    """The results and their gradients, of inputs and parameters."""
+    results = tree_leaves(fn(*args))
+    loss = sum((one.square().sum() for one in results), torch.zeros((), dtype=args[0].dtype))
+    leaves = [*args, *(fn.parameters() if isinstance(fn, nn.Module) else ())]
+    return results, list(torch.autograd.grad(loss, leaves, allow_unused=True))
+
+
+def check(made: Program, program: Program, args: tuple[torch.Tensor, ...]) -> None:
+    """float64 judges: no further from it than float32's rounding allows."""
+    exact = copy.deepcopy(program)
+    exact = exact.double() if isinstance(exact, nn.Module) else exact
+    found, gradients = called(made, copies(args, torch.float32))
+    wanted, theirs = called(program, copies(args, torch.float32))
+    judged, best = called(exact, copies(args, torch.float64))
+    for one, other, judge in zip(found, wanted, judged, strict=True):
+        assert (one.shape, one.stride()) == (other.shape, other.stride())
+        torch.testing.assert_close(one.double(), judge, rtol=1e-4, atol=1e-5)
+    for one, other, judge in zip(gradients, theirs, best, strict=True):
+        assert (one is None) is (other is None)
+        if one is not None:
+            torch.testing.assert_close(one.double(), judge, rtol=1e-3, atol=1e-4)
+
+
+def stages(fn: Program) -> Iterator[str]:
+    return (s.stage for record in handle_of(fn).journal for s in record.stages)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_sizes_that_were_never_seen(name: str) -> None:
+    torch.manual_seed(0)
+    program, make = PROGRAMS[name]
+    program = copy.deepcopy(program)
+    made = jitmagic.jit(copy.deepcopy(program), dynamic=True, options={"keep": "compiled"})
+    for values in [*VECTORS, *EDGES, *VECTORS[::-1]]:
+        if isinstance(program, nn.Module):
+            made.load_state_dict(program.state_dict())  # running statistics go apart
+        check(made, program, make(*values))
+    known = list(stages(made))
+    assert known.count("joint for all sizes") <= 12  # of up to six variants of the frame
+    assert name in ALONE or "sizes" not in known, "a vector was traced by itself"
+
+
+def test_no_stage_runs_for_a_vector_that_passes() -> None:
+    made = jitmagic.jit(copy.deepcopy(PROGRAMS["block"][0]), dynamic=True)
+    for values in VECTORS[:2]:
+        called(made, copies(sequences(*values), torch.float32))
+    before = len(handle_of(made).journal)
+    for values in itertools.product(range(3, 20), (4, 7)):
+        called(made, copies(sequences(*values), torch.float32))
+    assert len(handle_of(made).journal) == before
+
+
+def test_a_joint_is_made_again_where_its_decisions_would_be_others() -> None:
+    """Of a view that is written to, dense in one order of its dimensions or in the other."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.maximum(x.expand(y.shape[0], -1) * 2, y.sum(1, keepdim=True)).t().clone()
+
+    made = jitmagic.jit(program, dynamic=True, options={"keep": "compiled"})
+    for n, m in [*VECTORS, *EDGES]:
+        check(made, program, (torch.randn(1, m), torch.randn(n, m)))
+
+
+def test_only_so_many_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "_PLANNED", 1)
+    options = {"recompile_limit": 3, "keep": "compiled"}
+    made = jitmagic.jit(PROGRAMS["norms"][0], dynamic=True, options=options)
+    for n in [*range(3, 12), *range(3, 12)]:
+        check(made, PROGRAMS["norms"][0], pair(n, 6))
+    assert list(stages(made)).count("joint for all sizes") == 1
+
+
+def test_what_cannot_be_traced_for_all_sizes_is_traced_for_each() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * torch.linspace(0, 1, x.shape[0])[:, None] + y  # which takes an int
+
+    made = jitmagic.jit(program, dynamic=True, options={"keep": "compiled"})
+    for values in VECTORS:
+        check(made, program, pair(*values))
+    assert list(stages(made)).count("joint for all sizes") == 1
+    assert "sizes" in stages(made)
+
+
+@pytest.mark.parametrize("values", VECTORS[:4])
+def test_a_backward_of_some_results_and_one_of_a_backward(values: tuple[int, int]) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * y).sin().sum(0), (x.exp() @ y.t()).relu()
+
+    made = jitmagic.jit(program, dynamic=True, options={"keep": "compiled"})
+    called(made, copies(pair(6, 11), torch.float32))
+    args = pair(*values)
+    for chosen in (0, 1):
+        ours, theirs = copies(args, torch.float32), copies(args, torch.float32)
+        for fn, given in ((made, ours), (program, theirs)):
+            fn(*given)[chosen].square().sum().backward()
+        torch.testing.assert_close(ours[0].grad, theirs[0].grad, rtol=1e-4, atol=1e-4)
+    twice = []
+    for fn in (made, program):
+        x, y = copies(args, torch.float32)
+        with pytest.warns(JitmagicWarning) if fn is made else nullcontext():
+            (first,) = torch.autograd.grad(fn(x, y)[0].sum(), x, create_graph=True)
+            twice.append(torch.autograd.grad(first.square().sum(), (x, y)))
+    torch.testing.assert_close(*twice, rtol=1e-4, atol=1e-4)

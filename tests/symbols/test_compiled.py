@@ -1,0 +1,86 @@
+"""One function of the symbols gives what evaluating expressions one by one gives."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+import pytest
+
+from jitmagic.symbols.compiled import fill_function
+from jitmagic.symbols.context import holds_for
+from jitmagic.symbols.expr import Expr
+from jitmagic.symbols.interval import Interval
+from jitmagic.symbols.predicates import Predicates
+from jitmagic.symbols.scalar import Apply, Symbol, evaluate
+from jitmagic.symbols.size import Size, size_of
+
+VALUES = [(2, 2), (7, 3), (16, 31), (101, 2)]
+
+
+class Listed(list[Any]):
+    """As fx has them."""
+
+
+def symbols() -> tuple[Predicates, list[Symbol], Any, Any]:
+    made = [Symbol(f"s{n}", int, Interval(2, 1000), ("a test", n)) for n in range(2)]
+    found = Predicates(dict(zip(made, (12, 5), strict=True)))
+    return found, made, *(size_of(symbol, found.context) for symbol in made)
+
+
+def plainly(part: Any, known: dict[Expr, Any]) -> Any:
+    if isinstance(part, Size):
+        return evaluate(part.expr, dict(known))
+    if isinstance(part, tuple | list):
+        return [plainly(item, known) for item in part]
+    return {k: plainly(v, known) for k, v in part.items()} if isinstance(part, dict) else part
+
+
+def as_lists(part: Any) -> Any:
+    if isinstance(part, tuple | list):
+        return [as_lists(item) for item in part]
+    return {k: as_lists(v) for k, v in part.items()} if isinstance(part, dict) else part
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_sizes_are_filled_in_wherever_they_are(values: tuple[int, int]) -> None:
+    _, named, a, b = symbols()
+    greater = size_of(Apply("max", (a.expr, (b * 3).expr)), a.context)
+    structure = (
+        *("alloc", None, 3, -1, 0.5, (), [], {}, "a 'quoted' text"),
+        ((a, 4, b), (4 * b, b, 1)), [a * b - 3, (a + 1) // 2], Listed((a % 3, 7)),
+        {"offset": greater * 64, "other": [1, 2], "none": None}, ((a, 4, b), greater),
+    )  # fmt: skip
+    made = fill_function(named, structure)(*values)
+    assert as_lists(made) == plainly(structure, dict(zip(named, values, strict=True)))
+    assert type(made) is tuple and type(made[9][0]) is tuple and type(made[10]) is list
+
+
+def test_what_has_no_sizes_is_the_same_object() -> None:
+    _, named, a, _ = symbols()
+    fixed = ("call", [1, 2], {"dim": 3})
+    assert fill_function(named, fixed)(2, 2) is fixed
+    assert fill_function(named, (fixed, a))(2, 2)[0] is fixed
+
+
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.ge])
+def test_predicates_hold_where_their_relations_do(compare: Any) -> None:
+    found, named, a, b = symbols()
+    answers = [compare(a, b), compare(a // 2, b + 1), compare(a * b, 60), compare(a % 4, 0)]
+    assert all(type(answer) is bool for answer in answers)
+    assert found.hold((12, 5))
+    for values in itertools.product((2, 3, 5, 12, 16, 1000, 1001, 1), repeat=2):
+        known: dict[Expr, Any] = dict(zip(named, values, strict=True))
+        holds = all(found.ranges[symbol].has(known[symbol]) for symbol in named) and all(
+            holds_for(*relation, dict(known)) for relation in found.relations
+        )
+        assert found.hold(values) is holds
+
+
+def test_what_was_assumed_since_counts() -> None:
+    found, _, a, b = symbols()
+    assert found.hold((900, 2))
+    assert a < 100
+    assert not found.hold((900, 2))
+    assert a * b != 61 and found.hold((12, 5))
