@@ -18,8 +18,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .errors import OperationFailed
+from .graph.autocast import modes_kept
 from .graph.concrete import spec_at
 from .graph.data_split import Piece, Pieces
+from .graph.node_meta import changes_mode, specs_in
 from .options import Options
 from .records import Recording
 from .runtime.examples import examples
@@ -106,8 +108,12 @@ def _for_all_sizes(
 
 
 def _as_eager(gm: GraphModule) -> Executable:
-    """The calls, one after the other, without Python where their arguments are plain."""
+    """The calls, one after the other, without Python where their arguments are plain. Modes do not
+    matter to integers.
+    """
     nodes = list(gm.graph.nodes)
+    if not any(spec.dtype.is_floating_point for node in nodes for spec in specs_in(node)):
+        nodes = [node for node in nodes if not changes_mode(node)]
     slots = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
     inputs, calls, total = len(slots), [], len(slots)
     for node in nodes:
@@ -118,7 +124,7 @@ def _as_eager(gm: GraphModule) -> Executable:
             slots[node] = slots[whole] + node.args[1]
             continue
         if (made := _as_call(node)) is None:
-            return gm.forward
+            return modes_kept(gm, gm.forward)
         run, read, results = made
         calls.append((run, tuple(slots[one] for one in read), results, ()))
         slots[node], total = total, total + results
@@ -132,6 +138,8 @@ def _as_call(node: Node) -> tuple[Executable, list[Node], int] | None:
     given = (*node.args, *node.kwargs.values())
     read = list(dict.fromkeys(one for one in given if isinstance(one, Node)))
     spec = node.meta["spec"]
+    if spec is None:
+        return None
     results = len(spec) if isinstance(spec, tuple) else 1
     flat = isinstance(spec, TensorSpec) or all(isinstance(one, TensorSpec) for one in spec)
     if not flat or read != node.all_input_nodes or any(n.meta["spec"] is None for n in read):

@@ -30,6 +30,7 @@ Known = dict[Expr, int]
 Run = Callable[[Any], tuple[Any, Collection[int]]]
 # From the sizes of this call: all remainders of 2, 3 and 4, and several multiples of 4 and 16.
 _STEPS = (0, 97, 12, 35, 46, 61, 64, 240, 211, 48)
+_SMALL_STEPS = (1, 2, 3, 5, 7)  # where data decide, there may be no larger ones
 _APART = 11  # so that symbols differ
 _FEWEST = 4
 _PAIRS = ((1, 3), (1, 2), (0, 1), (2, 3))
@@ -48,7 +49,8 @@ def told_at_vectors(run: Run, arguments: Any) -> Any:
         return None
     context = sizes[0].context
     symbols = list(dict.fromkeys(one for size in sizes for one in symbols_of(size.expr)))
-    if not context.has_hints(symbols):
+    of_data = [one for one in symbols if context.of_data(one)]
+    if not context.has_hints([one for one in symbols if one not in of_data]):
         return None
     vectors = list(_vectors(context, symbols))
     if len(vectors) < _FEWEST:
@@ -69,7 +71,23 @@ def told_at_vectors(run: Run, arguments: Any) -> Any:
         made = _joined(results, _Reader(exprs, vectors, context))
     except _Unlike:
         return None
+    for few in (0, 1) if of_data else ():
+        if not _holds_for(made, run, arguments, {**vectors[0], **dict.fromkeys(of_data, few)}):
+            return None
     return _with_history(made, list(tensors_in(arguments)), results[0])
+
+
+def _holds_for(made: Any, run: Run, arguments: Any, known: Known) -> bool:
+    """Whether the results have these shapes, which data may decide; or eager raises."""
+    try:
+        found, _ = run(_at(arguments, known, {}))
+    except Exception:
+        return True
+    pairs = zip(tensors_in(made), tensors_in(found), strict=True)
+    return all(
+        [value_of(n, dict(known)) for n in as_dimensions(a.shape)] == list(b.shape)
+        for a, b in pairs
+    )
 
 
 def _near(symbols: Sequence[Symbol]) -> Iterator[Expr]:
@@ -85,7 +103,7 @@ def _vectors(context: Context, symbols: Sequence[Symbol]) -> Iterator[Known]:
     ranges = {symbol: context.range_of(symbol) for symbol in symbols}
     free = [s for s, limits in ranges.items() if limits is None or limits.low != limits.high]
     hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
-    for step in _STEPS:
+    for step in (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else _STEPS:
         known = dict(hints)
         known.update((s, hints[s] + step + _APART * n) for n, s in enumerate(free) if step)
         if all(value < _MOST for value in known.values()) and context.allows(known):

@@ -47,7 +47,7 @@ from .propagate import (
 from .regions import FunctionCall
 from .size_nodes import SizeNodes, refuse_sizes
 from .strictness import check_as_kernels_do, check_for_meta, check_out
-from .sym_node import as_dimensions, as_torch, with_hints
+from .sym_node import as_torch, with_hints
 from .target_traits import draws, statistics_written
 
 __all__ = ["GraphBuilder", "map_nodes", "storage_of"]
@@ -440,7 +440,7 @@ class GraphBuilder:
         if is_input:
             return
         if self.fresh_size is not None and isinstance(value, torch.Tensor):
-            self.sizes.add_result(node, as_dimensions(value.shape))
+            self.sizes.add_result(node, value.shape)
         if self.inference.holds(value):
             node.meta["inference"] = True
         device = getattr(spec, "device", None)

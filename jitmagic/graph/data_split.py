@@ -29,6 +29,7 @@ from .node_meta import (
     is_effectful,
     lines_of,
     mutated_by,
+    specs_in,
     tensors_in,
     value_of,
 )
@@ -105,18 +106,10 @@ def _symbols(node: Node) -> Iterator[Symbol]:
     value = node.meta.get("val")
     if isinstance(value, Size):
         yield from symbols_of(value.expr)
-    for spec in _specs(node.meta.get("spec")):
+    for spec in specs_in(node):
         for size in (*spec.shape, *spec.stride, spec.storage_offset):
             if isinstance(size, Size):
                 yield from symbols_of(size.expr)
-
-
-def _specs(spec: Any) -> Iterator[TensorSpec]:
-    if isinstance(spec, TensorSpec):
-        yield spec
-    elif isinstance(spec, tuple | list):
-        for one in spec:
-            yield from _specs(one)
 
 
 # ------------------------------------------------------------------------------- which piece

@@ -37,6 +37,7 @@ __all__ = [
     "lines_of",
     "mutated_by",
     "spec_on",
+    "specs_in",
     "tensors_in",
     "value_of",
 ]
@@ -87,6 +88,19 @@ def is_effectful(node: Node) -> bool:
         return True
     acts = node.meta.get("random") or node.meta.get("mutates") or changes_mode(node)
     return bool(acts) or is_foreign(node.target)
+
+
+def specs_in(node: Node) -> Iterator[TensorSpec]:
+    """Those of all its results."""
+    yield from _specs(node.meta.get("spec"))
+
+
+def _specs(spec: Any) -> Iterator[TensorSpec]:
+    if isinstance(spec, TensorSpec):
+        yield spec
+    elif isinstance(spec, tuple | list):
+        for one in spec:
+            yield from _specs(one)
 
 
 def spec_on(value: Any, device: torch.device) -> Any:

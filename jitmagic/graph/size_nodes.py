@@ -20,7 +20,7 @@ from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr, Integer
 from ..symbols.polynomial import application
 from ..symbols.scalar import OPERATIONS, Number, Symbol, symbols_of
-from ..symbols.size import DataSize, Size, SizeFloat, number_of_sizes
+from ..symbols.size import DataSize, Size, SizeFloat, expr_of, number_of_sizes
 from .propagate import Target, call_name, target_name
 from .sym_node import as_dimension, sizes_in
 
@@ -66,7 +66,7 @@ class SizeNodes:
     def add_result(self, node: Node, shape: Sequence[Any]) -> None:
         """What a call made: sizes that data decide are read off the first that has them."""
         for dim, size in enumerate(shape):
-            symbol = size.expr if isinstance(size, Size) else None
+            symbol = None if type(size) is int else expr_of(as_dimension(size))
             if isinstance(symbol, Symbol) and isinstance(symbol.origin, DataSize):
                 self.inputs.setdefault(symbol, (node, dim))
 

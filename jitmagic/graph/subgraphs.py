@@ -227,10 +227,13 @@ def _other_modes(
     before: Mapping[object, Node], body: Sequence[Node], callers: Mapping[object, Node]
 ) -> dict[object, Node]:
     """After a subgraph: each begins and ends in the caller's grad mode and autocast, which are
-    those at the end of the whole graph.
+    those at the end of the whole graph. With an autocast comes its dtype.
     """
     now = {**before, **{_mode(node): node for node in body if changes_mode(node)}}
-    return {mode: node for mode, node in now.items() if node.args[-1] != callers[mode].args[-1]}
+    differ = [node for mode, node in now.items() if node.args[-1] != callers[mode].args[-1]]
+    cast = {node.args[0] for node in differ if node.target is torch.set_autocast_enabled}
+    kept = [n for n in now.values() if n.target is torch.set_autocast_dtype and n.args[0] in cast]
+    return {_mode(node): node for node in (*kept, *differ)}
 
 
 def _body(

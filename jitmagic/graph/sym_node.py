@@ -293,7 +293,8 @@ class SizeNode(_Node):
 
 class ConditionNode(_Node):
     """A question that has not been asked: `decide` answers and guards it, `known` only answers
-    (None: that takes a guard), `usual` answers for what any answer leaves right.
+    (None: that takes a guard), `usual` answers for what any answer leaves right, `check` where
+    eager raises unless it holds.
     """
 
     def __init__(
@@ -301,8 +302,10 @@ class ConditionNode(_Node):
         known: Callable[[], bool | None],
         decide: Callable[[], bool],
         usual: Callable[[], bool] | None = None,
+        check: Callable[[], bool] | None = None,
     ) -> None:
-        self.known, self.decide, self.usual = known, decide, usual or decide
+        self.known, self.decide = known, decide
+        self.usual, self.check = usual or decide, check or decide
 
     @property
     def value(self) -> bool | None:  # type: ignore[override]
@@ -326,7 +329,8 @@ class ConditionNode(_Node):
     def guard_bool(self, file: str, line: int) -> bool:
         return self.usual() if file.endswith(_LAYOUTS) else self.decide()
 
-    expect_true = guard_bool
+    def expect_true(self, file: str, line: int) -> bool:
+        return self.check()
 
     def guard_size_oblivious(self, file: str, line: int) -> bool:
         return self.usual()
@@ -379,6 +383,7 @@ class ConditionNode(_Node):
             known,
             lambda: self.decide() and other.decide(),
             lambda: self.usual() and other.usual(),
+            lambda: self.check() and other.check(),
         )
 
     def sym_or(self, other: ConditionNode) -> ConditionNode:
@@ -398,7 +403,10 @@ def _refusal(value: Any, what: str) -> Specialize:
 def _compared(op: Comparison, a: Dimension, b: Dimension) -> ConditionNode:
     name = _NAMES[op]
     return ConditionNode(
-        lambda: _known(name, a, b), lambda: bool(op(a, b)), lambda: usually(name, a, b)
+        lambda: _known(name, a, b),
+        lambda: bool(op(a, b)),
+        lambda: usually(name, a, b),
+        lambda: expected(name, a, b),
     )
 
 

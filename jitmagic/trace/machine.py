@@ -24,6 +24,7 @@ from ..guards.source import Argument, Source
 from ..guards.state import read_autocast_rest, read_state
 from ..options import Options
 from ..symbols.context import Specialize
+from ..symbols.size import Size
 from . import inventory
 from .aliased_dicts import AliasedDicts
 from .breaks import (
@@ -121,10 +122,7 @@ class Machine:
         self.entry_state = read_state()
         self.graph = GraphBuilder(self.entry_state.grad_enabled)
         self.graph.step = lambda: self._steps
-        self.symbols.results = self.graph.sizes.inputs
-        self.graph.fresh_size = lambda least, most: self.symbols.data_size(
-            least, most, self.where()
-        )
+        self.graph.fresh_size = self._fresh_size
         self.autocast: AutocastRest | None = None
         self.frames: list[Frame] = []
         self.stop = stop
@@ -168,6 +166,10 @@ class Machine:
             raise self._restart(InlineTooDeep.of(limit=limit)) from None
         assert isinstance(signal, Returned)
         return self._finish(lambda builder: Return(builder(signal.value)))
+
+    def _fresh_size(self, least: int, most: int) -> Size | None:
+        self.symbols.results = self.graph.sizes.inputs
+        return self.symbols.data_size(least, most, self.where())
 
     def forget(self) -> None:
         """Let go of everything: what the user's call was given does not wait for the collector."""

@@ -137,11 +137,43 @@ def repeated(x: torch.Tensor) -> Any:
     return torch.repeat_interleave(x, (x[:, 0] > 0).long() * 2, dim=0).relu()
 
 
+def without_grad(x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        rows = (x > 0).any(1).nonzero().squeeze(1)
+    return x[rows] * 2
+
+
+def under_autocast(x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x[x[:, 0] > 0] @ torch.ones(COLUMNS, 3)
+    return y, y.float().sum()
+
+
+def narrowed(x: torch.Tensor) -> Any:
+    return x.flatten().narrow(0, 0, (x > 0).sum().item()).sum()
+
+
+def sorted_and_kept(x: torch.Tensor) -> Any:
+    boxes = x[torch.nonzero(x[:, 0] > 0).flatten()]
+    boxes = boxes[boxes[:, 1].argsort(descending=True)]
+    scores = boxes[:, 2].sigmoid()
+    return boxes[scores > 0.4], scores[scores > 0.4]
+
+
+def layers(x: torch.Tensor) -> Any:
+    y = x[x[:, 0] > 0]
+    for _ in range(3):
+        y = F.gelu(F.layer_norm(y @ torch.ones(COLUMNS, COLUMNS), (COLUMNS,)))
+    out = x.clone()
+    out[x[:, 0] > 0] = y
+    return out
+
+
 PROGRAMS: tuple[Callable[..., Any], ...] = (
     coordinates, columns, argwhere, masked, selected, rows, lengths, reshaped, transposed, joined,
     put, added, experts, error, written_between, one_behind_another, loss, kept_apart, unique,
     unique_with_counts,
-    consecutive, counted, repeated,
+    consecutive, counted, repeated, without_grad, under_autocast, narrowed, sorted_and_kept, layers,
 )  # fmt: skip
 MASKS: dict[str, Callable[[], torch.Tensor]] = {
     "some": lambda: torch.randn(ROWS, COLUMNS),
@@ -308,6 +340,20 @@ def test_results_that_share_memory_and_what_is_written_between(
         torch.testing.assert_close((found, x), (wanted, other))
         assert found[0].data_ptr() == found[1].data_ptr()
     assert capsys.readouterr().out == "between\n" * 2 * len(MASKS)
+
+
+def test_draws_are_those_of_eager() -> None:
+    def program(x: torch.Tensor) -> Any:
+        kept = F.dropout(x, 0.5, True)
+        return F.dropout(kept[x[:, 0] > 0], 0.3, True) * 2, torch.rand(3) * 2
+
+    compiled = jitmagic.jit(program, fullgraph=True)
+    for make in MASKS.values():
+        x = make()
+        torch.manual_seed(0)
+        found = compiled(x), torch.rand(2)
+        torch.manual_seed(0)
+        torch.testing.assert_close(found, (program(x), torch.rand(2)))
 
 
 def test_masks_that_do_not_fit_raise_as_eager() -> None:

@@ -207,7 +207,7 @@ PROGRAMS = [
     case("lstm cell", Unrolled, (1, 0, 7), (r(2, 3, 4, grad=True),)),
     case("resnet block", Residual, (1, 0, 3), (r(2, 4, 8, 8, grad=True),)),
     case("autoencoder", Autoencoder, (1, 0, 5), (r(4, 10),)),
-    case("experts", Experts, (7, 8, 18), (r(6, 8, grad=True),)),
+    case("experts", Experts, (1, 0, 16), (r(6, 8, grad=True),)),
     case("encoder", encoder, (1, 0, 11), (r(2, 5, 16, grad=True),)),
     case("rotary", lambda: rotary, (1, 0, 2), (r(2, 6, 8, grad=True),)),
     case("power iteration", lambda: power_iteration, (1, 0, 2), (square(6),)),
@@ -216,7 +216,7 @@ PROGRAMS = [
     case("newton", lambda: newton, (1, 0, 6), (r(30, 4), (r(30) > 0).float())),
     case("relabelled", lambda: relabelled, (1, 0, 1), (r(3, 4, grad=True),)),
     case("masked", forgetful, (2, 1, 2), (r(5, 5, grad=True),)),
-    case("clusters", lambda: clusters, (8, 8, 9), (r(20, 2), r(3, 2))),
+    case("clusters", lambda: clusters, (8, 8, 14), (r(20, 2), r(3, 2))),
     case("attention", lambda: attention, (1, 0, 1), tuple(r(2, 2, 5, 8, grad=True) for _ in "qkv")),
 ]
 
