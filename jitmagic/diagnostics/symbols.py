@@ -16,7 +16,7 @@ from ..symbols.expr import Integer
 from ..symbols.interval import ANY_FLOAT, INT64, Interval
 from ..symbols.scalar import Symbol
 from ..symbols.size import SizeOf
-from ..trace.concrete import places_of
+from ..trace.concrete import data_symbols, places_of
 from ..trace.result import Trace
 from .findings import SymbolReport
 from .words import here
@@ -35,7 +35,14 @@ def symbol_reports(traced: Trace) -> list[SymbolReport]:
         )
         for one in traced.specialized
     ]
-    return [*constants, *_size_reports(traced), *_number_reports(traced)]
+    of_data = [SymbolReport(s.name, "size", s.range, where=_line(s)) for s in data_symbols(traced)]
+    return [*constants, *_size_reports(traced), *_number_reports(traced), *of_data]
+
+
+def _line(symbol: Symbol) -> UserLine | None:
+    """Of the operation that makes a size that data decide."""
+    where: UserLine | None = symbol.origin.where  # type: ignore[attr-defined]
+    return where
 
 
 def _size_reports(traced: Trace) -> Iterator[SymbolReport]:
@@ -91,7 +98,11 @@ def changing(traced: Trace) -> list[str]:
     constants = [
         f"{one.name}: a constant, for {one.why}{_at(one.where)}" for one in traced.specialized
     ]
-    return constants + list(_sizes(traced)) + list(_numbers(traced))
+    made = [
+        f"{s.name}: a size that data decide, {s.limits[0]} to {s.limits[1]}{_at(_line(s))}"
+        for s in data_symbols(traced)
+    ]
+    return [*constants, *_sizes(traced), *_numbers(traced), *made]
 
 
 def _at(where: UserLine | None) -> str:

@@ -10,7 +10,7 @@ write to the same memory, draw random numbers or may raise keep their order.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from operator import index as read_index
@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from ..errors import CompileFailed, OperationFailed
 from ..spec import TensorSpec
 from ..symbols.expr import Expr
-from ..symbols.scalar import Symbol, symbols_of
+from ..symbols.scalar import Symbol
 from ..symbols.size import DataSize, Size
 from .gradients import gradients
 from .node_meta import (
@@ -29,7 +29,7 @@ from .node_meta import (
     is_effectful,
     lines_of,
     mutated_by,
-    specs_in,
+    symbols_in,
     tensors_in,
     value_of,
 )
@@ -94,22 +94,11 @@ def _makers(nodes: Sequence[Node]) -> list[Node]:
     seen: set[Expr] = set()
     found: list[Any] = []
     for node in nodes:
-        fresh = {s for s in _symbols(node) if isinstance(s.origin, DataSize)} - seen
+        fresh = {s for s in symbols_in(node) if isinstance(s.origin, DataSize)} - seen
         if fresh:
             found.append(node if not _is_size(node) else node.args[0])
             seen |= fresh
     return sorted(dict.fromkeys(found), key=nodes.index)
-
-
-def _symbols(node: Node) -> Iterator[Symbol]:
-    """Of the sizes of its results."""
-    value = node.meta.get("val")
-    if isinstance(value, Size):
-        yield from symbols_of(value.expr)
-    for spec in specs_in(node):
-        for size in (*spec.shape, *spec.stride, spec.storage_offset):
-            if isinstance(size, Size):
-                yield from symbols_of(size.expr)
 
 
 # ------------------------------------------------------------------------------- which piece
@@ -250,7 +239,7 @@ def _pieces(nodes: Sequence[Node], assigned: Mapping[Node, int], sizes: Containe
 
     def where_sizes_are_read(body: list[Node]) -> set[Node]:
         around = {one for node in body for one in node.all_input_nodes} | set(body)
-        symbols = {symbol for node in around for symbol in _symbols(node)}
+        symbols = {symbol for node in around for symbol in symbols_in(node)}
         return {owners[symbol] for symbol in symbols}
 
     split = assemble(nodes, assigned, sizes, where_sizes_are_read)

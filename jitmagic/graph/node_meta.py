@@ -25,6 +25,8 @@ from torch.fx import GraphModule, Node
 
 from ..errors import UserLine
 from ..spec import TensorSpec
+from ..symbols.scalar import Symbol, symbols_of
+from ..symbols.size import Size
 from .foreign import is_foreign
 from .regions import back_to_entry_mode
 from .sym_node import as_dimension, as_dimensions
@@ -38,6 +40,7 @@ __all__ = [
     "mutated_by",
     "spec_on",
     "specs_in",
+    "symbols_in",
     "tensors_in",
     "value_of",
 ]
@@ -101,6 +104,17 @@ def _specs(spec: Any) -> Iterator[TensorSpec]:
     elif isinstance(spec, tuple | list):
         for one in spec:
             yield from _specs(one)
+
+
+def symbols_in(node: Node) -> Iterator[Symbol]:
+    """Of the sizes of its results."""
+    value = node.meta.get("val")
+    if isinstance(value, Size):
+        yield from symbols_of(value.expr)
+    for spec in specs_in(node):
+        for size in (*spec.shape, *spec.stride, spec.storage_offset):
+            if isinstance(size, Size):
+                yield from symbols_of(size.expr)
 
 
 def spec_on(value: Any, device: torch.device) -> Any:

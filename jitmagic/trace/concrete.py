@@ -13,15 +13,18 @@ from dataclasses import replace
 from torch.fx import GraphModule
 
 from ..graph.concrete import Filled, Values, concrete_graph, sized_graph, spec_at
+from ..graph.node_meta import symbols_in
 from ..graph.size_nodes import size_in
 from ..guards.guard import GlobalState
 from ..symbols.expr import Expr
 from ..symbols.interval import Interval
 from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import Size, hint_of
+from ..symbols.size import DataSize, Size, hint_of
 from .result import GraphInput, InputKind, Trace
 
-__all__ = ["at_sizes", "expected_of", "hints_of", "of_sizes", "places_of", "ranges_of"]
+__all__ = [
+    "at_sizes", "data_symbols", "expected_of", "hints_of", "of_sizes", "places_of", "ranges_of",
+]  # fmt: skip
 
 
 def places_of(traced: Trace) -> dict[Symbol, tuple[int, int]]:
@@ -40,6 +43,13 @@ def ranges_of(traced: Trace) -> dict[Symbol, Interval]:
     """Where the guards leave the values of these symbols."""
     ranges = {size.expr: size.context.range_of(size.expr) for _, size in _symbols(traced)}
     return {symbol: symbol.range if found is None else found for symbol, found in ranges.items()}  # type: ignore[attr-defined, misc]
+
+
+def data_symbols(traced: Trace) -> list[Symbol]:
+    """The sizes of its graph that data decide."""
+    nodes = traced.graph.graph.nodes
+    found = dict.fromkeys(symbol for node in nodes for symbol in symbols_in(node))
+    return [symbol for symbol in found if isinstance(symbol.origin, DataSize)]
 
 
 def expected_of(traced: Trace) -> tuple[tuple[str, Expr, Expr], ...]:

@@ -377,3 +377,16 @@ def test_a_new_count_needs_no_compiler() -> None:
         torch.testing.assert_close(compiled(x), program(x))
     stages = [s.stage for r in handle_of(compiled).journal.records for s in r.stages]
     assert sum(stage.endswith("load") for stage in stages) == 2  # before the mask, and behind it
+
+
+def test_explain_names_the_size_and_its_line() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x[x > 0] * 2  # here
+        return y.sum()
+
+    (found,) = jitmagic.explain(program)(torch.randn(4, 5)).symbols
+    assert (found.origin, found.kind, found.range.low, found.range.high) == ("u0", "size", 0, 20)
+    assert "x[x > 0]" in found.where.text
+    assert "u0: a size that data decide, 0 to 20" in str(
+        jitmagic.explain(program)(torch.randn(4, 5))
+    )
