@@ -84,6 +84,7 @@ class GraphBuilder:
         self.inference = InferenceMemory()
         self.sizes = SizeNodes(self.graph)
         self.fresh_size: Fresh | None = None  # where data may decide sizes
+        self._sizes_made: list[Any] = []  # by the call under way
         self.coordinates: dict[Any, Any] = {}  # the tracer's notes on those of masks
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
@@ -186,7 +187,7 @@ class GraphBuilder:
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
         line = next(iter(lines), None)
         check_for_meta(name, placement.args, placement.kwargs)
-        with sizes_from(self.fresh_size):
+        with sizes_from(self.fresh_size) as self._sizes_made:
             cast = cast_result(self.autocast, target, values, named, where, self.grad_enabled, line)
             value, given_to = cast, (placement.args, placement.kwargs)
             if cast is None:
@@ -393,6 +394,8 @@ class GraphBuilder:
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):
             self.differentiates = True
+        if self._sizes_made:
+            node.meta["by_data"] = True
         if random:
             node.meta["random"] = True
         if written:

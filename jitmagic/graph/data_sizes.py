@@ -138,6 +138,17 @@ def _counted(
     return fresh_meta((sizes.up_to(_MOST, max(minlength, 0)),), dtype)
 
 
+def _ctc_loss(
+    sizes: _Sizes, log_probs: Tensor, targets: Tensor, *args: Any
+) -> tuple[Tensor, Tensor] | None:
+    """The second, for the backward, is as long as the longest target."""
+    if log_probs.dim() not in (2, 3) or not log_probs.dtype.is_floating_point:
+        return None
+    batch = log_probs.shape[1:-1]
+    path = fresh_meta((*(batch or (1,)), log_probs.shape[0], sizes.up_to(_MOST)), log_probs.dtype)
+    return fresh_meta(batch, log_probs.dtype), path
+
+
 _RULES: Mapping[Any, Callable[..., Any]] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
@@ -145,4 +156,5 @@ _RULES: Mapping[Any, Callable[..., Any]] = {
     aten.unique_consecutive.default: _unique_consecutive,
     aten.repeat_interleave.Tensor: _repeated,
     aten.bincount.default: _counted,
+    aten._ctc_loss.Tensor: _ctc_loss,
 }

@@ -95,7 +95,7 @@ def _makers(nodes: Sequence[Node]) -> list[Node]:
     found: list[Any] = []
     for node in nodes:
         fresh = {s for s in symbols_in(node) if isinstance(s.origin, DataSize)} - seen
-        if fresh:
+        if fresh or node.meta.get("by_data"):
             found.append(node if not _is_size(node) else node.args[0])
             seen |= fresh
     return sorted(dict.fromkeys(found), key=nodes.index)

@@ -9,6 +9,7 @@
     step     int: the tracer's number of the root frame's instruction that the call is part of
     mutates  tuple[Node, ...]: arguments written in place
     spent    True: an output whose history a backward in the graph has freed
+    by_data  True: something that the call makes, if inside, is as large as data say
     random   True: the call draws from the random number generator
 
 Meta tensors are live: an in-place op on a view changes what its base's node carries in `val`, as in

@@ -151,11 +151,18 @@ def call_on_meta(
 
 
 @contextmanager
-def sizes_from(fresh: Fresh | None) -> Iterator[None]:
-    """In here, results may be as large as data say. `fresh` makes their sizes."""
-    before, _SHAPES.fresh = _SHAPES.fresh, fresh
+def sizes_from(fresh: Fresh | None) -> Iterator[list[Any]]:
+    """In here, results may be as large as data say. `fresh` makes their sizes: those that were."""
+    made: list[Any] = []
+
+    def noted(least: int, most: int) -> Any:
+        size = None if fresh is None else fresh(least, most)
+        made.append(size)
+        return size
+
+    before, _SHAPES.fresh = _SHAPES.fresh, None if fresh is None else noted
     try:
-        yield
+        yield made
     finally:
         _SHAPES.fresh = before
 

@@ -67,6 +67,7 @@ from .values import functions as _functions
 from .values import getters as _getters
 from .values import inference as _inference
 from .values import instances as _instances
+from .values import library_flags as _library_flags
 from .values import live_iterators as _live_iterators
 from .values import made_modules as _made_modules
 from .values import namedtuples as _namedtuples
@@ -96,5 +97,5 @@ MODULES: tuple[ModuleType, ...] = (
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
-    _profiled, _random_streams, _scripted, _inference,
+    _profiled, _random_streams, _scripted, _inference, _library_flags,
 )  # fmt: skip

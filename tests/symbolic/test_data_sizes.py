@@ -379,6 +379,45 @@ def test_a_new_count_needs_no_compiler() -> None:
     assert sum(stage.endswith("load") for stage in stages) == 2  # before the mask, and behind it
 
 
+def alignment(logits: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    mask = labels != -100
+    scores = (logits * 2).log_softmax(-1).transpose(0, 1)
+    with torch.backends.cudnn.flags(enabled=False):
+        return F.ctc_loss(
+            scores, labels.masked_select(mask), lengths, mask.sum(-1), zero_infinity=True
+        )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_what_has_such_a_size_inside_alone_runs_between_pieces(backend: str) -> None:
+    compiled = jitmagic.jit(alignment, backend=backend, fullgraph=True)
+    lengths = torch.tensor([20, 15, 18])
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x, labels = torch.randn(3, 20, 8), torch.randint(1, 8, (3, 6))
+        for row in range(3):
+            labels[row, 2 + (seed + row) % 5 :] = -100
+        mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+        found, wanted = compiled(mine, labels, lengths), alignment(other, labels, lengths)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(
+            torch.autograd.grad(found, mine), torch.autograd.grad(wanted, other)
+        )
+
+
+def test_a_block_of_library_flags_is_left_where_it_breaks_and_read_by_plain_python() -> None:
+    def program(x: torch.Tensor) -> Any:
+        with torch.backends.cudnn.flags(enabled=False):
+            y = x + 1
+            jitmagic.graph_break()
+            enabled = torch.backends.cudnn.enabled
+        return y * 2, enabled, torch.backends.cudnn.enabled
+
+    x = torch.randn(3)
+    torch.testing.assert_close(jitmagic.jit(program)(x), program(x))
+    assert torch.backends.cudnn.enabled
+
+
 def test_explain_names_the_size_and_its_line() -> None:
     def program(x: torch.Tensor) -> Any:
         y = x[x > 0] * 2  # here

@@ -18,6 +18,7 @@ from ...guards.guard import StateRead
 from ..breaks import GraphBreak, RefusedTorchCall, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.default_device import default_device
+from ..values.library_flags import FLAGS_ARE_SET
 from .registry import handles
 
 __all__ = ["read_state"]
@@ -40,6 +41,8 @@ _GETTERS = (
 
 def read_state(machine: Machine, getter: Callable[[], object]) -> Value:
     """What a C function without arguments tells, at each call anew."""
+    if "cudnn" in getattr(getter, "__name__", "") and FLAGS_ARE_SET in machine.graph.noted:
+        raise GraphBreak(RefusedTorchCall.of(name=getter.__name__, why="a block has set it"))  # type: ignore[attr-defined]
     state = getter()
     made = machine.constant(state)
     machine.guard(StateRead(getter, state))
