@@ -41,6 +41,7 @@ from .builtins import statistics as _statistics
 from .builtins import texts as _texts
 from .builtins import torch_calls as _torch_calls
 from .builtins import transforms as _transforms
+from .builtins import wrappers as _wrappers
 from .opcodes import attributes as _attributes
 from .opcodes import calls as _calls
 from .opcodes import class_bodies as _class_bodies
@@ -90,7 +91,7 @@ MODULES: tuple[ModuleType, ...] = (
     _counters, _differentiation, _distributions, _foreach, _functional_calls, _introspection,
     _iteration, _iterator_tools, _logs, _numbers, _objects, _operators, _ordering, _impure_calls,
     _regular, _process_state, _set_methods, _signatures, _statistics, _texts, _torch_calls,
-    _transforms,
+    _transforms, _wrappers,
     _numpy_calls, _attributes, _calls, _comparisons, _container_opcodes, _control,
     _exception_opcodes, _function_opcodes, _imports, _intrinsics, _locals, _patterns, _stack,
     _with, _cached, _context_vars, _contexts, _deques, _dict_objects, _enums, _exceptions,

@@ -108,6 +108,10 @@ for _device in (torch.cuda, torch.xpu):
         _is_settled(_device, _ask)
 
 
+if torch.distributed.is_available():
+    _is_read(torch.distributed.is_initialized)
+
+
 def _is_capturing(name: str, device: Any) -> None:
     """Whether a graph of the device is being captured, which may change between two calls; a torch
     built without the device raises, or says no.

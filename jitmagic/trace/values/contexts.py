@@ -8,7 +8,9 @@ torch.autocast is Python code of torch's and inlined (builtins/autocast.py has w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import types
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -24,7 +26,9 @@ from .base import Args, Builder, Kwargs, Machine, Value
 from .callables import BuiltinValue
 from .classes import ClassValue, constructs
 from .constants import ConstantValue
+from .functions import FunctionValue
 from .inference import InferenceBlock
+from .opaque import WithoutOperators
 
 __all__ = ["GradContext", "context_class", "set_grad_mode"]
 
@@ -91,11 +95,49 @@ class GradContext(Value):
         self.refuse(machine, f"attribute {name!r}")
 
     def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
-        self.refuse(machine, "decorating a function")
+        function = args[0].realize(machine) if len(args) == 1 and not kwargs else self
+        followed = isinstance(function, FunctionValue) and self.kind is not torch.set_grad_enabled
+        if not followed or function.code.co_flags & inspect.CO_GENERATOR:  # type: ignore[attr-defined]
+            self.refuse(machine, "decorating a function")
+        assert isinstance(function, FunctionValue)
+        return InGradMode(self, function)
 
     def recipe(self, builder: Builder) -> Recipe:
         mode = (builder.constant(self.mode),) if self.kind is torch.set_grad_enabled else ()
         return builder.invoke(self.kind, mode)
+
+
+class InGradMode(WithoutOperators):
+    """A function that a context decorates: what `torch.no_grad()(function)` gives."""
+
+    __slots__ = ("context", "function")
+
+    def __init__(self, context: GradContext, function: FunctionValue) -> None:
+        super().__init__()
+        self.context, self.function = context, function
+
+    def python_type(self, machine: Machine) -> type:
+        return types.FunctionType
+
+    def truth(self, machine: Machine) -> bool:
+        return True
+
+    def call(self, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        before = machine.graph.grad_enabled
+        set_grad_mode(machine, self.context.mode)
+        try:
+            return self.function.call(machine, args, kwargs)
+        finally:
+            set_grad_mode(machine, before)
+
+    def recipe(self, builder: Builder) -> Recipe:
+        return builder.call(builder(self.context), builder(self.function))
+
+    def parts(self) -> Iterable[Value]:
+        return (self.context, self.function)
+
+    def describe(self) -> str:
+        return f"decorated {self.function.describe()}"
 
 
 class _Clone(Value):

@@ -161,6 +161,8 @@ class FunctionValue(Value):
             return self._told_of(machine, name)
         if name in self.attributes:
             return self.attributes[name]
+        if name in ("__annotations__", "__type_params__"):
+            return self._declared(machine, name)
         if name == "__get__":
             return BinderValue(self)
         if self.live is None and not hasattr(types.FunctionType, name):
@@ -181,6 +183,16 @@ class FunctionValue(Value):
         if not is_library_module(self.live.__globals__.get("__name__")):
             self.refuse(machine, f"attribute {name!r}")
         return machine.constant(getattr(self.live, name))
+
+    def _declared(self, machine: Machine, name: str) -> Value:
+        """The types of its parameters, and what they are in terms of."""
+        if self.live is not None and self.source is not None:
+            return machine.lazy(getattr(self.live, name), SlotAttr(self.source, name))
+        if self.live is not None or name == "__type_params__":
+            self.refuse(machine, f"attribute {name!r}")
+        if self.annotations is None:
+            self.annotations = DictValue.of(machine, ())
+        return self.annotations
 
     def _own_module(self, machine: Machine) -> Value:
         return self.globals.find(machine, "__name__") or machine.constant(None)

@@ -1,0 +1,133 @@
+"""Functions made in a frame that stand for others: by wraps, contextmanager, no_grad()(f)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed
+
+import jitmagic
+
+from ..counts import counts_of
+from ..harness import Program, check
+
+
+def doubled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(function)
+    def inner(*args: Any, **kwargs: Any) -> Tensor:
+        """Not what is read."""
+        return function(*args, **kwargs) * 2
+
+    return inner
+
+
+def scaled(x: Tensor, by: float = 3.0) -> Tensor:
+    """What is read."""
+    return x * by
+
+
+scaled.mark = 5  # type: ignore[attr-defined]
+
+
+def reads_what_it_wraps(x: Tensor) -> Any:
+    made: Any = doubled(scaled)
+    told = made.__name__, made.__qualname__, made.__doc__, made.__module__, made.mark
+    return made(x), told, made.__wrapped__ is scaled, made.__annotations__
+
+
+def of_its_own(x: Tensor) -> Any:
+    @doubled
+    def twice(y: Tensor) -> Tensor:
+        return y.sin()
+
+    return twice(x), twice.__name__
+
+
+def remembers(x: Tensor) -> Tensor:
+    known: dict[float, Tensor] = {}
+
+    def remembered(function: Callable[[float], Tensor]) -> Callable[[float], Tensor]:
+        @functools.wraps(function)
+        def ask(key: float) -> Tensor:
+            if key not in known:
+                known[key] = function(key)
+            return known[key]
+
+        return ask
+
+    @remembered
+    def times(key: float) -> Tensor:
+        return x * key
+
+    return times(2.0) + times(2.0) + times(3.0)
+
+
+def manages(x: Tensor) -> Tensor:
+    @contextlib.contextmanager
+    def shifted(by: float) -> Iterator[Tensor]:
+        yield x + by
+
+    with shifted(2.0) as y, contextlib.suppress(KeyError):
+        return y * 2
+    return x
+
+
+def without_gradients(x: Tensor) -> Any:
+    @torch.no_grad()
+    def frozen(y: Tensor) -> Tensor:
+        return y * 2
+
+    recorded = torch.enable_grad()(scaled)
+    with torch.no_grad():
+        again = recorded(x)
+    return frozen(x), frozen(x).requires_grad, again.requires_grad, again
+
+
+def reduced(x: Tensor) -> Tensor:
+    """What losses ask for: whether there are other processes."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.all_reduce(x)
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [reads_what_it_wraps, of_its_own, remembers, manages, without_gradients, reduced],
+    ids=lambda f: f.__name__,
+)
+def test_one_graph(function: Callable[..., Any]) -> None:
+    def calls() -> list[tuple[Tensor]]:
+        return [(torch.linspace(-1, 1, 6).requires_grad_(),)]
+
+    check(Program(function.__name__, lambda: function, calls, graphs=1))
+
+
+def test_one_that_leaves_the_frame() -> None:
+    def make(x: Tensor) -> tuple[Tensor, Any]:
+        return x + 1, doubled(scaled)
+
+    run = jitmagic.jit(make)
+    _, made = run(torch.ones(2))
+    _, expected = make(torch.ones(2))
+    assert torch.equal(made(torch.ones(2)), torch.full((2,), 6.0))
+    for name in (*functools.WRAPPER_ASSIGNMENTS, "mark", "__wrapped__"):
+        assert getattr(made, name) == getattr(expected, name), name
+    assert counts_of(run).breaks == 0
+
+
+def test_what_it_wraps_gets_another_attribute() -> None:
+    def target(x: Tensor) -> Tensor:
+        return x
+
+    def ask(x: Tensor) -> tuple[Tensor, int]:
+        return x * 2, getattr(doubled(target), "mark", 0)
+
+    run = jitmagic.jit(ask)
+    assert run(torch.ones(2))[1] == 0
+    target.mark = 7  # type: ignore[attr-defined]
+    assert run(torch.ones(2))[1] == 7
