@@ -292,7 +292,7 @@ def _lower_call(step: Call) -> tuple[Any, ...]:
     if step.out:
         outs = [argument.name for argument in schema.arguments if argument.is_out]
         given.update(zip(outs, (Slot(s) for s in step.results if s is not None), strict=True))
-    arguments = tuple(_lower_argument(given, declared.name) for declared in schema.arguments)
+    arguments = tuple(_lower_argument(given, declared) for declared in schema.arguments)
     results = tuple(-1 if slot is None else slot for slot in step.results)
     name, _, _ = schema.name.partition(".")
     layouts = tuple(layout and _expected(layout) for layout in step.layouts)
@@ -304,10 +304,10 @@ def _expected(layout: Layout) -> tuple[Any, ...]:
     return (layout.shape, layout.stride, layout.dtype, layout.device, layout.required)
 
 
-def _lower_argument(given: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    if name not in given:
-        return ("default",)
-    value = given[name]
+def _lower_argument(given: Mapping[str, Any], declared: Any) -> tuple[Any, ...]:
+    if declared.name not in given:  # torch leaves out a None where there is no default, too
+        return ("default",) if declared.has_default_value() else ("const", None)
+    value = given[declared.name]
     if isinstance(value, Slot):
         return ("slot", value.index)
     if slots_in(value):

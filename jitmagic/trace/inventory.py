@@ -20,6 +20,7 @@ from .builtins import differentiation as _differentiation
 from .builtins import distributions as _distributions
 from .builtins import foreach as _foreach
 from .builtins import functional_calls as _functional_calls
+from .builtins import generators as _torch_generators
 from .builtins import gradients as _gradients
 from .builtins import impure_calls as _impure_calls
 from .builtins import introspection as _introspection
@@ -98,5 +99,5 @@ MODULES: tuple[ModuleType, ...] = (
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
-    _profiled, _random_streams, _scripted, _inference, _library_flags,
+    _profiled, _random_streams, _scripted, _inference, _library_flags, _generators,
 )  # fmt: skip

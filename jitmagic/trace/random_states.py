@@ -1,4 +1,4 @@
-"""The states of random number generators of Python's and numpy's: read, and put back.
+"""The states of random number generators of Python, numpy and torch: read, and put back.
 
 Comes in: generators that a frame draws from before its graph runs. Goes out: what puts them back
 where they were, for an eager run of the frame from its start.
@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import torch
 
 __all__ = ["set_states", "states_of"]
 
@@ -29,6 +31,8 @@ def set_states(states: States) -> None:
 def _setter(generator: Any) -> Callable[[], object]:
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
+    if isinstance(generator, torch.Generator):
+        return partial(generator.set_state, generator.get_state())
     if hasattr(generator, "set_state"):  # numpy.random.RandomState
         return partial(generator.set_state, generator.get_state(legacy=False))
     bits = generator.bit_generator

@@ -23,7 +23,8 @@ from ...guards.state import anomaly_mode
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
 from ..values.gradients import rely_on_no_hooks, store_gradient
-from ..values.operators import is_none
+from ..values.mappings import ViewValue
+from ..values.operators import is_none, unpack
 from ..values.sequences import SequenceValue, TupleValue
 from ..values.tensor import TensorValue, lift, record
 from ..values.tensor_hooks import Watched, watched_behind
@@ -272,6 +273,8 @@ def _warn_of_cycles(machine: Machine) -> None:
 
 
 def _tensors(machine: Machine, value: Value, what: str) -> list[TensorValue]:
+    if isinstance(value, ViewValue):  # of a dictionary of parameters
+        value = TupleValue(unpack(machine, value))
     if not isinstance(value, TensorValue | SequenceValue):
         raise _unfollowed(f"{what}: {value.describe()}")
     items = value.items if isinstance(value, SequenceValue) else [value]

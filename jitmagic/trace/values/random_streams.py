@@ -37,7 +37,7 @@ from .opaque import WithoutOperators
 from .scalars import ScalarValue
 from .tensor import TensorValue, record
 
-__all__ = ["GeneratorObjectValue"]
+__all__ = ["GeneratorObjectValue", "constant_argument", "drawn_tensor"]
 
 _MAKERS: Mapping[type, Callable[[], Any]] = {
     random.Random: partial(random.Random, 0),
@@ -50,7 +50,7 @@ _MAKERS: Mapping[type, Callable[[], Any]] = {
 _NO_DRAWS = frozenset(
     "seed getstate setstate get_state set_state spawn shuffle bytes randbytes getrandbits".split()
 )
-_PLAIN = (int, float, bool, str, type(None))
+_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
 _DTYPES = {int: torch.int64, float: torch.float64}
 _UNIT = Interval(0.0, 1.0)
 _RANGES = dict.fromkeys(("random", "rand", "random_sample", "beta", "betavariate"), _UNIT)
@@ -151,8 +151,8 @@ def _drawn(
     index = machine.effects.drawn
     if name in _NO_DRAWS or graph is not graph.root or DrawnNumber(index) in _asked(machine):
         raise broken
-    given = [_constant(machine, arg, broken) for arg in args]
-    named = {key: _constant(machine, arg, broken) for key, arg in kwargs.items()}
+    given = [constant_argument(machine, arg, broken) for arg in args]
+    named = {key: constant_argument(machine, arg, broken) for key, arg in kwargs.items()}
     call = methodcaller(name, *given, **named)
     try:
         example = call(_MAKERS[type(owner.live)]())
@@ -178,14 +178,15 @@ def _asked(machine: Machine) -> Any:
     return machine.symbols.constants
 
 
-def _constant(machine: Machine, value: Value, broken: GraphBreak) -> Any:
+def constant_argument(machine: Machine, value: Value, broken: GraphBreak) -> Any:
+    """Of a draw. A size that varies is none: a graph for all sizes is worth more than the draw."""
     real = value.realize(machine)
-    found = real.as_constant(machine) if real.is_constant(machine) else broken
-    if isinstance(found, list | tuple):
-        plain = all(type(item) in _PLAIN for item in found)
-    else:
-        plain = type(found) in _PLAIN or isinstance(found, type)
-    if not plain:
+    parts = [real, *(part.realize(machine) for part in real.parts())]
+    if any(part.varies for part in parts) or not real.is_constant(machine):
+        raise broken
+    found = real.as_constant(machine)
+    items = found if isinstance(found, list | tuple) else (found,)
+    if not all(type(item) in _PLAIN or isinstance(item, type) for item in items):
         raise broken
     return found
 
@@ -217,15 +218,17 @@ def _number(machine: Machine, source: Drawn, kind: type, name: str) -> Value:
 
 
 def _array(machine: Machine, source: Drawn, kind: type, spec: TensorSpec) -> Value:
+    return ArrayValue(drawn_tensor(machine, source.name, ArrayMemory(source), spec), kind)
+
+
+def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) -> TensorValue:
     """A copy in the graph, which is nobody's memory but the graph's."""
     graph: GraphBuilder = machine.graph
-    node = graph.placeholder(source.name, spec)
-    memory = ArrayMemory(source)
-    graph.inputs[node] = GraphInput(node.name, memory, spec, InputKind.DRAWN)
-    given = TensorValue(node, torch.Tensor)
-    copy = record(machine, "clone", [given])
+    node = graph.placeholder(name, spec)
+    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.DRAWN)
+    copy = record(machine, "clone", [TensorValue(node, torch.Tensor)])
     assert isinstance(copy, TensorValue)
-    return ArrayValue(copy, kind)
+    return copy
 
 
 # ----------------------------------------------------------------------------- where they come from

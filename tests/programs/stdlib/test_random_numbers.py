@@ -163,3 +163,39 @@ def test_differentiated() -> None:
         return x.grad
 
     torch.testing.assert_close(gradient(jitmagic.jit(loss)), gradient(loss))
+
+
+def of_torch(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    order = torch.randperm(len(x), generator=generator)
+    return x[order] + noise * torch.rand(4, generator=generator) + torch.randn_like(x)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_generators_of_torch(backend: str) -> None:
+    """Others take the place of the first; torch's own is shared with what the graph draws."""
+    tagged = jitmagic.jit(of_torch, backend=backend)
+
+    def run(function: Callable[..., Any]) -> object:
+        _seed()
+        made = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+        given = [*made, None, torch.default_generator, made[0]]
+        results = [function(torch.linspace(-1, 1, 20).reshape(5, 4), one) for one in given]
+        return [results, [one.get_state() for one in made], torch.get_rng_state()]
+
+    _agree(run(of_torch), run(tagged))
+    assert counts_of(tagged).graphs >= 2
+
+
+def test_a_generator_of_torch_is_one_graph() -> None:
+    generator = torch.Generator().manual_seed(3)
+
+    def noisy(x: Tensor) -> Tensor:
+        return x + torch.randn(5, 4, generator=generator)
+
+    tagged = jitmagic.jit(noisy)
+    results = [tagged(torch.zeros(5, 4)) for _ in range(3)]
+    generator.manual_seed(3)
+    _agree([noisy(torch.zeros(5, 4)) for _ in range(3)], results)
+    counts = counts_of(tagged)
+    assert (counts.graphs, counts.breaks) == (1, 0)
