@@ -1,13 +1,16 @@
 """laps: how long each operation of a graph takes, eager and compiled, on tensors that are made up.
 
-Comes in: a traced graph, or a plan with its kernels. Goes out: `Laps`: seconds of each operation in
-the quietest of several runs, and of the quietest run without a clock in it. What the clock costs, a
+Comes in: a traced graph, or a plan with its kernels. Goes out: `Laps`: seconds of each operation,
+the least of several runs, and of the quietest run without a clock in it. What the clock costs, a
 wait for the GPU included, is the difference between the two and the same for each operation: it is
-taken off. Runs are made in the sandbox and leave the generators of random numbers as they were.
+taken off. On the CPU, where it is known, the rest is what others did to the machine and is taken
+off in proportion: a matrix product that was disturbed leaves nothing of what is quick. Runs are
+made in the sandbox and leave the generators of random numbers as they were.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +46,7 @@ __all__ = [
 SECONDS = 0.06  # of runs, for each graph and side; two of each are made in any case
 LONG = 0.3  # seconds of a run that is made once
 RUNS = 20
+_TICKS = 100
 _NUMBER = "jitmagic.cost"  # on a node of autograd: that of the operation which made it
 _engine: Any = torch.autograd.Variable._execution_engine
 _OPERATIONS = ("call_function", "call_method", "call_module")
@@ -105,9 +109,19 @@ def _measured(whole: Run, lapped: Lapped) -> Laps:
     while len(runs) < fewest or (time.perf_counter() < ends and len(runs) < RUNS):
         wholes.append(_seconds(whole))
         runs.append(lapped().seconds)
-    quietest = min(runs, key=sum)
+    quietest = [min(values) for values in zip(*runs, strict=True)]
     least = min(*wholes, sum(quietest))  # the clock never makes a run shorter
-    return Laps(_without_clock(quietest, least), least)
+    return Laps(_without_clock(quietest, least, _clock_costs()), least)
+
+
+def _clock_costs() -> float:
+    """At most, of one lap; of a GPU's nobody knows how long a wait is."""
+    clock = _Clock(1)
+    if clock.waits:
+        return math.inf
+    for _ in range(_TICKS):
+        clock.ends(0)
+    return 2 * clock.seconds[0] / _TICKS + 1e-7
 
 
 def _seconds(run: Run) -> float:
@@ -117,16 +131,22 @@ def _seconds(run: Run) -> float:
     return clock.seconds[0]
 
 
-def _without_clock(seconds: Sequence[float], whole: float) -> tuple[float, ...]:
-    """What is over is the clock's; an operation that takes less than it takes nothing."""
+def _without_clock(
+    seconds: Sequence[float], whole: float, most: float = math.inf
+) -> tuple[float, ...]:
+    """What is over is the clock's, up to `most` for each; an operation that takes less than it
+    takes nothing.
+    """
     left = list(seconds)
+    goal = max(whole, sum(left) - most * len(left))
     for _ in left:
         timed = sum(value > 0 for value in left)
-        over = sum(left) - whole
+        over = sum(left) - goal
         if over <= 0 or not timed:
             break
         left = [max(0.0, value - over / timed) for value in left]
-    return tuple(left)
+    scale = min(1.0, whole / total) if (total := sum(left)) > 0 else 1.0
+    return tuple(value * scale for value in left)
 
 
 # -- compiled code --------------------------------------------------------------------------------

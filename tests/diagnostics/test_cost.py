@@ -166,6 +166,12 @@ def test_the_clock_is_taken_off_evenly_and_never_more_than_there_is() -> None:
     assert _without_clock([1.0, 1.0], 4.0) == (1.0, 1.0)
 
 
+def test_what_is_more_than_the_clock_can_cost_is_taken_off_in_proportion() -> None:
+    left = _without_clock([8.0, 1.0, 1.0], 5.0, 0.1)
+    assert sum(left) == pytest.approx(5.0)
+    assert left[0] / left[1] == pytest.approx(7.9 / 0.9)
+
+
 def test_a_long_line_of_code_has_the_largest_share() -> None:
     def uneven(x: Tensor, y: Tensor) -> Tensor:
         small = y + 1
