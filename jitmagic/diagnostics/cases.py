@@ -21,11 +21,12 @@ from ..api import tagged_copy
 from ..options import Options, make_options
 
 __all__ = [
-    "Answers", "Case", "Values", "answers", "attributes_of", "cases_of", "changed_options",
-    "copy_graph", "copy_of", "lifted", "made", "same_random_numbers", "source_of",
-    "with_outputs", "without_waste",
+    "AFTERWARDS", "Answers", "Case", "Values", "answers", "attributes_of", "cases_of",
+    "changed_options", "copy_graph", "copy_of", "lifted", "made", "same_random_numbers",
+    "source_of", "with_outputs", "without_waste",
 ]  # fmt: skip
 
+AFTERWARDS = ", afterwards"  # of an input as a call left it
 _KEYWORDS = ("backend", "mode", "fullgraph", "dynamic")
 # Options that a script does not take along.
 _OF_THE_PLACE = ("background", "cache_dir", "cxx", "verify")
@@ -129,7 +130,7 @@ def answers(fn: Callable[..., Any], inputs: Sequence[Tensor], names: Sequence[st
     wanted = [r for r in results if r.requires_grad]
     answers_by_name: Answers = {f"result {i}": r.detach().clone() for i, r in enumerate(results)}
     answers_by_name |= {
-        f"{n}, afterwards": x.detach().clone() for n, x in zip(names, own, strict=True)
+        f"{n}{AFTERWARDS}": x.detach().clone() for n, x in zip(names, own, strict=True)
     }
     leaves = {n: x for n, x in zip(names, own, strict=True) if x.requires_grad}
     if not wanted or not leaves:

@@ -24,7 +24,16 @@ from torch import Tensor
 from ..api import handle_of, tagged_copy
 from ..graph.node_meta import lines_of
 from .agreement import Line, compare, in_double
-from .cases import Answers, Case, Values, answers, cases_of, changed_options, with_outputs
+from .cases import (
+    AFTERWARDS,
+    Answers,
+    Case,
+    Values,
+    answers,
+    cases_of,
+    changed_options,
+    with_outputs,
+)
 from .words import HINT, WRONG, Readable, here
 
 __all__ = ["Line", "Passport", "passport"]
@@ -68,8 +77,13 @@ class Passport(Readable):
         return where
 
     def told(self) -> list[tuple[str, str]]:
+        untouched = [line for line in self.lines if line.bitwise and line.name.endswith(AFTERWARDS)]
+        folded = untouched if len(untouched) > 1 else []  # a model's parameters, say
         rows = [(f"{self.name}: {self.verdict}", "" if self.agrees else WRONG)]
-        rows += [(f"  {line}", "" if line.agrees else WRONG) for line in self.lines]
+        shown = [line for line in self.lines if line not in folded]
+        rows += [(f"  {line}", "" if line.agrees else WRONG) for line in shown]
+        if folded:
+            rows.append((f"  {len(folded)} inputs{AFTERWARDS}: bitwise equal", ""))
         rows += [(f"  first differs at {place}", WRONG) for place in self.first]
         return [*rows, *((f"  note: {note}", HINT) for note in self.notes)]
 

@@ -170,3 +170,13 @@ def test_a_tagged_function_keeps_its_options_and_its_state() -> None:
 
 def test_what_compiles_nothing_says_so() -> None:
     assert "nothing was compiled" in jitmagic.passport(lambda x: x)(given()).verdict
+
+
+def test_inputs_that_agree_bitwise_are_one_line() -> None:
+    """A model has hundreds; what differs, or is one alone, has its own."""
+    net = torch.nn.Linear(4, 4)
+    found = jitmagic.passport(net)(torch.ones(2, 4))
+    assert "\n  3 inputs, afterwards: bitwise equal" in str(found)
+    assert str(found).count("afterwards") == 1
+    assert sum(line.name.endswith("afterwards") for line in found.lines) == 3
+    assert "x, afterwards (float32): bitwise equal" in str(jitmagic.passport(write)(given()))
