@@ -10,6 +10,7 @@ In a notebook: `%load_ext jitmagic`, then `%%compile`.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .late import collector_paused, load
@@ -107,7 +108,9 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     """What knows every stage's results is loaded when it is first asked for."""
     if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = sys.modules[__name__]  # of which Python looks for the nearest name
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=module)
     return getattr(load(f"diagnostics.{_LATE[name]}"), name)
 
 

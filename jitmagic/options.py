@@ -178,7 +178,7 @@ def _complete(options: Options) -> Options:
 
 def _check(options: Options) -> None:
     if not callable(options.backend):
-        _one_of("backend", options.backend, BACKENDS)
+        _one_of("backend", options.backend, (*BACKENDS, *map(str, ALIASES)))
     _one_of("mode", options.mode, MODES)
     _one_of("precision", options.precision, PRECISIONS)
     _one_of("on_error", options.on_error, ON_ERROR)

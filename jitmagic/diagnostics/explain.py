@@ -30,6 +30,7 @@ from .pictures import Picture, picture_of
 from .report import rich_report, text_report
 from .status import ledger_lines, variants_of
 from .symbols import changing, symbol_reports
+from .words import refuse_arguments
 
 __all__ = ["Explainer", "Explanation", "described", "explain", "explanation_of"]
 
@@ -63,8 +64,7 @@ def explain(target: Callable[..., Any], /, *arguments: Any, **options: Any) -> E
     something requires grad, the backward is compiled as well (it does not run), so that its kernels
     and its time are in the report.
     """
-    if arguments:
-        raise TypeError("explain(f, x) is written explain(f)(x): what it returns is called")
+    refuse_arguments("explain", arguments)
     return Explainer(target, tagged_copy(target, options))
 
 

@@ -31,6 +31,7 @@ from ..schedule.score import buffer_bytes
 from ..spec import TensorSpec
 from ..trace.result import Trace
 from .cost import Build, builds_of, graphs_of, partitions_of
+from .words import Question, refuse_arguments
 
 __all__ = ["CompiledCall", "Cost", "Lowered", "Memory", "lower"]
 
@@ -61,10 +62,11 @@ class Memory:
     workspace: int
 
 
-def lower(fn: Callable[..., Any], /, **options: Any) -> Callable[..., Lowered]:
+def lower(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Lowered]:
     """`lower(fn)(*args)`: capture and compile that call without making it. `fn` may be plain or
     tagged; nothing of it changes. Raises what a compile raises under fullgraph=True.
     """
+    refuse_arguments("lower", arguments)
     made = tagged_copy(fn, options)
     handle = tagged_handle(made)
 
@@ -77,7 +79,7 @@ def lower(fn: Callable[..., Any], /, **options: Any) -> Callable[..., Lowered]:
             handle.compile_for(bind(made, args, kwargs)[1])
         return Lowered(handle.label, tuple(handle.journal), made)
 
-    return run
+    return Question("lower", fn, run)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

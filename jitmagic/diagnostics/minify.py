@@ -33,13 +33,14 @@ from .cases import (
     without_waste,
 )
 from .scripts import NotWritable, failure_of, inputs_text, made_text, remade, script
+from .words import Question
 
 __all__ = ["minify"]
 
 
 def minify(
     fn: Callable[..., Any], folder: str | Path = "jitmagic_repro", **options: Any
-) -> Callable[..., Path | None]:
+) -> Question[Path | None]:
     """`minify(fn, folder)(*args)`: call `fn` once, and write the smallest failing part of it to
     folder/repro.py. None: every graph compiles and agrees with eager. Options are those of `jit`.
     """
@@ -55,7 +56,7 @@ def minify(
             return _write(smallest, chosen, Path(folder))
         return None
 
-    return run
+    return Question("minify", fn, run)
 
 
 # -- one candidate --------------------------------------------------------------------------------

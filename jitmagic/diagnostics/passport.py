@@ -34,7 +34,7 @@ from .cases import (
     changed_options,
     with_outputs,
 )
-from .words import HINT, WRONG, Readable, here
+from .words import HINT, WRONG, Question, Readable, here, refuse_arguments
 
 __all__ = ["Line", "Passport", "passport"]
 
@@ -88,11 +88,12 @@ class Passport(Readable):
         return [*rows, *((f"  note: {note}", HINT) for note in self.notes)]
 
 
-def passport(fn: Callable[..., Any], /, **options: Any) -> Callable[..., Passport]:
+def passport(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[Passport]:
     """`passport(fn)(*args)`: call `fn` once and judge the numbers of its compiled code.
 
     `fn` may be plain or tagged; its options are kept unless others are given.
     """
+    refuse_arguments("passport", arguments)
     known = handle_of(fn)
     chosen = options or (changed_options(known.options) if known is not None else {})
 
@@ -101,7 +102,7 @@ def passport(fn: Callable[..., Any], /, **options: Any) -> Callable[..., Passpor
         name = known.label if known is not None else getattr(fn, "__name__", type(fn).__name__)
         return _judged(name, cases, chosen)
 
-    return run
+    return Question("passport", fn, run)
 
 
 def _judged(name: str, cases: Sequence[Case], options: Mapping[str, Any]) -> Passport:

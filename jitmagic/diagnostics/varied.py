@@ -28,7 +28,7 @@ from torch.utils import _pytree
 from ..api import handle_of, original_of, tagged_copy
 from .agreement import Line, agree, compare, in_double
 from .cases import Answers, answers, changed_options, copy_of, same_random_numbers
-from .words import HINT, WRONG, Readable, count
+from .words import HINT, WRONG, Question, Readable, count, refuse_arguments
 
 __all__ = ["Failure", "TestReport", "test"]
 
@@ -82,12 +82,13 @@ class TestReport(Readable):
         return [*lines, *((line, WRONG) for line in failure)]
 
 
-def test(fn: Callable[..., Any], /, **options: Any) -> Callable[..., TestReport]:
+def test(fn: Callable[..., Any], /, *arguments: Any, **options: Any) -> Question[TestReport]:
     """`test(fn)(*args, n=200)`: try `fn` on n inputs varied from these, eager against compiled.
 
     `fn` may be plain or tagged; its options are kept unless others are given. It is called some 2n
     times with all its effects; a module is copied, and stays as it is.
     """
+    refuse_arguments("test", arguments)
     known = handle_of(fn)
     chosen = options or (changed_options(known.options) if known is not None else {})
 
@@ -99,7 +100,7 @@ def test(fn: Callable[..., Any], /, **options: Any) -> Callable[..., TestReport]
             warnings.simplefilter("ignore")
             return _tested(name, trial, n, random.Random(seed))
 
-    return run
+    return Question("test", fn, run)
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # imported into a test's module it is none

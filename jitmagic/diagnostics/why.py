@@ -16,9 +16,9 @@ from ..api import tagged_handle
 from ..frame.binding import bind
 from ..frame.handle import Handle
 from ..records import Compiled, Eager, Failed, Missed
-from .words import HINT, Readable, count, here
+from .words import HINT, Question, Readable, count, here, refuse_arguments
 
-__all__ = ["Answer", "Asking", "why"]
+__all__ = ["Answer", "why"]
 
 _FEW = ("has no variant yet", "does not fit its only variant")
 
@@ -48,29 +48,18 @@ class Answer(Readable):
         return lines
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Asking:
-    """`why(fn)`: called with fn's arguments, it answers."""
-
-    target: Any
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Answer:
-        handle, values = bind(self.target, args, kwargs)
-        return _answer(handle, values)
-
-    def __repr__(self) -> str:
-        return f"<jitmagic.why of {self.target!r}: call it with the arguments, why(f)(x)>"
-
-
-def why(target: Callable[..., Any], /, *arguments: Any) -> Asking:
+def why(target: Callable[..., Any], /, *arguments: Any) -> Question[Answer]:
     """`why(fn)(*args)`: which variant `fn(*args)` would run, or what keeps each from fitting.
 
     Nothing runs, is compiled or counted. Raises TypeError for what is not tagged.
     """
-    if arguments:
-        raise TypeError("why(f, x) is written why(f)(x): what it returns is called")
+    refuse_arguments("why", arguments)
     tagged_handle(target)
-    return Asking(target)
+
+    def answer(*args: Any, **kwargs: Any) -> Answer:
+        return _answer(*bind(target, args, kwargs))
+
+    return Question("why", target, answer)
 
 
 def _answer(handle: Handle, values: tuple[Any, ...]) -> Answer:

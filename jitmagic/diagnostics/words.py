@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
+from typing import Any, Generic, TypeVar
 
 from ..errors import UserLine
 
-__all__ = ["HINT", "WRONG", "Readable", "count", "duration", "here", "size"]
+__all__ = [
+    "HINT",
+    "WRONG",
+    "Question",
+    "Readable",
+    "count",
+    "duration",
+    "here",
+    "refuse_arguments",
+    "size",
+]
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -61,6 +74,32 @@ def _html_line(line: str, style: str) -> str:
     place = f"{_LINE};padding-left:{depth}ch;text-indent:-4ch"
     text = escape(line.lstrip())
     return f"<div style='{place}'><span style='{style}'>{text}</span></div>"
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Question(Generic[T]):
+    """`why(f)`, `passport(f)`, ...: called with f's arguments, it answers."""
+
+    word: str  # "why"
+    target: object
+    answer: Callable[..., T]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> T:
+        return self.answer(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        name = getattr(self.target, "__name__", type(self.target).__name__)
+        how = f"{self.word}(f)(x)"
+        return f"<jitmagic.{self.word} of {name}: call it with the arguments, {how}>"
+
+
+def refuse_arguments(word: str, arguments: tuple[Any, ...]) -> None:
+    """Of `why(f, x)`."""
+    if arguments:
+        raise TypeError(f"{word}(f, x) is written {word}(f)(x): what it returns is called")
 
 
 def here(where: UserLine) -> str:

@@ -46,8 +46,9 @@ def mark_dynamic(
 
 def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
     """Have a dimension (None: each) be a constant of what is compiled, though it varies."""
+    marks = _marks(tensor)
     dims = range(tensor.dim()) if dim is None else (_wrapped(tensor, dim),)
-    _marks(tensor).update(dict.fromkeys(dims))
+    marks.update(dict.fromkeys(dims))
 
 
 def _wrapped(tensor: torch.Tensor, dim: int) -> int:
@@ -57,6 +58,8 @@ def _wrapped(tensor: torch.Tensor, dim: int) -> int:
 
 
 def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int] | None]:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a dimension of a tensor is marked, not one of {type(tensor).__name__}")
     marks: dict[int, tuple[int, int] | None] = tensor.__dict__.setdefault(_OURS, {})
     return marks
 
