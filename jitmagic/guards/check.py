@@ -15,6 +15,7 @@ from ..bytecode import FrameSnapshot
 from .guard import Guard, InRange, ValueEquals
 from .kinds import KINDS
 from .read import UNREADABLE, read_source
+from .source import has_users_name
 
 __all__ = ["advice", "check", "holds", "is_other_number", "show_guard", "why"]
 
@@ -41,7 +42,10 @@ def show_guard(guard: Guard) -> str:
 
 def advice(guard: Guard, frame: FrameSnapshot) -> str:
     """What to write so that calls like this one fit the variant; "" where nothing is known."""
-    return KINDS[type(guard)].advise(guard, frame)
+    kind = KINDS[type(guard)]
+    if not all(map(has_users_name, kind.sources(guard))):  # of a resume function, after a break
+        return ""
+    return kind.advise(guard, frame)
 
 
 def is_other_number(guard: ValueEquals | InRange, frame: FrameSnapshot) -> bool:

@@ -34,8 +34,10 @@ out of instance dictionaries and tuples, never through `__getattr__` or properti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
+    "UNNAMED",
     "Argument",
     "ArrayMemory",
     "Builtin",
@@ -59,6 +61,7 @@ __all__ = [
     "TypeAttr",
     "TypeOf",
     "describe",
+    "has_users_name",
 ]
 
 
@@ -187,9 +190,24 @@ class Drawn(Source):
     name: str
 
 
+UNNAMED = ".stack"  # and a number: a parameter of a resume function that no variable holds
+
+
+def has_users_name(source: Source) -> bool:
+    """Whether the path begins with something that the user's code can be written with."""
+    at: Any = source
+    while not isinstance(at, Argument):
+        at = getattr(at, "base", None)
+        if at is None:
+            return True
+    return at.name.isidentifier()
+
+
 def describe(source: Source) -> str:
     """Python text for the path, as a person would write it: `self.fc1.weight`, `cfg['n']`."""
     match source:
+        case Argument(name=name) if name.startswith(UNNAMED):
+            return f"(unnamed value {int(name.removeprefix(UNNAMED)) + 1})"
         case Argument(name=name) | Global(name=name) | Builtin(name=name):
             return name
         case ImportedModule(name=name):

@@ -99,5 +99,5 @@ MODULES: tuple[ModuleType, ...] = (
     _functions, _getters, _instances, _live_iterators, _made_modules, _namedtuples, _namespaces,
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
-    _profiled, _random_streams, _scripted, _inference, _library_flags, _generators,
+    _torch_generators, _profiled, _random_streams, _scripted, _inference, _library_flags,
 )  # fmt: skip

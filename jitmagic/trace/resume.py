@@ -31,6 +31,7 @@ from ..bytecode import (
     secure_loads,
     with_signature,
 )
+from ..guards.source import UNNAMED
 
 __all__ = ["FlatCode", "ResumeKey", "Root", "carries_stack", "flatten"]
 
@@ -95,12 +96,12 @@ def flatten(body: Body, parameters: tuple[str, ...]) -> None:
 
 def stack_name(index: int) -> str:
     """The parameter that carries the index-th stack value; no Python variable can be called so."""
-    return f".stack{index}"
+    return f"{UNNAMED}{index}"
 
 
 def carries_stack(name: str) -> bool:
     """Whether a parameter is one of a resume function's stack values."""
-    return name.startswith(".stack")
+    return name.startswith(UNNAMED)
 
 
 _STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})

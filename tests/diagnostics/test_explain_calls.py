@@ -39,3 +39,20 @@ def test_guards_about_installed_packages_are_counted_in_text_and_last_in_html():
     assert "same relu" not in text
     assert f"and {told.settled} about code of installed packages: all are in .guards" in text
     assert "same relu" in told._repr_html_()
+
+
+def test_values_that_no_variable_holds_are_not_named_after_the_stack():
+    """After a break they are parameters of a resume function; no edit can be written with them."""
+
+    def sums(x):
+        for row in range(3):
+            x = x + (x > row).nonzero(as_tuple=True)[0].sum()
+        return x
+
+    tagged = jitmagic.jit(sums)
+    for size in (3, 4, 5):
+        tagged(torch.arange(float(size)))
+    told = str(jitmagic.explain(tagged)) + jitmagic.explain(tagged)._repr_html_()
+    assert ".stack" not in told
+    assert "(unnamed value" in told
+    assert "to stop it: give (unnamed" not in told
