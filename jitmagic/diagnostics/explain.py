@@ -202,7 +202,7 @@ def _compared(handle: Handle) -> tuple[str, ...]:
 
 def _ledger(handle: Handle) -> tuple[str, ...]:
     """Empty where one variant serves all calls."""
-    used = [record for record in handle.journal if isinstance(record.outcome, Compiled)]
+    used = {(r.frame, r.number) for r in handle.journal if isinstance(r.outcome, Compiled)}
     return tuple(ledger_lines(variants_of(handle))) if len(used) > 1 else ()
 
 

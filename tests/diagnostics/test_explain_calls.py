@@ -56,3 +56,10 @@ def test_values_that_no_variable_holds_are_not_named_after_the_stack():
     assert ".stack" not in told
     assert "(unnamed value" in told
     assert "to stop it: give (unnamed" not in told
+
+
+def test_a_backward_makes_no_ledger_of_one_variant():
+    tagged = jitmagic.jit(lambda x: (x * 2).sum())
+    tagged(torch.ones(3, requires_grad=True)).backward()
+    assert len(handle_of(tagged).journal) == 2
+    assert jitmagic.explain(tagged).now.ledger == ()
