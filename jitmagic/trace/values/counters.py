@@ -55,7 +55,8 @@ def read_counter(
     if added is None or not 0 <= live.item() <= _LARGEST:
         return None
     # One counter is asked after the other: where one was not enough, none of them will be.
-    known = any(isinstance(origin, Count) for origin in machine.symbols.constants)
+    # Not the user's: one that does something at every tenth step would be compiled for each.
+    known = by_torch and any(isinstance(one, Count) for one in machine.symbols.constants)
     origin = KnownCount(source, added) if known else Count(source, added)
     if (asked := machine.symbols.constants.get(origin)) is not None:
         broken = GraphBreak(UnsupportedOperation.of(what=asked.why, types="number from a tensor"))
