@@ -208,9 +208,9 @@ def describe(source: Source) -> str:
     match source:
         case Argument(name=name) if name.startswith(UNNAMED):
             return f"(unnamed value {int(name.removeprefix(UNNAMED)) + 1})"
-        case Argument(name=name) | Global(name=name) | Builtin(name=name):
-            return name
-        case ImportedModule(name=name):
+        case (
+            Argument(name=name) | Global(name=name) | Builtin(name=name) | ImportedModule(name=name)
+        ):
             return name
         case Item(base=Item(base=InstanceDict(base=owner), key=table), key=str(key)) if (
             table in _MODULE_TABLES
