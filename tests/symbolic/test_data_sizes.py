@@ -69,6 +69,14 @@ def put(x: torch.Tensor) -> Any:
     return y
 
 
+def filled(x: torch.Tensor) -> Any:
+    y, row = x * 2, x.sum(0)
+    y[x[:, 0] > 0] = row
+    y[x > 1] = 0
+    y[x < -1] = row[0] * 0 + 3
+    return y.exp()
+
+
 def added(x: torch.Tensor) -> Any:
     index = torch.nonzero(x[:, 0] > 0).squeeze(-1)
     return torch.zeros(ROWS, COLUMNS).index_add_(0, index, x[index] * 2)
@@ -171,9 +179,9 @@ def layers(x: torch.Tensor) -> Any:
 
 PROGRAMS: tuple[Callable[..., Any], ...] = (
     coordinates, columns, argwhere, masked, selected, rows, lengths, reshaped, transposed, joined,
-    put, added, experts, error, written_between, one_behind_another, loss, kept_apart, unique,
-    unique_with_counts,
-    consecutive, counted, repeated, without_grad, under_autocast, narrowed, sorted_and_kept, layers,
+    put, filled, added, experts, error, written_between, one_behind_another, loss, kept_apart,
+    unique, unique_with_counts, consecutive, counted, repeated, without_grad, under_autocast,
+    narrowed, sorted_and_kept, layers,
 )  # fmt: skip
 MASKS: dict[str, Callable[[], torch.Tensor]] = {
     "some": lambda: torch.randn(ROWS, COLUMNS),

@@ -17,6 +17,7 @@ from torch.fx import Node
 from ...graph.builder import GraphBuilder, storage_of
 from ...graph.fresh_meta import same_shape
 from ...graph.propagate import Target
+from ...graph.sym_node import of_data
 from .base import Machine
 
 __all__ = ["by_coordinates"]
@@ -35,6 +36,8 @@ def by_coordinates(
         return target, args
     if target in _ITEMS and _is_tensor(args[0]):
         key = args[1] if type(args[1]) is tuple else (args[1],)
+        if target is operator.setitem and not _is_sized_by_data(args[2]):
+            return _filled(machine, target, args, key)
         if (made := _without_masks(machine, args[0], key)) is not None:
             return target, [args[0], made, *args[2:]]
     if target in _SELECTED and len(args) == 2 and all(map(_is_tensor, args)):
@@ -46,6 +49,28 @@ def by_coordinates(
             if _meta(x).dim():
                 return operator.getitem, [x, _coordinates(machine, mask)]
     return target, args
+
+
+def _is_sized_by_data(value: Any) -> bool:
+    return _is_tensor(value) and any(map(of_data, _meta(value).shape))
+
+
+def _filled(
+    machine: Machine, target: Target, args: list[Any], key: tuple[Any, ...]
+) -> tuple[Target, list[Any]]:
+    """`x[mask] = y`, whose backward takes no mask where each row gets the same: by a choice."""
+    x, _, value = args
+    if len(key) != 1 or not _is_mask(key[0]) or not _is_tensor(value):
+        return target, args
+    (mask,), rest = key, _meta(x).dim() - _meta(key[0]).dim()
+    fits = _meta(value).dtype is _meta(x).dtype and _meta(value).dim() <= rest
+    covers = same_shape(_meta(mask).shape, _meta(x).shape[: _meta(mask).dim()])
+    if not _meta(value).requires_grad or not fits or not covers or not _meta(mask).dim():
+        return target, args
+    graph, lines = machine.graph, machine.lines()
+    shape = (*_meta(mask).shape, *(1,) * rest)
+    rows = graph.call("reshape", [mask, shape], {}, lines) if rest else mask
+    return "copy_", [x, graph.call(torch.where, [rows, value, x], {}, lines)]
 
 
 def _is_tensor(value: Any) -> bool:
