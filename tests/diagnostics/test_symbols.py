@@ -49,3 +49,16 @@ def test_a_number_that_varies_is_a_symbol(number: float) -> None:
     (symbol,) = explanation_of(program).symbols
     assert (symbol.origin, symbol.kind) == ("n", type(number).__name__)
     assert symbol.range.has(number)
+
+
+def test_explain_names_the_size_and_its_line() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x[x > 0] * 2  # here
+        return y.sum()
+
+    (found,) = jitmagic.explain(program)(torch.randn(4, 5)).symbols
+    assert (found.origin, found.kind, found.range.low, found.range.high) == ("u0", "size", 0, 20)
+    assert "x[x > 0]" in found.where.text
+    assert "u0: a size that data decide, 0 to 20" in str(
+        jitmagic.explain(program)(torch.randn(4, 5))
+    )

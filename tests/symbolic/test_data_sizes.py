@@ -424,16 +424,3 @@ def test_a_block_of_library_flags_is_left_where_it_breaks_and_read_by_plain_pyth
     x = torch.randn(3)
     torch.testing.assert_close(jitmagic.jit(program)(x), program(x))
     assert torch.backends.cudnn.enabled
-
-
-def test_explain_names_the_size_and_its_line() -> None:
-    def program(x: torch.Tensor) -> Any:
-        y = x[x > 0] * 2  # here
-        return y.sum()
-
-    (found,) = jitmagic.explain(program)(torch.randn(4, 5)).symbols
-    assert (found.origin, found.kind, found.range.low, found.range.high) == ("u0", "size", 0, 20)
-    assert "x[x > 0]" in found.where.text
-    assert "u0: a size that data decide, 0 to 20" in str(
-        jitmagic.explain(program)(torch.randn(4, 5))
-    )
