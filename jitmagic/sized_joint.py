@@ -180,7 +180,7 @@ class SizedJoint:
         self, gm: GraphModule, specs: Sequence[TensorSpec], slots: Any, record: Recording
     ) -> _Part:
         with record.stage("joint") as stage:
-            joint = stage.keep(trace_joint(gm, specs))
+            joint = stage.keep(trace_joint(gm, specs, is_sized=True))
             _check_results(gm, joint)
         with record.stage("partition") as stage:
             parts = stage.keep(partition(joint))

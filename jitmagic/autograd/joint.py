@@ -32,7 +32,6 @@ from ..graph.sym_node import as_dimensions, as_torch
 from ..graph.symbolic_index import INDEXING, selected
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec
-from ..symbols.size import Size
 from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
@@ -53,12 +52,18 @@ aten = torch.ops.aten
 
 
 def trace_joint(
-    gm: GraphModule, inputs: Sequence[TensorSpec], *, grad_enabled: bool | None = None
+    gm: GraphModule,
+    inputs: Sequence[TensorSpec],
+    *,
+    grad_enabled: bool | None = None,
+    is_sized: bool = False,
 ) -> Joint:
-    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller."""
+    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller.
+    `is_sized`: some of its sizes are Sizes.
+    """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    recorder = Recorder(TABLE)
+    recorder = Recorder(TABLE, is_sized)
     mode = Functionalizer(recorder)
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     if len(names) != len(inputs):
@@ -152,17 +157,16 @@ def _check_cast(node: Node, value: Any) -> None:
         raise _failed(node, wrong)
 
 
-def _check_sizes(node: Node, spec: Any, value: Any) -> None:
+def _check_spec(node: Node, spec: Any, value: Any) -> None:
     """What the trace said of a result for all sizes, which can be a guess (graph/at_vectors.py),
-    has to be so: the comparison is answered for all of them, or guarded.
+    has to be so: a comparison of sizes is answered for all of them, or guarded.
     """
     if isinstance(spec, tuple) and isinstance(value, tuple | list):
         for part, item in zip(spec, value, strict=False):
-            _check_sizes(node, part, item)
+            _check_spec(node, part, item)
+    if not isinstance(spec, TensorSpec) or not isinstance(value, Traced):
         return
-    if not isinstance(spec, TensorSpec) or not any(isinstance(size, Size) for size in spec.shape):
-        return
-    if not isinstance(value, Traced) or as_dimensions(value.shape) != spec.shape:
+    if value.dtype is not spec.dtype or as_dimensions(value.shape) != spec.shape:
         raise _failed(node, CompileFailed(f"its result is no {spec} at other sizes"))
 
 
@@ -190,9 +194,10 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
         raise _failed(node, error) from error
     if read_autocast() != OFF:
         _check_cast(node, value)
-    _check_sizes(node, node.meta.get("spec"), value)
     if isinstance(value, tuple):
         value = _narrowed(node, value)
+    if mode.recorder.is_sized:
+        _check_spec(node, node.meta.get("spec"), value)
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
         value.origin = (
             AliasCall(None, args[0]),

@@ -87,8 +87,9 @@ def _frozen(value: Any) -> Any:
 class Recorder:
     """The graph under construction. `lines` is what new nodes are attributed to."""
 
-    def __init__(self, table: Mapping[Any, Decomposition]) -> None:
+    def __init__(self, table: Mapping[Any, Decomposition], is_sized: bool = False) -> None:
         self.graph = Graph()
+        self.is_sized = is_sized  # whether sizes may be Sizes
         self.table = table
         self.lines: tuple[UserLine, ...] = ()
         self.behind: tuple[int, ...] = ()  # see custom.py
@@ -165,7 +166,8 @@ class Recorder:
         if "device" in kwargs or _is_factory(op):
             meta_kwargs["device"] = META
         outcome = infer(op, metas, meta_kwargs)
-        if outcome is None and next(sizes_in((metas, meta_kwargs)), None) is not None:
+        has_sizes = self.is_sized and next(sizes_in((metas, meta_kwargs)), None) is not None
+        if outcome is None and has_sizes:
             outcome = told_of_sizes(op, metas, meta_kwargs)
         if outcome is None and device.type == "cpu":
             outcome = told_by_kernel(op, metas, meta_kwargs)

@@ -29,8 +29,8 @@ from .sym_node import in_layout
 from .without_meta import WITHOUT_META
 
 __all__ = [
-    "dense", "elementwise", "infer", "infer_in_place", "iterator_strides", "number_dtype",
-    "promoted",
+    "dense", "elementwise", "infer", "infer_in_place", "is_integer", "iterator_strides",
+    "number_dtype", "promoted",
 ]  # fmt: skip
 
 aten = torch.ops.aten
@@ -184,8 +184,12 @@ def number_dtype(value: Any) -> torch.dtype:
     """The dtype of a tensor made of a bool, an int or a float, or of a size."""
     if isinstance(value, bool | torch.SymBool):
         return torch.bool
-    is_whole = isinstance(value, int | torch.SymInt | Size)
-    return torch.int64 if is_whole else torch.get_default_dtype()
+    return torch.int64 if is_integer(value) else torch.get_default_dtype()
+
+
+def is_integer(value: Any) -> bool:
+    """Whether torch takes a number for an int: sizes that differ from call to call are ints."""
+    return isinstance(value, int | torch.SymInt | Size)
 
 
 def _real(values: Sequence[Any]) -> bool:

@@ -294,7 +294,7 @@ class SizeNode(_Node):
 class ConditionNode(_Node):
     """A question that has not been asked: `decide` answers and guards it, `known` only answers
     (None: that takes a guard), `usual` answers for what any answer leaves right, `check` where
-    eager raises unless it holds.
+    eager raises unless it holds. `has_hints`: whether it has an answer in this call.
     """
 
     def __init__(
@@ -303,8 +303,9 @@ class ConditionNode(_Node):
         decide: Callable[[], bool],
         usual: Callable[[], bool] | None = None,
         check: Callable[[], bool] | None = None,
+        has_hints: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.known, self.decide = known, decide
+        self.known, self.decide, self.has_hints = known, decide, has_hints
         self.usual, self.check = usual or decide, check or decide
 
     @property
@@ -335,13 +336,16 @@ class ConditionNode(_Node):
     def guard_size_oblivious(self, file: str, line: int) -> bool:
         return self.usual()
 
-    def guard_or_false(self, file: str, line: int) -> bool:
+    def statically_known_true(self, file: str, line: int) -> bool:
         return self.known() is True
 
-    statically_known_true = guard_or_false
+    # The general case is right for any value, but eager gives another layout or a view where it
+    # takes the special one (reshape, expand): it is left to numbers that are not known yet.
+    def guard_or_false(self, file: str, line: int) -> bool:
+        return self.decide() if self.has_hints() else self.known() is True
 
     def guard_or_true(self, file: str, line: int) -> bool:
-        return self.known() is not False
+        return self.decide() if self.has_hints() else self.known() is not False
 
     # -- what `guard_or_false` and its like, written in Python, ask an environment of shapes ------
 
@@ -372,7 +376,12 @@ class ConditionNode(_Node):
         def known() -> bool | None:
             return None if (answer := self.known()) is None else not answer
 
-        return ConditionNode(known, lambda: not self.decide(), lambda: not self.usual())
+        return ConditionNode(
+            known,
+            lambda: not self.decide(),
+            lambda: not self.usual(),
+            has_hints=self.has_hints,
+        )
 
     def sym_and(self, other: ConditionNode) -> ConditionNode:
         def known() -> bool | None:
@@ -384,6 +393,7 @@ class ConditionNode(_Node):
             lambda: self.decide() and other.decide(),
             lambda: self.usual() and other.usual(),
             lambda: self.check() and other.check(),
+            lambda: self.has_hints() and other.has_hints(),
         )
 
     def sym_or(self, other: ConditionNode) -> ConditionNode:
@@ -402,11 +412,13 @@ def _refusal(value: Any, what: str) -> Specialize:
 
 def _compared(op: Comparison, a: Dimension, b: Dimension) -> ConditionNode:
     name = _NAMES[op]
+    sizes = [size for size in (a, b) if isinstance(size, Size)]
     return ConditionNode(
         lambda: _known(name, a, b),
         lambda: bool(op(a, b)),
         lambda: usually(name, a, b),
         lambda: expected(name, a, b),
+        lambda: all(size.context.has_hints([size.expr]) for size in sizes),
     )
 
 

@@ -92,10 +92,8 @@ def _strides(
 
 def guards_of_range(symbol: Symbol, range: Interval) -> tuple[Guard, ...]:
     """That a size keeps to a narrower range."""
-    ends: tuple[tuple[str, float], ...] = ((">=", range.low), ("<=", range.high))
     old = symbol.range
+    ends = (">=", range.low, old.low), ("<=", range.high, old.high)
     return tuple(
-        SizesRelate(op, symbol, Integer(int(end)))
-        for op, end in ends
-        if end not in (old.low, old.high)
+        SizesRelate(op, symbol, Integer(int(end))) for op, end, before in ends if end != before
     )

@@ -79,6 +79,17 @@ def channels_last(n: int, m: int) -> tuple[torch.Tensor, ...]:
     return (torch.randn(n, 2, m + 7, m + 7).to(memory_format=torch.channels_last),)
 
 
+def gapped(n: int, m: int) -> tuple[torch.Tensor, ...]:
+    """Strides are constants of the variant: where they fit a size, a reshape is a view."""
+    return (torch.randn(n, m, 2 * m)[..., ::2],)
+
+
+def numbers(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    n, m = x.shape
+    filled = torch.full((m,), n + m), torch.arange(n), torch.arange(1, n, 2) * m
+    return x * n + y, *filled, torch.arange(n) + m, torch.ones(n, dtype=torch.int32) * n
+
+
 def written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     z = x * 2
     z[:, 1:] += y[:, :-1]
@@ -118,6 +129,7 @@ PROGRAMS: dict[str, tuple[Program, Make]] = {
     "gathered": (lambda x, y: x.gather(1, y.argsort(1)).flip(0), pair),
     "indexed": (lambda x, y: x[x.shape[0] - 1, None] * y[:, y.shape[1] // 2, None], pair),
     "written": (written, pair),
+    "numbers": (numbers, pair),
     "branches": (branches, pair),
     "views": (views, pair),
     "einsum": (lambda x, y: torch.einsum("ij,jk->ki", x, y).tril(), matrices),
@@ -151,8 +163,8 @@ def check(made: Program, program: Program, args: tuple[torch.Tensor, ...]) -> No
     wanted, theirs = called(program, copies(args, torch.float32))
     judged, best = called(exact, copies(args, torch.float64))
     for one, other, judge in zip(found, wanted, judged, strict=True):
-        assert (one.shape, one.stride()) == (other.shape, other.stride())
-        torch.testing.assert_close(one.double(), judge, rtol=1e-4, atol=1e-5)
+        assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+        torch.testing.assert_close(one.double(), judge.double(), rtol=1e-4, atol=1e-5)
     for one, other, judge in zip(gradients, theirs, best, strict=True):
         assert (one is None) is (other is None)
         if one is not None:
@@ -197,6 +209,28 @@ def test_a_joint_is_made_again_where_its_decisions_would_be_others() -> None:
     made = jitmagic.jit(program, dynamic=True, options={"keep": "compiled"})
     for n, m in [*VECTORS, *EDGES]:
         check(made, program, (torch.randn(1, m), torch.randn(n, m)))
+
+
+def test_a_reshape_is_a_view_where_it_is_one_in_eager() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.numel() // x.shape[-1], -1)
+
+    made = jitmagic.jit(program, dynamic=True, options={"recompile_limit": 32})
+    for values in [*VECTORS, *EDGES]:
+        (x,) = gapped(*values)
+        found, wanted = made(x), program(x)
+        assert found.stride() == wanted.stride()
+        assert (found.data_ptr() == x.data_ptr()) is (wanted.data_ptr() == x.data_ptr())
+
+
+def test_a_size_that_can_only_be_the_least_one_is_guarded() -> None:
+    """Its range ends where the symbol's began."""
+    made = jitmagic.jit(written, dynamic=True, options={"keep": "compiled"})
+    traces = []
+    for values in ((3, 2), (33, 64), (5, 2)):
+        check(made, written, pair(*values))
+        traces.append(list(stages(made)).count("trace"))
+    assert traces == [1, 2, 2]
 
 
 def test_only_so_many_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

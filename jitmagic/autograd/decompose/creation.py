@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...graph.shapes import number_dtype
+from ...graph.shapes import is_integer, number_dtype
 from ..recorder import Recorder, Sym
 from .registry import rule
 
@@ -125,7 +125,7 @@ def _new_full(
 def _arange(r: Recorder, *bounds: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
     start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1), 3: bounds}[len(bounds)]
     if dtype is None:
-        whole = all(number_dtype(value) is torch.int64 for value in (start, end, step))
+        whole = all(map(is_integer, (start, end, step)))
         dtype = torch.int64 if whole else torch.get_default_dtype()
     return r.call(
         aten.arange.start_step,
