@@ -27,7 +27,7 @@ from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 __all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for"]
 
 _TINY = math.ulp(0.0)
-_SHORTEST = 1e-3  # of the steps by which a range is found
+_STEPS, _SHORTEST = 64, 1e-3  # by which a range is found: how many, and relative to the number
 _MANY = Interval(2, INT64.high)
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
 # powers, products and quotients of differences from one.
@@ -303,10 +303,13 @@ class Context:
 def _reach(start: float, end: float, gap: float, decides: Callable[[float, float], bool]) -> float:
     """How far from `start` towards `end` steps go on that decide, each up to twice as long as the
     one before. Nothing lies in the gap behind a step."""
-    step, shortest = 1.0, gap or _SHORTEST
-    # Far from zero a step may be too short to move at all.
-    while start + gap <= end and start < min(start + step, end) and step >= shortest:
-        if decides(start + gap, stop := min(start + step, end)):
+    step = 1.0
+    for _ in range(_STEPS):
+        stop = min(start + step, end)
+        # Far from zero a step may be too short to move at all.
+        if stop < start + gap or stop <= start or step < (gap or _SHORTEST * max(1.0, abs(start))):
+            break
+        if decides(start + gap, stop):
             start, step = stop, step * 2
         else:
             step = max(step / 4, gap) if step > gap else 0.0
