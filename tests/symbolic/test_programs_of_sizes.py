@@ -170,7 +170,7 @@ def test_layers(name: str, dynamic: bool | None) -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_ints_of_the_call_are_sizes(name: str, dynamic: bool | None) -> None:
     program, make = NUMBERS[name]
-    of_size = name in ("view", "zeros", "arange")  # of 1 they are other programs
+    of_size = name not in ("start", "index")  # a tensor of 1 row is contiguous whatever its stride
     assert check(program, make, dynamic, "aot_eager") <= 2 + of_size
 
 
