@@ -21,7 +21,7 @@ from .errors import OperationFailed
 from .graph.autocast import modes_kept
 from .graph.concrete import spec_at
 from .graph.data_split import Piece, Pieces
-from .graph.node_meta import changes_mode, specs_in
+from .graph.node_meta import changes_mode, devices_in, specs_in
 from .options import Options
 from .records import Recording
 from .runtime.examples import examples
@@ -55,6 +55,9 @@ def compile_pieces(
         own = _trace_of(traced, piece, [specs[slot] for slot in part.inputs])
         if piece.by_data:
             run, made = _as_eager(own.graph), None
+        elif places_of(own) and any(device.type != "cpu" for device in devices_in(own.graph)):
+            # Kernels for all sizes are those of a CPU: a compile for each count would never pay.
+            run, made = modes_kept(own.graph, own.graph.forward), None
         elif places_of(own):
             run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
         else:

@@ -16,6 +16,7 @@ from operator import getitem
 from operator import index as read_index
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, OperationFailed
@@ -39,6 +40,9 @@ from .size_nodes import size_in
 from .subgraphs import Subgraph, assemble, memory_of, refuse_crossing
 
 __all__ = ["Piece", "Pieces", "split_at_data"]
+
+
+_MOST_LEVELS = 16  # alternations between calls with such sizes and without, behind an operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,18 @@ def split_at_data(gm: GraphModule) -> Pieces | None:
     if any(node.target is gradients for node in nodes):
         raise _refused(first, "gradients are computed in the same graph")
     sizes = {node for node in nodes if node.op == "call_function" and _is_size(node)}
-    assigned = _assigned([node for node in nodes if node not in sizes], makers)
-    try:
-        for node in nodes:
-            refuse_crossing(node, assigned, _is_shared)
-    except CompileFailed as failed:
-        raise _refused(first, str(failed)) from None
-    return _pieces(nodes, assigned, sizes)
+    tensors = [node for node in nodes if node not in sizes]
+    why = ""
+    for apart in (True, False):
+        assigned = _assigned(tensors, makers, apart)
+        try:
+            for node in nodes:
+                refuse_crossing(node, assigned, _is_shared)
+        except CompileFailed as failed:
+            why = str(failed)
+        else:
+            return _pieces(nodes, assigned, sizes)
+    raise _refused(first, why)
 
 
 def _refused(node: Node, why: str) -> OperationFailed:
@@ -104,8 +113,10 @@ def _makers(nodes: Sequence[Node]) -> list[Node]:
 # ------------------------------------------------------------------------------- which piece
 
 
-def _assigned(nodes: Sequence[Node], makers: Sequence[Node]) -> dict[Node, int]:
-    """Each call's piece. The parts of a tuple are taken out of it where it is computed."""
+def _assigned(nodes: Sequence[Node], makers: Sequence[Node], apart: bool) -> dict[Node, int]:
+    """Each call's piece, of odd numbers where data decide sizes. The parts of a tuple are taken out
+    of it where it is computed. `apart`: what has no such sizes has pieces of its own.
+    """
     calls = [node for node in nodes if node.op not in ("placeholder", "output")]
     wholes = {node: _whole(node) for node in calls}
     plain = not any(_keeps_its_place(node) for node in calls)
@@ -122,7 +133,29 @@ def _assigned(nodes: Sequence[Node], makers: Sequence[Node]) -> dict[Node, int]:
         left = [node for node in left if node not in assigned]
     last = max(assigned.values()) + 1
     assigned.update((node, last) for node in left)
+    if apart and needs is not None:
+        assigned = _apart(assigned, needs)
     return {node: assigned[wholes[node]] for node in calls}
+
+
+def _apart(assigned: Mapping[Node, int], needs: Needs) -> dict[Node, int]:
+    """The pieces with those calls for themselves that are compiled for one size."""
+    levels: dict[Node, int] = {}
+    made: dict[Node, int] = {}
+    for node, piece in sorted(assigned.items(), key=lambda item: item[1]):
+        if piece % 2:
+            made[node] = piece * _MOST_LEVELS * 2 + 1
+            continue
+        least = max((levels[n] for n in needs[node] if assigned[n] == piece), default=0)
+        levels[node] = least + (least % 2 != _has_sizes_of_data(node))
+        made[node] = (piece * _MOST_LEVELS + levels[node]) * 2
+    return made if max(levels.values(), default=0) < _MOST_LEVELS else dict(assigned)
+
+
+def _has_sizes_of_data(node: Node) -> bool:
+    around = (node, *node.all_input_nodes, *_read_by(node))
+    symbols = (symbol for one in around for symbol in symbols_in(one))
+    return any(isinstance(symbol.origin, DataSize) for symbol in symbols)
 
 
 def _whole(node: Node) -> Node:
@@ -139,7 +172,7 @@ def _whole(node: Node) -> Node:
 
 def _asserts(node: Node) -> bool:
     """It gives nothing, and runs beside what it looks at."""
-    return node.op == "call_function" and node.meta["val"] is None and not changes_mode(node)
+    return node.target is torch.ops.aten._linalg_check_errors.default and value_of(node) is None
 
 
 def _keeps_its_place(node: Node) -> bool:
