@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -144,7 +144,7 @@ class SizedJoint:
         options: Options,
         record: Recording,
     ) -> None:
-        self._builders, self._options = builders, options
+        self._builders, self._options, self._hints = builders, options, values
         self._later = record.for_later()
         self._lock = RLock()
         ranges = ranges_of(traced)
@@ -183,11 +183,20 @@ class SizedJoint:
             joint = stage.keep(trace_joint(gm, specs, is_sized=True))
             _check_results(gm, joint)
         with record.stage("partition") as stage:
-            parts = stage.keep(partition(joint))
+            parts = partition(joint)
+            stage.keep(self._shown(parts))
         forward = self._kernels(parts.forward, "forward")
         return _Part(
             gm, joint, parts, SizedShell(parts, self.symbols, self._builders.tell), forward, slots
         )
+
+    def _shown(self, parts: Partition) -> Partition:
+        """For people, who run the graphs again: as they are in this call."""
+        forward, backward = (
+            None if gm is None else graph_at(gm, self._known(self._hints))
+            for gm in (parts.forward, parts.backward)
+        )
+        return parts if forward is None else replace(parts, forward=forward, backward=backward)
 
     def _kernels(self, gm: GraphModule, name: str) -> _Kernels:
         target = self._builders.target(gm)

@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import jitmagic
+from jitmagic import sizes
 from jitmagic.api import handle_of
+from jitmagic.errors import CompileFailed
 from jitmagic.frame import comparison
 from jitmagic.frame.comparison import PLAN, judge
 from jitmagic.frame.handle import Handle
@@ -130,8 +132,17 @@ def sized(count: int) -> Tensor:
     return torch.linspace(-1, 1, count)
 
 
-def test_calls_that_compile_for_their_sizes_are_made_again(slower: None) -> None:
-    """Unless that is what calls of this function are like."""
+def test_calls_that_compile_for_their_sizes_are_made_again(
+    slower: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless that is what calls of this function are like. With a joint graph for all sizes no call
+    but the first compiles.
+    """
+
+    def refused(*args: object) -> None:
+        raise CompileFailed("sizes cannot go through it")
+
+    monkeypatch.setattr(sizes, "SizedJoint", refused)
     tagged = jitmagic.jit(which, options={"recompile_limit": 64})  # vectors of sizes, too
     tagged(X)
     row = "".join(ran(tagged(sized(n))) for n in range(7, 60))
