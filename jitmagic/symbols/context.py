@@ -27,7 +27,6 @@ from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 __all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for"]
 
 _TINY = math.ulp(0.0)
-_STEPS, _SHORTEST = 64, 1e-3  # by which a range is found: how many, and relative to the number
 _MANY = Interval(2, INT64.high)
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
 # powers, products and quotients of differences from one.
@@ -243,11 +242,11 @@ class Context:
     def _narrow_by_steps(
         self, symbols: list[Symbol], op: str, left: Expr, right: Expr, answer: bool
     ) -> bool:
-        """Narrow one float to a range that is made of short ones, each of which decides: what a
+        """Narrow a whole number to a range made of short ones, each of which decides: what a
         formula of it gives over a long one, no interval tells at once. That is remembered too.
         """
         symbol, limits = symbols[0], self._ranges[symbols[0]]
-        if len(symbols) > 1 or symbol.kind is not float or limits is None:
+        if len(symbols) > 1 or not symbol.whole or limits is None or isinstance(left, Symbol):
             return False
         found: list[Interval] = []
 
@@ -261,9 +260,8 @@ class Context:
         hint = self._hints[symbol]
         if not decides(hint, hint):
             return False
-        gap = 1.0 if symbol.whole else 0.0
-        low = -_reach(-hint, -limits.low, gap, lambda a, b: decides(-b, -a))
-        high = _reach(hint, limits.high, gap, decides)
+        low = -_reach(-hint, -limits.low, lambda a, b: decides(-b, -a))
+        high = _reach(hint, limits.high, decides)
         self._refined[left] = Interval(
             min(part.low for part in found),
             max(part.high for part in found),
@@ -300,19 +298,15 @@ class Context:
             yield from self._solved(left, interval)
 
 
-def _reach(start: float, end: float, gap: float, decides: Callable[[float, float], bool]) -> float:
-    """How far from `start` towards `end` steps go on that decide, each up to twice as long as the
-    one before. Nothing lies in the gap behind a step."""
+def _reach(start: float, end: float, decides: Callable[[float, float], bool]) -> float:
+    """How far from the whole number `start` towards `end` steps go on that decide, each up to twice
+    as long as the one before. Nothing lies between a step and the next whole number."""
     step = 1.0
-    for _ in range(_STEPS):
-        stop = min(start + step, end)
-        # Far from zero a step may be too short to move at all.
-        if stop < start + gap or stop <= start or step < (gap or _SHORTEST * max(1.0, abs(start))):
-            break
-        if decides(start + gap, stop):
+    while step >= 1.0 and start + 1.0 <= end:
+        if decides(start + 1.0, stop := min(start + step, end)):
             start, step = stop, step * 2
         else:
-            step = max(step / 4, gap) if step > gap else 0.0
+            step = max(step / 4, 1.0) if step > 1.0 else 0.0
     return start
 
 

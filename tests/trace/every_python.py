@@ -41,6 +41,7 @@ TORCH_SIDE = (
     "jitmagic.trace.undo",
     "jitmagic.trace.values.contexts",
     "jitmagic.trace.values.inference",
+    "jitmagic.trace.values.library_flags",
     "jitmagic.trace.values.made_modules",
     "jitmagic.trace.values.nn_module",
     "jitmagic.trace.values.profiled",
