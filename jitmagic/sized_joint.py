@@ -37,10 +37,10 @@ from .records import Recording
 from .runtime.native import split_graph
 from .spec import TensorSpec
 from .symbols.expr import Expr
-from .symbols.interval import Interval
+from .symbols.interval import MANY, Interval
 from .symbols.predicates import Predicates
 from .symbols.scalar import Symbol
-from .symbols.size import Size
+from .symbols.size import DataSize, Size
 from .target import Target
 from .template import Template, compile_template
 from .trace.concrete import of_sizes, ranges_of
@@ -272,7 +272,11 @@ def _check_results(gm: GraphModule, joint: Joint) -> None:
 
 
 def _own(symbol: Symbol, interval: Interval) -> Symbol:
-    """A symbol of one joint only: those of another Context must not be equal."""
+    """A symbol of one joint only: those of another Context must not be equal. Of a size that data
+    decide the trace tells layouts for more than one (`usually`).
+    """
+    if isinstance(symbol.origin, DataSize):
+        interval = interval.narrowed(MANY)
     return Symbol(symbol.name, int, interval, (symbol.origin, next(_COUNT)))
 
 

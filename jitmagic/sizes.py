@@ -39,7 +39,7 @@ from .sized_joint import Builders, SizedJoint, with_others
 from .spec import TensorSpec
 from .symbols.context import holds_for
 from .symbols.expr import Expr
-from .symbols.interval import INT64, Interval
+from .symbols.interval import INT64, MANY, Interval
 from .symbols.size import DataSize, Dimension, Size, SizeOf
 from .target import Target
 from .template import Templates
@@ -149,7 +149,7 @@ class Sized:
         for joint in self._joints:
             if joint.holds(values):
                 return joint
-        if not self._is_sized or len(self._joints) >= self._limit:
+        if not self._is_sized or len(self._joints) >= self._limit or self._has_few(values):
             return None
         with record.stage("joint for all sizes") as stage:
             try:
@@ -218,6 +218,11 @@ class Sized:
             if isinstance(symbol.origin, DataSize) and not symbol.range.has(value):
                 raise SizesDiffer(f"{value} is no size that the trace goes with")
         return all(holds_for(op, left, right, known) for op, left, right in self._expected)
+
+    def _has_few(self, values: Vector) -> bool:
+        """Whether data decided a size that no joint graph is for."""
+        pairs = zip(self._symbols, values, strict=True)
+        return any(isinstance(s.origin, DataSize) and not MANY.has(value) for s, value in pairs)
 
     def _is_early(self, values: Vector) -> bool:
         """Whether its calls have not taken as long yet as a plan takes."""

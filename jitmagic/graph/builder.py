@@ -117,6 +117,8 @@ class GraphBuilder:
             point = self.graph.inserting_before(first)
         with point:
             node = self.graph.placeholder(_identifier(name))
+        if any(node.target == other.target for other in self.inputs):
+            node.target = node.name  # two draws of one function, say: parameters have other names
         meta = input_meta(spec)
         self._describe(node, meta, spec, ())
         self._nodes[id(meta)] = node

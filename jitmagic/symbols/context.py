@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from .expr import Expr, Integer, add, linear, mul
-from .interval import ANY_FLOAT, EXACT, INT64, Interval
+from .interval import ANY_FLOAT, EXACT, INT64, MANY, Interval
 from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 
 __all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for"]
 
 _TINY = math.ulp(0.0)
-_MANY = Interval(2, INT64.high)
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
 # powers, products and quotients of differences from one.
 _INT_LADDER = (
@@ -119,7 +118,7 @@ class Context:
         """
         if not self._examples:
             return self.known(op, left, right)
-        more = {s: known.narrowed(_MANY) for s in self._examples if (known := self._known[s])}
+        more = {s: known.narrowed(MANY) for s in self._examples if (known := self._known[s])}
         return self._compared(op, left, right, {**self._known, **more})
 
     def range_of(self, expr: Expr) -> Interval | None:

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["ANY_FLOAT", "EXACT", "INT64", "Interval", "of_number"]
+__all__ = ["ANY_FLOAT", "EXACT", "INT64", "MANY", "Interval", "of_number"]
 
 _LONGEST_SHIFT = 62
 _LONGEST_POWER = 64
@@ -184,6 +184,7 @@ class Interval(NamedTuple):
 
 _POW_ERROR = 1e-12  # relative; libm and the kernels are far better
 INT64 = Interval(-(2**63), 2**63 - 1)
+MANY = Interval(2, 2**63 - 1)  # sizes that are neither empty nor broadcast
 EXACT = Interval(
     -(2**53) + 1, 2**53 - 1
 )  # ints whose neighbours are floats too: guards compare as floats

@@ -46,7 +46,7 @@ def test_values_that_no_variable_holds_are_not_named_after_the_stack():
 
     def sums(x):
         for row in range(3):
-            x = x + (x > row).nonzero(as_tuple=True)[0].sum()
+            x = x + (1 if (x > row).any() else 2)
         return x
 
     tagged = jitmagic.jit(sums)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from jitmagic import pipeline, tracing
+from jitmagic import pipeline, sized_joint, tracing
 from jitmagic.api import handle_of
 from jitmagic.records import COMPILED, Eager, Failed
 
@@ -189,7 +189,7 @@ def test_a_failed_backward_keeps_its_exception(stage: str, monkeypatch: pytest.M
 
 
 def test_a_function_that_always_fails_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second time with the size as a symbol, and, as that fails, as a constant."""
+    """The second time for all sizes, for one, and, as that fails, with the size as a constant."""
     tried = []
 
     def broken(gm: Any, specs: Any) -> Any:
@@ -197,6 +197,7 @@ def test_a_function_that_always_fails_is_tried_twice(monkeypatch: pytest.MonkeyP
         raise AssertionError("a bug of ours")
 
     monkeypatch.setattr(pipeline, "trace_joint", broken)
+    monkeypatch.setattr(sized_joint, "trace_joint", broken)
     run = jitmagic.jit(plain)
     with pytest.warns(jitmagic.FallbackWarning) as caught:
         results = [run(torch.zeros(n)) for n in (3, 9, 5, 7, 2)]

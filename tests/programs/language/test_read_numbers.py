@@ -107,10 +107,6 @@ def formatted(x: Tensor) -> tuple[str, Tensor]:
     return f"{x.sum().item():.3f}", x * 2
 
 
-def sized(x: Tensor) -> Tensor:
-    return x.new_zeros(int((x > 0).sum())) + 1
-
-
 def branched_on_a_bool(x: Tensor) -> Tensor:
     return x + 1 if (x > 0).any().item() else x - 1
 
@@ -121,7 +117,7 @@ def computed_with_a_bool(x: Tensor) -> tuple[Tensor, object]:
 
 
 @pytest.mark.parametrize(
-    "function", [branched, formatted, sized, branched_on_a_bool, computed_with_a_bool]
+    "function", [branched, formatted, branched_on_a_bool, computed_with_a_bool]
 )
 def test_what_asks_for_the_number_breaks_at_the_read(function: Callable[..., Any]) -> None:
     compiled = jitmagic.jit(function)
