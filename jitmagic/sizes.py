@@ -37,7 +37,7 @@ from .records import COMPILED, Failed, Recording
 from .runtime.native import BySizes, by_sizes
 from .sized_joint import Builders, SizedJoint, with_others
 from .spec import TensorSpec
-from .symbols.context import holds_for
+from .symbols.context import is_true_of
 from .symbols.expr import Expr
 from .symbols.interval import INT64, MANY, Interval
 from .symbols.size import DataSize, Dimension, Size, SizeOf
@@ -217,7 +217,7 @@ class Sized:
         for symbol, value in zip(self._symbols, values, strict=True):
             if isinstance(symbol.origin, DataSize) and not symbol.range.has(value):
                 raise SizesDiffer(f"{value} is no size that the trace goes with")
-        return all(holds_for(op, left, right, known) for op, left, right in self._expected)
+        return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
 
     def _has_few(self, values: Vector) -> bool:
         """Whether data decided a size that no joint graph is for."""
@@ -303,7 +303,7 @@ def _other_sizes(traced: Trace) -> Vector | None:
     ]
     for values in itertools.islice(itertools.product(*choices), _TRIED):
         known = dict[Expr, int](zip(symbols, values, strict=True))
-        if values != hints and all(holds_for(g.op, g.left, g.right, known) for g in related):
+        if values != hints and all(is_true_of(g.op, g.left, g.right, known) for g in related):
             return values
     return None
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from ..bytecode import FrameSnapshot
-from ..symbols.context import COMPARISONS
+from ..symbols.context import is_true_of
 from ..symbols.expr import Expr
 from ..symbols.interval import INT64
 from ..symbols.polynomial import written
-from ..symbols.scalar import Symbol, evaluate
+from ..symbols.scalar import Symbol
 from ..symbols.size import OffsetOf, SizeOf
 from .guard import SizesRelate
 from .read import UNREADABLE, read_source
@@ -31,8 +31,7 @@ def sizes_differ(guard: SizesRelate, frame: FrameSnapshot) -> str | None:
             known[symbol] = _value(symbol.origin, frame)
         except UNREADABLE:
             return f"{size_name(symbol)} is not there any more"
-    values = [evaluate(side, dict(known)) for side in (guard.left, guard.right)]
-    if COMPARISONS[guard.op](*values):
+    if is_true_of(guard.op, guard.left, guard.right, dict(known)):
         return None
     now = ", ".join(f"{size_name(symbol)} is {known[symbol]}" for symbol in guard.symbols)
     return f"{now}, was such that {relation(guard)}"

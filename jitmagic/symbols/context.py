@@ -24,7 +24,7 @@ from .expr import Expr, Integer, add, linear, mul
 from .interval import ANY_FLOAT, EXACT, INT64, MANY, Interval
 from .scalar import Number, Symbol, evaluate, interval_of, symbols_of
 
-__all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for"]
+__all__ = ["COMPARISONS", "SWAPPED", "Context", "Specialize", "holds_for", "is_true_of"]
 
 _TINY = math.ulp(0.0)
 # From wide to narrow: those that hold the hint are tried in turn. The narrow ones leave room for
@@ -50,6 +50,14 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 def holds_for(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool:
     """`left op right` for these values of the symbols."""
     return bool(COMPARISONS[op](evaluate(left, values), evaluate(right, values)))
+
+
+def is_true_of(op: str, left: Expr, right: Expr, values: dict[Expr, Any]) -> bool:
+    """As `holds_for`, of values that come later: no relation holds where it cannot be computed."""
+    try:
+        return holds_for(op, left, right, values)
+    except ArithmeticError:  # a division by a size of zero
+        return False
 
 
 Ranges = dict[Expr, Interval | None]

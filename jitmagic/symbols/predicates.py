@@ -40,7 +40,10 @@ class Predicates:
         """Whether all that was assumed is true of these values, in the order of the symbols."""
         if self._check is None:
             self._check = check_function(self.symbols, self.ranges.values(), self.relations)
-        return self._check(*values)
+        try:
+            return self._check(*values)
+        except ArithmeticError:  # a relation divides by a size that is zero here
+            return False
 
     def __str__(self) -> str:
         ranges = [
