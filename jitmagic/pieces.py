@@ -31,7 +31,7 @@ from .sizes import Compiled, Sized
 from .spec import TensorSpec
 from .symbols.expr import Expr
 from .trace.concrete import hints_of, places_of
-from .trace.result import GraphInput, Trace
+from .trace.result import NOWHERE, GraphInput, Trace
 
 __all__ = ["compile_pieces"]
 
@@ -73,8 +73,7 @@ def _trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace
     placeholders = piece.part.graph.graph.find_nodes(op="placeholder")
     for node, spec in zip(placeholders, specs, strict=True):
         node.meta["spec"] = spec
-    source = traced.inputs[0].source
-    inputs = tuple(GraphInput("between pieces", source, spec) for spec in specs)
+    inputs = tuple(GraphInput("between pieces", NOWHERE, spec) for spec in specs)
     return replace(traced, graph=piece.part.graph, inputs=inputs, mutated=())
 
 

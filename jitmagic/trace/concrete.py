@@ -20,7 +20,7 @@ from ..symbols.expr import Expr
 from ..symbols.interval import Interval
 from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import DataSize, Size, hint_of
-from .result import GraphInput, InputKind, Trace
+from .result import NOWHERE, GraphInput, InputKind, Trace
 
 __all__ = [
     "at_sizes", "data_symbols", "expected_of", "hints_of", "of_sizes", "places_of", "ranges_of",
@@ -109,5 +109,5 @@ def _with_graph(
 
 def _input(traced: Trace, place: int | Filled, known: Values) -> GraphInput:
     if isinstance(place, Filled):  # computed of what the first inputs tell
-        return GraphInput("size", traced.inputs[0].source, place.spec, InputKind.SCALAR)
+        return GraphInput("size", NOWHERE, place.spec, InputKind.SCALAR)
     return replace(traced.inputs[place], spec=spec_at(traced.inputs[place].spec, known))

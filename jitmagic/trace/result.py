@@ -40,10 +40,11 @@ import torch
 
 from ..errors import UserLine
 from ..guards.guard import Guard
-from ..guards.source import Drawn, Source
+from ..guards.source import Argument, Drawn, Source
 from ..spec import TensorSpec
 
 __all__ = [
+    "NOWHERE",
     "Break",
     "BreakReason",
     "BuildCell",
@@ -254,6 +255,10 @@ class Specialized:
     name: str
     why: str
     where: UserLine | None
+
+
+NOWHERE: Source = Argument(-1, "computed")
+"""Of inputs that no call gives: what is computed on the way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -424,3 +424,13 @@ def test_a_block_of_library_flags_is_left_where_it_breaks_and_read_by_plain_pyth
     x = torch.randn(3)
     torch.testing.assert_close(jitmagic.jit(program)(x), program(x))
     assert torch.backends.cudnn.enabled
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_frame_without_inputs(backend: str) -> None:
+    def made() -> torch.Tensor:
+        return torch.arange(6.0)[torch.arange(6) % 2 == 0] * 2
+
+    compiled = jitmagic.jit(made, backend=backend, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(), made())
