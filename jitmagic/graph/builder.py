@@ -89,6 +89,7 @@ class GraphBuilder:
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
         self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
+        self._parameters: set[str] = set()  # of the code that fx writes
         self._inputs_over: dict[int, list[tuple[int, Node]]] = {}  # memory -> numbered inputs
         self._outputs: dict[Node, int] = {}
 
@@ -117,8 +118,9 @@ class GraphBuilder:
             point = self.graph.inserting_before(first)
         with point:
             node = self.graph.placeholder(_identifier(name))
-        if any(node.target == other.target for other in self.inputs):
-            node.target = node.name  # two draws of one function, say: parameters have other names
+        if node.target in self._parameters:  # of two draws of one function, say
+            node.target = node.name
+        self._parameters.add(str(node.target))
         meta = input_meta(spec)
         self._describe(node, meta, spec, ())
         self._nodes[id(meta)] = node

@@ -222,7 +222,7 @@ def _array(machine: Machine, source: Drawn, kind: type, spec: TensorSpec) -> Val
 
 
 def drawn_tensor(machine: Machine, name: str, source: Source, spec: TensorSpec) -> TensorValue:
-    """A copy in the graph, which is nobody's memory but the graph's."""
+    """A copy in the graph, whose memory is the graph's alone."""
     graph: GraphBuilder = machine.graph
     node = graph.placeholder(name, spec)
     graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.DRAWN)
