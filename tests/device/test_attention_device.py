@@ -43,6 +43,8 @@ CASES = [
     *(Case(mask=mask) for mask in ("bool", "float", "expanded", "rows", "turned", "learned")),
     *(Case(mask=mask, length=197) for mask in ("bool", "all", "expanded")),
     *(Case("EFFICIENT", torch.float32, mask, 197) for mask in ("bool", "float", "learned")),
+    *(Case(dtype=dtype, mask="causal") for dtype in (torch.bfloat16, torch.float32)),
+    Case(mask="causal", length=197),
     Case(length=197, settings=(("dropout_p", 1e-30),)),
     Case(width=60),
     Case(heads=(4, 2), settings=(("enable_gqa", True), ("is_causal", True))),
@@ -87,13 +89,14 @@ def tensors_of(case: Case, dtype: torch.dtype) -> list[torch.Tensor]:
 
 def program(case: Case) -> Any:
     settings = dict(case.settings)
-    everything = case.mask == "all"
+    in_program = case.mask in ("all", "causal")
 
     def attend(q, k, v, mask):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if everything:  # as transformers makes it while it is compiled
+        if in_program:  # as transformers makes it while it is compiled
             rows = torch.arange(q.shape[2], device=q.device) + 0
-            mask = (rows[None, None, :, None] >= 0).expand(q.shape[0], -1, -1, q.shape[2])
+            seen = 0 if case.mask == "all" else torch.arange(q.shape[2], device=q.device)
+            mask = (rows[None, None, :, None] >= seen).expand(q.shape[0], -1, -1, q.shape[2])
         with torch.autocast("cuda", torch.bfloat16, enabled=case.amp):
             return F.scaled_dot_product_attention(q * 2, k, v, attn_mask=mask, **settings)
 

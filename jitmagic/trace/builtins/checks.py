@@ -17,8 +17,9 @@ from ..values.tensor import TensorValue, record
 from ..values.validation import assert_data
 from .registry import handles
 
-__all__: list[str] = []
+__all__ = ["TAKES_THE_COMPILED_BRANCH"]
 
+TAKES_THE_COMPILED_BRANCH = "is_compiling"  # a note on the graph: a library was told that it is
 _all = torch.all  # this one, whoever takes its name later
 
 _RAISES: dict[Any, type[Exception]] = {
@@ -73,5 +74,8 @@ def _is_compiling(machine: Any, args: Args, kwargs: Kwargs) -> Value:
     rounds otherwise (optimizers count steps in float32 there).
     """
     asking = machine.frame.globals.live.get("__name__")
-    answer: Value = machine.constant(not (isinstance(asking, str) and belongs_to_torch(asking)))
-    return answer
+    answer = not (isinstance(asking, str) and belongs_to_torch(asking))
+    if answer:
+        machine.graph.noted.add(TAKES_THE_COMPILED_BRANCH)
+    constant: Value = machine.constant(answer)
+    return constant

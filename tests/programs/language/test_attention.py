@@ -15,6 +15,9 @@ import jitmagic
 Q = torch.randn(2, 4, 5, 8, generator=torch.Generator().manual_seed(0))
 
 
+ROW = torch.tensor([0])
+
+
 def rows(q: torch.Tensor) -> torch.Tensor:
     return torch.arange(q.shape[2])[None, None, :, None]
 
@@ -24,15 +27,28 @@ HIDES_NOTHING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "ones": lambda q: torch.ones(q.shape[2], q.shape[2], dtype=torch.bool),
     "filled": lambda q: torch.full((1, 1, 1, q.shape[2]), True),
     "both": lambda q: torch.ones(5, 5, dtype=torch.bool) & (rows(q) > -1),
+    "read": lambda q: torch.ones(2, 5).bool()[:, None, None, torch.arange(5)],
+    "backwards": lambda q: torch.arange(4, -1, -1)[:, None] >= 0,
     "steps": lambda q: torch.arange(0, 50, 10)[:, None] < torch.full((1, 5), 51),
 }
+CAUSAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "compared": lambda q: rows(q) >= torch.arange(q.shape[2]),
+    "tril": lambda q: torch.ones(5, 5, dtype=torch.bool).tril(),
+    "not triu": lambda q: ~torch.triu(torch.ones(5, 5), diagonal=1).bool(),
+    "padded": lambda q: (
+        (rows(q) >= torch.arange(5)) & torch.ones(2, 5).bool()[:, None, None, torch.arange(5)]
+    ),
+}
 HIDES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "causal": lambda q: rows(q) >= torch.arange(q.shape[2]),
     "data": lambda q: q[:, :1, :, :5] > -100,
     "first row": lambda q: (rows(q) >= 1).expand(-1, -1, -1, 5) | (torch.arange(5) == 0),
     "numbers": lambda q: torch.ones(5, 5),
     "written": lambda q: torch.ones(5, 5).bool().index_fill_(1, torch.tensor([2]), False),
-    "backwards": lambda q: torch.arange(4, -1, -1)[:, None] >= 0,
+    "window": lambda q: torch.ones(5, 5).bool().tril() & torch.ones(5, 5).bool().triu(-2),
+    "shifted": lambda q: torch.ones(5, 5).bool().tril(1),
+    "of one": lambda q: torch.stack([torch.ones(5, 5).tril(), torch.ones(5, 5)]).bool()[:, None],
+    "causal data": lambda q: torch.ones(5, 5).bool().tril() & (q[0, 0, :, :5] > -100),
+    "causal, written": lambda q: torch.ones(5, 5).bool().tril().index_fill_(1, ROW, False),
 }
 
 
@@ -49,10 +65,15 @@ def masks(graphs: list[Any]) -> list[Any]:
     return [n.kwargs.get("attn_mask", n.args[3] if len(n.args) > 3 else None) for n in nodes]
 
 
+def is_causal(graphs: list[Any]) -> list[bool]:
+    nodes = [n for n in graphs[-1].graph.nodes if "dot_product_attention" in str(n.target)]
+    return [n.kwargs.get("is_causal", False) for n in nodes]
+
+
 @pytest.mark.parametrize("keyword", [True, False])
-@pytest.mark.parametrize("name", [*HIDES_NOTHING, *HIDES])
+@pytest.mark.parametrize("name", [*HIDES_NOTHING, *CAUSAL, *HIDES])
 def test_masks(name: str, keyword: bool) -> None:
-    make = {**HIDES_NOTHING, **HIDES}[name]
+    make = {**HIDES_NOTHING, **CAUSAL, **HIDES}[name]
 
     def fn(q):
         mask = make(q)
@@ -64,7 +85,58 @@ def test_masks(name: str, keyword: bool) -> None:
     got, want = compiled(fn, graphs)(Q), fn(Q)
     assert got.stride() == want.stride()
     torch.testing.assert_close(got, want)
-    assert (masks(graphs) == [None]) == (name in HIDES_NOTHING)
+    assert (masks(graphs) == [None]) == (name in HIDES_NOTHING or name in CAUSAL)
+    assert is_causal(graphs) == [name in CAUSAL]
+
+
+def causal_rows(q):
+    """As many rows as asked for, of which the last one sees everything."""
+    length, seen = q.shape[2], Q.shape[2]
+    return torch.arange(length)[:, None] + (seen - length) >= torch.arange(seen)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_fewer_queries_than_keys_keep_their_mask(length):
+    """What is_causal means for them depends on the kernel."""
+
+    def fn(q):
+        return F.scaled_dot_product_attention(q, Q, Q, attn_mask=causal_rows(q))
+
+    graphs: list[Any] = []
+    torch.testing.assert_close(compiled(fn, graphs)(Q[:, :, -length:]), fn(Q[:, :, -length:]))
+    assert is_causal(graphs) == [False]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_mask_stays_where_another_kernel_would_draw_other_numbers(asks):
+    """Unless a library made it because it is compiled: eager has none then."""
+
+    def fn(q):
+        mask = None
+        if not asks or torch.compiler.is_compiling():
+            mask = torch.ones(5, 5).bool().tril()
+        given = {"attn_mask": mask, "dropout_p": 0.25, "is_causal": mask is None}
+        return F.scaled_dot_product_attention(q, q, q, **given)
+
+    graphs: list[Any] = []
+    torch.manual_seed(1)
+    got = compiled(fn, graphs)(Q)
+    torch.manual_seed(1)
+    torch.testing.assert_close(got, fn(Q))
+    assert is_causal(graphs) == [asks]
+
+
+def test_gradients_through_a_causal_mask():
+    def fn(q):
+        mask = rows(q) >= torch.arange(q.shape[2])
+        return F.scaled_dot_product_attention(q, q * 2, q + 1, mask)
+
+    gradients = []
+    for call in (fn, jitmagic.jit(fn, fullgraph=True)):
+        q = Q.clone().requires_grad_()
+        call(q).square().sum().backward()
+        gradients.append(q.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_a_mask_beside_is_causal_is_left_to_eager() -> None:
