@@ -4,7 +4,7 @@ Comes in: a node of a graph under construction. Goes out: the tensor that eager 
 None. It is computed here, on the CPU, by the calls that lead to it: a mask that a library makes and
 then asks about, a size that is kept in a tensor. Inputs, draws, uninitialised memory, tensors that
 somebody writes to, symbolic sizes and calls that are not torch's own are not known; of a GPU's
-tensors only those that come of bools and integers are, which are the same on every device.
+tensors only those that come of bools and small integers are, which are the same on every device.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = ["known_mask", "known_number", "known_value"]
 _MOST_NODES = 64  # computed for one answer: it is asked while the program is traced
 _MOST_ELEMENTS = 1 << 16
 _MOST_OF_A_MASK = 1 << 24  # 20 ms for each call
+_SMALL = 256  # bfloat16 has all integers up to here
 _CPU = torch.device("cpu")
 
 
@@ -104,6 +105,8 @@ class _Computation:
             made = node.target(*args, **kwargs)  # type: ignore[operator]
         if isinstance(made, torch.Tensor):
             _check(node.meta["val"], made)
+            if _is_elsewhere(node) and not _is_exact(made):
+                raise _Unknown
         known[node] = made
         return made
 
@@ -120,8 +123,6 @@ class _Computation:
             return True
         if any(type(size) is not int for size in value.shape):
             return False
-        if _is_elsewhere(node) and (value.is_floating_point() or value.is_complex()):
-            return False
         if value.numel() > self._most_elements:
             return False
         return not self._graph.writers.get(value.untyped_storage()._cdata)
@@ -129,6 +130,13 @@ class _Computation:
 
 def _is_elsewhere(node: Node) -> bool:
     return isinstance(node.meta["val"], torch.Tensor) and device_of(node) != _CPU
+
+
+def _is_exact(made: torch.Tensor) -> bool:
+    """Whether any device has the same: bools, integers, floats that are small integers."""
+    if not made.is_floating_point():
+        return not made.is_complex()
+    return bool((made == made.round()).all()) and float(made.abs().amax()) <= _SMALL
 
 
 def _here(value: Any) -> Any:

@@ -16,7 +16,7 @@ can see is ever overwritten. What cannot be recorded says why in `refused` and r
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,7 @@ from weakref import WeakSet
 
 import torch
 
-from ..codegen.plan import Alloc, Call, Plan, PlanStep, Slot, View
+from ..codegen.plan import Alloc, Call, Over, Plan, PlanStep, Pool, Slot, View
 from ..errors import warn
 
 __all__ = ["Replayer", "replayed", "why_not"]
@@ -44,6 +44,8 @@ _UNKNOWN_SIZE = frozenset(
         torch.Tag.cudagraph_unsafe,
     )
 )
+_INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)
+_MASKS = (torch.bool, torch.uint8)
 Outputs = tuple[torch.Tensor | None, ...]
 Run = Callable[..., Outputs]
 
@@ -65,7 +67,7 @@ def replayed(run: Run, plan: Plan) -> Run:
 
 def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
     """What forbids recording, as a sentence; empty when nothing does."""
-    anywhere = _generator_states(plan)
+    anywhere, dtypes = _generator_states(plan), _dtypes(plan, inputs)
     for number, tensor in enumerate(inputs):
         if tensor.device != plan.device and number not in anywhere:
             return f"input {number} lives on {tensor.device}, not on {plan.device}"
@@ -76,7 +78,7 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
             return f"a part of it is not on {plan.device}"
         if not isinstance(step, Call):
             continue
-        if not _UNKNOWN_SIZE.isdisjoint(step.op.tags):
+        if _waits(step, dtypes):
             return f"{step.op} waits for the GPU to know the size of its result"
         if step.foreign:
             return f"{step.op} comes from outside of torch: a recording may miss what it does"
@@ -84,6 +86,31 @@ def why_not(plan: Plan, inputs: Sequence[torch.Tensor]) -> str:
         if any(isinstance(part, torch.Generator) for part in parts):
             return f"{step.op} draws from a generator of its own"
     return ""
+
+
+def _waits(step: Call, dtypes: Mapping[int, torch.dtype]) -> bool:
+    """Whether the host looks at data; of an indexing, whether any index may be a mask."""
+    if _UNKNOWN_SIZE.isdisjoint(step.op.tags):
+        return False
+    if step.op not in _INDEXING:
+        return True
+    return any(
+        isinstance(index, Slot) and dtypes.get(index.index, torch.bool) in _MASKS
+        for index in step.args[1]
+    )
+
+
+def _dtypes(plan: Plan, inputs: Sequence[torch.Tensor]) -> dict[int, torch.dtype]:
+    """Of the slots that are known before a run."""
+    known = {number: tensor.dtype for number, tensor in enumerate((*inputs, *plan.constants))}
+    for step in plan.steps:
+        if isinstance(step, Call):
+            for slot, layout in zip(step.results, step.layouts, strict=False):
+                if slot is not None and layout is not None:
+                    known[slot] = layout.dtype
+        elif isinstance(step, Alloc | Over | Pool | View):
+            known[step.slot] = step.dtype
+    return known
 
 
 def _generator_states(plan: Plan) -> frozenset[int]:
@@ -179,7 +206,10 @@ class _Recording:
 
     def replay(self, inputs: Sequence[torch.Tensor]) -> Outputs:
         if self.moving:
-            torch._foreach_copy_(self.buffers, [_memory(inputs[n]) for n in self.moving])
+            # The host need not wait: what is on the CPU (generator states) is not pinned, so that
+            # the driver has read it before it returns.
+            moved = [_memory(inputs[n]) for n in self.moving]
+            torch._foreach_copy_(self.buffers, moved, non_blocking=True)
         self.graph.replay()
         return tuple(None if out is None else out.data for out in self.outputs)
 

@@ -224,6 +224,16 @@ def test_reasons_not_to_record():
     assert "generator of its own" in why_not(plan_of(steps=(own,)), [x, x])
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
+@pytest.mark.parametrize("made", [True, False])
+def test_indexing_waits_for_masks_alone(dtype, made):
+    x, index = torch.randn(4), torch.zeros(4, dtype=dtype)
+    alloc = Alloc(2, (4,), (1,), dtype, torch.device("cpu"))
+    call = Call(torch.ops.aten.index.Tensor, (Slot(0), [None, Slot(2 if made else 1)]), {}, (3,))
+    why = why_not(plan_of(steps=(alloc, call)), [x, index])
+    assert bool(why) == (dtype in (torch.bool, torch.uint8))
+
+
 def test_plans_of_the_cpu_are_left_alone():
     run = Counted(lambda x: (x,))
     assert replayed(run, plan_of()) is run
