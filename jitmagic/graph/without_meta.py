@@ -164,6 +164,7 @@ def _fake_quantized_by_tensors(
     x: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor] | None:
     fits = scale.numel() == zero_point.numel() == 1 and scale.dtype is torch.float32
+    fits = fits and zero_point.dtype in (torch.int32, torch.float32)
     if not fits or x.dtype not in _ATTENDED or quant_min > quant_max:
         return None
     return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
