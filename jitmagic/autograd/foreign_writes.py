@@ -24,7 +24,8 @@ __all__ = ["Functional", "flat", "functional_form"]
 
 _LIBRARY = torch.library.Library("jitmagic", "FRAGMENT")
 _NUMBERS = count()
-_OUT = getattr(torch.Tag, "out", None)  # torch 2.11 has none
+# What is said of writes, which a functional form has none of; torch 2.11 has no such tags.
+_OF_WRITES = tuple(getattr(torch.Tag, name, None) for name in ("out", "inplace"))
 _ALIAS = re.compile(r"(?<=[\w\]?])\(\w+!?(?: -> \w*)?\)")
 
 
@@ -55,7 +56,7 @@ def functional_form(func: Any) -> Functional:
     text = str(schema)
     arguments = _ALIAS.sub("", text[text.index("(") + 1 : text.rindex(") ->")])
     name = f"{schema.name.replace('::', '_')}_{next(_NUMBERS)}"
-    tags = tuple(tag for tag in func.tags if tag != _OUT)  # that it is no more
+    tags = tuple(tag for tag in func.tags if tag not in _OF_WRITES)
     _LIBRARY.define(f"{name}({arguments}) -> Tensor[]", tags=tags)
     _LIBRARY.impl(name, _kernel(func, slots, returns), "CompositeExplicitAutograd")
     return Functional(getattr(torch.ops.jitmagic, name).default, slots, returns)

@@ -292,6 +292,7 @@ _ANY_DTYPE = (
     aten.zeros_like.default,
     aten.pow.Scalar,
     aten.geqrf.default,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
 )
 _ANY_REAL = frozenset(
     {

@@ -148,6 +148,28 @@ def _encoder_layer(
     return fresh_meta(x.shape, x.dtype)
 
 
+# -- quantized and back ----------------------------------------------------------------------------
+
+
+def _fake_quantized(
+    x: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor] | None:
+    """With the mask of what was not clamped, for the backward."""
+    if x.dtype not in _ATTENDED or not quant_min <= zero_point <= quant_max:
+        return None
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
+def _fake_quantized_by_tensors(
+    x: Tensor, scale: Tensor, zero_point: Tensor, enabled: Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor] | None:
+    fits = scale.numel() == zero_point.numel() == 1 and scale.dtype is torch.float32
+    fits = fits and zero_point.dtype in (torch.int32, torch.float32)
+    if not fits or x.dtype not in _ATTENDED or quant_min > quant_max:
+        return None
+    return torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+
+
 WITHOUT_META: Mapping[Any, Callable[..., Any]] = {
     aten.multi_margin_loss_backward.default: _gradient,
     aten.multilabel_margin_loss_backward.default: _gradient,
@@ -158,6 +180,10 @@ WITHOUT_META: Mapping[Any, Callable[..., Any]] = {
     aten._histogramdd_bin_edges.default: _edges,
     aten._histogramdd_from_bin_cts.default: _histogram_of_points,
     aten._histogramdd_from_bin_tensors.default: _histogram_of_points_between,
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _fake_quantized,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: (
+        _fake_quantized_by_tensors
+    ),
     aten.geqrf.default: _factors,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }

@@ -18,6 +18,7 @@ from .builtins import copying as _copying
 from .builtins import counters as _counters
 from .builtins import differentiation as _differentiation
 from .builtins import distributions as _distributions
+from .builtins import exit_stacks as _exit_stacks
 from .builtins import foreach as _foreach
 from .builtins import functional_calls as _functional_calls
 from .builtins import generators as _torch_generators
@@ -67,6 +68,7 @@ from .values import enums as _enums
 from .values import exceptions as _exceptions
 from .values import functions as _functions
 from .values import getters as _getters
+from .values import hook_handles as _hook_handles
 from .values import inference as _inference
 from .values import instances as _instances
 from .values import library_flags as _library_flags
@@ -100,4 +102,5 @@ MODULES: tuple[ModuleType, ...] = (
     _nn_module, _scalars, _tensor_hooks, _tensor_inputs, _torch_function, _gradients, _recurrent,
     _weak_references, _class_bodies, _class_statements, _attention, _optimizers, _threads,
     _torch_generators, _profiled, _random_streams, _scripted, _inference, _library_flags,
+    _hook_handles, _exit_stacks,
 )  # fmt: skip

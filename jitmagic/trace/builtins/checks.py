@@ -14,6 +14,7 @@ from ..breaks import EscapingException, GraphBreak, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.class_facts import belongs_to_torch
 from ..values.tensor import TensorValue, record
+from ..values.undecided import UndecidedValue
 from ..values.validation import assert_data
 from .registry import handles
 
@@ -36,6 +37,9 @@ def _register_check(check: Any, error: type[Exception]) -> None:
     def _check(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
         """The message is not called unless it is needed, by plain Python then."""
         condition = kwargs["cond"] if "cond" in kwargs else args[0]
+        if isinstance(condition, UndecidedValue) and not machine.catches():
+            assert_data(machine, condition.node())
+            return machine.constant(None)
         if not condition.is_constant(machine) or condition.as_constant(machine) is not True:
             raise GraphBreak(EscapingException.of(error=error.__name__))
         return machine.constant(None)

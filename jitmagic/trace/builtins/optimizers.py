@@ -2,6 +2,7 @@
 
 Comes in: a call of one of the wrappers, known by its code. Goes out: the same without what is for
 profiles and for torch.compile; hooks of the optimizer are called, those of all optimizers break.
+Updates of `fused=True` are the same formula operation by operation, which kernels here fuse.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.optim import adagrad, adam, sgd
 from torch.optim import optimizer as wrappers
 
+from ...graph.node_meta import device_of
 from ..breaks import GraphBreak, RefusedTorchCall
 from ..values.base import Args, Kwargs, Machine, Value
 from ..values.functions import FunctionValue
 from ..values.mappings import DictValue
 from ..values.operators import is_none, unpack
-from ..values.sequences import TupleValue
+from ..values.sequences import ListValue, TupleValue
+from ..values.tensor import TensorValue
 from .process_state import read_state
 from .registry import handles
 
@@ -84,3 +88,47 @@ def _step_in_mode(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 
 def _refuse(why: str) -> None:
     raise GraphBreak(RefusedTorchCall.of(name="Optimizer.step", why=why))
+
+
+# -- updates that torch has a kernel for -----------------------------------------------------------
+
+_SCALING = ("grad_scale", "found_inf")
+
+
+def _follow_fused(module: Any, name: str) -> None:
+    """The kernel of `fused=True` as the operations it stands for. It computes in float32, where
+    these round after each: for narrower numbers, and under a GradScaler's scale, it is called.
+    """
+    fused = getattr(module, f"_fused_{name}").__code__
+
+    @handles(fused)
+    def handler(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+        function, *given = args
+        assert isinstance(function, FunctionValue)
+        named = {**dict(zip(fused.co_varnames, given, strict=False)), **kwargs}
+        devices = _devices_of(machine, named["params"])
+        is_scaled = any(not is_none(named[scale]) for scale in _SCALING if scale in named)
+        if is_scaled or devices is None or (devices != {"cpu"} and "capturable" not in named):
+            return machine.inline(function, given, kwargs)
+        if devices != {"cpu"}:
+            named["capturable"] = machine.constant(True)  # its step counts are on the device
+        variant = f"_{'single' if devices == {'cpu'} else 'multi'}_tensor_{name}"
+        formula = function.globals.find(machine, variant)
+        assert formula is not None
+        return formula.realize(machine).call(machine, [], named)
+
+
+def _devices_of(machine: Machine, params: Value) -> set[str] | None:
+    """The types of devices of parameters of 32 or 64 bits each; None where there are others."""
+    assert isinstance(params, ListValue)
+    devices: set[str] = set()
+    for param in params.realized(machine):
+        if not isinstance(param, TensorValue) or param.meta.dtype not in _WIDE:
+            return None
+        devices.add(device_of(param.node).type)
+    return devices
+
+
+_WIDE = (torch.float32, torch.float64)
+for _module, _name in ((adam, "adam"), (sgd, "sgd"), (adagrad, "adagrad")):
+    _follow_fused(_module, _name)

@@ -1,7 +1,8 @@
-"""Forward hooks of modules: run around `forward` as torch.nn.Module._call_impl does.
+"""Hooks of modules: run around `forward` as torch.nn.Module._call_impl does.
 
-Comes in: a module with forward hooks of its own, or hooks for all modules; reading their tables
-guards which hooks there are. Goes out: what the call gives after them. One that runs always does
+Comes in: a module with hooks of its own, or forward hooks for all modules; reading their tables
+guards which hooks there are. Goes out: what the call gives after them; backward hooks wait for a
+backward (backward_hooks.py). One that runs always does
 more only where the forward raises, and then plain Python does.
 """
 
@@ -12,16 +13,16 @@ import torch
 from ...guards.guard import EntriesEmpty
 from ...guards.source import ImportedModule, InstanceDict, Item, Source
 from ..breaks import GraphBreak, UnsupportedOperation
+from .backward_hooks import BACKWARD_HOOKS, backward_hooks
 from .base import Args, Kwargs, Machine, ObservedError, Value
 from .mappings import DictValue
 from .operators import is_none
 from .sequences import TupleValue
 
 __all__ = [
-    "ALWAYS_CALLED", "BACKWARD_HOOKS", "FORWARD_HOOKS", "call_with_hooks", "has_global_hooks",
+    "ALWAYS_CALLED", "FORWARD_HOOKS", "call_with_hooks", "has_global_hooks",
 ]  # fmt: skip
 
-BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 ALWAYS_CALLED = "_forward_hooks_always_called"
 _MODULES = torch.nn.modules.module
@@ -52,6 +53,9 @@ def call_with_hooks(
     given, named = TupleValue(args), dict(kwargs)
     for hook, with_kwargs in _hooks(machine, module, "_forward_pre_hooks"):
         given, named = _before(machine, module, hook, with_kwargs, given, named)
+    backward = backward_hooks(machine, module)
+    if backward is not None:
+        given = backward.arguments(machine, given)
     try:
         result = forward.call(machine, given.items, named)
     except ObservedError:
@@ -63,7 +67,7 @@ def call_with_hooks(
         more = [_keywords(machine, named)] if with_kwargs else []
         changed = hook.call(machine, [module, given, *more, result], {}).realize(machine)
         result = result if is_none(changed) else changed
-    return result
+    return result if backward is None else backward.result(machine, result)
 
 
 def _some_run_always(machine: Machine, module: Value) -> bool:

@@ -27,9 +27,10 @@ from ...guards.source import (
     TypeOf,
 )
 from ..aliased_dicts import Access
-from ..breaks import Construction, GraphBreak, UnknownObject, UnsupportedOperation
+from ..breaks import Construction, GraphBreak, UnknownObject
 from ..builtins.registry import handles
 from ..wrap import wraps
+from .backward_hooks import BACKWARD_HOOKS
 from .base import Args, Kwargs, Machine, ObservedError, Value
 from .class_facts import (
     NOTHING,
@@ -45,7 +46,7 @@ from .classes import ClassValue, bind
 from .constants import ConstantValue
 from .functions import BoundMethodValue
 from .instances import InstanceValue
-from .module_hooks import BACKWARD_HOOKS, FORWARD_HOOKS, call_with_hooks, has_global_hooks
+from .module_hooks import FORWARD_HOOKS, call_with_hooks, has_global_hooks
 from .module_slices import ModuleSlice
 from .operators import unpack
 from .originals import MODULE, is_library_made
@@ -325,18 +326,15 @@ class NNModuleValue(InstanceValue):
         return forward.call(machine, args, kwargs)
 
     def _check_hooks(self, machine: Machine) -> bool:
-        """Whether there are forward hooks; break where others would run, guard that none does."""
+        """Whether there are hooks, which are read around the call; guard that there are no more."""
         changed = self._changed_hooks(machine)
         if self.callable_as_is and not changed:
             return False
         assert self.source is not None
         own = object.__getattribute__(self.live, "__dict__")
         there = {name: changed.get(name, bool(own.get(name))) for name in _HOOKS}
-        hooked = any(there[name] for name in FORWARD_HOOKS)
-        absent_hooks = BACKWARD_HOOKS if hooked else _HOOKS
-        if any(there[name] for name in absent_hooks):
-            types_ = f"{self.cls.live.__name__} with backward hooks"
-            raise GraphBreak(UnsupportedOperation.of(what="a call", types=types_))
+        hooked = any(there.values())
+        absent_hooks = () if hooked else _HOOKS
         if own.get(_SLOT) is not None:
             if not _is_tagged(own[_SLOT]):
                 self.refuse(machine, "a call of a module compiled by torch")

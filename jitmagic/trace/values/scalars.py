@@ -40,6 +40,7 @@ from .asserted_numbers import float_result, is_nonzero, within
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import ConstantValue
 from .read_sizes import size_in_data
+from .undecided import UndecidedValue
 from .validation import asserted
 
 __all__ = ["ScalarValue", "SymbolicNumber", "extreme", "number_node", "scalar_of"]
@@ -154,10 +155,7 @@ class ScalarValue(SymbolicNumber):
     ) -> Value | None:
         operand = scalar_of(machine, other)
         if operand is not None:
-            answer = _asserted(machine, op, self, operand)
-            if answer is None:
-                answer = machine.symbols.decide(op, self.expr, operand.expr)
-            return machine.constant(answer)
+            return _compared(machine, op, self, operand)
         return None if _is_unlike_numbers(machine, other) else self.refuse(machine, op)
 
     def unary(self, machine: Machine, op: str) -> Value:
@@ -228,6 +226,9 @@ class ScalarValue(SymbolicNumber):
         return number_node(machine, self.kind, self.expr.value)
 
     def recipe(self, builder: Builder) -> Recipe:
+        if self.node is None:
+            assert isinstance(self.expr, Number | Integer)
+            return builder.constant(self.expr.value)
         return builder.invoke(torch.Tensor.item, (builder.output(self, self.node),))
 
     def describe(self) -> str:
@@ -265,16 +266,22 @@ def extreme(machine: Machine, op: str, best: ScalarValue, item: ScalarValue) -> 
     return item if machine.symbols.decide(op, item.expr, best.expr) else best
 
 
-def _asserted(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> bool | None:
-    """The answer that the program goes on with, where the other one only raises and nobody but the
-    graph can tell; None: it is decided otherwise."""
-    symbols = machine.symbols
-    if left.kind is not right.kind or symbols.known(op, left.expr, right.expr) is not None:
-        return None
-    if symbols.has_hints((left.expr, right.expr)):
-        return None
-    a, b = left.argument(machine, full=True), right.argument(machine, full=True)
-    return asserted(machine, _call(machine, COMPARISONS[op], a, b))
+def _compared(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> Value:
+    """Where nobody but the graph can tell: the answer that the program goes on with if the other
+    one only raises, else one that waits until somebody branches on it."""
+    symbols, exprs = machine.symbols, (left.expr, right.expr)
+    unlike = left.kind is not right.kind
+    if unlike or symbols.known(op, *exprs) is not None or symbols.has_hints(exprs):
+        return machine.constant(symbols.decide(op, *exprs))
+
+    def record() -> Node:
+        a, b = left.argument(machine, full=True), right.argument(machine, full=True)
+        return _call(machine, COMPARISONS[op], a, b)
+
+    answer = asserted(machine, record())
+    if answer is None:
+        return UndecidedValue(op, (left, right), exprs, record)
+    return machine.constant(answer)
 
 
 def _is_unlike_numbers(machine: Machine, other: Value) -> bool:

@@ -22,7 +22,7 @@ from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
 from .callables import bind_builtin
 from .opaque import WithoutOperators
 
-__all__ = ["Watched", "check_watched", "retains_gradient", "watched_behind"]
+__all__ = ["Watched", "check_watched", "retains_gradient", "watch", "watched_behind"]
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +74,7 @@ def _retain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     meta = getattr(tensor, "meta", None)
     is_leaf = isinstance(meta, torch.Tensor) and meta.is_leaf and meta.requires_grad
     if not is_leaf and not retains_gradient(machine, tensor):
-        _watch(machine, tensor, None, len(args) != 1 or bool(kwargs))
+        watch(machine, tensor, None, len(args) != 1 or bool(kwargs))
     return machine.constant(None)
 
 
@@ -82,7 +82,7 @@ def _retain(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
 def _register(machine: Machine, args: Args, kwargs: Kwargs) -> Value:
     given = {**dict(zip(("self", "hook"), args, strict=False)), **kwargs}
     strange = len(args) + len(kwargs) != 2 or set(given) != {"self", "hook"}
-    return HandleValue(_watch(machine, given.get("self"), given.get("hook"), strange))
+    return HandleValue(watch(machine, given.get("self"), given.get("hook"), strange))
 
 
 @method(RemovableHandle, "remove")
@@ -95,7 +95,8 @@ def _remove(machine: Machine, owner: Value, args: Args, kwargs: Kwargs) -> Value
     return machine.constant(None)
 
 
-def _watch(machine: Machine, tensor: Any, hook: Value | None, strange: bool) -> Watched:
+def watch(machine: Machine, tensor: Any, hook: Value | None, strange: bool) -> Watched:
+    """Run the hook with the tensor's gradient; None: retain that."""
     graph: GraphBuilder = machine.graph
     meta = getattr(tensor, "meta", None)
     watched = Watched(tensor, hook, getattr(meta, "grad_fn", None), machine.step)

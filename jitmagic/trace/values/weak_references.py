@@ -20,7 +20,7 @@ from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Value
 from .opaque import WithoutOperators
 
-__all__: list[str] = []
+__all__ = ["NewReference"]
 
 
 class WeakReferenceValue(WithoutOperators):

@@ -160,7 +160,17 @@ def ints_of_any_size(x: Tensor) -> tuple[int, float]:
     return count * 3, count / 2
 
 
-RAISING = [divided_by_one, a_power_of_one, a_root_of_one, a_factor_in_place, ints_of_any_size]
+def checked_numbers(x: Tensor) -> tuple[Tensor, bool]:
+    count = int((x > 0).sum())
+    torch._check(count > 0, lambda: "nothing is positive")
+    torch._check(count <= 3)
+    return x[:count] * 2, count > 1
+
+
+RAISING = [
+    divided_by_one, a_power_of_one, a_root_of_one, a_factor_in_place, ints_of_any_size,
+    checked_numbers,
+]  # fmt: skip
 
 
 def outcome(function: Callable[..., Any], x: Tensor) -> Any:

@@ -172,3 +172,52 @@ def test_hooks_of_all_modules_that_come_and_go() -> None:
     assert torch.equal(run(x), before)
     assert seen == ["Linear", "ReLU", "Sequential"] * 2
     assert counts_of(run).breaks == 0
+
+
+def features_by_hooks(net: nn.Module, x: Tensor) -> Any:
+    features: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, result: Tensor) -> None:
+            features[name] = result.detach()
+
+        return hook
+
+    handles = [part.register_forward_hook(keep(name)) for name, part in net.named_children()]
+    result = net(x)
+    for handle in handles:
+        handle.remove()
+    return result, features
+
+
+def doubled_for_a_while(net: nn.Module, x: Tensor) -> Any:
+    first = next(net.children())
+    with first.register_forward_pre_hook(lambda module, args: (args[0] * 2,)):
+        doubled = net(x)
+    return doubled, net(x), len(first._forward_pre_hooks)
+
+
+@pytest.mark.parametrize("function", [features_by_hooks, doubled_for_a_while])
+def test_hooks_for_the_length_of_a_call(function: Any) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    run = jitmagic.jit(function)
+    for x in (torch.ones(2, 3), torch.randn(2, 3), torch.randn(2, 3)):
+        torch.testing.assert_close(run(net, x), function(net, x))
+    assert (counts_of(run).graphs, counts_of(run).breaks) == (1, 0)
+    assert not net[0]._forward_hooks
+
+
+def test_hooks_that_outlive_the_call() -> None:
+    """Each has a number of its own, and the handle removes it."""
+    net, handles, seen = nn.Linear(3, 3), [], []
+    run = jitmagic.jit(lambda x: handles.append(net.register_forward_hook(look)) or net(x))
+
+    def look(module: nn.Module, args: Any, result: Tensor) -> None:
+        seen.append(tuple(result.shape))
+
+    for count in (1, 2):
+        run(torch.ones(count, 3))
+    assert seen == [(1, 3), (2, 3), (2, 3)]
+    assert len({handle.id for handle in handles}) == len(net._forward_hooks) == 2
+    handles[0].remove()
+    assert list(net._forward_hooks) == [handles[1].id]

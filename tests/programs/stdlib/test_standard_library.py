@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -395,6 +396,59 @@ def attribute_tables(x, settings):
     table["set"] = 7
     same = vars(settings) is table
     return x * settings.set, found, same, {**vars(settings)}["rate"], table.get("no", 1)
+
+
+# -- contexts entered one by one -------------------------------------------------------------------
+
+
+class Logged:
+    def __init__(self, log, name, handles=False):
+        self.log, self.name, self.handles = log, name, handles
+
+    def __enter__(self):
+        self.log.append(f"in {self.name}")
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.log.append((self.name, kind))
+        return self.handles
+
+
+@program()
+def exit_stacks(x):
+    log = []
+    with contextlib.ExitStack() as stack:
+        names = [stack.enter_context(Logged(log, name)).name for name in "ab"]
+        stack.callback(log.append, "called")
+        stack.push(lambda *details: log.append(details))
+        stack.enter_context(torch.no_grad())
+        later = stack.pop_all()
+    log.append("between")
+    later.close()
+    return x * 2, names, log
+
+
+@program()
+def an_exit_stack_that_handles_an_error(x):
+    log = []
+    with contextlib.ExitStack() as stack:
+        for name in "abc":
+            stack.enter_context(Logged(log, name, handles=name == "b"))
+        raise ValueError("no")
+    return x * 2, log
+
+
+@program(graphs=2, breaks=1)
+def a_break_within_an_exit_stack(x):
+    log = []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(Logged(log, "a"))
+        stack.enter_context(torch.no_grad())
+        x = x * 2
+        if x.sum() > 0:
+            log.append("positive")
+        x = x + 1
+    return x, log, torch.is_grad_enabled()
 
 
 @program()

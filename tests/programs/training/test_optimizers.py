@@ -170,6 +170,13 @@ OPTIMIZERS: dict[str, tuple[MakeOptimizer, int]] = {
     "adagrad": (lambda m: torch.optim.Adagrad(m.parameters(), lr_decay=0.01), 1),
     "adadelta": (lambda m: torch.optim.Adadelta(m.parameters()), 1),
     "adamax": (lambda m: torch.optim.Adamax(m.parameters()), 1),
+    "adam_fused": (lambda m: torch.optim.Adam(m.parameters(), fused=True, amsgrad=True), 1),
+    "adamw_fused": (lambda m: torch.optim.AdamW(m.parameters(), fused=True), 1),
+    "sgd_fused": (
+        lambda m: torch.optim.SGD(m.parameters(), 0.05, momentum=0.9, fused=True, nesterov=True),
+        2,
+    ),
+    "adagrad_fused": (lambda m: torch.optim.Adagrad(m.parameters(), fused=True), 1),
 }
 
 
@@ -181,6 +188,16 @@ def test_the_update_is_compiled_and_agrees(name: str, foreach: bool) -> None:
     assert eager_of(ours.update) == []
     assert ours.counts.breaks == 0
     assert ours.counts.graphs <= graphs + 1  # the first step makes the optimizer's state
+
+
+def test_a_fused_update_of_narrow_numbers_is_the_kernel_itself() -> None:
+    """It computes in float32: operation by operation each would be rounded to bfloat16."""
+    make: MakeOptimizer = lambda m: torch.optim.AdamW(m.parameters(), 1e-2, fused=True)  # noqa: E731
+    eager, ours = pair(make, dtype=torch.bfloat16)
+    for made in (eager, ours):
+        made.run(4)
+    same(eager, ours, tolerance=0.0)
+    assert ours.counts.breaks == 0
 
 
 def test_two_hundred_steps_of_adam_in_float32() -> None:
