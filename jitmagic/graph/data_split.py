@@ -257,10 +257,15 @@ def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
     and no history.
     """
     memory = memory_of(target)
-    earlier = [node for node, at in assigned.items() if at < here and memory & memory_of(node)]
+    before = [node for node, at in assigned.items() if at < here]
+    before += target.graph.find_nodes(op="placeholder")
+    earlier = [node for node in before if memory & memory_of(node)]
     read = [one for one in earlier if any(assigned.get(user) == here for user in one.users)]
     return len(read) > 1 or any(
-        tensor.requires_grad for one in earlier for tensor in tensors_in(value_of(one))
+        tensor.requires_grad
+        for one in earlier
+        if one.op != "placeholder"  # a leaf that is written to is refused elsewhere
+        for tensor in tensors_in(value_of(one))
     )
 
 
