@@ -206,7 +206,8 @@ def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
             writers[cell] = node
         for cell in touched - written:
             readers.setdefault(cell, set()).add(node)
-        acts = bool(written & outside) or (is_effectful(node) and not written)
+        drawn = bool(node.meta.get("random"))
+        acts = bool(written & outside) or drawn or (is_effectful(node) and not written)
         if (acts or node in makers) and acted is not None:
             found.add(acted)
         if acts:

@@ -32,6 +32,13 @@ def loss_of_targets_that_are_larger(x, y):
     return x + 1
 
 
+@find("tensor((5,))", "tensor((7,))")
+def draws_into_memory_before_a_size_of_data(x):
+    made = torch.empty(x.shape).normal_(0, 2)
+    drawn = torch.rand(x.shape)
+    return made, drawn.masked_select(drawn > 0.5)
+
+
 @find("tensor((2, 5, 3))", "tensor((4, 2, 3))", "tensor((3, 5, 7))", tier="sizes")
 def row_over_row_behind_a_size_of_data(x):
     count = torch.unique(x.detach().reshape(-1).round(), return_counts=True)[1] * x.shape[0]
