@@ -17,7 +17,17 @@ from .late import collector_paused, load
 
 with collector_paused():
     from . import dependencies  # noqa: F401  # first of all: says what is not installed
-    from .api import disable, graph_break, is_compiling, jit, mark_dynamic, mark_static, reset, wait
+    from .api import (
+        disable,
+        graph_break,
+        is_compiling,
+        jit,
+        mark_dynamic,
+        mark_static,
+        mark_unbacked,
+        reset,
+        wait,
+    )
     from .errors import (
         CompileFailed,
         DoubleBackward,
@@ -75,6 +85,7 @@ __all__ = [
     "lower",
     "mark_dynamic",
     "mark_static",
+    "mark_unbacked",
     "minify",
     "passport",
     "report",

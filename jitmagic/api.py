@@ -21,7 +21,7 @@ import torch
 
 from .bytecode import FrameSnapshot, shown_as
 from .errors import TaggingError
-from .frame.dynamic import mark_dynamic, mark_static
+from .frame.dynamic import mark_dynamic, mark_static, mark_unbacked
 from .frame.family import Compiler
 from .frame.handle import Handle, all_handles
 from .frame.hook import Suspended
@@ -50,6 +50,7 @@ __all__ = [
     "jit",
     "mark_dynamic",
     "mark_static",
+    "mark_unbacked",
     "original_of",
     "prepare",
     "reset",

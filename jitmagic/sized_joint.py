@@ -40,7 +40,7 @@ from .symbols.expr import Expr
 from .symbols.interval import MANY, Interval
 from .symbols.predicates import Predicates
 from .symbols.scalar import Symbol
-from .symbols.size import DataSize, Size
+from .symbols.size import Size, hintless
 from .target import Target
 from .template import Template, compile_template
 from .trace.concrete import of_sizes, ranges_of
@@ -275,7 +275,7 @@ def _own(symbol: Symbol, interval: Interval) -> Symbol:
     """A symbol of one joint only: those of another Context must not be equal. Of a size that data
     decide the trace tells layouts for more than one (`usually`).
     """
-    if isinstance(symbol.origin, DataSize):
+    if hintless(symbol):
         interval = interval.narrowed(MANY)
     return Symbol(symbol.name, int, interval, (symbol.origin, next(_COUNT)))
 

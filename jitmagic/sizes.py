@@ -40,7 +40,7 @@ from .spec import TensorSpec
 from .symbols.context import is_true_of
 from .symbols.expr import Expr
 from .symbols.interval import INT64, MANY, Interval
-from .symbols.size import DataSize, Dimension, Size, SizeOf
+from .symbols.size import DataSize, Dimension, Size, SizeOf, hintless
 from .target import Target
 from .template import Templates
 from .trace.concrete import at_sizes, expected_of, hints_of, places_of
@@ -220,9 +220,9 @@ class Sized:
         return all(is_true_of(op, left, right, known) for op, left, right in self._expected)
 
     def _has_few(self, values: Vector) -> bool:
-        """Whether data decided a size that no joint graph is for."""
+        """Whether an undecided size is one that no joint graph is for."""
         pairs = zip(self._symbols, values, strict=True)
-        return any(isinstance(s.origin, DataSize) and not MANY.has(value) for s, value in pairs)
+        return any(hintless(symbol) and not MANY.has(value) for symbol, value in pairs)
 
     def _is_early(self, values: Vector) -> bool:
         """Whether its calls have not taken as long yet as a plan takes."""

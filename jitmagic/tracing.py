@@ -45,7 +45,8 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:
     """Whether sizes are symbols because they were seen to change."""
-    found = any(isinstance(symbol.origin, SizeOf) for symbol in places_of(traced))
+    symbols = places_of(traced)
+    found = any(isinstance(s.origin, SizeOf) and not s.origin.unbacked for s in symbols)
     return handle.options.dynamic is None and found
 
 

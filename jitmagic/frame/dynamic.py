@@ -9,6 +9,8 @@ they are compiled for.
     dynamic=True    all of tensors among the arguments that are no parameters
     dynamic={...}   these: {"x": {0: (1, 4096), 1: None}}, by the argument's name; and as None
 
+A mark of mark_unbacked goes before all of that, one of mark_static behind that of mark_dynamic.
+
 A dimension differs from a variant that fits the call in all but sizes and numbers: what also has
 another dtype or another mode is another use of the function, and says nothing about its sizes.
 """
@@ -22,11 +24,12 @@ import torch
 
 from ..guards.source import Argument, DictEntry, Item, Source
 from ..options import Options
-from ..symbols.interval import INT64, Interval
+from ..symbols.interval import INT64, Interval, Unbacked
 
-__all__ = ["dynamic_dims", "mark_dynamic", "mark_static"]
+__all__ = ["dynamic_dims", "mark_dynamic", "mark_static", "mark_unbacked"]
 
-_OURS = "_jitmagic_sizes"  # dim -> (smallest, largest), or None: not a symbol
+# dim -> (smallest, largest, whether it is unbacked), or None: not a symbol. Plain, to be pickled.
+_OURS = "_jitmagic_sizes"
 
 Dims = dict[int, Interval]
 
@@ -37,11 +40,23 @@ def mark_dynamic(
     """Have what is compiled for this tensor serve every size of a dimension (of that range) from
     the first call on. Raises IndexError where there is no such dimension.
     """
-    low = 2 if min is None else min
-    high = int(INT64.high) if max is None else max
+    _mark(tensor, dim, 2 if min is None else min, max, unbacked=False)
+
+
+def mark_unbacked(
+    tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None
+) -> None:
+    """As mark_dynamic, for every size from 0 on: nothing is decided by it, 0 and 1 are sizes as any
+    other. Where the program branches on it there is a graph break (an error if fullgraph=True).
+    """
+    _mark(tensor, dim, 0 if min is None else min, max, unbacked=True)
+
+
+def _mark(tensor: torch.Tensor, dim: int, low: int, high: int | None, *, unbacked: bool) -> None:
+    high = int(INT64.high) if high is None else high
     if low > high:
-        raise ValueError(f"min={min} is greater than max={max}")
-    _marks(tensor)[_wrapped(tensor, dim)] = low, high
+        raise ValueError(f"min={low} is greater than max={high}")
+    _marks(tensor)[_wrapped(tensor, dim)] = low, high, unbacked
 
 
 def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
@@ -57,10 +72,10 @@ def _wrapped(tensor: torch.Tensor, dim: int) -> int:
     return dim % tensor.dim()
 
 
-def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int] | None]:
+def _marks(tensor: torch.Tensor) -> dict[int, tuple[int, int, bool] | None]:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"a dimension of a tensor is marked, not one of {type(tensor).__name__}")
-    marks: dict[int, tuple[int, int] | None] = tensor.__dict__.setdefault(_OURS, {})
+    marks: dict[int, tuple[int, int, bool] | None] = tensor.__dict__.setdefault(_OURS, {})
     return marks
 
 
@@ -98,16 +113,24 @@ def _is_argument(source: Source, tensor: torch.Tensor) -> bool:
 
 def _add_marks(tensor: torch.Tensor, found: Dims) -> None:
     theirs = tensor.__dict__
+    for dim in theirs.get("_dynamo_static_indices", ()):
+        found.pop(dim, None)
     for name in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"):
         for dim in theirs.get(name, ()):
             found.setdefault(dim, INT64)
     for named in theirs.get("_dynamo_dynamic_range", ()):
-        low, high = (INT64.low if named.min is None else named.min), named.max
-        found[named.dim] = Interval(low, INT64.high if high is None else high)
-    for dim in theirs.get("_dynamo_static_indices", ()):
-        found.pop(dim, None)
-    for dim, limits in theirs.get(_OURS, {}).items():
-        if limits is None:
+        found[named.dim] = Interval(*_limits(named.min, named.max))
+    bounds = theirs.get("_dynamo_unbacked_bounds", {})
+    for name in ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"):
+        for dim in theirs.get(name, ()):
+            found[dim] = Unbacked(*_limits(*bounds.get(dim, (None, None))))
+    for dim, mark in theirs.get(_OURS, {}).items():
+        if mark is None:
             found.pop(dim, None)
         else:
-            found[dim] = Interval(*limits)
+            low, high, unbacked = mark
+            found[dim] = Unbacked(low, high) if unbacked else Interval(low, high)
+
+
+def _limits(low: int | None, high: int | None) -> tuple[float, float]:
+    return INT64.low if low is None else low, INT64.high if high is None else high

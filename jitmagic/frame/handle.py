@@ -30,6 +30,7 @@ from .library import LibraryFunction, library_function
 from .native import Dispatcher, Entry, continue_with
 from .original import Original
 from .skip import is_of_library, users_line
+from .stance import OnMiss, on_miss, tell_of_stance
 
 __all__ = ["Handle", "all_handles"]
 
@@ -219,10 +220,25 @@ class Handle:
             if "notice" not in self.family.told and (watched := under_mode()) is not None:
                 self._tell_of_plain_python(watched, partly=False)
             return self.original.run(values)
+        asked = on_miss()
+        tell_of_stance(self.family.told, self.label, bool(self.dispatcher.entries))
+        if self._given_up is None and asked is OnMiss.RAISE:
+            raise self._refused_by_stance(values)
+        if asked is not OnMiss.COMPILE:
+            return self.original.run(values)
         if self._given_up is None and self.compile_for(values):
             return continue_with(self.dispatcher, *values)
         waits = self._given_up is None  # a later call may be compiled, callees and all
         return self.original.run(values, None if waits else self._hooked)
+
+    def _refused_by_stance(self, values: tuple[Any, ...]) -> Unsupported:
+        missed = self.why_missed(values)
+        return Unsupported(
+            f"{self.label} would be compiled for this call, and torch.compiler.set_stance says "
+            f"fail_on_recompile: {missed[0][1].what if missed else 'it is the first'}",
+            "",
+            self.goes_on,
+        )
 
     def compile_for(self, values: tuple[Any, ...]) -> bool:
         """Whether there is an entry for these values now."""

@@ -11,7 +11,7 @@ in force (eager reuses a cast of the same leaf from a region of another dtype or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import UserLine
+from .at_vectors import told_at_vectors
 from .dispatch_mode import DispatchMode, dataless
 from .linked_history import linked
 from .node_meta import changes_mode, tensors_in
@@ -257,7 +258,7 @@ def cast_result(
         return None
     on = _watch(mode, target, args, kwargs, device_of, grad, line)
     if on.error is not None:
-        raise on.error
+        return _cast_at_vectors(mode, target, (args, kwargs), device_of, grad, on.error)
     off = _watch(OFF, target, args, kwargs, device_of, grad, line)
     if off.error is None and on.calls == off.calls:
         return None
@@ -268,6 +269,36 @@ def cast_result(
     _check_fresh(results, inputs)
     with_history = iter(linked(results, inputs))
     return _filled(on.result, with_history)
+
+
+def _cast_at_vectors(
+    mode: Autocast,
+    target: Target,
+    arguments: tuple[tuple[Any, ...], dict[str, Any]],
+    device_of: Callable[[torch.Tensor], torch.device],
+    grad: bool,
+    error: Exception,
+) -> Any:
+    """The same of a call that cannot be followed at symbolic sizes, told by ints. Raises `error`
+    where they do not tell it either.
+    """
+    devices = [device_of(tensor) for tensor in tensors_in(arguments)]
+    is_cast = True
+
+    def run(given: Any) -> tuple[Any, Collection[int]]:
+        nonlocal is_cast
+        known = {id(t): d for t, d in zip(tensors_in(given), devices, strict=True)}
+        args, kwargs = given
+        made = cast_result(mode, target, args, kwargs, lambda tensor: known[id(tensor)], grad)
+        is_cast = made is not None
+        if not is_cast:
+            raise error
+        return made, ()
+
+    made = told_at_vectors(run, arguments)
+    if made is None and is_cast:
+        raise error
+    return made
 
 
 def _watch(

@@ -22,7 +22,8 @@ from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.size import Size, SizeFloat, value_of
 from .builder import GraphBuilder, map_nodes
-from .node_meta import mutated_by
+from .node_meta import device_of, mutated_by, spec_on
+from .node_meta import value_of as meta_of
 
 __all__ = ["Filled", "Values", "concrete_graph", "graph_at", "results_of", "sized_graph", "spec_at"]
 
@@ -234,7 +235,9 @@ class _Replay:
     def _check(self, node: Node, made: Any) -> None:
         """What the trace said of all sizes has to be so for these."""
         wanted = spec_at(node.meta["spec"], self.values)
-        found = made.meta["spec"] if isinstance(made, Node) else None
+        is_one = isinstance(made, Node)
+        # Not its spec: what was written in place may have been another shape when it was made.
+        found = spec_on(meta_of(made), device_of(made)) if is_one else None
         if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
             raise SizesDiffer(f"{node.name} is {found} at these sizes, not {wanted}")
 

@@ -206,7 +206,8 @@ def _needs(calls: Sequence[Node], makers: Container[Node]) -> Needs:
             writers[cell] = node
         for cell in touched - written:
             readers.setdefault(cell, set()).add(node)
-        acts = bool(written & outside) or (is_effectful(node) and not written)
+        drawn = bool(node.meta.get("random"))
+        acts = bool(written & outside) or drawn or (is_effectful(node) and not written)
         if (acts or node in makers) and acted is not None:
             found.add(acted)
         if acts:
@@ -257,10 +258,15 @@ def _is_shared(target: Node, here: int, assigned: Mapping[Node, int]) -> bool:
     and no history.
     """
     memory = memory_of(target)
-    earlier = [node for node, at in assigned.items() if at < here and memory & memory_of(node)]
+    before = [node for node, at in assigned.items() if at < here]
+    before += target.graph.find_nodes(op="placeholder")
+    earlier = [node for node in before if memory & memory_of(node)]
     read = [one for one in earlier if any(assigned.get(user) == here for user in one.users)]
     return len(read) > 1 or any(
-        tensor.requires_grad for one in earlier for tensor in tensors_in(value_of(one))
+        tensor.requires_grad
+        for one in earlier
+        if one.op != "placeholder"  # a leaf that is written to is refused elsewhere
+        for tensor in tensors_in(value_of(one))
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node
 
 from .node_meta import changes_mode, is_effectful, tensors_in
-from .raising import may_raise_on_data
+from .raising import may_raise_on_data, takes_data_size
 
 __all__ = ["drop_dead_code", "merge_equal", "run_passes"]
 
@@ -24,7 +24,8 @@ def drop_dead_code(graph: Graph) -> int:
     """Erase dead pure nodes, and changes of modes that nothing runs under."""
     erased = 0
     for node in reversed(list(graph.nodes)):
-        if not node.users and not is_effectful(node) and not may_raise_on_data(node):
+        may_raise = may_raise_on_data(node) or takes_data_size(node)
+        if not node.users and not is_effectful(node) and not may_raise:
             graph.erase_node(node)
             erased += 1
     return erased + _drop_idle_modes(graph)

@@ -129,7 +129,9 @@ def call_on_meta(
     above: DispatchMode | None = None,
     line: UserLine | None = None,
 ) -> Any:
-    """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first."""
+    """As `run_on_meta`, outside of inference mode; `above` sees the ATen calls first, and a call
+    that goes at no symbolic sizes raises there.
+    """
     _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
         try:
@@ -139,7 +141,8 @@ def call_on_meta(
         except NotImplementedError as error:
             raise DataDependent(_first_line(error)) from None
         except Exception as error:  # whatever a torch function may raise is the program's to see
-            if (told := told_at_vectors(partial(_noted, target), (args, kwargs))) is not None:
+            at_vectors = partial(told_at_vectors, partial(_noted, target), (args, kwargs))
+            if above is None and (told := at_vectors()) is not None:
                 return told
             if isinstance(error, Specialize):
                 raise

@@ -3,7 +3,8 @@ the result.
 
 Comes in: the bare name of a torch function, a tensor method or an ATen operator, with its arguments
 as the graph has them. Goes out: whether eager's kernel looks at the data and may refuse it. What
-dtypes and shapes forbid was found when the call was recorded and is of no concern here.
+dtypes and shapes forbid was found when the call was recorded and is of no concern here, unless data
+decide a size of it.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import torch
 from torch.fx import Node
 
 from ..spec import TensorSpec
+from ..symbols.size import DataSize, Size
+from .node_meta import symbols_in, value_of
 from .propagate import target_name
 from .transforms import Transformed
 
-__all__ = ["may_raise_on_data"]
+__all__ = ["has_data_sizes", "may_raise_on_data", "takes_data_size"]
 
 _LOOKS_AT_DATA = frozenset(
     """
@@ -57,6 +60,22 @@ def may_raise_on_data(node: Node) -> bool:
     if name in _DIVISIONS:
         return _divides_integers(node)
     return name in _LOOKS_AT_DATA or name.startswith(("linalg_", "_linalg_"))
+
+
+def has_data_sizes(node: Node) -> bool:
+    """Whether data decide a size of its results, or one that they read."""
+    return any(isinstance(symbol.origin, DataSize) for symbol in symbols_in(node))
+
+
+def takes_data_size(node: Node) -> bool:
+    """Whether data decide an int that the call takes, as in `zeros(n.item())`: it may be negative,
+    or too large for what is cut.
+    """
+    if node.op not in ("call_function", "call_method"):
+        return False
+    return any(
+        isinstance(value_of(one), Size) and has_data_sizes(one) for one in node.all_input_nodes
+    )
 
 
 def _divides_integers(node: Node) -> bool:

@@ -25,6 +25,8 @@ __all__ = ["check_as_kernels_do", "check_for_meta", "check_out"]
 _EMPTY_DIMS_UNCLEAR = frozenset("any all nansum nanmean logsumexp roll".split())
 _ADDEND_RANK = {"addmv": 1, "addmm": 2}
 _DIM_UNCHECKED = frozenset(("softmax", "log_softmax", "softmin", "sort", "argsort", "msort"))
+# From which of their tensors on kernels multiply them into what has the shape of the input.
+_MULTIPLIED_IN_PLACE = {"binary_cross_entropy_with_logits": 2, "soft_margin_loss": 1}
 _FULL_REDUCTIONS = frozenset(
     ("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median")
 )
@@ -71,8 +73,8 @@ def check_as_kernels_do(
         _reject("whether no dimension means all is for the kernel of the device to say")
     if tensors[0].dim() > _ADDEND_RANK.get(name.removesuffix("_"), tensors[0].dim()):
         _reject("what is added to has more dimensions than the product")
-    if name == "binary_cross_entropy_with_logits":
-        _check_weights(tensors[0], tensors[2:])
+    if name in _MULTIPLIED_IN_PLACE:
+        _check_weights(tensors[0], tensors[_MULTIPLIED_IN_PLACE[name] :])
     if name == "slice_scatter":
         _check_slice(*args, **kwargs)
     if name in ("as_strided", "as_strided_", "_reshape_alias"):
@@ -155,6 +157,9 @@ def check_out(name: str, targets: Any, results: Any, written: Sequence[torch.Ten
     for target, result in zip(tensors_in(targets), tensors_in(results), strict=False):
         if not any(target is tensor for tensor in written):
             _reject("the write to out= is not seen")
+        # A meta tensor that is resized has the ints of this call in the place of symbolic sizes.
+        if [*map(type, target.shape)] != [*map(type, result.shape)]:
+            _reject("it resizes what out= names")
         if target.dtype is not result.dtype:
             _reject("whether the result is cast to the dtype of out= is for the kernel to say")
 
@@ -176,10 +181,9 @@ def _check_dim(first: torch.Tensor, dim: Any) -> None:
 
 
 def _check_weights(first: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
-    """They are multiplied in place, into what has the shape of the input."""
     shape = list(first.shape)
     if any(broadcast([shape, weight.shape]) != shape for weight in weights):
-        _reject("weights that have more elements or dimensions than the input")
+        _reject("weights or targets that have more elements or dimensions than the input")
 
 
 def _check_slice(

@@ -20,7 +20,7 @@ import torch
 
 from ..symbols.context import COMPARISONS, SWAPPED, Specialize
 from ..symbols.scalar import symbols_of
-from ..symbols.size import DataSize, Dimension, Size, SizeFloat, expected, hint_of, is_same, usually
+from ..symbols.size import Dimension, Size, SizeFloat, expected, hint_of, hintless, is_same, usually
 
 __all__ = [
     "as_dimension", "as_dimensions", "as_torch", "has_strides_along", "in_layout", "is_dense_in",
@@ -367,8 +367,7 @@ class ConditionNode(_Node):
         try:
             return node.decide()
         except Specialize as special:
-            of_data = all(isinstance(symbol.origin, DataSize) for symbol in special.symbols)
-            if fallback_value is None or not of_data:
+            if fallback_value is None or not all(map(hintless, special.symbols)):
                 raise
             return fallback_value
 

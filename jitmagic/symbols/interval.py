@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["ANY_FLOAT", "EXACT", "INT64", "MANY", "Interval", "of_number"]
+__all__ = ["ANY_FLOAT", "EXACT", "INT64", "MANY", "Interval", "Unbacked", "of_number"]
 
 _LONGEST_SHIFT = 62
 _LONGEST_POWER = 64
@@ -189,6 +189,15 @@ EXACT = Interval(
     -(2**53) + 1, 2**53 - 1
 )  # ints whose neighbours are floats too: guards compare as floats
 ANY_FLOAT = Interval(-math.inf, math.inf, nan=True)
+
+
+class Unbacked(Interval):
+    """The range of a size by which nothing is decided, though each call knows it."""
+
+    __slots__ = ()
+
+    def narrowed(self, other: Interval) -> Unbacked:
+        return Unbacked(*super().narrowed(other))
 
 
 def of_number(number: float) -> Interval:

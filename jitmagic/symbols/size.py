@@ -12,14 +12,14 @@ Products of sizes are polynomials: `(s0 + 1) * s1` is `s0*s1 + s1`, so equal siz
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .context import COMPARISONS, SWAPPED, Context
 from .expr import Expr, Integer, add, floordiv, linear, mod, mul
 from .interval import INT64
 from .polynomial import divided, factors, product, written
-from .scalar import Apply, evaluate, kind_of, symbols_of
+from .scalar import Apply, Symbol, evaluate, kind_of, symbols_of
 
 __all__ = [
     "DataSize",
@@ -33,6 +33,7 @@ __all__ = [
     "expected",
     "expr_of",
     "hint_of",
+    "hintless",
     "is_same",
     "lesser",
     "number_of_sizes",
@@ -44,10 +45,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SizeOf:
-    """The origin of a size's symbol: dimension `dim` of the tensor at `source`."""
+    """The origin of a size's symbol: dimension `dim` of the tensor at `source`. `unbacked`: nothing
+    may be decided by it.
+    """
 
     source: Hashable
     dim: int
+    unbacked: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,12 @@ def size_of(expr: Expr, context: Context) -> Dimension:
 def number_of_sizes(expr: Expr, context: Context) -> Any:
     """As `size_of`; a SizeFloat where the expression is a float."""
     return size_of(expr, context) if kind_of(expr) is int else SizeFloat(expr, context)
+
+
+def hintless(symbol: Symbol) -> bool:
+    """Whether nothing may be decided by a symbol: data decide it, or its user said so."""
+    origin = symbol.origin
+    return isinstance(origin, DataSize) or (isinstance(origin, SizeOf) and origin.unbacked)
 
 
 def is_same(a: Dimension, b: Dimension) -> bool:

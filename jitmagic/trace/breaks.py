@@ -47,6 +47,7 @@ __all__ = [
     "TorchCallFailed",
     "TransformRefused",
     "TransformedTensor",
+    "UnbackedSize",
     "UncertainStrides",
     "UnknownCFunction",
     "UnknownObject",
@@ -112,6 +113,13 @@ class DataDecidesSize(Reason):
     template = "this depends on a size that data decide ({what}): {why}"
     explanation = "How large a result of nonzero or x[mask] is, is known only when it has run."
     advice = "use torch.where or a padded size, or keep what asks for the size out of the function"
+
+
+class UnbackedSize(Reason):
+    __slots__ = ()
+    template = "this depends on {size}, which is marked unbacked: {why}"
+    explanation = "Nothing is decided by a dimension that mark_unbacked names."
+    advice = "use jitmagic.mark_dynamic, which guards what is decided, or keep the branch outside"
 
 
 class UnknownCFunction(Reason):

@@ -28,7 +28,6 @@ from ..symbols.size import Size
 from . import inventory
 from .aliased_dicts import AliasedDicts
 from .breaks import (
-    DataDecidesSize,
     EscapingException,
     GraphBreak,
     InlineTooDeep,
@@ -45,7 +44,7 @@ from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
-from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_data, with_constants
+from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_start_over
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue, class_value
@@ -157,10 +156,9 @@ class Machine:
         except GraphBreak as broken:
             raise self._restart(broken.reason, broken.where, mark=broken.mark) from None
         except Specialize as special:
-            if (what := of_data(special)) is None:
+            if (undecided := of_undecided(special)) is None:
                 raise
-            decides = DataDecidesSize.of(what=what, why=special.why)
-            raise self._restart(decides, self.symbols.where) from None
+            raise self._restart(undecided, self.symbols.where) from None
         except RecursionError:  # of this interpreter's own frames, several for each inlined call
             limit = len(self.frames) + 1
             raise self._restart(InlineTooDeep.of(limit=limit)) from None

@@ -21,10 +21,11 @@ from ..guards.sizes import size_name
 from ..guards.source import Source
 from ..symbols.context import Context, Specialize
 from ..symbols.expr import Expr
-from ..symbols.interval import Interval
+from ..symbols.interval import Interval, Unbacked
 from ..symbols.polynomial import is_integral
 from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import DataSize, Size, SizeOf
+from ..symbols.size import DataSize, Size, SizeOf, hintless
+from .breaks import DataDecidesSize, Reason, UnbackedSize
 from .result import Specialized
 from .symbolic_sizes import LARGEST, SMALLEST, guards_of_range
 
@@ -36,7 +37,7 @@ __all__ = [
     "KnownCount",
     "Symbols",
     "all_sizes",
-    "of_data",
+    "of_undecided",
     "specialized",
     "with_constants",
 ]
@@ -140,7 +141,8 @@ class Symbols(Context):
             return {}
         found = {}
         for dim, range in self.dynamic(source, tensor).items():
-            limits = range.narrowed(Interval(SMALLEST, LARGEST))
+            least = 0 if isinstance(range, Unbacked) else SMALLEST
+            limits = range.narrowed(Interval(least, LARGEST))
             if limits.has(tensor.shape[dim]) and SizeOf(source, dim) not in self.constants:
                 found[dim] = limits
         return found
@@ -150,12 +152,16 @@ def _too_late(*guards: Guard) -> NoReturn:
     raise AssertionError(f"guards behind the end of the trace: {guards}")
 
 
-def of_data(special: Specialize) -> str | None:
-    """Which size that data decide cannot be a constant; None: others can."""
-    if not all(isinstance(symbol.origin, DataSize) for symbol in special.symbols):
+def of_undecided(special: Specialize) -> Reason | None:
+    """Why sizes by which nothing may be decided end the graph; None: others can be constants."""
+    if not special.symbols or not all(map(hintless, special.symbols)):
         return None
-    where: Any = next((symbol.origin.where for symbol in special.symbols), None)  # type: ignore[attr-defined]
-    return None if where is None else f"of line {where.lineno}, `{where.text}`"
+    symbol = special.symbols[0]
+    if isinstance(symbol.origin, SizeOf):
+        return UnbackedSize.of(size=size_name(symbol), why=special.why)
+    where: Any = symbol.origin.where  # type: ignore[attr-defined]
+    what = f"of line {where.lineno}, `{where.text}`"
+    return DataDecidesSize.of(what=what, why=special.why)
 
 
 def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants:
@@ -169,7 +175,7 @@ def all_sizes(known: Constants, symbols: Symbols, error: Exception) -> Constants
 
 def with_constants(known: Constants, special: Specialize, where: UserLine | None) -> Constants:
     """Those of the next attempt."""
-    symbols = [s for s in special.symbols if not isinstance(s.origin, DataSize)]
+    symbols = [s for s in special.symbols if not hintless(s)]
     fresh = {s.origin: specialized(s, special.why, where) for s in symbols or special.symbols}
     assert fresh.keys() - known.keys(), "a symbol becomes a constant once"
     return {**known, **fresh}

@@ -5,7 +5,8 @@ with Sizes, and the guards: what TensorMatch leaves free, that sizes keep to the
 strides are products of them. Dimensions of equal size share one symbol, guarded by equality: where
 that fails the next variant has hints that differ, hence symbols of their own.
 
-Sizes 0 and 1 are never symbols: broadcasting, contiguity and empty results depend on them.
+Sizes 0 and 1 are never symbols: broadcasting, contiguity and empty results depend on them; but for
+dimensions that are unbacked, which have a symbol each and no hint.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..guards.source import Source
 from ..spec import TensorSpec
 from ..symbols.context import Context
 from ..symbols.expr import Integer
-from ..symbols.interval import INT64, Interval
+from ..symbols.interval import INT64, Interval, Unbacked
 from ..symbols.scalar import Symbol
 from ..symbols.size import Dimension, Size, SizeOf, StrideOf, hint_of, size_of
 
@@ -50,10 +51,17 @@ def symbolic_shape(
     guards: list[Guard] = []
     for dim, range in varying.items():
         hint = spec.shape[dim]
-        own = Symbol(f"s{len(shared)}", int, range, SizeOf(source, dim))
-        symbol = shared.setdefault((hint, range), own)
-        if symbol is own:
+        unbacked = isinstance(range, Unbacked)
+        name = f"s{len(shared)}" + "u" * unbacked
+        limits = Interval(range.low, range.high)
+        own = Symbol(name, int, limits, SizeOf(source, dim, unbacked))
+        # Equal sizes of this call say nothing of unbacked ones: each has a key of its own.
+        symbol = shared.setdefault((-1 - len(shared) if unbacked else hint, limits), own)
+        if symbol is own and unbacked:
+            context.add(symbol, None, hint)
+        elif symbol is own:
             context.add(symbol, hint)
+        if symbol is own:
             guards.append(SizesRelate(">=", symbol, Integer(int(range.low))))
             guards.append(SizesRelate("<=", symbol, Integer(int(range.high))))
         else:

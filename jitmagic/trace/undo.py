@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ..graph.raising import may_raise_on_data
+from ..graph.raising import has_data_sizes, may_raise_on_data
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .result import Trace
@@ -27,7 +27,7 @@ def can_start_over(trace: Trace) -> bool:
     """
     if not trace.mutated and not trace.draws:
         return True
-    if not any(map(may_raise_on_data, trace.graph.graph.nodes)):
+    if not any(may_raise_on_data(n) or has_data_sizes(n) for n in trace.graph.graph.nodes):
         return False
     return can_be_undone(trace.inputs[n].spec for n in trace.mutated)
 

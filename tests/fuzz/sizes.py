@@ -1,8 +1,9 @@
 """with_sizes(program, seed): the program reads sizes, and its calls are of different ones.
 
-Statements that compute with sizes and branch on them are put before its own; further calls have the
-tensors of the first with other sizes, equal ones changed alike. What eager does of all that is the
-oracle's to ask, so calls that raise are kept now and then.
+Statements that compute with sizes and branch on them, and such whose results are as large as data
+say, are put before its own, each may take what one before it made; further calls have the tensors
+of the first with other sizes, equal ones changed alike. What eager does of all that is the oracle's
+to ask, so calls that raise are kept now and then.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from io import StringIO
 
 from .program import Program, load
 
-__all__ = ["with_sizes"]
+__all__ = ["DATA_SIZES", "SIZES", "with_sizes"]
 
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33)
 _SHAPE = re.compile(r"tensor\(\(([\d, ]*)\)")
 _KEEP_RAISING = 0.05
-STATEMENTS = (
+_TRIES = 20  # for a statement that eager runs
+_OF_DATA = 0.4  # of the statements
+_CONDITIONS = ("$x != 0", "$x > 0", "$x <= 0", "$x.abs() > 0.5", "$x == $x", "$x > $n")
+SIZES = (
     "$v = $x * $n + $n // 2",
     "$v = $x + 1 if $n > 3 else $x - $n",
     "$v = $x if $n % 2 == 0 else -$x",
@@ -49,6 +53,63 @@ STATEMENTS = (
     "$v = $x.new_ones($x.shape[::-1])",
     "$v = $x.sum(), $n, $n * $m - 1, ($n, $m) == (4, 4)",
     "$v = (f'{$n}', bool($n), $x.size(0) + 1, $x.numel())",
+    "$v = ($n * $m - 1) // 3, ($n << 1) % 5, $n / $m, divmod($n, 3), $n ** 2, -$n",
+    "$v = math.ceil($n / 2) + math.floor($m * 0.5) + round($n / 3)",
+    "$v = $x.sum() * ($n > $m) + ($n == 4 or $m == 4)",
+    "$v = $x.unfold(0, min($n, 2), 1)",
+    "$v = F.interpolate($x.reshape(1, 1, -1).float(), scale_factor=2)",
+    "$v = $x.reshape(-1)[torch.arange($n) * $m % $x.numel()]",
+    "$v = torch.linspace(0, $n, $m)",
+    "$v = $x.flip(0).roll($n // 2, 0)",
+    "$v = $x.as_strided(($n, 2), (1, 0))",
+    "while $x.numel() > 9 and $x.dim() > 1:\n    $x = $x.sum(-1)\n$v = $x",
+    "$v = [$x[i] * i for i in range($n)][-1]",
+    "$v = ($x.sum(), 'long') if $n * $m > 20 else ($x.mean(), 'short')",
+    "try:\n    $v = $x.reshape($n // 2, 2, -1)\nexcept RuntimeError:\n    $v = $x + 1",
+    "assert $n != 17, f'not {$n}'\n$v = $x",
+)
+DATA_SIZES = (
+    "$v = $x[$c]",
+    "$v = $x[$c] * 2 + $n",
+    "$v = torch.nonzero($c) + $n",
+    "$v = $x[($c).reshape($n, -1).any(-1)]",
+    "$v = $x[($c).reshape($n, -1).all(-1)].sum(0)",
+    "$v = torch.masked_select($x, $c).reshape(-1, 1)",
+    "$v = torch.where($c)[0] * $m",
+    "$v = $x.reshape(-1)[torch.where(($c).reshape(-1))[0]]",
+    "$v = torch.unique($x.detach().reshape(-1))",
+    "$v = torch.unique($x.detach().reshape(-1).round(), return_counts=True)[1] * $n",
+    "$v = torch.unique_consecutive(($c).reshape(-1)).shape[0] + $n",
+    "$v = $x.repeat_interleave($n, dim=0)",
+    "$v = $x.repeat_interleave(torch.arange($n), dim=0)",
+    "$v = torch.arange($n).repeat_interleave(($c).reshape($n, -1).sum(-1))",
+    "$v = torch.bincount(($c).reshape(-1).long(), minlength=$n)",
+    "$v = torch.bincount(($c).reshape($n, -1).sum(-1)) * $m",
+    "$v_k = int(($c).sum())\n$v = torch.zeros($v_k + 1, $m) + $v_k",
+    "$v = $x.reshape(-1)[: ($c).sum().item()] * 2",
+    "$v = $x.reshape(-1)[($c).sum().item() :].sum()",
+    "$v = torch.arange(($c).sum().item()).float()",
+    "$v = $x[: int(torch.ones($n).sum().item()) // 2]",
+    "$v = $x * 2 if ($c).sum().item() > $n else $x - 1",
+    "$v = $x * 2 if len($x[$c]) > $m else $x - $n",
+    "$v_s = torch.tensor([$n - 1, 1]).tolist()\n$v = [t.sum() for t in $x.split($v_s)]",
+    "$v = torch.cat([$x[$c], $x.reshape(-1)])",
+    "$v = $x.clone()\n$v[$c] = $n",
+    "$v = $x.clone()\n$v[$c] = $x[$c] * 2",
+    "$v = len($x[$c]) * $n + 1, $x[$c].numel() / $n",
+    "$v = F.one_hot(($c).reshape(-1).long()).sum(0)",
+    "$v = torch.zeros($n, $m).index_add_(0, torch.nonzero($c)[:, 0] % $n, torch.ones(1, $m)"
+    ".expand(($c).sum().item(), $m))",
+    "$v = $x[$c].view(-1, 1).expand(-1, $m).softmax(-1)",
+    "$v = $x[$c].sort()[0].cumsum(0)",
+    "$v = torch.stack([$x[$c], $x[$c] + $n]).sum(0)",
+    "$v = F.pad($x[$c], (1, $n))",
+    "$v = torch.argwhere($c).shape[0] == $n",
+    "$v = $x[$c][: $n]",
+    "$v = $x[$c][torch.arange($n) % max($x[$c].shape[0], 1)]",
+    "$v = $x[$c]\nfor step in range(min(len($v), 3)):\n    $v = $v + step",
+    "$v = [t * 2 for t in $x[$c].chunk(2)]",
+    "$v = $x.reshape(-1).topk(min(($c).sum().item(), 3))[0]",
 )
 
 
@@ -60,13 +121,7 @@ def with_sizes(program: Program, seed: int) -> Program:
     tensors = [name for name, shape in named if shape]
     if not tensors:
         return program
-    added, results = _statements(rng, tensors)
-    sized = replace(
-        program,
-        statements=(*added, *program.statements),
-        results=(*program.results, *results),
-        shape="tuple" if program.shape == "single" else program.shape,
-    )
+    sized = _with_statements(rng, program, tensors)
     calls = [program.calls[0]]
     for _ in range(12):
         call = _resized(rng, program.calls[0])
@@ -75,15 +130,29 @@ def with_sizes(program: Program, seed: int) -> Program:
     return replace(sized, calls=(*calls, *program.calls[1:2]))
 
 
-def _statements(rng: random.Random, tensors: list[str]) -> tuple[list[str], list[str]]:
-    made, names = [], []
+def _with_statements(rng: random.Random, program: Program, tensors: list[str]) -> Program:
+    """Those that run in the first call, before the program's own."""
+    shape = "tuple" if program.shape == "single" else program.shape
+    sized, names = replace(program, shape=shape), list(tensors)
+    added: tuple[str, ...] = ()
     for n in range(rng.randrange(1, 4)):
-        x, y = rng.choice(tensors), rng.choice(tensors)
-        text = rng.choice(STATEMENTS).replace("$v", f"w{n}").replace("$x", x)
-        text = text.replace("$n", f"{x}.shape[0]").replace("$m", f"{y}.shape[-1]")
-        made.append(text)
-        names.append(f"w{n}")
-    return made, names
+        for _ in range(_TRIES):
+            text = _statement(rng, f"w{n}", names)
+            statements = (*added, text, *program.statements)
+            larger = replace(sized, statements=statements, results=(*sized.results, f"w{n}"))
+            if rng.random() < _KEEP_RAISING or _runs(larger, program.calls[0]):
+                added, sized = (*added, text), larger
+                names.append(f"w{n}")
+                break
+    return sized
+
+
+def _statement(rng: random.Random, name: str, tensors: list[str]) -> str:
+    """`tensors`: names that it may read; what is no tensor, or has no size, makes it raise."""
+    x, y = rng.choice(tensors), rng.choice(tensors)
+    text = rng.choice(DATA_SIZES if rng.random() < _OF_DATA else SIZES)
+    text = text.replace("$c", rng.choice(_CONDITIONS)).replace("$v", name).replace("$x", x)
+    return text.replace("$n", f"{x}.shape[0]").replace("$m", f"{y}.shape[-1]")
 
 
 def _shape(text: str) -> tuple[int, ...]:

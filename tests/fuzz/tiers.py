@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "frames": {"backend": "eager"},
     "sizes": {"dynamic": True},
     "sized frames": {"dynamic": True, "backend": "eager"},
+    "sized aten": {"dynamic": True, "cpu_tier": "aten"},
     "joint": {"backend": "aot_eager"},
     "cuda": {},
 }
