@@ -16,6 +16,7 @@ from ..loops.sizes import is_sized
 from ..options import Options
 from ..target import Target
 from .aligned import with_aligned_rows
+from .biases import with_biases_apart
 from .chains import join_chains
 from .deps import analyse
 from .externs import without_unread_values
@@ -81,7 +82,8 @@ def _makes_products(target: Target, options: Options) -> bool:
 
 
 def _prepared(program: LoopProgram, kept: int) -> LoopProgram:
-    program = with_images_channels_last(without_unread_values(program), kept)
+    program = with_biases_apart(without_unread_values(program))
+    program = with_images_channels_last(program, kept)
     program = with_aligned_rows(program)
     steps = (drop_unit_axes(s) if isinstance(s, Nest) else s for s in program.steps)
     return replace(program, steps=tuple(steps))

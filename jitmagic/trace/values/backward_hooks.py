@@ -58,7 +58,8 @@ class BackwardHooks:
 
     def __init__(self, module: Value, full: list[Value], before: list[Value]) -> None:
         self._module, self._full, self._before = module, full, before
-        self._count, self._at = 0, None  # of the arguments, and which one has a gradient
+        self._count = 0  # of the arguments
+        self._at: int | None = None  # which of them has a gradient
         self._outgoing: TupleValue | None = None  # the gradients of the results, while they wait
 
     def arguments(self, machine: Machine, args: TupleValue) -> TupleValue:
