@@ -484,7 +484,11 @@ class _Noise(TorchDispatchMode):
 
     def _moved(self, value: Any) -> Any:
         is_real = isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1
-        return value * self._factor(value) if is_real and not value._is_zerotensor() else value
+        if not is_real or value._is_zerotensor():
+            return value
+        # What an expanded tensor repeats is rounded alike at each addition, which adds up.
+        once = tuple(slice(0, 1) if step == 0 else slice(None) for step in value.stride())
+        return value * self._factor(value[once])
 
     def _factor(self, made: Tensor) -> Tensor:
         steps = torch.randint(-1, 2, made.shape, generator=self.generator)

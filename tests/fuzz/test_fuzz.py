@@ -88,6 +88,18 @@ def test_shrinking_leaves_what_matters() -> None:
     assert smallest.arguments == ("x",)
 
 
+@pytest.mark.parametrize(("given", "alike"), [("x[:1].expand(256, 4)", True), ("x", False)])
+def test_sums_of_what_is_repeated_may_be_further_off(given, alike):
+    """Equal numbers round alike: eager's own sum errs by 14 ulp of sum(|x|) at worst."""
+    program = _program(f"y = {given}.sum()", calls=(("tensor((256, 4))", "2"),))
+    eager = observe(program.source(), lambda f: f)
+    values = [value for _, value in eager.parts]
+    n = next(n for n, value in enumerate(values) if getattr(value, "ndim", None) == 0)
+    (row,) = {tuple(v[0].tolist()) for v in values if getattr(v, "shape", None) == (256, 4)}
+    off = 4e-7 * 256 * sum(map(abs, row))
+    assert _Judges(program).accept(n, values[n], values[n] + off) is alike
+
+
 def test_a_program_that_never_ends_is_told():
     """Also one that takes every exception, and one that is only slow to begin with."""
     assert not ends(_program("while True:\n    y = x * 2"), 0.3)
