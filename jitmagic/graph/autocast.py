@@ -5,8 +5,8 @@ device is cast to). Goes out: None where the casts change nothing, else the call
 meta tensors. Which operations are cast is torch's own affair, for composites too: the call runs
 twice, with autocast on and off, on tensors that report their real device and hold meta tensors, and
 the ATen calls that arrive are compared. A thread's mode stays as it was whatever happens here.
-Eager's cache of casts is not followed: a leaf is cast anew by each call, to the dtype of the mode
-in force (eager reuses a cast of the same leaf from a region of another dtype or grad mode).
+Eager keeps the cast of a leaf until the outermost block ends, by leaf alone. A graph casts anew;
+where that would give something else (another dtype, a write in between) StaleCast is raised.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ __all__ = [
     "DEVICES",
     "OFF",
     "Autocast",
+    "KeptCasts",
+    "StaleCast",
     "autocast_as",
     "autocast_kept",
     "cast_result",
@@ -58,11 +60,40 @@ class Autocast:
 OFF = Autocast()
 
 
+class StaleCast(Exception):
+    """Eager computes with a cast of a leaf that was made earlier in the block and is another."""
+
+
 def read_autocast() -> Autocast:
     """The mode of this thread."""
     return Autocast(
         *(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in DEVICES)
     )
+
+
+class KeptCasts:
+    """The casts of leaves that eager has by now, as (dtype, version of the leaf)."""
+
+    def __init__(self) -> None:
+        self.enabled = torch.is_autocast_cache_enabled()
+        # Of a block around the frame: any leaf may have been cast there before.
+        self._around = read_autocast()
+        self._by_leaf: dict[int, tuple[torch.dtype, int]] = {}  # by id of a graph's meta tensor
+
+    def clear(self) -> None:
+        """The outermost block has ended."""
+        self._around = OFF
+        self._by_leaf.clear()
+
+    def note(self, tensor: torch.Tensor, device: str, dtype: torch.dtype) -> None:
+        """A call casts it. Raises StaleCast where eager has a cast of it that is no longer this."""
+        kept = tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf
+        if not (kept and self.enabled) or tensor._is_view():
+            return
+        before = self._around.dtype_on(device) or dtype
+        made = self._by_leaf.setdefault(id(tensor), (before, tensor._version))
+        if made != (dtype, tensor._version):
+            raise StaleCast(f"one to {made[0]}" if made[0] is not dtype else "one of an old value")
 
 
 def _set(mode: Autocast) -> None:
@@ -242,6 +273,7 @@ def _described(value: Any) -> Any:
 
 def cast_result(
     mode: Autocast,
+    kept: KeptCasts,
     target: Target,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -251,7 +283,7 @@ def cast_result(
 ) -> Any:
     """What the call gives under `mode`, as new meta tensors; None: what it gives without.
 
-    Raises what the call raises, and EagerRaises where results of cast calls share memory.
+    Raises what the call raises, StaleCast, and EagerRaises where casts make results share memory.
     """
     tensors = [t for t in tensors_in((args, kwargs)) if t.is_floating_point()]
     if not any(mode.dtype_on(device_of(t).type) for t in tensors) or is_view_in_place(target):
@@ -264,6 +296,10 @@ def cast_result(
         return None
     if on.written:
         raise EagerRaises(RuntimeError("it writes in place under autocast"))
+    for tensor in tensors:
+        device = device_of(tensor).type
+        if (dtype := mode.dtype_on(device)) is not None:
+            kept.note(tensor, device, dtype)
     inputs = list(tensors_in((args, kwargs)))
     results = list(tensors_in(on.result))
     _check_fresh(results, inputs)

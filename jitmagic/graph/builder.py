@@ -24,7 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..errors import ASSERTION, UserLine
 from ..spec import TensorSpec
-from .autocast import DEVICES, OFF, Autocast, cast_result, read_autocast
+from .autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autocast
 from .data_sizes import Fresh
 from .devices import place
 from .foreign import is_foreign
@@ -73,9 +73,8 @@ class GraphBuilder:
         self.mutated_inputs: dict[Node, int] = {}  # placeholders written in place -> at which step
         self.latest_writes: dict[Node, None] = {}  # those the tracer has not looked at since
         self.compared: Any = None  # the tracer's notes on which of them are separate memory
-        self.writers: dict[
-            int | None, list[Node]
-        ] = {}  # memory -> the nodes that write there, in order
+        self.kept_casts = KeptCasts()
+        self.writers: dict[int | None, list[Node]] = {}  # memory -> what writes there, in order
         self.unknown_strides: set[Node] = set()  # nodes whose strides the kernels choose
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
@@ -192,7 +191,8 @@ class GraphBuilder:
         line = next(iter(lines), None)
         check_for_meta(name, placement.args, placement.kwargs)
         with sizes_from(self.fresh_size) as self._sizes_made:
-            cast = cast_result(self.autocast, target, values, named, where, self.grad_enabled, line)
+            how = self.autocast, self.kept_casts
+            cast = cast_result(*how, target, values, named, where, self.grad_enabled, line)
             value, given_to = cast, (placement.args, placement.kwargs)
             if cast is None:
                 value = run_on_meta(run, *given_to, self.grad_enabled, storages, line)

@@ -29,6 +29,7 @@ __all__ = [
     "FailedOperation",
     "GraphBreak",
     "InlineTooDeep",
+    "KeptCast",
     "LoopIterator",
     "MutatedGenerator",
     "MutatedInput",
@@ -207,6 +208,15 @@ class TorchCallFailed(Reason):
     template = "{name} would raise {error}"
     explanation = "The call runs as plain Python, so that the error comes with its own traceback."
     advice = ""
+
+
+class KeptCast(Reason):
+    __slots__ = ()
+    whole_frame = True  # behind a cut the casts that eager has by then would be missing
+    rests_on = "values"
+    template = "{name}() computes with a cast that autocast has kept: {what}"
+    explanation = "Eager keeps the cast of a leaf until the outermost block of autocast ends."
+    advice = "leave torch.autocast before its dtype, or the leaf, changes"
 
 
 class TransformedTensor(Reason):

@@ -54,4 +54,7 @@ def earlier(new: Stop, old: Stop | None) -> Stop:
     if old is None:
         return new
     assert new.step < old.step, "a trace has to get shorter"
-    return replace(new, because=(*new.because, *old.because))
+    because = (*new.because, *old.because)
+    if old.reason.whole_frame:  # left to eager as a whole, wherever an attempt ends
+        return Stop(new.step, old.reason, old.where, because)
+    return replace(new, because=because)

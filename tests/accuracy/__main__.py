@@ -2,8 +2,8 @@
 
 python -m tests.accuracy [--device cpu|cuda] [--tier TIER] [--only WORDS] [--seeds N] [--models]
 
-Ends with status 1 where the errors are too large. `--models` trains two models of timm, which has
-to be importable.
+Ends with status 1 where the errors are too large. `--models` trains models of timm, which has to be
+importable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def _rows(args: argparse.Namespace) -> list[Row]:
     chosen = [p for p in PROGRAMS if all(word in p.title for word in words)]
     options = {"cpu_tier": args.tier} if args.tier else {}
     if args.models:
-        return [measure_model(name, args.seeds, args.device, **options) for name in MODELS]
+        both = itertools.product(MODELS, (False, True))
+        return [measure_model(m, args.seeds, args.device, smooth, **options) for m, smooth in both]
     rows: list[Row] = []
     for _, group in itertools.groupby(chosen, key=lambda p: p.grad):
         for some in _batches(list(group)):

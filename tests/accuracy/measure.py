@@ -59,8 +59,8 @@ def summary(rows: Sequence[Row]) -> Summary:
 
 
 def jitted(**options: object) -> Callable[[Every], Every]:
-    """Compilation by jitmagic with these options."""
-    return lambda fn: jitmagic.jit(fn, options=options)
+    """Compilation by jitmagic with these options; no call of it is eager's turn."""
+    return lambda fn: jitmagic.jit(fn, options={"keep": "compiled", **options})
 
 
 def measure(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable
 
 import torch
 
 from . import inputs
 from .inputs import living_on
-from .oracle import Difference, examine
+from .oracle import Difference, examine, observe
 from .program import Program
 from .shrink import shrink
 from .tiers import compiled_by
 
-__all__ = ["examine_under", "find"]
+__all__ = ["ends", "examine_under", "find"]
 
+_LONGEST = 5  # seconds of the processor that eager may take for what shrinking has left
 _BISECTION = ("frames", "joint", "aten", "loops", "scheduled")
 
 
@@ -56,6 +58,8 @@ def _find(
 
     def fails(candidate: Program) -> bool:
         begins()
+        if not ends(candidate):
+            return False
         again = examine_under(candidate, tier)
         return again is not None and again.kind == found.kind
 
@@ -66,3 +70,27 @@ def _find(
         if examine_under(smallest, stage) is not None:
             return smallest, last, stage
     return smallest, last, tier
+
+
+class _Endless(BaseException):
+    """No `except Exception` of a program's own takes it."""
+
+
+def ends(program: Program, longest: float = _LONGEST) -> bool:
+    """Whether eager comes to an end: shrinking takes the step of a `while` loop away too."""
+
+    def stop(*_: object) -> None:
+        raise _Endless
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, longest)
+        observe(program.source(), lambda f: f)
+    except _Endless:
+        return False
+    except Exception:  # for the comparison to tell
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    return True

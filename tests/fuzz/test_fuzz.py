@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .check import examine_under
+from .check import ends, examine_under
 from .generate import generate
 from .oracle import Seen, _Judges, difference, observe
 from .program import Program
@@ -86,6 +86,53 @@ def test_shrinking_leaves_what_matters() -> None:
     smallest = shrink(program, lambda p: "sin" in p.source())
     assert smallest.statements == ("y = x.sin()",)
     assert smallest.arguments == ("x",)
+
+
+@pytest.mark.parametrize(("given", "alike"), [("x[:1].expand(256, 4)", True), ("x", False)])
+def test_sums_of_what_is_repeated_may_be_further_off(given, alike):
+    """Equal numbers round alike: eager's own sum errs by 14 ulp of sum(|x|) at worst."""
+    program = _program(f"y = {given}.sum()", calls=(("tensor((256, 4))", "2"),))
+    eager = observe(program.source(), lambda f: f)
+    values = [value for _, value in eager.parts]
+    n = next(n for n, value in enumerate(values) if getattr(value, "ndim", None) == 0)
+    (row,) = {tuple(v[0].tolist()) for v in values if getattr(v, "shape", None) == (256, 4)}
+    off = 4e-7 * 256 * sum(map(abs, row))
+    assert _Judges(program).accept(n, values[n], values[n] + off) is alike
+
+
+def test_a_program_that_never_ends_is_told():
+    """Also one that takes every exception, and one that is only slow to begin with."""
+    assert not ends(_program("while True:\n    y = x * 2"), 0.3)
+    endless = "while True:\n    try:\n        y = x * 2\n    except Exception:\n        pass"
+    assert not ends(_program(endless), 0.3)
+    assert ends(_program("y = x * 2"))
+    assert ends(_program("y = x.no_such_method()"))
+
+
+@pytest.mark.parametrize(
+    ("values", "have", "alike"),
+    [
+        ("inf, 1., 2.", "inf", True),
+        ("-inf, 1., 2.", "-inf", True),
+        ("-inf, 1., 2.", "inf", False),
+        ("inf, -inf, 2.", "inf", False),
+        ("1., 2., 3.", "inf", False),
+        ("1., nan, 3.", "inf", False),
+    ],
+)
+@pytest.mark.parametrize("call", ["torch.var_mean(t)[1]", "torch.std_mean(t, 0)[1]"])
+def test_an_infinite_mean_that_eager_loses(call, values, have, alike):
+    """Its running mean is nan behind an infinity; other nan have to be nan."""
+    text = f"from math import inf, nan\n    t = torch.tensor([{values}])\n    y = {call}"
+    program = _program(*text.split("\n    "))
+    eager = observe(program.source(), lambda f: f)
+    n = next(
+        n
+        for n, (_, value) in enumerate(eager.parts)
+        if isinstance(value, torch.Tensor) and not value.dim()
+    )
+    wanted = eager.parts[n][1]
+    assert _Judges(program).accept(n, wanted, torch.tensor(float(have))) is alike
 
 
 @pytest.mark.parametrize(("have", "alike"), [("0.1000004", True), ("0.10001", False)])

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from jitmagic.graph.autocast import OFF, Autocast, cast_result, read_autocast
+from jitmagic.graph.autocast import OFF, Autocast, KeptCasts, cast_result, read_autocast
 from jitmagic.graph.propagate import EagerRaises
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -26,7 +26,8 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
 
 def made_of(mode: Autocast, target: Any, *args: Any, device: str = "cpu", **kwargs: Any) -> Any:
     where = torch.device(device, 0) if device == "cuda" else torch.device(device)
-    return cast_result(mode, target, args, kwargs, lambda _: where, torch.is_grad_enabled())
+    grad = torch.is_grad_enabled()
+    return cast_result(mode, KeptCasts(), target, args, kwargs, lambda _: where, grad)
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:

@@ -80,7 +80,10 @@ def _close(have: Tensor, truth: Tensor, dtype: torch.dtype, worst: float) -> Ten
 def _numbers(t: Tensor) -> Tensor:
     t = t.detach()
     t = t if t.layout is torch.strided else t.to_dense()
-    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+    if not t.is_complex():
+        return t
+    # A copy: a step of 2**62 over an axis of one element is no number of reals any more.
+    return torch.view_as_real(t.resolve_conj().clone(memory_format=torch.contiguous_format))
 
 
 def _shown(wanted: Tensor, have: Tensor, exact: Any, differ: Tensor | None = None) -> str:

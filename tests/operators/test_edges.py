@@ -78,6 +78,8 @@ _FINDS = [
     ("torch._foreach_addcdiv([{0}], [{1}], [{1}], 1e30)", "float16"),
     ("torch.ops.aten.linalg_vector_norm.default({0}, 1e30)", "float16"),
     ("torch.as_strided({0}, [-1, 0], [1, 2])", "float32"),
+    ("{0}.unfold(1, 2, 2**62)", "complex64 float32"),
+    ("torch.as_strided({0}, [2, 3], [1, 2], 2**62)", "complex64 int8 float64"),
     ("torch.gather({0}, 1, {0}.long() % 3, sparse_grad=True)", "int64"),
     ("torch.embedding({0}, torch.tensor([0, 2]), -1, False, True)", "float32"),
     ("torch.native_channel_shuffle({0}.reshape(1, 4, 3, 1), 0)", "int64 float32"),
@@ -134,6 +136,20 @@ def test_new_memory_is_nobody_elses() -> None:
     first, second, _ = jitmagic.jit(f)(torch.ones(3))
     assert first.stride() == second.stride() == (8, 1)
     assert first.data_ptr() != second.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float64", "bfloat16", "int32"])
+@pytest.mark.filterwarnings("ignore")
+def test_what_eager_cannot_hold_is_skipped(dtype: str) -> None:
+    """A view whose end, in bytes, overflows 64 bits: not even eager's own result can be read."""
+    kind = getattr(torch, dtype)
+    call = f"{{0}}.clone().as_strided_([2, 3], [1, 2], {2**62})"
+    tally = Tally()
+    case = Case("aten.as_strided.default", call, (Operand((3, 4), kind),), kind)
+    with compiled_by("loops") as wrap:
+        assert not list(examine_cases([case], wrap, tally))
+    assert tally.cases == 0
+    assert tally.skipped == {"a view of memory beyond its own": 1}
 
 
 def test_every_operator_is_called() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ...graph.autocast import StaleCast
 from ...graph.builder import GraphBuilder
 from ...graph.devices import MixedDevices
 from ...graph.known import known_number
@@ -28,6 +29,7 @@ from ...guards.source import InstanceDict, Item, Source
 from ..breaks import (
     ActiveMode,
     GraphBreak,
+    KeptCast,
     RefusedTorchCall,
     TensorBranch,
     TensorItem,
@@ -416,6 +418,8 @@ def record(
             result = call_with_known(machine, target, given, named)
     except DataDependent:
         raise GraphBreak(TensorItem.of(what=f"{name}()")) from None
+    except StaleCast as error:
+        raise GraphBreak(KeptCast.of(name=name, what=error)) from None
     except MixedDevices as error:
         raise GraphBreak(TorchCallFailed.of(name=name, error=f"({error})")) from None
     except EagerRaises as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -254,7 +254,7 @@ REGIONS = [*ONE_GRAPH, _broken_inside, _broken_in_two_blocks]
 @pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
 @pytest.mark.parametrize("program", REGIONS, ids=lambda program: program.__name__)
 def test_regions_inside(program: Callable[..., Any], backend: str, outside: bool) -> None:
-    # No leaf: eager's cache would hand a leaf's cast of one region to a region of another dtype.
+    # No leaf: eager keeps the casts of those (test_kept_casts_of_leaves).
     x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3)).requires_grad_() * 1
     run = jitmagic.jit(program, backend=backend)
     cached = torch.is_autocast_cache_enabled()
@@ -273,6 +273,93 @@ def test_regions_inside(program: Callable[..., Any], backend: str, outside: bool
             torch.testing.assert_close(got, want, rtol=0.02, atol=0.05)
         else:
             assert got == want
+
+
+# -- casts that eager keeps ------------------------------------------------------------------------
+
+
+def _inner_dtype(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.float16):
+            a = x @ x
+        b = x @ x
+    return a, b
+
+
+def _mixed_operands(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.float16):
+            a = x @ x
+        return a, x.t() @ x  # what is no leaf is cast anew: two dtypes meet
+
+
+def _written_between(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+        with torch.no_grad():
+            x.add_(1)
+        b = x @ x
+    return a, b, x @ x
+
+
+def _cache_off(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        with torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
+            a = x @ x
+        b = x @ x
+    return a, b
+
+
+def _two_blocks(x: Tensor) -> tuple[Any, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        a = x @ x
+    with torch.autocast("cpu", dtype=torch.float16):
+        b = x @ x
+    return a, b
+
+
+ONE_CAST = [_region, _calls_decorated, _cache_off, _two_blocks, _left_by_an_exception]
+KEPT = [*REGIONS, _inner_dtype, _mixed_operands, _written_between, _cache_off, _two_blocks]
+
+
+@pytest.mark.parametrize("around", [None, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
+@pytest.mark.parametrize("program", KEPT, ids=lambda program: program.__name__)
+def test_kept_casts_of_leaves(
+    program: Callable[..., Any], backend: str, around: torch.dtype | None
+) -> None:
+    """A leaf keeps its cast until the outermost block ends, whatever becomes of dtype or leaf."""
+    run = jitmagic.jit(program, backend=backend)
+    for _ in range(2):
+        eager, ours = (_what_becomes_of_a_leaf(f, around) for f in (program, run))
+        assert [type(part) for part in ours] == [type(part) for part in eager]
+        for got, want in zip(ours, eager, strict=True):
+            if isinstance(want, Tensor):
+                assert got.dtype == want.dtype
+                torch.testing.assert_close(got, want, rtol=0.02, atol=0.05)
+            else:
+                assert got == want
+    if around is None and program in ONE_CAST:
+        counts = counts_of(run)
+        assert (counts.graphs, counts.breaks) == (1, 0)
+
+
+def _what_becomes_of_a_leaf(program: Callable[..., Any], around: torch.dtype | None) -> list[Any]:
+    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    block = nullcontext() if around is None else torch.autocast("cpu", around)
+    with warnings.catch_warnings(), block:
+        warnings.simplefilter("ignore", jitmagic.FallbackWarning)
+        before = (x @ x) if around is not None else None
+        try:
+            made = list(program(x))
+        except RuntimeError as error:
+            return [str(error).partition("\n")[0]]
+        made += [before, torch.autograd.grad(sum(_floats(made)), x)[0], x.detach()]
+    return made
+
+
+def _floats(made: list[Any]) -> list[Tensor]:
+    return [t.float().sum() for t in made if isinstance(t, Tensor) and t.requires_grad]
 
 
 @pytest.mark.parametrize("program", ONE_GRAPH, ids=lambda program: program.__name__)
