@@ -86,7 +86,7 @@ class GraphBuilder:
         self._sizes_made: list[Any] = []  # by the call under way
         self.coordinates: dict[Any, Any] = {}  # the tracer's notes on those of masks
         self.noted: set[str] = set()  # what the tracer arranged once for this graph
-        self._entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
+        self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
         self._parameters: set[str] = set()  # of the code that fx writes
         self._inputs_over: dict[int, list[tuple[int, Node]]] = {}  # memory -> numbered inputs
@@ -140,7 +140,7 @@ class GraphBuilder:
 
     def finish(self, name: str) -> tuple[GraphModule, tuple[Any, ...]]:
         """The finished graph and what `inputs` says of each placeholder left, in order."""
-        self._emit_modes(self._entry_modes, ())
+        self._emit_modes(self.entry_modes, ())
         self.graph.output(tuple(self._outputs))
         drop_dead_code(self.graph)
         kept = []

@@ -53,6 +53,7 @@ class EffectLog:
         self.lock: Any = None  # a live one: the graph runs, and all this is done, while it is held
         self._draws: list[tuple[Value, Callable[[Any], object]]] = []
         self.changes = 0  # how often anything was written or called
+        self.gradients = 0  # how many of them stored the `.grad` of a tensor
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
@@ -122,6 +123,10 @@ class EffectLog:
 
     def draws(self, builder: Builder) -> tuple[Draw, ...]:
         return tuple(Draw(builder(generator), perform) for generator, perform in self._draws)
+
+    def tells_more_than_gradients(self) -> bool:
+        """Whether anything but gradients was written, or anything called but for draws."""
+        return self.changes > self.gradients + self.drawn
 
     @property
     def count(self) -> int:

@@ -35,5 +35,7 @@ def _setter(generator: Any) -> Callable[[], object]:
         return partial(generator.set_state, generator.get_state())
     if hasattr(generator, "set_state"):  # numpy.random.RandomState
         return partial(generator.set_state, generator.get_state(legacy=False))
+    if not hasattr(generator, "bit_generator"):  # a cached function: it answers alike once more
+        return lambda: None
     bits = generator.bit_generator
     return partial(setattr, bits, "state", bits.state)

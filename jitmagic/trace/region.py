@@ -36,7 +36,7 @@ class _InnerBuilder(GraphBuilder):
     def __init__(self, outer: GraphBuilder, name: str, grad_enabled: bool) -> None:
         super().__init__(grad_enabled)
         self.autocast = OFF
-        self._entry_modes = self._emitted_modes = grad_enabled, OFF
+        self.entry_modes = self._emitted_modes = grad_enabled, OFF
         self.step = outer.step
         self.writers = outer.writers
         self.unknown_strides = set(outer.unknown_strides)

@@ -122,6 +122,7 @@ class Effects(Protocol):
 
     mutated: dict[int, Value]  # values with a source that were changed, by id
     changes: int  # how often anything was written or called
+    gradients: int  # how many of them stored the `.grad` of a tensor
 
     def set_attr(
         self, target: Value, name: str, value: Value, setter: object | None = None
@@ -136,6 +137,9 @@ class Effects(Protocol):
         self, callee: Value, args: Sequence[Value] = (), kwargs: Mapping[str, Value] | None = None
     ) -> None:
         """A call made for its effect alone."""
+
+    def tells_more_than_gradients(self) -> bool:
+        """Whether anything but gradients was written, or anything called but for draws."""
 
     @property
     def count(self) -> int:

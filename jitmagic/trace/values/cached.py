@@ -21,6 +21,7 @@ from ...guards.source import InstanceDict, Item, Source
 from ..breaks import CachedCall, GraphBreak
 from ..wrap import wraps
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
+from .cached_tensors import tensors_of_cache
 from .constants import ATOMS
 from .identity import IdentityValue
 from .instances import InstanceValue
@@ -60,6 +61,7 @@ class CachedFunctionValue(IdentityValue):
         if key in self._results:  # the second time it is the same object
             return self._results[key]
         before, born, drawn = machine.effects.count, machine.step, machine.effects.drawn
+        nodes = len(machine.graph.graph.nodes)
         result = self._beneath(machine).call(machine, args, kwargs).realize(machine)
         if machine.effects.drawn > drawn:
             self._leave("it draws random numbers")
@@ -74,7 +76,13 @@ class CachedFunctionValue(IdentityValue):
                 machine.effects.perform(self, args, kwargs)
                 return result
             self._leave("an argument is an object, which may have changed since")
-        self._share(machine, result, born)
+        beneath = list(machine.graph.graph.nodes)[nodes:]
+        reason = self._reason(f"it returns a {result.describe()}")
+        asked = tensors_of_cache(machine, self, (args, kwargs), result, beneath, reason)
+        if asked is None:
+            self._share(machine, result, born)
+        else:
+            result = asked
         self._results[key] = result
         return result
 
@@ -94,8 +102,11 @@ class CachedFunctionValue(IdentityValue):
 
         machine.at_exit(check)
 
+    def _reason(self, why: str) -> CachedCall:
+        return CachedCall.of(name=self.live.__name__, why=why)
+
     def _leave(self, why: str) -> None:
-        raise GraphBreak(CachedCall.of(name=self.live.__name__, why=why))
+        raise GraphBreak(self._reason(why))
 
 
 def _kept(wrapper: Any) -> tuple[dict[Any, object], object] | None:

@@ -64,8 +64,10 @@ def write_gradient(machine: Machine, owner: Any, value: Value) -> None:
 
 
 def store_gradient(machine: Machine, owner: Any, value: Value) -> None:
+    before = machine.effects.changes
     owner.grad = value
     machine.effects.set_attr(owner, "grad", value)
+    machine.effects.gradients += machine.effects.changes - before
 
 
 def rely_on_no_hooks(machine: Machine, leaf: Any) -> None:

@@ -46,6 +46,17 @@ def table(n):
     return torch.arange(n)
 
 
+@functools.lru_cache(maxsize=4)
+def turned(n, base):
+    angles = base ** torch.arange(n)
+    return angles.cos(), angles.sin()
+
+
+@functools.cache
+def noise(n):
+    return torch.randn(n)
+
+
 @functools.cache
 def items(n):
     return [n]
@@ -142,6 +153,31 @@ def tensor_kept(x):
     return x + table(3)
 
 
+def tensors_kept(x):
+    """Of one call the same object twice, of a tuple, and behind another's."""
+    x.grad = None
+    cosine, sine = turned(3, base=2.0)
+    return x * cosine + (sine @ sine) * turned(3, base=2.0)[0] + table(3)
+
+
+def tensor_handed_out(x):
+    return x, table(3)
+
+
+def view_handed_out(x):
+    return x * 2, table(3)[:2]
+
+
+def tensor_written(x):
+    made = table(3)
+    made.add_(1)
+    return x + made
+
+
+def tensor_drawn(x):
+    return x + noise(3)
+
+
 def list_kept(x):
     held = items(1)
     held.append(2)
@@ -177,15 +213,19 @@ def list_as_argument(x):
 
 BROKEN = [
     object_handed_out, list_handed_out, object_changed, dictionary_changed, changed_before_another,
-    object_within_another, side_effect, tensor_kept, list_kept, method,
+    object_within_another, side_effect, list_kept, method,
+    tensor_handed_out, view_handed_out, tensor_written, tensor_drawn,
 ]  # fmt: skip
+WHOLE += [tensor_kept, tensors_kept]
 
 
 @pytest.fixture(autouse=True)
 def fresh_caches():
     LOG.clear()
+    torch.manual_seed(0)
     for cached in (double, scaled, recipe, noted, table, items, Config.times, plan, cooked):
         cached.cache_clear()
+    turned.cache_clear(), noise.cache_clear()
 
 
 def portrait(result):
@@ -218,6 +258,40 @@ def test_what_the_function_reads_is_guarded(monkeypatch):
     monkeypatch.setattr(f"{__name__}.SCALE", 5)
     scaled.cache_clear()
     assert tagged(torch.ones(1)).item() == reads_a_global(torch.ones(1)).item() == 10
+
+
+def test_what_others_do_to_a_tensor_is_seen():
+    tagged = jitmagic.jit(tensors_kept, backend="eager")
+    x = torch.ones(3)
+    for _ in range(3):
+        assert torch.equal(tagged(x), tensors_kept(x))
+        turned(3, base=2.0)[0].add_(1)
+    turned.cache_clear()
+    assert torch.equal(tagged(x), tensors_kept(x))
+    assert turned.cache_info().misses == 1
+
+
+def in_float64(function):
+    torch.set_default_dtype(torch.float64)
+    function()
+    torch.set_default_dtype(torch.float32)
+
+
+def test_a_cache_filled_in_another_state():
+    """Known when the call is compiled it is a break; later, nothing but an error is right."""
+    fill = lambda: turned(3, base=2.0)  # noqa: E731
+    x = torch.ones(3)
+    in_float64(fill)
+    tagged = jitmagic.jit(tensors_kept, backend="eager")
+    assert tagged(x).dtype is torch.float64
+    assert counts_of(tagged).breaks
+    turned.cache_clear()
+    tagged = jitmagic.jit(tensors_kept, backend="eager")
+    assert tagged(x).dtype is torch.float32
+    turned.cache_clear()
+    in_float64(fill)
+    with pytest.raises(RuntimeError, match=r"the cache of turned\(\) holds float64"):
+        tagged(x)
 
 
 PACKAGES = {"one"}
