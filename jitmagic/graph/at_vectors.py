@@ -16,6 +16,7 @@ import torch
 
 from ..symbols.context import Context
 from ..symbols.expr import Expr, Integer, add, floordiv
+from ..symbols.interval import Interval
 from ..symbols.reading import Readings
 from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import SizeFloat, size_of, value_of
@@ -105,9 +106,19 @@ def _vectors(context: Context, symbols: Sequence[Symbol]) -> Iterator[Known]:
     hints: Known = {symbol: context.hint_of(symbol) for symbol in symbols}
     for step in (*_STEPS, *_SMALL_STEPS) if any(map(context.of_data, symbols)) else _STEPS:
         known = dict(hints)
-        known.update((s, hints[s] + step + _APART * n) for n, s in enumerate(free) if step)
+        if step:
+            known.update((s, _moved(hints[s], step, n, ranges[s])) for n, s in enumerate(free))
         if all(value < _MOST for value in known.values()) and context.allows(known):
             yield known
+
+
+def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:
+    """A size away from the hint; where the guards leave but a few, one of those."""
+    value = hint + step + _APART * n
+    if limits is None or value <= limits.high:
+        return value
+    low, high = int(limits.low), int(limits.high)
+    return low + (step + n) % (high - low + 1)
 
 
 def _at(value: Any, known: Known, made: dict[int, torch.Tensor]) -> Any:

@@ -92,10 +92,17 @@ def _strides(
         step: Dimension = 1
         for dim in order:
             made[dim] = step
-            step = shape[dim] * step
+            if spec.shape[dim] == 1 and hint_of(step) != spec.stride[dim]:
+                made[dim] = spec.stride[dim]  # says nothing: nobody takes a step there
+            # torch lays tensors of no elements out as if that dimension were of size 1.
+            step = step if _is_zero(shape[dim]) else shape[dim] * step
         if tuple(map(hint_of, made)) == spec.stride:
             return tuple(made), tuple(d for d in range(rank) if isinstance(made[d], Size))
     return spec.stride, ()
+
+
+def _is_zero(size: Any) -> bool:
+    return type(size) is int and size == 0
 
 
 def guards_of_range(symbol: Symbol, range: Interval) -> tuple[Guard, ...]:

@@ -19,7 +19,7 @@ import jitmagic
 
 from .trials import Trial, copied
 
-__all__ = ["examine"]
+__all__ = ["differs", "examine"]
 
 _WIDE = {
     torch.float32: torch.float64,
@@ -54,6 +54,12 @@ def examine(trial: Trial, backend: str = "native") -> str | None:
     told = [str(w.message) for w in caught if issubclass(w.category, jitmagic.FallbackWarning)]
     told = [text for text in told if "INTERNAL ASSERT FAILED" not in text]  # a bug of torch's own
     return f"{trial.label}: falls back: {told[0]}" if told else None
+
+
+def differs(trial: Trial, compiled: Callable[..., Any]) -> str | None:
+    """What one call of a compiled function does that eager does not."""
+    found = _difference(_observe(trial.call, trial), _observe(compiled, trial), trial)
+    return None if found is None else f"{trial.label}: {found}"
 
 
 def _observe(call: Callable[..., Any], trial: Trial, wide: bool = False) -> Seen:

@@ -17,6 +17,7 @@ import jitmagic
 from jitmagic import sizes
 from jitmagic.api import handle_of
 from jitmagic.errors import CompileFailed
+from tests.programs.counts import counts_of
 
 SIZES = (8, 5, 16, 3, 2, 7, 9, 32, 64, 33, 12, 1, 24, 48, 6, 10)
 Program = Callable[..., Any]
@@ -292,3 +293,19 @@ def test_a_plan_is_made_once_it_would_have_paid(monkeypatch: pytest.MonkeyPatch)
         counts.append(plans_of(made))
     assert counts == [0, 1, 2, 3, 3, 3, 3, 4, 4, 5, 5]
     assert compiles(made) == 1
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [torch.ones(4, 0, 3), torch.ones(4, 0, 7), torch.ones(9, 0, 5)],
+        [torch.ones(0, 3), torch.ones(0, 7), torch.ones(0, 5)],
+        [torch.ones(5, 3, 1).mT, torch.ones(6, 7, 1).mT, torch.ones(9, 4, 1).mT],
+    ],
+    ids=["no elements", "no rows", "strides of a size of one"],
+)
+def test_strides_that_say_nothing_ask_for_no_variant(inputs: list[torch.Tensor]) -> None:
+    compiled = jitmagic.jit(lambda x: x * 2 + x.shape[-1], dynamic=True)
+    for x in inputs:
+        assert torch.equal(compiled(x), x * 2 + x.shape[-1])
+    assert counts_of(compiled).graphs == 1
