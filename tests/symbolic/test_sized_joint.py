@@ -20,6 +20,7 @@ import jitmagic
 from jitmagic import sizes
 from jitmagic.api import handle_of
 from jitmagic.errors import JitmagicWarning
+from jitmagic.sized_joint import KEPT, _Kernels
 
 Program = Callable[..., Any]
 Make = Callable[[int, int], tuple[torch.Tensor, ...]]
@@ -198,6 +199,33 @@ def test_no_stage_runs_for_a_vector_that_passes() -> None:
     for values in itertools.product(range(3, 20), (4, 7)):
         called(made, copies(sequences(*values), torch.float32))
     assert len(handle_of(made).journal) == before
+
+
+@pytest.mark.parametrize("name", ["block", "views", "numbers", "written", "norms"])
+def test_a_new_vector_does_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward; its results are right, and stay so when it is forgotten."""
+    program, make = PROGRAMS[name]
+    asked: list[object] = []
+    made = jitmagic.jit(copy.deepcopy(program), dynamic=True, options={"keep": "compiled"})
+    for values in VECTORS[:3]:
+        check(made, program, make(*values))
+        made(*make(*values))  # without gradients it is another variant
+    for owner, method in ((sizes.Sized, "compile_for"), (_Kernels, "template")):
+        was = getattr(owner, method)
+
+        def told(self: Any, *args: Any, was: Any = was) -> Any:
+            asked.append(args)
+            return was(self, *args)
+
+        monkeypatch.setattr(owner, method, told)
+    vectors = [(n, m) for n in range(20, 35) for m in (36, 41, 47, 53, 60, 61)]
+    for values in [*vectors, vectors[0]]:
+        found, wanted = made(*make(*values)), program(*make(*values))
+        for one, other in zip(tree_leaves(found), tree_leaves(wanted), strict=True):
+            assert (one.shape, one.stride()) == (other.shape, other.stride())
+    for values in (vectors[7], vectors[0], (34, 43)):
+        check(made, program, make(*values))
+    assert len(vectors) > KEPT and asked == []
 
 
 def test_a_joint_is_made_again_where_its_decisions_would_be_others() -> None:
