@@ -270,6 +270,28 @@ def test_only_so_many_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(stages(made)).count("joint for all sizes") == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.uint8])
+def test_a_size_that_fills_a_tensor_is_no_constant(dtype: torch.dtype) -> None:
+    """Rounded as eager rounds an int; what does not fit is eager's error."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = x.shape[0]
+        return torch.full((3,), n * 5 + 1, dtype=dtype), torch.full((2,), n // 9, dtype=dtype)
+
+    made = jitmagic.jit(program, dynamic=True, options={"keep": "compiled"})
+    refused = 0
+    for n in (7, 9, 24, 25, 50, 413, 2051):
+        answers: list[Any] = []
+        for fn in (made, program):
+            try:
+                answers.append(fn(torch.zeros(n)))
+            except RuntimeError as error:
+                answers.append(str(error))
+        assert str(answers[0]) == str(answers[1])
+        refused += isinstance(answers[1], str)
+    assert list(stages(made)).count("forward: render") <= 1 + refused
+
+
 def test_what_cannot_be_traced_for_all_sizes_is_traced_for_each() -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x * torch.linspace(0, 1, x.shape[0])[:, None] + y  # which takes an int
