@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {  # ARCHITECTURE.md, "Who may import whom"
     "sized_joint": BASE | {"records", "graph", "trace", "autograd", "runtime", "template"},
     "backwards": BASE | {"records", "frame", "autograd", "runtime"},
     "pieces": BASE | {"records", "graph", "trace", "runtime", "sizes", "sized_joint"},
-    "tracing": BASE | {"bytecode", "frame", "graph", "trace"},
+    "tracing": BASE | {"guards", "bytecode", "frame", "graph", "trace"},
     "comparable": BASE | {"frame", "graph", "trace"},
     "titles": BASE | {"graph", "loops", "schedule"},
     "template": BASE | {"records", "titles", "graph", "loops", "schedule", "codegen", "runtime"},
