@@ -1,7 +1,8 @@
 """One joint graph for all sizes: autograd's split and the kernels of a frame whose sizes differ.
 
 Comes in: a Trace with Sizes, and the values of its symbols in one call. Goes out: a SizedJoint,
-which makes the executable of other values that pass its predicates, with no graph traced.
+whose template makes the executable of other values that pass its predicates: natively, with no
+graph traced and no Python run (extensions/runtime/sizes.h).
 
 joint and partition run once, on meta tensors with SymInts, as the trace did before them: what
 autograd's formulas, decompositions and torch's C++ decide by a size is a comparison of Sizes, which
@@ -16,9 +17,11 @@ joint graph is compared with what its operation gives at the sizes of each vecto
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from threading import RLock
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch.fx import GraphModule
@@ -27,31 +30,33 @@ from .autograd.joint import trace_joint
 from .autograd.partial import backward_without
 from .autograd.partition import partition
 from .autograd.result import Joint, Partition, output_specs
-from .autograd.shell import Once, SizedShell
+from .autograd.shell import SizedShell
 from .autograd.verify import verify_joint
 from .errors import CompileFailed
 from .graph.concrete import Filled, graph_at, results_of
 from .graph.subgraphs import split_into_subgraphs
 from .options import Options
 from .records import Recording
-from .runtime.native import split_graph
+from .runtime.native import AtSizes, BySizes, by_sizes, split_template
 from .spec import TensorSpec
+from .symbols.compiled import Relation, SizeCode, SizeProgram
 from .symbols.expr import Expr
 from .symbols.interval import MANY, Interval
 from .symbols.predicates import Predicates
 from .symbols.scalar import Symbol
 from .symbols.size import Size, hintless
 from .target import Target
-from .template import Template, compile_template
+from .template import Template, compile_template, for_all_sizes
 from .trace.concrete import of_sizes, ranges_of
 from .trace.result import Trace
 
-__all__ = ["Builders", "SizedJoint", "with_others"]
+__all__ = ["KEPT", "Builders", "Made", "SizedJoint", "checks", "places_among"]
 
 Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
 Missing = tuple[int, ...]
 _COUNT = itertools.count()
+KEPT = 64  # executables of a template: one more takes microseconds
 
 
 class Builders(NamedTuple):
@@ -93,29 +98,35 @@ class _Kernels:
         """The template for these values that there is."""
         return next((template for template in self._made if template.holds(values)), None)
 
-    def executable(self, values: Vector, record: Recording) -> Executable | None:
+    def template(self, values: Vector, record: Recording) -> Template | None:
         """None: there is no template for these values, and none can be made."""
         with self._lock:
             template = self.known(values)
             if template is None and self.compiled < self._options.recompile_limit:
                 self.compiled += 1
                 template = self._compile(values, record) if self._is_sized else None
-        return None if template is None else template.instantiate(values)
+        return template
 
     def _compile(self, values: Vector, record: Recording) -> Template | None:
-        with record.stage(f"{self._name}: for all sizes") as stage:
-            hints = dict(zip(self._symbols, values, strict=True))
-            try:
-                template = compile_template(
-                    self._graph, self._name, hints, self._target, self._options, record
-                )
-            except Exception as error:  # a stage may not take Sizes: sizes of one call it does take
-                stage.keep(f"only for {values}: {type(error).__name__}: {error}")
-                self._is_sized = False
-                return None
-            stage.keep(str(template.predicates))
-            self._made.append(template)
-            return template if template.holds(values) else None
+        hints = dict(zip(self._symbols, values, strict=True))
+        given = self._graph, self._name, hints, self._target, self._options, record
+        made = partial(compile_template, *given)
+        template = for_all_sizes(f"{self._name}: for all sizes", values, made, record)
+        if template is None:
+            self._is_sized = False
+            return None
+        self._made.append(template)
+        return template if template.holds(values) else None
+
+
+class Made(NamedTuple):
+    """What runs at some values. `template`: what makes that of other values which pass all of
+    `predicates`; None: there is none.
+    """
+
+    run: Executable
+    template: AtSizes | None
+    predicates: tuple[Predicates, ...]
 
 
 @dataclass(slots=True)
@@ -128,7 +139,6 @@ class _Part:
     shell: SizedShell
     forward: _Kernels
     slots: tuple[tuple[int, ...], int, tuple[int, ...]]  # inputs, how many outputs, dead
-    backwards: dict[Missing, tuple[GraphModule, _Kernels]] = field(default_factory=dict)
 
 
 class SizedJoint:
@@ -217,44 +227,76 @@ class SizedJoint:
         """How many graphs a compiler was asked for."""
         return sum(part.forward.compiled for part in self._parts)
 
-    def executable(self, values: Vector, inputs: int, record: Recording) -> Executable:
+    def made(self, values: Vector, inputs: int, record: Recording) -> Made:
         """What runs the frame's graph at these values, which `holds` is true of. `inputs`: how many
         a call has.
         """
-        if self._options.verify:
-            for part in self._parts:
-                verify_joint(graph_at(part.joint.module, self._known(values)))
-        runs = [self._run(part, values, record) for part in self._parts]
-        run = runs[0]
+        templates = [part.forward.template(values, record) for part in self._parts]
+        forwards = [
+            self._alone(part, values, record) if template is None else template.plan
+            for part, template in zip(self._parts, templates, strict=True)
+        ]
+        whole = self._assembled(forwards, inputs)
+        run: Executable = whole.at(values) if hasattr(whole, "at") else whole
+        there = [template for template in templates if template is not None]
+        predicates = (self.predicates, *(template.predicates for template in there))
+        return Made(run, whole if len(there) == len(templates) else None, predicates)
+
+    def _alone(self, part: _Part, values: Vector, record: Recording) -> Executable:
+        """The forward of one vector, for which there can be no template."""
+        gm = graph_at(part.parts.forward, self._known(values))
+        return self._builders.graph(gm, "forward", record)
+
+    def _assembled(self, forwards: Sequence[AtSizes | Executable], inputs: int) -> Any:
+        """What has these forwards, for all sizes; one executable itself where that is all."""
+        runs = [self._run(part, one) for part, one in zip(self._parts, forwards, strict=True)]
+        whole = runs[0]
         if self._slots is not None:
             steps = tuple((run, *p.slots) for run, p in zip(runs, self._parts, strict=True))
-            run = split_graph(len(self._kept), steps, self._slots)
-        there = dict[Expr, int](zip(self._named, values, strict=True))
-        return with_others(run, inputs, self._kept, results_of(self._sized.graph), there)
+            whole = split_template(len(self._kept), steps, self._slots, (), self._named)
+        places, results = places_among(inputs, self._kept), results_of(self._sized.graph)
+        if places == tuple(range(inputs)):
+            return whole
+        numbers = [(one.spec.dtype, one.value) for one in self._kept if isinstance(one, Filled)]
+        first = inputs + len(numbers)
+        step, outputs = (whole, places, results, ()), tuple(range(first, first + results))
+        return split_template(inputs, (step,), outputs, tuple(numbers), self._named)
 
-    def _run(self, part: _Part, values: Vector, record: Recording) -> Executable:
-        known = self._known(values)
-        forward = part.forward.executable(values, record)
-        if forward is None:
-            forward = self._builders.graph(graph_at(part.parts.forward, known), "forward", record)
-        backward = Once(lambda missing: self._backward(part, missing, values))
-        return part.shell.at(known, forward, backward, lambda: graph_at(part.graph, known))
+    def _run(self, part: _Part, forward: AtSizes | Executable) -> Any:
+        return part.shell.template(
+            forward,
+            partial(self._backward, part),
+            lambda values: graph_at(part.graph, self._known(values)),
+        )
 
-    def _backward(self, part: _Part, missing: Missing, values: Vector) -> Executable:
-        with self._lock:
-            if missing not in part.backwards:
-                gm = backward_without(part.parts, missing)
-                part.backwards[missing] = gm, self._kernels(gm, "backward")
-            gm, kernels = part.backwards[missing]
+    def _backward(self, part: _Part, missing: Missing) -> BySizes:
+        """What has the backward without these tangents, for each vector."""
+        gm = backward_without(part.parts, missing)
+        kernels = self._kernels(gm, "backward")
 
-        def concrete() -> GraphModule:
+        def build(values: Vector, record: Recording) -> Executable:
+            template = kernels.template(values, record)
+            if template is None:
+                return self._builders.graph(concrete(values), "backward", record)
+            known.add_template(checks((template.predicates,)), template.plan, None)
+            return template.plan.at(values)
+
+        def concrete(values: Vector) -> GraphModule:
             return graph_at(gm, self._known(values))
 
-        def build(record: Recording) -> Executable:
-            made = kernels.executable(values, record)
-            return self._builders.graph(concrete(), "backward", record) if made is None else made
+        def missed(values: Vector, _: object) -> Executable:
+            with self._lock:
+                run = self._builders.backward(partial(build, values), lambda: concrete(values))
+                known.add(values, run)
+                return run
 
-        return self._builders.backward(build, concrete)
+        known = by_sizes((), missed, KEPT)
+        return known
+
+    def verify(self, values: Vector) -> None:
+        """Each node of the joint graphs gives what its operation gives at these values."""
+        for part in self._parts:
+            verify_joint(graph_at(part.joint.module, self._known(values)))
 
     def _known(self, values: Vector) -> dict[Expr, int]:
         return dict(zip(self.symbols, values, strict=True))
@@ -280,22 +322,25 @@ def _own(symbol: Symbol, interval: Interval) -> Symbol:
     return Symbol(symbol.name, int, interval, (symbol.origin, next(_COUNT)))
 
 
-def with_others(
-    run: Executable,
-    inputs: int,
-    kept: tuple[int | Filled, ...],
-    results: int,
-    values: dict[Expr, int],
-) -> Executable:
-    """A graph may take less than a call gives, without what only told a size, and takes numbers
-    that are computed of sizes. `kept`: where its inputs come from.
+def places_among(inputs: int, kept: Sequence[int | Filled]) -> tuple[int, ...]:
+    """Where a graph's inputs are among those of a call and the numbers that are computed of sizes,
+    which come behind them. A graph may take less than a call gives, without what only told a size.
     """
-    numbers = tuple(one.make(values) for one in kept if isinstance(one, Filled))
     fresh = itertools.count(inputs)
-    places = tuple(next(fresh) if isinstance(one, Filled) else one for one in kept)
-    if places == tuple(range(inputs)):
-        return run
-    first = (itertools.repeat(numbers).__next__, (), len(numbers), ())
-    before = inputs + len(numbers)
-    made = tuple(range(before, before + results))
-    return split_graph(inputs, (first, (run, places, results, ())), made)
+    return tuple(next(fresh) if isinstance(one, Filled) else one for one in kept)
+
+
+def checks(
+    predicates: Sequence[Predicates],
+    ranges: Mapping[Symbol, Interval] = MappingProxyType({}),
+    relations: Iterable[Relation] = (),
+    symbols: Sequence[Symbol] = (),
+) -> SizeProgram:
+    """Whether all of these are true of values, which are in the order of each one's symbols."""
+    code = SizeCode(len(predicates[0].symbols))
+    if symbols:
+        code.name(symbols)
+    code.require(ranges, relations)
+    for each in predicates:
+        each.write(code)
+    return code.program()

@@ -1,9 +1,14 @@
 """One executable for each vector of sizes that a graph with symbols was called with.
 
 Comes in: a Trace whose inputs have Sizes, and how a static trace is compiled. Goes out: a callable
-of the tensors alone, which reads the sizes off them, natively. A vector that is new is a compile of
-the graph at these sizes (`trace/concrete.py`), not of the frame: nothing is traced, no guard added.
-Kernels are asked of Templates first, which have one set of them for all sizes. Further vectors that
+of the tensors alone, which reads the sizes off them. One joint graph serves all vectors that its
+predicates are true of (`sized_joint.py`): what a new one runs is made natively, in microseconds,
+and this module is not asked.
+
+It is asked where no template is there yet, and for each vector of a graph that wants ints (an
+operation that torch's formulas take apart by size): then a new vector is a compile of the graph at
+these sizes (`trace/concrete.py`), not of the frame: nothing is traced, no guard added. Kernels are
+asked of Templates first, which have one set of them for all sizes. Further vectors that
 need a compiler than `limit` run the graph op by op: compiling takes longer than many calls. A plan
 takes time too, as graphs are traced for it: once there are `limit` of them, a vector gets one when
 its calls have taken as long op by op, which is at most twice the time of the better choice.
@@ -34,15 +39,16 @@ from .guards.guard import InRange, SizesRelate
 from .guards.source import Source
 from .options import Options
 from .records import COMPILED, Failed, Recording
-from .runtime.native import BySizes, by_sizes
-from .sized_joint import Builders, SizedJoint, with_others
+from .runtime.native import BySizes, by_sizes, split_graph
+from .sized_joint import KEPT, Builders, Made, SizedJoint, checks, places_among
 from .spec import TensorSpec
+from .symbols.compiled import SizeProgram
 from .symbols.context import is_true_of
 from .symbols.expr import Expr
 from .symbols.interval import INT64, MANY, Interval
 from .symbols.size import DataSize, Dimension, Size, SizeOf, hintless
 from .target import Target
-from .template import Templates
+from .template import Templates, for_all_sizes
 from .trace.concrete import at_sizes, expected_of, hints_of, places_of
 from .trace.result import Trace
 
@@ -122,8 +128,8 @@ class Sized:
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)
-        most = max(_PLANNED * self._limit, 1)
-        self.run: BySizes = by_sizes(tuple(places_of(traced).values()), self.missed, most)
+        places = tuple(places_of(traced).values())
+        self.run: BySizes = by_sizes(places, self.missed, KEPT, tuple(static))
 
     def add(self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording) -> None:
         """Compile for these sizes."""
@@ -137,12 +143,23 @@ class Sized:
     ) -> Executable:
         """The executable of one vector of sizes."""
         joint = None if values in self._static else self._joint_of(values, record)
-        if joint is not None:
-            before = joint.compiled
-            run = joint.executable(values, len(inputs), record)
-            self._costly += joint.compiled > before
-            return run
-        return self._compile_alone(values, inputs, record)
+        if joint is None:
+            return self._compile_alone(values, inputs, record)
+        before = joint.compiled
+        made = joint.made(values, len(inputs), record)
+        self._costly += joint.compiled > before
+        if made.template is not None:
+            self.run.add_template(self._checks(made), made.template, self._verify_of(joint))
+        elif self._options.verify:
+            joint.verify(values)
+        return made.run
+
+    def _checks(self, made: Made) -> SizeProgram:
+        ranges = {s: s.range for s in self._symbols if isinstance(s.origin, DataSize)}
+        return checks(made.predicates, ranges, self._expected, self._symbols)
+
+    def _verify_of(self, joint: SizedJoint) -> Callable[[Vector], None] | None:
+        return joint.verify if self._options.verify else None
 
     def _joint_of(self, values: Vector, record: Recording) -> SizedJoint | None:
         """The joint graph for all sizes that these pass; None: this vector is traced by itself."""
@@ -151,16 +168,13 @@ class Sized:
                 return joint
         if not self._is_sized or len(self._joints) >= self._limit or self._has_few(values):
             return None
-        with record.stage("joint for all sizes") as stage:
-            try:
-                joint = SizedJoint(self._traced, values, self._builders, self._options, record)
-            except Exception as error:  # of a stage that wants ints: those of one call it does take
-                stage.keep(f"only for {values}: {type(error).__name__}: {error}")
-                self._is_sized = False
-                return None
-            stage.keep(str(joint.predicates))
-            self._joints.append(joint)
-            return joint if joint.holds(values) else None
+        given = self._traced, values, self._builders, self._options, record
+        made = for_all_sizes("joint for all sizes", values, partial(SizedJoint, *given), record)
+        if made is None:
+            self._is_sized = False
+            return None
+        self._joints.append(made)
+        return made if made.holds(values) else None
 
     def _compile_alone(
         self, values: Vector, inputs: Sequence[torch.Tensor], record: Recording
@@ -176,12 +190,14 @@ class Sized:
 
         concrete, taken = at_sizes(self._traced, values)
         numbers = tuple(one.make() for one in taken if isinstance(one, Filled))
-        fresh = itertools.count(len(inputs))
-        places = tuple(next(fresh) if isinstance(one, Filled) else one for one in taken)
-        known = (*inputs, *numbers)
+        places, known = places_among(len(inputs), taken), (*inputs, *numbers)
         run, _ = self._compile(concrete, lambda: [known[place] for place in places], record, build)
         self._costly += kernels is None or kernels.compiled > before
-        return with_others(run, len(inputs), taken, results_of(concrete.graph), {})
+        if places == tuple(range(len(inputs))):
+            return run
+        results = results_of(concrete.graph)
+        outputs = tuple(range(len(known), len(known) + results))
+        return split_graph(len(inputs), ((run, places, results, ()),), outputs, numbers)
 
     def _templates(self, record: Recording) -> Templates | None:
         if not self._kernels:

@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from torch.fx import GraphModule
 
@@ -30,7 +30,7 @@ from .loops.verify import verify
 from .options import Options
 from .records import Recording
 from .runtime.load import Loaded, load_kernels
-from .runtime.native import KernelEntry, executable_of, lower_plan
+from .runtime.native import AtSizes, executable_template
 from .schedule import schedule
 from .symbols.context import Specialize
 from .symbols.expr import Expr
@@ -42,19 +42,45 @@ from .symbols.size import Dimension, Size
 from .target import Target
 from .titles import titles_of
 
-__all__ = ["Template", "Templates", "compile_template"]
+__all__ = ["Template", "Templates", "compile_template", "for_all_sizes"]
 
 Executable = Callable[..., tuple[Any, ...]]
 Vector = tuple[int, ...]
 _ATTEMPTS = itertools.count()
 
 
+class _ForSome(Protocol):
+    """What was made for the values that its predicates are true of."""
+
+    @property
+    def predicates(self) -> Predicates: ...
+
+
+ForSome = TypeVar("ForSome", bound=_ForSome)
+
+
+def for_all_sizes(
+    title: str, values: Vector, make: Callable[[], ForSome], record: Recording
+) -> ForSome | None:
+    """What `make` makes of sizes that are symbols; None: a stage wants ints, of which it takes
+    those of one call. The record says which it is.
+    """
+    with record.stage(title) as stage:
+        try:
+            made = make()
+        except Exception as error:  # whatever a stage raised
+            stage.keep(f"only for {values}: {type(error).__name__}: {error}")
+            return None
+        is_right = made.predicates.hold(values)
+        stage.keep(f"{'' if is_right else f'not for {values}: '}{made.predicates}")
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Kernels that are loaded, and the plans that launch them."""
+    """Kernels that are loaded, and the plan that launches them."""
 
-    program: Callable[..., tuple[Any, Any]]  # of the values: what executables are made of
-    entries: Mapping[str, KernelEntry]
+    plan: AtSizes
     predicates: Predicates
 
     def holds(self, values: tuple[int, ...]) -> bool:
@@ -63,7 +89,7 @@ class Template:
 
     def instantiate(self, values: tuple[int, ...]) -> Executable:
         """The executable for inputs of these sizes, of which `holds` is true."""
-        return executable_of(*self.program(*values), self.entries)
+        return self.plan.at(values)
 
 
 def compile_template(
@@ -116,14 +142,14 @@ def _template(
         stage.keep((plans.plan(tuple(hints.values())), source))
     plan = replace(plans.sized, titles=titles_of(fused.program, gm, record.title))
     if source is None:
-        return Template(plans.function(lower_plan(plan, {})), {}, predicates)
+        return Template(executable_template(plan, {}, predicates.symbols), predicates)
     with record.stage(f"{name}: load") as stage:
         kernels = load_kernels(source, target, options, stage.say)
         stage.keep(Loaded(tuple, kernels.cached, len(kernels.entries)))
     record.kernels += len(kernels.entries)
     record.cache_hits += len(kernels.entries) if kernels.cached else 0
-    made = plans.function(lower_plan(plan, kernels.entries))
-    return Template(made, kernels.entries, predicates)
+    made = executable_template(plan, kernels.entries, predicates.symbols)
+    return Template(made, predicates)
 
 
 def _own(number: int, symbol: Symbol, hint: int, fixed: Collection[Symbol]) -> Symbol:
@@ -181,21 +207,21 @@ class Templates:
     def _compile(
         self, gm: GraphModule, name: str, values: Vector, target: Target, record: Recording
     ) -> Executable | None:
-        with record.stage(f"{name}: for all sizes") as stage:
-            hints = dict(zip(self._symbols, values, strict=True))
-            try:
-                symbolic = self._generalised(gm, hints)
-                template = compile_template(symbolic, name, hints, target, self._options, record)
-            except Exception as error:  # a stage may not take Sizes: sizes of one call it does take
-                stage.keep(f"only for {values}: {type(error).__name__}: {error}")
-                self._others.append((gm, values))
-                return None
-            if not template.holds(values):
-                stage.keep(f"only for {values}: not {template.predicates}")
-                return None
-            stage.keep(str(template.predicates))
-            self._made.append((symbolic, template))
-            return template.instantiate(values)
+        hints = dict(zip(self._symbols, values, strict=True))
+        symbolic: list[GraphModule] = []
+
+        def make() -> Template:
+            symbolic.append(self._generalised(gm, hints))
+            return compile_template(symbolic[0], name, hints, target, self._options, record)
+
+        template = for_all_sizes(f"{name}: for all sizes", values, make, record)
+        if template is None:
+            self._others.append((gm, values))
+            return None
+        if not template.holds(values):
+            return None
+        self._made.append((symbolic[0], template))
+        return template.instantiate(values)
 
     def _generalised(self, gm: GraphModule, hints: Mapping[Symbol, int]) -> GraphModule:
         """The graph with Sizes. Raises Differs where no graph of the other vector is like it."""

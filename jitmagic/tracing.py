@@ -1,20 +1,28 @@
 """How a frame is traced: which of its sizes and numbers may be symbols, and where it has to end.
 
-Comes in: a handle, whose ledger tells what varies, and a frame. Goes out: a Trace. Symbols that
+Comes in: a handle, whose ledger tells what varies, and a frame. Goes out: a Trace. Where the frame
+itself leaves a tensor of another size than it found, that is traced again with the size as a symbol
+at once: no call will find the old one. Symbols that
 nobody asked for may not cost more than they save: a frame whose graph breaks with sizes as symbols,
 and does not without, is traced for the sizes of its call, and the Trace says why.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from .bytecode import FrameSnapshot
 from .errors import OperationFailed, UserLine
-from .frame.dynamic import dynamic_dims
+from .frame.dynamic import dynamic_dims, is_argument, marked_static
 from .frame.handle import Handle
 from .graph.node_meta import lines_of
+from .guards.read import read_source
+from .guards.source import Source
+from .symbols.interval import INT64, Interval
 from .symbols.size import SizeOf
 from .trace.breaks import FailedOperation
 from .trace.concrete import places_of
@@ -22,9 +30,11 @@ from .trace.machine import trace
 from .trace.restarts import Stop
 from .trace.result import Break, Trace
 from .trace.symbolic import specialized
+from .trace.written_back import Resized, resized
 
 __all__ = ["has_own_symbols", "stop_before", "trace_frame", "trace_statically"]
 
+Dims = Callable[[Source, torch.Tensor], Mapping[int, Interval]]
 _PARAMETERS = 4  # how many times longer the loops of optimizers may be than the user's
 
 
@@ -36,11 +46,28 @@ def trace_frame(handle: Handle, snapshot: FrameSnapshot, stop: Stop | None) -> T
         return trace(snapshot, longer, stop, varying)
     dynamic = dynamic_dims(options, partial(handle.ledger.differing_sizes, snapshot))
     traced = trace(snapshot, options, stop, varying, dynamic)
+    if options.dynamic is None and dynamic is not None:
+        changed = resized(traced, lambda source: marked_static(read_source(source, snapshot)))
+        if changed:
+            again = trace(snapshot, options, stop, varying, partial(_also, dynamic, changed))
+            traced = again if has_own_symbols(handle, again) else traced
     if not (isinstance(traced.exit, Break) and has_own_symbols(handle, traced)):
         return traced
     why = f"a graph break: {traced.exit.reason.message}"
     static = trace_statically(handle, snapshot, stop, traced, why, traced.exit.where)
     return traced if isinstance(static.exit, Break) else static
+
+
+def _also(
+    dims: Dims, changed: Resized, source: Source, tensor: torch.Tensor
+) -> Mapping[int, Interval]:
+    """The dimensions that vary, and those that the frame itself makes vary."""
+    found = dict(dims(source, tensor))
+    kept = marked_static(tensor)
+    others = changed.dims(source, tensor, is_argument(source, tensor))
+    for dim in others - found.keys() - kept:
+        found[dim] = INT64
+    return dict(sorted(found.items()))
 
 
 def has_own_symbols(handle: Handle, traced: Trace) -> bool:

@@ -219,7 +219,7 @@ PyObject* function_call(PyObject* self, PyObject* const* args, size_t nargsf, Py
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* function_new(PyTypeObject* type, PyObject* args, PyObject*) {
+PyObject* function_new(PyTypeObject*, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *forward, *resolve, *replay, *dict, *failed, *twice;
   if (!PyArg_ParseTuple(
@@ -232,12 +232,14 @@ PyObject* function_new(PyTypeObject* type, PyObject* args, PyObject*) {
   signature->compile_failed = Py_NewRef(failed);
   signature->double_backward = Py_NewRef(twice);
   signature->replay = Py_NewRef(replay);
-  read_signature(dict, *signature);
-  auto* self = reinterpret_cast<AutogradFunction*>(type->tp_alloc(type, 0));
-  if (!self) return nullptr;
-  self->vectorcall = function_call;
-  self->signature = new std::shared_ptr<Signature>(std::move(signature));
-  return reinterpret_cast<PyObject*>(self);
+  read_facts(dict, *signature);
+  const auto sized = [&](const char* name) {
+    PyObject* part = PyDict_GetItemString(dict, name);
+    check(PyExc_ValueError, part != nullptr, "malformed signature: %s", name);
+    return part;
+  };
+  read_sized(sized("tangents"), sized("aliasing"), sized("absent"), *signature);
+  return autograd_function_of(std::move(signature));
   END_HANDLE_TH_ERRORS
 }
 
@@ -255,6 +257,14 @@ PyTypeObject function_type = callable_type({
 });
 
 }  // namespace
+
+PyObject* autograd_function_of(std::shared_ptr<Signature> signature) {
+  auto* self = reinterpret_cast<AutogradFunction*>(function_type.tp_alloc(&function_type, 0));
+  if (!self) raise_python_error();
+  self->vectorcall = function_call;
+  self->signature = new std::shared_ptr<Signature>(std::move(signature));
+  return reinterpret_cast<PyObject*>(self);
+}
 
 bool register_autograd(PyObject* module) { return PyModule_AddType(module, &function_type) == 0; }
 

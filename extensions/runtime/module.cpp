@@ -22,11 +22,12 @@ PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__runtime() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
-  const bool ready = jitmagic::register_plan(module) && jitmagic::register_autograd(module) &&
-                     jitmagic::register_numbers(module) && jitmagic::register_undo(module) &&
-                     jitmagic::register_split_graph(module) && jitmagic::register_spent(module) &&
-                     jitmagic::register_sized(module) && jitmagic::register_called(module) &&
-                     jitmagic::register_profiled() &&
+  const bool ready = jitmagic::register_sizes(module) && jitmagic::register_plan(module) &&
+                     jitmagic::register_autograd(module) && jitmagic::register_numbers(module) &&
+                     jitmagic::register_undo(module) && jitmagic::register_split_graph(module) &&
+                     jitmagic::register_spent(module) && jitmagic::register_sized(module) &&
+                     jitmagic::register_called(module) && jitmagic::register_profiled() &&
+                     jitmagic::register_plan_template(module) && jitmagic::register_autograd_template(module) &&
                      PyModule_AddStringConstant(module, "TORCH_VERSION", JITMAGIC_TORCH_VERSION) == 0;
   if (!ready) {
     Py_DECREF(module);

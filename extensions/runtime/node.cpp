@@ -161,7 +161,12 @@ variable_list CallState::unpack(const std::vector<char>& given, const NodePtr& n
   variable_list values;
   values.reserve(saved.size() + tangent_options.size());
   for (size_t i = 0; i < saved.size(); i++) {
-    values.push_back(read[i] ? saved[i].unpack(node) : THPVariable_Unpack(signature->absent[i]));
+    if (read[i]) {
+      values.push_back(saved[i].unpack(node));
+    } else {
+      const Absent& absent = signature->absent[i];
+      values.push_back(absent.element.expand(absent.sizes));
+    }
   }
   return values;
 }
@@ -213,7 +218,7 @@ void CallState::replay(
   signature->keeps_large = true;
   const Rewound rewound(then);
   THPObjectPtr made(
-      PyObject_CallFunctionObjArgs(signature->replay, values.get(), tangents.get(), nullptr));
+      PyObject_CallFunctionObjArgs(signature->get_replay(), values.get(), tangents.get(), nullptr));
   read_gradients(made.get(), gradients);
 }
 

@@ -221,8 +221,8 @@ void run_program(const Program& program, Frame& frame) {
 }
 
 [[gnu::noinline]] void run_profiled(const Program& program, Frame& frame) {
-  const ProfiledBlock block(program.titles[0], at::RecordScope::USER_SCOPE);
-  frame.titles = &program.titles;
+  const ProfiledBlock block((*program.titles)[0], at::RecordScope::USER_SCOPE);
+  frame.titles = program.titles.get();
   run_program(program, frame);
 }
 
@@ -292,7 +292,7 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   Frame frame;
   frame.slots.resize(program.slots);
   bind_inputs(program, frame, args);
-  if (!program.titles.empty() && profiler_is_on()) [[unlikely]] {
+  if (!program.titles->empty() && profiler_is_on()) [[unlikely]] {
     run_profiled(program, frame);
   } else {
     run_program(program, frame);
@@ -301,7 +301,7 @@ PyObject* executable_call(PyObject* self, PyObject* const* args, size_t nargsf, 
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* executable_new(PyTypeObject* type, PyObject* args, PyObject*) {
+PyObject* executable_new(PyTypeObject*, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *tuple, *constants, *owners, *aligned = nullptr, *otherwise = nullptr;
   if (!PyArg_ParseTuple(
@@ -311,13 +311,9 @@ PyObject* executable_new(PyTypeObject* type, PyObject* args, PyObject*) {
   }
   auto program = read_program(tuple, constants, aligned);
   if (!program->aligned.empty() && !otherwise) raise_as(PyExc_ValueError, "aligned inputs need an alternative");
-  auto* self = reinterpret_cast<Executable*>(type->tp_alloc(type, 0));
-  if (!self) return nullptr;
-  self->vectorcall = executable_call;
-  self->program = program.release();
-  self->owners = Py_NewRef(owners);
-  self->otherwise = Py_XNewRef(otherwise);
-  return reinterpret_cast<PyObject*>(self);
+  PyObject* made = executable_of(std::move(program), owners);
+  reinterpret_cast<Executable*>(made)->otherwise = Py_XNewRef(otherwise);
+  return made;
   END_HANDLE_TH_ERRORS
 }
 
@@ -338,6 +334,15 @@ PyTypeObject executable_type = callable_type({
 });
 
 }  // namespace
+
+PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners) {
+  auto* self = reinterpret_cast<Executable*>(executable_type.tp_alloc(&executable_type, 0));
+  if (!self) raise_python_error();
+  self->vectorcall = executable_call;
+  self->program = program.release();
+  self->owners = Py_NewRef(owners);
+  return reinterpret_cast<PyObject*>(self);
+}
 
 bool register_plan(PyObject* module) { return PyModule_AddType(module, &executable_type) == 0; }
 

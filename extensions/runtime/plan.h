@@ -8,6 +8,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "runtime.h"
+#include "sizes.h"
 
 namespace jitmagic {
 
@@ -61,12 +62,42 @@ struct Program {
   std::vector<at::Tensor> constants;
   std::vector<Step> steps;
   std::vector<int> outputs;  // -1: None
-  std::vector<std::string> titles;  // what profilers call the graph, then its launches; may be empty
+  std::shared_ptr<const std::vector<std::string>> titles;  // for profilers: of the graph, its launches; may be empty
   std::vector<int> aligned;  // inputs that kernels take to be on 16-byte boundaries
 };
 
+// A number of a template's program that a register has.
+struct Blank {
+  enum Field : uint8_t { Size, Stride, Offset, Pool } field;
+  int step;
+  int result;  // of an ATen call; -1: it is the step's own
+  int dim;
+  int index;  // of the register
+};
+
+// What is filled in where the sizes are known.
+struct Sizing {
+  struct Argument {
+    int step, number;  // of an ATen call
+    PyObject* structure;
+  };
+  struct Vector {
+    int constant;
+    PyObject* structure;  // of an int64 tensor
+  };
+  std::vector<Blank> blanks;
+  std::vector<Argument> arguments;
+  std::vector<Vector> vectors;
+};
+
 // plan_read.cpp: from the tuple that runtime/native.py lowers a Plan to, its constants, and the inputs that
-// have to be aligned (may be null).
-std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyObject* aligned);
+// have to be aligned (may be null). `sizing` is given where it may have Registers.
+std::unique_ptr<Program> read_program(
+    PyObject* tuple, PyObject* constants, PyObject* aligned, Sizing* sizing = nullptr);
+void set_nbytes(TensorLayout& layout);
+c10::IValue constant_of(PyObject* object, const c10::Argument& declared);
+
+// plan.cpp: the Executable, a new reference.
+PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners);
 
 }  // namespace jitmagic

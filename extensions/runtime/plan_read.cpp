@@ -1,4 +1,5 @@
-// Reading a Program: the tuple that runtime/native.py writes, checked where a mistake would be memory's.
+// Reading a Program: the tuple that runtime/native.py writes, checked where a mistake would be memory's. That of a
+// template has Registers where a number depends on sizes: places to fill in, which are noted.
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -38,31 +39,42 @@ std::vector<int> slot_numbers(PyObject* tuple, int limit, int lowest = 0) {
 
 constexpr int kNone = -1;  // the lowest number where None may stand for a slot
 
+// Where in the program the numbers are that are read now.
+struct Place {
+  Sizing* sizing;  // null: there are no Registers
+  int step = -1;
+  int result = -1;  // of an ATen call
+
+  int64_t number(PyObject* object, Blank::Field field, int dim = 0) const {
+    const int index = sizing ? register_of(object) : -1;
+    if (index < 0) return integer(object);
+    sizing->blanks.push_back({field, step, result, dim, index});
+    return 0;
+  }
+};
+
 // (sizes, strides)
-TensorLayout read_sizes(PyObject* tuple) {
+TensorLayout read_sizes(PyObject* tuple, const Place& place) {
   TensorLayout layout;
-  for (int64_t n : integers(item(tuple, 0))) layout.sizes.push_back(n);
-  for (int64_t n : integers(item(tuple, 1))) layout.strides.push_back(n);
+  int dim = 0;
+  for (PyObject* n : items(item(tuple, 0))) layout.sizes.push_back(place.number(n, Blank::Size, dim++));
+  dim = 0;
+  for (PyObject* n : items(item(tuple, 1))) layout.strides.push_back(place.number(n, Blank::Stride, dim++));
   return layout;
 }
 
 // (sizes, strides, dtype, device)
-TensorLayout read_layout(PyObject* tuple) {
-  TensorLayout layout = read_sizes(tuple);
+TensorLayout read_layout(PyObject* tuple, const Place& place) {
+  TensorLayout layout = read_sizes(tuple, place);
   layout.dtype = torch::jit::toIValue(item(tuple, 2), c10::IntType::get(), std::nullopt).toScalarType();
   layout.device =
       torch::jit::toIValue(item(tuple, 3), c10::DeviceObjType::get(), std::nullopt).toDevice();
-  int64_t last = 0;
-  bool empty = false;
-  for (size_t d = 0; d < layout.sizes.size(); ++d) {
-    empty |= layout.sizes[d] == 0;
-    last += (layout.sizes[d] - 1) * layout.strides[d];
-  }
-  layout.nbytes = empty ? 0 : size_t(last + 1) * c10::elementSize(layout.dtype);
+  set_nbytes(layout);
   return layout;
 }
 
-CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int limit) {
+// The argument's place in the call is `place.result`.
+CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int limit, const Place& place) {
   const std::string_view tag = text(item(entry, 0));
   CallArgument argument;
   if (tag == "slot") {
@@ -77,25 +89,26 @@ CallArgument read_argument(PyObject* entry, const c10::Argument& declared, int l
   } else if (tag == "default") {
     check(PyExc_ValueError, declared.default_value().has_value(), "argument %s has no default", declared.name().c_str());
     argument.constant = *declared.default_value();
+  } else if (place.sizing && has_registers(item(entry, 1))) {
+    place.sizing->arguments.push_back({place.step, place.result, Py_NewRef(item(entry, 1))});
   } else {
-    const torch::jit::ToIValueAllowNumbersAsTensors wrap(true);
-    argument.constant = torch::jit::toIValue(item(entry, 1), declared.type(), declared.N());
+    argument.constant = constant_of(item(entry, 1), declared);
   }
   return argument;
 }
 
 // (sizes, strides, dtype, device, required) | None
-Expected read_expected(PyObject* entry) {
+Expected read_expected(PyObject* entry, const Place& place) {
   Expected expected;
   if (entry == Py_None) return expected;
   expected.known = true;
-  expected.layout = read_layout(entry);
+  expected.layout = read_layout(entry, place);
   expected.required = truth(item(entry, 4));
   return expected;
 }
 
 // ("call", name, overload, arguments, results, out, layouts, foreign)
-std::shared_ptr<Call> read_call(PyObject* step, int limit) {
+std::shared_ptr<Call> read_call(PyObject* step, int limit, const Place& place) {
   const char* name = text(item(step, 1));
   const char* overload = text(item(step, 2));
   Call call{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}, {}, false, {}};
@@ -103,11 +116,14 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit) {
   const auto given = items(item(step, 3));
   check(PyExc_ValueError, given.size() == declared.size(), "wrong arguments for %s", name);
   for (size_t i = 0; i < declared.size(); ++i) {
-    call.arguments.push_back(read_argument(given[i], declared[i], limit));
+    call.arguments.push_back(read_argument(given[i], declared[i], limit, {place.sizing, place.step, int(i)}));
   }
   call.results = slot_numbers(item(step, 4), limit, kNone);
   call.out = truth(item(step, 5));
-  for (PyObject* layout : items(item(step, 6))) call.expected.push_back(read_expected(layout));
+  int result = 0;
+  for (PyObject* layout : items(item(step, 6))) {
+    call.expected.push_back(read_expected(layout, {place.sizing, place.step, result++}));
+  }
   call.foreign = truth(item(step, 7));
   return std::make_shared<Call>(std::move(call));
 }
@@ -126,23 +142,23 @@ void read_cuda_launch(PyObject* tuple, Step& step, int limit) {
   step.cuda.by_value = slot_numbers(item(tuple, 8), int(step.args.size()));
 }
 
-Step read_step(PyObject* tuple, int limit) {
+Step read_step(PyObject* tuple, int limit, const Place& place) {
   const std::string_view tag = text(item(tuple, 0));
   Step step{};
   if (tag == "alloc") {
     step.kind = Kind::Alloc;
     step.slot = slot_number(item(tuple, 1), limit);
-    step.layout = read_layout(item(tuple, 2));
+    step.layout = read_layout(item(tuple, 2), place);
   } else if (tag == "over") {
     step.kind = Kind::Over;
     step.slot = slot_number(item(tuple, 1), limit);
     step.base = slot_number(item(tuple, 2), limit);
-    step.layout = read_layout(item(tuple, 3));
+    step.layout = read_layout(item(tuple, 3), place);
   } else if (tag == "pool") {
     step.kind = Kind::Pool;
     step.slot = slot_number(item(tuple, 1), limit);
-    step.layout = read_layout(item(tuple, 2));
-    step.offset = integer(item(tuple, 3));
+    step.layout = read_layout(item(tuple, 2), place);
+    step.offset = place.number(item(tuple, 3), Blank::Offset);
     step.as_tensor = truth(item(tuple, 4));
   } else if (tag == "launch") {
     step.kind = Kind::Launch;
@@ -153,18 +169,18 @@ Step read_step(PyObject* tuple, int limit) {
     read_cuda_launch(tuple, step, limit);
   } else if (tag == "call") {
     step.kind = Kind::Call;
-    step.call = read_call(tuple, limit);
+    step.call = read_call(tuple, limit, place);
   } else if (tag == "view") {
     step.kind = Kind::View;
     step.slot = slot_number(item(tuple, 1), limit);
     step.base = slot_number(item(tuple, 2), limit);
-    step.layout = read_sizes(item(tuple, 3));
-    step.offset = integer(item(tuple, 4));
+    step.layout = read_sizes(item(tuple, 3), place);
+    step.offset = place.number(item(tuple, 4), Blank::Offset);
   } else if (tag == "address") {
     step.kind = Kind::Address;
     step.slot = slot_number(item(tuple, 1), limit);
     step.base = slot_number(item(tuple, 2), limit);
-    step.offset = integer(item(tuple, 3));
+    step.offset = place.number(item(tuple, 3), Blank::Offset);
   } else if (tag == "free") {
     step.kind = Kind::Free;
     step.slot = slot_number(item(tuple, 1), limit);
@@ -174,32 +190,58 @@ Step read_step(PyObject* tuple, int limit) {
   return step;
 }
 
+void read_constants(PyObject* constants, Program& program, Sizing* sizing) {
+  for (PyObject* constant : items(constants)) {
+    if (sizing && PyTuple_Check(constant)) {
+      sizing->vectors.push_back({int(program.constants.size()), Py_NewRef(constant)});
+      program.constants.emplace_back();
+      continue;
+    }
+    check(PyExc_TypeError, THPVariable_Check(constant), "constants must be tensors");
+    program.constants.push_back(THPVariable_Unpack(constant));
+  }
+}
+
 }  // namespace
 
+void set_nbytes(TensorLayout& layout) {
+  int64_t last = 0;
+  bool empty = false;
+  for (size_t d = 0; d < layout.sizes.size(); ++d) {
+    empty |= layout.sizes[d] == 0;
+    last += (layout.sizes[d] - 1) * layout.strides[d];
+  }
+  layout.nbytes = empty ? 0 : size_t(last + 1) * c10::elementSize(layout.dtype);
+}
+
+c10::IValue constant_of(PyObject* object, const c10::Argument& declared) {
+  const torch::jit::ToIValueAllowNumbersAsTensors wrap(true);
+  return torch::jit::toIValue(object, declared.type(), declared.N());
+}
+
 // (inputs, slots, pool_bytes, device, heavy, steps, outputs, titles)
-std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyObject* aligned) {
+std::unique_ptr<Program> read_program(PyObject* tuple, PyObject* constants, PyObject* aligned, Sizing* sizing) {
   auto program = std::make_unique<Program>();
   program->inputs = int(integer(item(tuple, 0)));
   program->slots = int(integer(item(tuple, 1)));
-  program->pool_bytes = size_t(integer(item(tuple, 2)));
+  program->pool_bytes = size_t(Place{sizing}.number(item(tuple, 2), Blank::Pool));
   program->device =
       torch::jit::toIValue(item(tuple, 3), c10::DeviceObjType::get(), std::nullopt).toDevice();
   program->heavy = truth(item(tuple, 4));
   int launches = 0;
   for (PyObject* step : items(item(tuple, 5))) {
-    program->steps.push_back(read_step(step, program->slots));
+    program->steps.push_back(read_step(step, program->slots, {sizing, int(program->steps.size())}));
     Step& made = program->steps.back();
     if (made.kind == Kind::Launch || made.kind == Kind::LaunchCuda) made.number = ++launches;
   }
   program->outputs = slot_numbers(item(tuple, 6), program->slots, kNone);
-  for (PyObject* title : items(item(tuple, 7))) program->titles.push_back(text(title));
+  std::vector<std::string> titles;
+  for (PyObject* title : items(item(tuple, 7))) titles.emplace_back(text(title));
   check(
-      PyExc_ValueError, program->titles.empty() || int(program->titles.size()) == launches + 1,
-      "malformed program: %d launches have %zd titles", launches, Py_ssize_t(program->titles.size()) - 1);
-  for (PyObject* constant : items(constants)) {
-    check(PyExc_TypeError, THPVariable_Check(constant), "constants must be tensors");
-    program->constants.push_back(THPVariable_Unpack(constant));
-  }
+      PyExc_ValueError, titles.empty() || int(titles.size()) == launches + 1,
+      "malformed program: %d launches have %zd titles", launches, Py_ssize_t(titles.size()) - 1);
+  program->titles = std::make_shared<const std::vector<std::string>>(std::move(titles));
+  read_constants(constants, *program, sizing);
   check(
       PyExc_ValueError,
       program->inputs + int(program->constants.size()) <= program->slots, "malformed program: slots");

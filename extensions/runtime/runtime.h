@@ -18,6 +18,8 @@
 // around.cpp    the Python type of these
 // callable.h    what all these types have in common
 // sized.cpp     an executable for each vector of sizes
+// size_program.cpp  numbers computed of sizes, and checks of them; what templates have in common
+// plan_template.cpp, autograd_template.cpp  executables and functions for all sizes
 // split_graph.cpp  subgraphs that run one after the other as one
 #pragma once
 
@@ -79,5 +81,8 @@ bool register_split_graph(PyObject* module);
 bool register_called(PyObject* module);
 bool register_spent(PyObject* module);
 bool register_sized(PyObject* module);
+bool register_sizes(PyObject* module);  // before those of templates: their base
+bool register_plan_template(PyObject* module);
+bool register_autograd_template(PyObject* module);
 
 }  // namespace jitmagic

@@ -4,12 +4,15 @@
 
 #include "view_replay.h"
 #include "reading.h"
+#include "sizes.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <vector>
 
 namespace jitmagic {
@@ -50,35 +53,63 @@ struct Histories {
   bool are_one() const { return tangents.size() < 2 && inputs.size() < 2; }
 };
 
+// What the graphs are like, whatever the sizes.
+struct Facts {
+  size_t inputs = 0, results = 0, intermediates = 0;
+  std::vector<size_t> outputs;  // their slots
+  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
+  std::vector<std::vector<size_t>> reach;  // for each of `grad_inputs`: the tangents of results that it leads to
+  Histories histories;
+  std::vector<Spent> spent;
+  std::vector<Replayed> replayed;
+  std::vector<c10::Device> draws;  // whose generators the forward draws from
+};
+
+// What stands for a saved tensor that is not read: of its sizes, with the memory of one element.
+struct Absent {
+  at::Tensor element;
+  std::vector<int64_t> sizes;
+};
+
 // What is known when the function is made; shared by all its nodes.
-struct Signature {
+struct Signature : Facts {
   PyObject* forward = nullptr;
   PyObject* resolve = nullptr;  // (missing tangents) -> backward
   std::map<std::vector<char>, PyObject*> backwards;  // by which tangents are given; set by the first use
   PyObject* compile_failed = nullptr;
   PyObject* double_backward = nullptr;
   PyObject* replay = nullptr;  // (inputs, tangents) -> gradients that can be differentiated
-  size_t inputs = 0, results = 0, intermediates = 0;
   std::vector<AliasStep> aliasing;
-  size_t slots = 0;             // of the inputs, the results and the views of `aliasing`, in this order
-  std::vector<size_t> outputs;  // their slots
-  std::vector<size_t> saved_inputs, saved_results, grad_inputs, mutated;
+  size_t slots = 0;  // of the inputs, the results and the views of `aliasing`, in this order
   std::vector<Tangent> tangents;
-  std::vector<std::vector<size_t>> reach;  // for each of `grad_inputs`: the tangents of results that it leads to
-  Histories histories;
-  std::vector<Spent> spent;
-  std::vector<Replayed> replayed;
-  bool keeps_large = false;        // of `replayed`; from the first time on that they were missing
-  std::vector<c10::Device> draws;  // whose generators the forward draws from
-  std::vector<PyObject*> absent;  // what stands for a saved tensor that is not read; empty: all always are
+  bool keeps_large = false;  // of `replayed`; from the first time on that they were missing
+  std::vector<Absent> absent;  // empty: all saved tensors always are read
+  PyObject* family = nullptr;  // the AutogradTemplate, which has `resolve` and `replay` of all sizes
+  std::vector<int64_t> values;  // of these
 
+  Signature() = default;
+  explicit Signature(const Facts& facts) : Facts(facts) {}
+  Signature(const Signature&) = delete;
   ~Signature();
 
   // The backward executable for these tangents, a borrowed reference; nullptr with a Python error set.
   PyObject* get_backward(const std::vector<char>& given);
+  // A borrowed reference; throws.
+  PyObject* get_replay();
 };
 
-// Throws through Python's error state where the description is malformed.
-void read_signature(PyObject* dict, Signature& s);
+// Both throw through Python's error state where the description is malformed. `tangents`, `aliasing` and `absent` are
+// what depends on sizes.
+void read_facts(PyObject* dict, Facts& facts);
+void read_sized(PyObject* tangents, PyObject* aliasing, PyObject* absent, Signature& s);
+
+PyObject* missing_tangents(const std::vector<char>& given);
+
+// autograd_template.cpp, new references: what one size needs of the AutogradTemplate; throw.
+PyObject* backward_of(PyObject* family, const std::vector<char>& given, Values values);
+PyObject* replay_of(PyObject* family, Values values);
+
+// autograd.cpp: the AutogradFunction, a new reference; throws.
+PyObject* autograd_function_of(std::shared_ptr<Signature> signature);
 
 }  // namespace jitmagic

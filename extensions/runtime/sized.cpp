@@ -1,11 +1,13 @@
 // BySizes: an executable for each vector of sizes that a graph was called with, picked natively.
 //
 // A symbol of the graph is read off its inputs: dimension `dim` of input `place`, or, where `dim` is -1, the number
-// in it, an int64 on the CPU. Vectors are few, so they are compared one after the other, the one used last first.
-// What is new goes to Python, which tells what to call. Of more than `most` the one used longest ago is forgotten.
+// in it, an int64 on the CPU. Of a graph without places who calls it knows the vector (autograd_template.cpp). Vectors
+// are few, so they are compared one after the other, the one used last first. What is new is made by the first Template
+// whose predicates are true of it; where none are, Python tells what to call. Of more than `most` the one used longest
+// ago is forgotten.
 
 #include "callable.h"
-#include "reading.h"
+#include "sizes.h"
 
 #include <algorithm>
 #include <utility>
@@ -30,10 +32,18 @@ struct Known {
   PyObject* run;
 };
 
+struct Family {
+  PyObject* predicates;  // a SizeProgram
+  PyObject* made;        // a Template
+  PyObject* checked;     // called with the values first, or None
+};
+
 struct BySizes : Callable {
   PyObject* miss;
   std::vector<Dimension>* places;
   std::vector<Known>* known;
+  std::vector<Family>* families;
+  std::vector<Vector>* apart;  // vectors that have kernels of their own
   size_t most;
 };
 
@@ -59,38 +69,76 @@ PyObject* found(std::vector<Known>& known, const Vector& values) {
   return known.front().run;
 }
 
+void keep(BySizes* self, const Vector& values, PyObject* run) {
+  self->known->insert(self->known->begin(), {values, Py_NewRef(run)});
+  if (self->known->size() > self->most) {
+    THPObjectPtr forgotten(self->known->back().run);  // dropped last: that may run code
+    self->known->pop_back();
+  }
+}
+
+PyObject* tuple_of(const Vector& values) {
+  PyObject* numbers = PyTuple_New(Py_ssize_t(values.size()));
+  for (size_t i = 0; numbers && i < values.size(); i++) {
+    PyObject* number = PyLong_FromLongLong(values[i]);
+    if (!number) Py_CLEAR(numbers);
+    else PyTuple_SET_ITEM(numbers, Py_ssize_t(i), number);
+  }
+  return numbers;
+}
+
+// What a Template makes for values that are new, kept from now on; nullptr where there is none for them.
+PyObject* made_for(BySizes* self, const Vector& values) {
+  if (self->families->empty() || std::ranges::find(*self->apart, values) != self->apart->end()) return nullptr;
+  Registers registers;
+  for (size_t i = 0; i < self->families->size(); i++) {  // Python that is called may add others
+    if (!evaluate(*size_program((*self->families)[i].predicates), values, registers)) continue;
+    THPObjectPtr made(Py_NewRef((*self->families)[i].made)), checked(Py_NewRef((*self->families)[i].checked));
+    if (checked.get() != Py_None) {
+      THPObjectPtr numbers(tuple_of(values));
+      THPObjectPtr answer(numbers ? PyObject_CallOneArg(checked.get(), numbers.get()) : nullptr);
+      if (!answer) raise_python_error();
+    }
+    THPObjectPtr run(instance_of(made.get(), values));
+    keep(self, values, run.get());
+    return run.release();
+  }
+  return nullptr;
+}
+
 // What Python gives for values that are new: called as miss(values, inputs).
 PyObject* missed(const BySizes* self, const Vector& values, PyObject* const* args, Py_ssize_t count) {
-  THPObjectPtr numbers(PyTuple_New(Py_ssize_t(values.size())));
+  THPObjectPtr numbers(tuple_of(values));
   THPObjectPtr inputs(PyTuple_New(count));
   if (!numbers || !inputs) return nullptr;
-  for (size_t i = 0; i < values.size(); i++) {
-    PyObject* number = PyLong_FromLongLong(values[i]);
-    if (!number) return nullptr;
-    PyTuple_SET_ITEM(numbers.get(), Py_ssize_t(i), number);
-  }
   for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(inputs.get(), i, Py_NewRef(args[i]));
   PyObject* both[] = {numbers.get(), inputs.get()};
   return PyObject_Vectorcall(self->miss, both, 2, nullptr);
 }
 
+// A new reference; nullptr with a Python error set.
+PyObject* run_for(BySizes* self, const Vector& values, PyObject* const* args, Py_ssize_t count) {
+  if (PyObject* run = found(*self->known, values)) return Py_NewRef(run);  // the call may add others
+  if (PyObject* run = made_for(self, values)) return run;
+  return missed(self, values, args, count);
+}
+
 PyObject* sized_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto* self = reinterpret_cast<BySizes*>(object);
+  auto* self = reinterpret_cast<BySizes*>(object);
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
   Vector values;
   for (const Dimension& where : *self->places) values.push_back(size_at(where, args, count));
-  PyObject* run = found(*self->known, values);
-  THPObjectPtr held(run ? Py_NewRef(run) : missed(self, values, args, count));  // the call may add others
+  THPObjectPtr held(run_for(self, values, args, count));
   return held ? PyObject_Vectorcall(held.get(), args, size_t(count), names) : nullptr;
   END_HANDLE_TH_ERRORS
 }
 
 PyObject* sized_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *places, *miss;
+  PyObject *places, *miss, *apart = nullptr;
   Py_ssize_t most = PY_SSIZE_T_MAX;
-  if (!PyArg_ParseTuple(args, "OO|n:BySizes", &places, &miss, &most)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OO|nO!:BySizes", &places, &miss, &most, &PyTuple_Type, &apart)) return nullptr;
   check(PyExc_ValueError, most > 0, "no sizes are kept");
   THPObjectPtr made(type->tp_alloc(type, 0));
   if (!made) return nullptr;
@@ -98,11 +146,19 @@ PyObject* sized_new(PyTypeObject* type, PyObject* args, PyObject*) {
   self->vectorcall = sized_call;
   self->places = new std::vector<Dimension>();
   self->known = new std::vector<Known>();
+  self->families = new std::vector<Family>();
+  self->apart = new std::vector<Vector>();
   self->most = size_t(most);
   for (PyObject* place : items(places)) {
     self->places->push_back({Py_ssize_t(integer(item(place, 0))), integer(item(place, 1))});
     const Dimension& last = self->places->back();
     check(PyExc_ValueError, last.place >= 0 && last.dim >= -1, "a size is named by an input and a dimension, or -1");
+  }
+  if (apart) {
+    for (PyObject* values : items(apart)) {
+      const auto numbers = values_of(values);
+      self->apart->emplace_back(numbers.begin(), numbers.end());
+    }
   }
   self->miss = Py_NewRef(miss);
   return made.release();
@@ -116,18 +172,25 @@ PyObject* sized_add(PyObject* object, PyObject* args) {
   PyObject *values, *run;
   if (!PyArg_ParseTuple(args, "OO:add", &values, &run)) return nullptr;
   const std::vector<int64_t> numbers = integers(values);
-  check(PyExc_ValueError, numbers.size() == self->places->size(), "%zu sizes are told, not %zu",
+  check(PyExc_ValueError, self->places->empty() || numbers.size() == self->places->size(), "%zu sizes are told, not %zu",
         numbers.size(), self->places->size());
   const Vector key(numbers.begin(), numbers.end());
-  if (found(*self->known, key)) {
-    Py_SETREF(self->known->front().run, Py_NewRef(run));
-  } else {
-    self->known->insert(self->known->begin(), {key, Py_NewRef(run)});
-    if (self->known->size() > self->most) {
-      THPObjectPtr forgotten(self->known->back().run);  // dropped last: that may run code
-      self->known->pop_back();
-    }
-  }
+  if (found(*self->known, key)) Py_SETREF(self->known->front().run, Py_NewRef(run));
+  else keep(self, key, run);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// add_template(predicates, template, checked): what makes executables for values that the predicates are true of.
+PyObject* sized_add_template(PyObject* object, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *predicates, *made, *checked;
+  if (!PyArg_ParseTuple(args, "OOO:add_template", &predicates, &made, &checked)) return nullptr;
+  const SizeProgram& program = *size_program(predicates);
+  const auto* self = reinterpret_cast<BySizes*>(object);
+  check(PyExc_ValueError, self->places->empty() || program.inputs == self->places->size(),
+        "predicates of %zu sizes, not %zu", program.inputs, self->places->size());
+  self->families->push_back({Py_NewRef(predicates), Py_NewRef(made), Py_NewRef(checked)});
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -135,18 +198,27 @@ PyObject* sized_add(PyObject* object, PyObject* args) {
 int sized_traverse(PyObject* object, visitproc visit, void* arg) {
   const auto* self = reinterpret_cast<BySizes*>(object);
   Py_VISIT(self->miss);
-  if (!self->known) return 0;
+  if (!self->families) return 0;
   for (const Known& one : *self->known) Py_VISIT(one.run);
+  for (const Family& family : *self->families) {
+    Py_VISIT(family.made);
+    Py_VISIT(family.checked);
+  }
   return 0;
 }
 
 int sized_clear(PyObject* object) {
   auto* self = reinterpret_cast<BySizes*>(object);
   Py_CLEAR(self->miss);
-  if (!self->known) return 0;
+  if (!self->families) return 0;
   std::vector<Known> dropped;
   std::swap(dropped, *self->known);
   for (Known& one : dropped) Py_DECREF(one.run);
+  std::vector<Family> left;
+  std::swap(left, *self->families);
+  for (Family& family : left) {
+    for (PyObject* held : {family.predicates, family.made, family.checked}) Py_DECREF(held);
+  }
   return 0;
 }
 
@@ -155,17 +227,23 @@ void sized_dealloc(PyObject* object) {
   sized_clear(object);
   delete reinterpret_cast<BySizes*>(object)->places;
   delete reinterpret_cast<BySizes*>(object)->known;
+  delete reinterpret_cast<BySizes*>(object)->families;
+  delete reinterpret_cast<BySizes*>(object)->apart;
   Py_TYPE(object)->tp_free(object);
 }
 
 PyMethodDef sized_methods[] = {
     {"add", sized_add, METH_VARARGS, "add(values, run): what calls of these sizes run from now on."},
+    {"add_template", sized_add_template, METH_VARARGS,
+     "add_template(predicates, template, checked): for values that the predicates are true of; `checked`, unless None, "
+     "is called with them first."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyTypeObject sized_type = callable_type({
     .full_name = "jitmagic._runtime.BySizes",
-    .doc = "BySizes(places, miss, most): calls the executable of the sizes that the inputs have at places, pairs of "
-           "an input and a dimension; miss(values, inputs) gives one for sizes that are new. At most `most` are kept.",
+    .doc = "BySizes(places, miss, most, apart): calls the executable of the sizes that the inputs have at places, pairs of "
+           "an input and a dimension; miss(values, inputs) gives one for sizes that are new. At most `most` are kept. "
+           "No template is asked for the vectors in `apart`.",
     .size = sizeof(BySizes),
     .make = sized_new,
     .dealloc = sized_dealloc,
@@ -174,6 +252,13 @@ PyTypeObject sized_type = callable_type({
 });
 
 }  // namespace
+
+PyObject* run_of(PyObject* by_sizes, Values values, PyObject* const* args, Py_ssize_t count) {
+  check(PyExc_TypeError, Py_IS_TYPE(by_sizes, &sized_type), "no BySizes");
+  PyObject* run = run_for(reinterpret_cast<BySizes*>(by_sizes), Vector(values.begin(), values.end()), args, count);
+  if (!run) raise_python_error();
+  return run;
+}
 
 bool register_sized(PyObject* module) {
   sized_type.tp_methods = sized_methods;

@@ -1,14 +1,21 @@
 // SplitGraph: compiled subgraphs that run one after the other as one callable (graph/subgraphs.py).
 //
-// Values have slots: the inputs come first, then the outputs of each subgraph in order. A subgraph's inputs are
-// slots, and so are the results. A value that no later subgraph reads is released at once.
+// Values have slots: the inputs come first, then the constants, then the outputs of each subgraph in order. A
+// subgraph's inputs are slots, and so are the results. A value that no later subgraph reads is released at once.
+// SplitTemplate: the same for all sizes. Its constants are numbers computed of them, its subgraphs are Templates.
 
 #include "callable.h"
 #include "reading.h"
+#include "sizes.h"
 
 #include <vector>
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/full.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
 namespace jitmagic {
@@ -22,22 +29,51 @@ struct Subgraph {
   Py_ssize_t outputs;
 };
 
+// What is the same for all sizes but the subgraphs' `run`.
+struct Parts {
+  Py_ssize_t inputs = 0;
+  std::vector<Subgraph> subgraphs;
+  Slots results;
+  std::vector<PyObject*> constants;
+
+  Parts() = default;
+  Parts(const Parts&) = delete;
+  ~Parts() { clear(); }
+
+  int traverse(visitproc visit, void* arg) const {
+    for (const Subgraph& subgraph : subgraphs) Py_VISIT(subgraph.run);
+    return 0;
+  }
+
+  void clear() {
+    std::vector<Subgraph> dropped;
+    std::swap(dropped, subgraphs);
+    for (Subgraph& subgraph : dropped) Py_DECREF(subgraph.run);
+    for (PyObject* constant : constants) Py_DECREF(constant);
+    constants.clear();
+  }
+};
+
 struct SplitGraph : Callable {
-  Py_ssize_t inputs;
-  std::vector<Subgraph>* subgraphs;
-  Slots* results;
+  Parts* parts;
+};
+
+struct SplitTemplate : Template {
+  Parts* parts;      // without constants
+  PyObject* filled;  // a pair for each constant: its dtype, and a number or a Register
+  PyObject* sizes;   // a SizeProgram
 };
 
 // The values of one call, owned.
-class Values {
+class Held {
  public:
-  Values(PyObject* const* args, Py_ssize_t count) {
+  Held(PyObject* const* args, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) held_.push_back(Py_NewRef(args[i]));
   }
-  ~Values() {
+  ~Held() {
     for (PyObject* value : held_) Py_XDECREF(value);
   }
-  Values(const Values&) = delete;
+  Held(const Held&) = delete;
   PyObject* at(Py_ssize_t slot) const { return held_[slot]; }
   void push(PyObject* value) { held_.push_back(Py_NewRef(value)); }
   void release(Py_ssize_t slot) { Py_CLEAR(held_[slot]); }
@@ -46,7 +82,7 @@ class Values {
   c10::SmallVector<PyObject*, 32> held_;
 };
 
-bool run_subgraph(const Subgraph& subgraph, Values& values) {
+bool run_subgraph(const Subgraph& subgraph, Held& values) {
   c10::SmallVector<PyObject*, 32> args;
   for (Py_ssize_t slot : subgraph.inputs) args.push_back(values.at(slot));
   PyObject* outputs = PyObject_Vectorcall(subgraph.run, args.data(), args.size(), nullptr);
@@ -64,28 +100,29 @@ bool run_subgraph(const Subgraph& subgraph, Values& values) {
 
 PyObject* split_graph_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto* self = reinterpret_cast<SplitGraph*>(object);
+  const Parts& self = *reinterpret_cast<SplitGraph*>(object)->parts;
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf);
-  if (count != self->inputs || (names && PyTuple_GET_SIZE(names))) {
-    PyErr_Format(PyExc_TypeError, "a compiled graph takes %zd tensors, got %zd", self->inputs, count);
+  if (count != self.inputs || (names && PyTuple_GET_SIZE(names))) {
+    PyErr_Format(PyExc_TypeError, "a compiled graph takes %zd tensors, got %zd", self.inputs, count);
     return nullptr;
   }
-  Values values(args, count);
-  for (const Subgraph& subgraph : *self->subgraphs) {
+  Held values(args, count);
+  for (PyObject* constant : self.constants) values.push(constant);
+  for (const Subgraph& subgraph : self.subgraphs) {
     if (!run_subgraph(subgraph, values)) return nullptr;
   }
-  PyObject* results = PyTuple_New(Py_ssize_t(self->results->size()));
-  for (size_t i = 0; results && i < self->results->size(); i++) {
-    PyTuple_SET_ITEM(results, Py_ssize_t(i), Py_NewRef(values.at((*self->results)[i])));
+  PyObject* results = PyTuple_New(Py_ssize_t(self.results.size()));
+  for (size_t i = 0; results && i < self.results.size(); i++) {
+    PyTuple_SET_ITEM(results, Py_ssize_t(i), Py_NewRef(values.at(self.results[i])));
   }
   return results;
   END_HANDLE_TH_ERRORS
 }
 
 // The slots whose values are there: not released.
-using Held = std::vector<bool>;
+using Kept = std::vector<bool>;
 
-Slots read_slots(PyObject* tuple, const Held& held) {
+Slots read_slots(PyObject* tuple, const Kept& held) {
   Slots slots = integers<Py_ssize_t>(tuple);
   const auto count = std::ssize(held);
   for (Py_ssize_t slot : slots) {
@@ -96,7 +133,7 @@ Slots read_slots(PyObject* tuple, const Held& held) {
 }
 
 // (run, inputs, outputs, dead)
-Subgraph read_subgraph(PyObject* description, Held& held) {
+Subgraph read_subgraph(PyObject* description, Kept& held) {
   Subgraph subgraph;
   subgraph.inputs = read_slots(item(description, 1), held);
   subgraph.outputs = integer(item(description, 2));
@@ -108,53 +145,54 @@ Subgraph read_subgraph(PyObject* description, Held& held) {
   return subgraph;
 }
 
-PyObject* split_graph_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  HANDLE_TH_ERRORS
-  PyObject *subgraphs, *results;
-  Py_ssize_t inputs;
-  if (!PyArg_ParseTuple(args, "nOO:SplitGraph", &inputs, &subgraphs, &results)) return nullptr;
+std::unique_ptr<Parts> read_parts(Py_ssize_t inputs, PyObject* subgraphs, PyObject* results, size_t constants) {
   check(PyExc_ValueError, inputs >= 0, "a graph has %zd inputs", inputs);
-  THPObjectPtr object(type->tp_alloc(type, 0));
-  if (!object) return nullptr;
-  auto* self = reinterpret_cast<SplitGraph*>(object.get());
-  self->vectorcall = split_graph_call;
-  self->inputs = inputs;
-  self->subgraphs = new std::vector<Subgraph>();
-  Held held(size_t(inputs), true);
-  for (PyObject* subgraph : items(subgraphs)) self->subgraphs->push_back(read_subgraph(subgraph, held));
-  self->results = new Slots(read_slots(results, held));
-  return object.release();
-  END_HANDLE_TH_ERRORS
+  auto parts = std::make_unique<Parts>();
+  parts->inputs = inputs;
+  Kept held(size_t(inputs) + constants, true);
+  for (PyObject* subgraph : items(subgraphs)) parts->subgraphs.push_back(read_subgraph(subgraph, held));
+  parts->results = read_slots(results, held);
+  return parts;
 }
 
 int split_graph_traverse(PyObject* object, visitproc visit, void* arg) {
-  const auto* self = reinterpret_cast<SplitGraph*>(object);
-  if (!self->subgraphs) return 0;
-  for (const Subgraph& subgraph : *self->subgraphs) Py_VISIT(subgraph.run);
-  return 0;
+  const Parts* parts = reinterpret_cast<SplitGraph*>(object)->parts;
+  return parts ? parts->traverse(visit, arg) : 0;
 }
 
 int split_graph_clear(PyObject* object) {
-  auto* self = reinterpret_cast<SplitGraph*>(object);
-  if (!self->subgraphs) return 0;
-  std::vector<Subgraph> dropped;
-  std::swap(dropped, *self->subgraphs);
-  for (Subgraph& subgraph : dropped) Py_DECREF(subgraph.run);
+  Parts* parts = reinterpret_cast<SplitGraph*>(object)->parts;
+  if (parts) parts->clear();
   return 0;
 }
 
 void split_graph_dealloc(PyObject* object) {
   PyObject_GC_UnTrack(object);
-  split_graph_clear(object);
-  delete reinterpret_cast<SplitGraph*>(object)->subgraphs;
-  delete reinterpret_cast<SplitGraph*>(object)->results;
+  delete reinterpret_cast<SplitGraph*>(object)->parts;
   Py_TYPE(object)->tp_free(object);
+}
+
+PyObject* split_graph_of(std::unique_ptr<Parts> parts);
+
+PyObject* split_graph_new(PyTypeObject*, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *subgraphs, *results, *constants = nullptr;
+  Py_ssize_t inputs;
+  if (!PyArg_ParseTuple(args, "nOO|O!:SplitGraph", &inputs, &subgraphs, &results, &PyTuple_Type, &constants)) {
+    return nullptr;
+  }
+  auto parts = read_parts(inputs, subgraphs, results, constants ? items(constants).size() : 0);
+  if (constants) {
+    for (PyObject* constant : items(constants)) parts->constants.push_back(Py_NewRef(constant));
+  }
+  return split_graph_of(std::move(parts));
+  END_HANDLE_TH_ERRORS
 }
 
 PyTypeObject split_graph_type = callable_type({
     .full_name = "jitmagic._runtime.SplitGraph",
-    .doc = "SplitGraph(inputs, subgraphs, results): calls graphs one after the other; a subgraph is (run, slots of its "
-           "inputs, number of its outputs, slots that are not read after it).",
+    .doc = "SplitGraph(inputs, subgraphs, results, constants=()): calls graphs one after the other; a subgraph is (run, "
+           "slots of its inputs, number of its outputs, slots that are not read after it).",
     .size = sizeof(SplitGraph),
     .make = split_graph_new,
     .dealloc = split_graph_dealloc,
@@ -162,8 +200,98 @@ PyTypeObject split_graph_type = callable_type({
     .clear = split_graph_clear,
 });
 
+PyObject* split_graph_of(std::unique_ptr<Parts> parts) {
+  auto* self = reinterpret_cast<SplitGraph*>(split_graph_type.tp_alloc(&split_graph_type, 0));
+  if (!self) raise_python_error();
+  self->vectorcall = split_graph_call;
+  self->parts = parts.release();
+  return reinterpret_cast<PyObject*>(self);
+}
+
+// ------------------------------------------------------------------------------------- for all sizes
+
+// A number as a 0-dim tensor, whatever modes the call is in.
+PyObject* constant_of(PyObject* dtype, PyObject* value) {
+  const c10::InferenceMode usual(false);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  check(PyExc_TypeError, THPDtype_Check(dtype), "malformed constant: no dtype");
+  const auto options = at::TensorOptions().dtype(reinterpret_cast<THPDtype*>(dtype)->scalar_type);
+  const at::Scalar number = PyFloat_Check(value) ? at::Scalar(PyFloat_AS_DOUBLE(value)) : at::Scalar(integer(value));
+  PyObject* made = THPVariable_Wrap(at::full({}, number, options));
+  if (!made) raise_python_error();
+  return made;
+}
+
+PyObject* make_split_graph(PyObject* object, Values values) {
+  const auto* self = reinterpret_cast<SplitTemplate*>(object);
+  auto parts = std::make_unique<Parts>();
+  parts->inputs = self->parts->inputs;
+  parts->results = self->parts->results;
+  for (const Subgraph& subgraph : self->parts->subgraphs) {
+    PyObject* run = instance_of(subgraph.run, values);
+    parts->subgraphs.push_back({run, subgraph.inputs, subgraph.dead, subgraph.outputs});
+  }
+  THPObjectPtr constants(filled(self->filled, computed(*size_program(self->sizes), values)));
+  for (PyObject* constant : items(constants.get())) {
+    parts->constants.push_back(constant_of(item(constant, 0), item(constant, 1)));
+  }
+  return split_graph_of(std::move(parts));
+}
+
+PyObject* split_template_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *subgraphs, *results, *constants, *sizes;
+  Py_ssize_t inputs;
+  if (!PyArg_ParseTuple(
+          args, "nOOO!O:SplitTemplate", &inputs, &subgraphs, &results, &PyTuple_Type, &constants, &sizes)) {
+    return nullptr;
+  }
+  size_program(sizes);
+  auto parts = read_parts(inputs, subgraphs, results, items(constants).size());
+  auto* self = reinterpret_cast<SplitTemplate*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->make = make_split_graph;
+  self->parts = parts.release();
+  self->filled = Py_NewRef(constants);
+  self->sizes = Py_NewRef(sizes);
+  return reinterpret_cast<PyObject*>(self);
+  END_HANDLE_TH_ERRORS
+}
+
+int split_template_traverse(PyObject* object, visitproc visit, void* arg) {
+  const Parts* parts = reinterpret_cast<SplitTemplate*>(object)->parts;
+  return parts ? parts->traverse(visit, arg) : 0;
+}
+
+int split_template_clear(PyObject* object) {
+  Parts* parts = reinterpret_cast<SplitTemplate*>(object)->parts;
+  if (parts) parts->clear();
+  return 0;
+}
+
+void split_template_dealloc(PyObject* object) {
+  PyObject_GC_UnTrack(object);
+  auto* self = reinterpret_cast<SplitTemplate*>(object);
+  delete self->parts;
+  Py_XDECREF(self->filled);
+  Py_XDECREF(self->sizes);
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyTypeObject split_template_type;
+
 }  // namespace
 
-bool register_split_graph(PyObject* module) { return PyModule_AddType(module, &split_graph_type) == 0; }
+bool register_split_graph(PyObject* module) {
+  split_template_type = template_type_of(
+      "jitmagic._runtime.SplitTemplate",
+      "SplitTemplate(inputs, subgraphs, results, constants, sizes): makes SplitGraphs; a subgraph's run may be a "
+      "Template, a constant is (dtype, number or Register).",
+      sizeof(SplitTemplate), split_template_new, split_template_dealloc);
+  split_template_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  split_template_type.tp_traverse = split_template_traverse;
+  split_template_type.tp_clear = split_template_clear;
+  return PyModule_AddType(module, &split_graph_type) == 0 && PyModule_AddType(module, &split_template_type) == 0;
+}
 
 }  // namespace jitmagic

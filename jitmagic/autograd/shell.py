@@ -21,9 +21,9 @@ from torch.fx import GraphModule
 
 from ..errors import CompileFailed, DoubleBackward
 from ..extension import runtime_module
-from ..graph.concrete import Values
 from ..spec import TensorSpec
-from ..symbols.compiled import fill_function
+from ..symbols.compiled import SizeCode
+from ..symbols.expr import Expr
 from ..symbols.scalar import Symbol
 from .partial import backward_without, spent_parts, tangent_nodes
 from .replay import Replay, drawn_from, replay_inputs
@@ -73,41 +73,43 @@ def _needs_nothing(partition: Partition) -> bool:
 class SizedShell:
     """`make_callable` of a partition with Sizes, once for all values of their symbols."""
 
-    __slots__ = ("_absent", "_computes", "_fill", "_needs_nothing", "_replay", "_signature")
+    __slots__ = ("_computes", "_needs_nothing", "_partition", "_replay", "_symbols")
 
     def __init__(
         self, partition: Partition, symbols: Sequence[Symbol], tell: Callable[[], None]
     ) -> None:
-        """`symbols`: in the order of the values that `at` is given."""
+        """`symbols`: in the order of their values."""
         self._needs_nothing = _needs_nothing(partition)
-        if self._needs_nothing:
-            return
+        self._partition, self._symbols = partition, tuple(symbols)
         self._computes = _computes(partition)
-        self._signature = _numbers(partition)
-        self._absent = _left_out(partition)
-        sized = {name: self._signature[name] for name in ("tangents", "aliasing")}
-        sized["absent"] = tuple(spec.shape for spec in self._absent)
-        self._fill = fill_function(symbols, sized)
         self._replay = Replay(None, partition, tell)
 
-    def at(
+    def template(
         self,
-        values: Values,
-        forward: Executable,
-        backward: Once,
-        source: Callable[[], GraphModule],
-    ) -> Executable:
-        """The callable for these values. `source` makes the torch-level graph, as it is there."""
+        forward: Any,
+        resolve: Callable[[tuple[int, ...]], Any],
+        source: Callable[[tuple[int, ...]], GraphModule],
+    ) -> Any:
+        """The callable for all values, of a forward for all or for the one it will be asked for.
+        `resolve` gives what has the backward without some tangents for each vector of values;
+        `source` makes the torch-level graph, as it is there.
+        """
         if self._needs_nothing:
             return forward
-        known = dict(values)
-        signature = {
-            **self._signature,
-            **self._fill(*known.values()),
-        }
-        signature["absent"] = tuple(map(_stand_in, self._absent, signature["absent"]))
-        run = forward if self._computes else None
-        return _function(run, backward, self._replay.at(known, source), signature)
+        code = SizeCode(len(self._symbols))
+        code.name(self._symbols)
+        signature = _numbers(self._partition)
+        absent = _stand_ins(_left_out(self._partition))
+        sized = code.part((signature["tangents"], signature["aliasing"], absent))
+
+        def replay(values: tuple[int, ...]) -> Replay:
+            known = dict[Expr, int](zip(self._symbols, values, strict=True))
+            return self._replay.at(known, lambda: source(values))
+
+        return runtime_module().AutogradTemplate(
+            forward if self._computes else None,
+            *(resolve, replay, signature, sized, code.program(), CompileFailed, DoubleBackward),
+        )
 
 
 def _is_plain(partition: Partition) -> bool:
@@ -195,16 +197,15 @@ def _left_out(partition: Partition) -> list[TensorSpec]:
     return [node.meta["spec"] for node in holders]
 
 
-def _stand_ins(specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
-    """Tensors in place of saved values that a backward does not read: of their shapes, with the
-    memory of one element.
+def _stand_ins(
+    specs: Sequence[TensorSpec],
+) -> tuple[tuple[torch.Tensor, tuple[int, ...]], ...]:
+    """What is in the place of saved values that a backward does not read: the memory of one element
+    each, and their shapes.
     """
-    return tuple(_stand_in(spec, spec.shape) for spec in specs)
-
-
-def _stand_in(spec: TensorSpec, shape: tuple[int, ...]) -> torch.Tensor:
     with torch.inference_mode(False), torch.no_grad():
-        return torch.zeros((), dtype=spec.dtype, device=spec.device).expand(shape)
+        elements = [torch.zeros((), dtype=spec.dtype, device=spec.device) for spec in specs]
+    return tuple((one, spec.shape) for one, spec in zip(elements, specs, strict=True))
 
 
 def _alias_step(step: AliasStep) -> tuple[Any, ...]:

@@ -26,7 +26,9 @@ from ..guards.source import Argument, DictEntry, Item, Source
 from ..options import Options
 from ..symbols.interval import INT64, Interval, Unbacked
 
-__all__ = ["dynamic_dims", "mark_dynamic", "mark_static", "mark_unbacked"]
+__all__ = [
+    "dynamic_dims", "is_argument", "mark_dynamic", "mark_static", "mark_unbacked", "marked_static",
+]  # fmt: skip
 
 # dim -> (smallest, largest, whether it is unbacked), or None: not a symbol. Plain, to be pickled.
 _OURS = "_jitmagic_sizes"
@@ -66,6 +68,13 @@ def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
     marks.update(dict.fromkeys(dims))
 
 
+def marked_static(tensor: torch.Tensor) -> set[int]:
+    """The dimensions that somebody wants to be constants."""
+    ours = tensor.__dict__.get(_OURS, {})
+    theirs = tensor.__dict__.get("_dynamo_static_indices", ())
+    return {*(dim for dim, limits in ours.items() if limits is None), *theirs}
+
+
 def _wrapped(tensor: torch.Tensor, dim: int) -> int:
     if not -tensor.dim() <= dim < tensor.dim():
         raise IndexError(f"dimension {dim} of a tensor with {tensor.dim()} dimensions")
@@ -90,7 +99,7 @@ def dynamic_dims(
 
     def dims(source: Source, tensor: torch.Tensor) -> Mapping[int, Interval]:
         found: Dims = dict.fromkeys(differing.get(source, ()), INT64)
-        if options.dynamic is True and _is_argument(source, tensor):
+        if options.dynamic is True and is_argument(source, tensor):
             found = dict.fromkeys(range(tensor.dim()), INT64)
         if isinstance(source, Argument):
             found.update(
@@ -103,7 +112,7 @@ def dynamic_dims(
     return dims
 
 
-def _is_argument(source: Source, tensor: torch.Tensor) -> bool:
+def is_argument(source: Source, tensor: torch.Tensor) -> bool:
     """Among the arguments themselves: what modules and other objects hold seldom varies."""
     at: Any = source
     while isinstance(at, Item | DictEntry):

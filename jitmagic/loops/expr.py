@@ -161,13 +161,19 @@ def position(index: Sequence[Expr], stride: Sequence[Dimension]) -> Expr:
 
 
 def _rejoined(total: Expr) -> Expr:
-    """Undo divmod by sizes: `(e // s) * s + e % s -> e`."""
+    """Undo divmod where steps are sizes: `(e // k) * k * s + (e % k) * s -> e * s`, of a size k
+    too.
+    """
     terms = linear(total)[1]
     for atom, n in terms.items():
         for low in factors(atom):
-            if not (isinstance(low, Apply) and low.op == "%"):
-                continue
-            expr, divisor = low.args
+            match low:
+                case Apply("%", (expr, divisor)):
+                    pass
+                case Mod(expr, int(k)):
+                    divisor = Integer(k)
+                case _:
+                    continue
             others = divided(atom, low)
             assert others is not None, "it is a factor"
             high = mul(product(product(quotient(expr, divisor), divisor), others), n)

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..symbols.size import Size, SizeFloat
 from .builder import LOOP_DTYPES, Builder, Decline, Out
-from .ir import Value
+from .ir import IndexValue, Value
 from .promotion import RULES, Operand
 from .tensor_view import Point, TensorView, broadcast_shapes
 from .values import FLOATS, Number, cast, constant, round_to
@@ -127,7 +128,25 @@ def operand_value(
     return value
 
 
+def _size_value(size: Size, through: tuple[torch.dtype, ...]) -> Value:
+    """A size is known when the kernel runs; eager rounds it as it does an int."""
+    if isinstance(size, SizeFloat):
+        raise Decline(f"{size} is a float computed of sizes")
+    value: Value = IndexValue(size.expr)
+    for dtype in through:
+        if dtype not in LOOP_DTYPES:
+            raise Decline(f"{dtype} has no loops")
+        if dtype is not torch.bool:  # eager refuses what overflows, for float16 too
+            facts = torch.finfo(dtype) if dtype in FLOATS else torch.iinfo(dtype)
+            if not (size >= int(facts.min) and size <= int(facts.max)):
+                raise Decline(f"the number {size} does not fit into {dtype}")
+        value = cast(value, dtype)
+    return value
+
+
 def _number_value(number: Number, through: tuple[torch.dtype, ...]) -> Value:
+    if isinstance(number, Size):
+        return _size_value(number, through)
     for dtype in through:
         if dtype not in LOOP_DTYPES:
             raise Decline(f"{dtype} has no loops")

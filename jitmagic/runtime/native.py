@@ -8,7 +8,7 @@ so that the C++ side only converts constants once and fills slots per call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,26 +25,31 @@ from ..codegen.plan import (
     Plan,
     PlanStep,
     Pool,
+    SizeVector,
     Slot,
     View,
 )
 from ..extension import runtime_module
+from ..symbols.compiled import SizeCode, SizeProgram
+from ..symbols.scalar import Symbol
 from ..symbols.size import hint_of
 
 __all__ = [
+    "AtSizes",
     "BySizes",
     "CpuEntry",
     "CudaEntry",
     "KernelEntry",
     "by_sizes",
     "called",
-    "executable_of",
+    "executable_template",
     "lower_plan",
     "make_executable",
     "slot_count",
     "slots_in",
     "spent",
     "split_graph",
+    "split_template",
     "undoing",
     "with_numbers",
 ]
@@ -88,20 +93,40 @@ def make_executable(
     not goes to `otherwise`.
     """
     program = lower_plan(plan, kernels)
-    return executable_of(program, plan.constants, kernels, aligned, otherwise)
-
-
-def executable_of(
-    program: tuple[Any, ...],
-    constants: tuple[torch.Tensor, ...],
-    kernels: Mapping[str, KernelEntry],
-    aligned: tuple[int, ...] = (),
-    otherwise: Callable[..., tuple[Any, ...]] | None = None,
-) -> Callable[..., tuple[Any, ...]]:
-    """`make_executable` of a plan that was lowered."""
-    owners = tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
-    made = runtime_module().Executable(program, constants, owners, aligned, otherwise)
+    owners = _owners(kernels)
+    made = runtime_module().Executable(program, plan.constants, owners, aligned, otherwise)
     return made  # type: ignore[no-any-return]
+
+
+def _owners(kernels: Mapping[str, KernelEntry]) -> tuple[object, ...]:
+    return tuple({id(entry.owner): entry.owner for entry in kernels.values()}.values())
+
+
+class AtSizes(Protocol):
+    """What is made for all sizes (extensions/runtime/sizes.h)."""
+
+    def at(self, values: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
+        """The executable where the symbols have these values."""
+        ...
+
+
+def executable_template(
+    plan: Plan, kernels: Mapping[str, KernelEntry], symbols: Sequence[Symbol]
+) -> AtSizes:
+    """`make_executable` of a plan with Sizes. `symbols`: in the order of their values."""
+    code = SizeCode(len(symbols))
+    code.name(symbols)
+    program = code.part(lower_plan(plan, kernels))
+    constants = tuple(
+        tuple(runtime_module().Register(code.expr(symbol)) for symbol in constant.symbols)
+        if isinstance(constant, SizeVector)
+        else constant
+        for constant in plan.constants
+    )
+    made: AtSizes = runtime_module().ExecutableTemplate(
+        program, constants, _owners(kernels), code.program()
+    )
+    return made
 
 
 def with_numbers(
@@ -133,11 +158,32 @@ def split_graph(
     inputs: int,
     subgraphs: tuple[tuple[Callable[..., Any], tuple[int, ...], int, tuple[int, ...]], ...],
     results: tuple[int, ...],
+    constants: tuple[torch.Tensor, ...] = (),
 ) -> Callable[..., tuple[Any, ...]]:
     """Executables that run one after the other as one. Each: (run, slots of its inputs, number of
-    outputs, slots not read after it), see extensions/runtime/split_graph.cpp.
+    outputs, slots not read after it), see extensions/runtime/split_graph.cpp. The slots of
+    constants follow those of the inputs.
     """
-    return runtime_module().SplitGraph(inputs, subgraphs, results)  # type: ignore[no-any-return]
+    return runtime_module().SplitGraph(inputs, subgraphs, results, constants)  # type: ignore[no-any-return]
+
+
+def split_template(
+    inputs: int,
+    subgraphs: tuple[tuple[Any, tuple[int, ...], int, tuple[int, ...]], ...],
+    results: tuple[int, ...],
+    constants: tuple[tuple[torch.dtype, Any], ...],
+    symbols: Sequence[Symbol],
+) -> AtSizes:
+    """`split_graph` for all sizes: what runs may be AtSizes, and the constants are numbers, Sizes
+    of these symbols among them, which become 0-dim tensors of a dtype.
+    """
+    code = SizeCode(len(symbols))
+    code.name(symbols)
+    numbers = code.part(constants)
+    made: AtSizes = runtime_module().SplitTemplate(
+        inputs, subgraphs, results, numbers, code.program()
+    )
+    return made
 
 
 def called(
@@ -163,17 +209,29 @@ class BySizes(Protocol):
         """What calls of these sizes run from now on."""
         ...
 
+    def add_template(
+        self,
+        predicates: SizeProgram,
+        template: AtSizes,
+        checked: Callable[[tuple[int, ...]], None] | None,
+    ) -> None:
+        """What makes executables for sizes that the predicates are true of; `checked` is called
+        with them first.
+        """
+        ...
+
 
 def by_sizes(
     places: tuple[tuple[int, int], ...],
     miss: Callable[[tuple[int, ...], tuple[torch.Tensor, ...]], Callable[..., tuple[Any, ...]]],
     most: int = sys.maxsize,
+    apart: tuple[tuple[int, ...], ...] = (),
 ) -> BySizes:
-    """An executable for each vector of sizes, read at places (input, dimension); what `miss` gives
-    for sizes that are new is called, and kept only by `add`: `most` of them, those used last. See
-    extensions/runtime/sized.cpp.
+    """An executable for each vector of sizes, read at places (input, dimension): what a template
+    makes, of which `most` are kept, those used last. For sizes that no template is for, or that are
+    `apart`, what `miss` gives is called, and kept only by `add`. See extensions/runtime/sized.cpp.
     """
-    return runtime_module().BySizes(places, miss, most)  # type: ignore[no-any-return]
+    return runtime_module().BySizes(places, miss, most, apart)  # type: ignore[no-any-return]
 
 
 def lower_plan(plan: Plan, kernels: Mapping[str, KernelEntry]) -> tuple[Any, ...]:

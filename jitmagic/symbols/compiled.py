@@ -1,133 +1,115 @@
-"""Expressions of sizes as one Python function of their symbols' values.
+"""Expressions of sizes as a program that is evaluated natively (extensions/runtime/sizes.h).
 
-Comes in: nested tuples, lists and dicts with Sizes in them, or comparisons. Goes out: a function
-that is called with a value for each symbol: it gives the structure with numbers for the Sizes, or
-whether the comparisons hold. What is used twice is computed once. To evaluate expressions one by
-one (scalar.py) takes a hundred times as long, and a vector of sizes that is new needs all of them.
+Comes in: nested tuples and lists with Sizes in them, ranges and relations. Goes out: the structure
+with a Register for each Size, and a SizeProgram: of values for the symbols it computes the numbers
+of the Registers, and says whether the ranges and relations hold, in this order. What is used twice
+is computed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
+from ..extension import runtime_module
+from .context import COMPARISONS
 from .expr import Add, Expr, FloorDiv, Integer, Mod, Mul
-from .interval import Interval
-from .scalar import OPERATIONS, Apply, Symbol
+from .interval import INT64, Interval
+from .scalar import OPERATIONS, Apply, Symbol, kind_of
 from .size import Size
 
-__all__ = ["check_function", "fill_function"]
+__all__ = ["Relation", "SizeCode", "SizeProgram"]
 
 Relation = tuple[str, Expr, Expr]
-_SHORT = 200  # characters of a tuple that is worth a name
+# What normal forms of ints are made of; of floats, Python's operators compute it.
+_PYTHON: Mapping[type[Expr], Callable[..., Any]] = {
+    Add: operator.add, Mul: operator.mul, FloorDiv: operator.floordiv, Mod: operator.mod,
+}  # fmt: skip
 
 
-def fill_function(symbols: Sequence[Symbol], structure: Any) -> Callable[..., Any]:
-    """`structure` where the symbols have the values that the function is called with."""
-    writer = _Writer(symbols)
-    text = writer.part(structure)
-    writer.lines.append(f"return {writer.constant(structure) if text is None else text}")
-    return writer.function()
+class SizeProgram(Protocol):
+    """What `SizeCode.program` gives."""
+
+    def holds(self, values: tuple[int, ...]) -> bool:
+        """Whether all values, which are ints, keep to the ranges and all relations are true."""
+        ...
+
+    def filled(self, structure: Any, values: tuple[int, ...]) -> Any:
+        """The structure with numbers for its Registers."""
+        ...
 
 
-def check_function(
-    symbols: Sequence[Symbol], ranges: Iterable[Interval], relations: Iterable[Relation]
-) -> Callable[..., bool]:
-    """Whether all values, which are ints, keep to their ranges and all relations are true, in this
-    order.
-    """
-    writer = _Writer(symbols)
-    for symbol, interval in zip(symbols, ranges, strict=True):
-        low, high = writer.constant(interval.low), writer.constant(interval.high)
-        writer.lines.append(f"if not {low} <= {writer.expr(symbol)} <= {high}: return False")
-    for op, left, right in relations:
-        a, b = writer.expr(left), writer.expr(right)
-        writer.lines.append(f"if not {a} {op} {b}: return False")
-    writer.lines.append("return True")
-    return writer.function()
+class SizeCode:
+    """The program so far. Each number is computed once and has an index."""
 
+    def __init__(self, count: int) -> None:
+        """`count`: how many values it will be called with."""
+        self._count = count
+        self._known: dict[Expr, int] = {}
+        self._code: list[tuple[Any, ...]] = []
+        self._numbers = count
 
-class _Writer:
-    """The function so far. Each name is assigned once."""
+    def name(self, symbols: Sequence[Symbol]) -> None:
+        """The symbols of the values, in their order. There may be several for each."""
+        self._known.update(zip(symbols, range(self._count), strict=True))
 
-    def __init__(self, symbols: Sequence[Symbol]) -> None:
-        self._arguments = [f"s{n}" for n in range(len(symbols))]
-        self._known: dict[Expr, str] = dict(zip(symbols, self._arguments, strict=True))
-        self._tuples: dict[str, str] = {}
-        self._globals: dict[str, Any] = {}
-        self.lines: list[str] = []
+    def program(self) -> SizeProgram:
+        made: SizeProgram = runtime_module().SizeProgram(self._count, tuple(self._code))
+        return made
 
-    def function(self) -> Callable[..., Any]:
-        body = "\n    ".join(self.lines)
-        made: dict[str, Any] = {}
-        text = f"def computed({', '.join(self._arguments)}):\n    {body}\n"
-        exec(compile(text, "<sizes>", "exec"), self._globals, made)
-        function: Callable[..., Any] = made["computed"]
-        return function
-
-    def constant(self, value: Any) -> str:
-        name = f"c{len(self._globals)}"
-        self._globals[name] = value
-        return name
-
-    def _name(self, text: str) -> str:
-        name = f"e{len(self.lines)}"
-        self.lines.append(f"{name} = {text}")
-        return name
-
-    def expr(self, expr: Expr) -> str:
+    def expr(self, expr: Expr) -> int:
+        """The index of its number."""
         if expr not in self._known:
-            text = self._operation(expr)
-            self._known[expr] = text if isinstance(expr, Integer) else self._name(text)
+            self._known[expr] = self._add(*self._operation(expr))
         return self._known[expr]
 
-    def _operation(self, expr: Expr) -> str:
+    def _add(self, *step: Any) -> int:
+        self._code.append(step)
+        self._numbers += 1
+        return self._numbers - 1
+
+    def _operation(self, expr: Expr) -> tuple[Any, ...]:
         match expr:
             case Integer(value):
-                return f"({value})"
-            case Add(a, b):
-                return f"{self.expr(a)} + {self.expr(b)}"
-            case Mul(a, b):
-                return f"{self.expr(a)} * {self.expr(b)}"
-            case FloorDiv(a, int(b)):
-                return f"{self.expr(a)} // ({b})"
-            case Mod(a, int(b)):
-                return f"{self.expr(a)} % ({b})"
+                return "const", value
             case Apply(op, args):
-                operation = self.constant(OPERATIONS[op].python)
-                return f"{operation}({', '.join(map(self.expr, args))})"
-        return self.constant(getattr(expr, "value"))  # noqa: B009 - a Number
+                return "call", OPERATIONS[op].python, tuple(map(self.expr, args))
+            case Add(a, b) | Mul(a, b) if kind_of(expr) is int:
+                return "+" if isinstance(expr, Add) else "*", self.expr(a), self.expr(b)
+            case FloorDiv(a, int(b)) | Mod(a, int(b)) if kind_of(expr) is int and b > 0:
+                return "//" if isinstance(expr, FloorDiv) else "%", self.expr(a), b
+            case Add(a, b) | Mul(a, b) | FloorDiv(a, b) | Mod(a, b):
+                right = self.expr(Integer(b) if isinstance(b, int) else b)
+                return "call", _PYTHON[type(expr)], (self.expr(a), right)
+        return "const", getattr(expr, "value")  # noqa: B009 - a Number
 
-    def part(self, part: Any) -> str | None:
-        """The text of a part of the structure; None: there are no Sizes in it."""
+    def require(self, ranges: Mapping[Symbol, Interval], relations: Iterable[Relation]) -> None:
+        """Check these from here on; those of values that have one symbol are first."""
+        for symbol, interval in ranges.items():
+            if interval.low > INT64.low:
+                self._check(">=", symbol, Integer(math.ceil(interval.low)))
+            if interval.high < INT64.high:
+                self._check("<=", symbol, Integer(math.floor(interval.high)))
+        for relation in relations:
+            self._check(*relation)
+
+    def _check(self, op: str, left: Expr, right: Expr) -> None:
+        a, b = self.expr(left), self.expr(right)
+        if kind_of(left) is int and kind_of(right) is int:
+            self._code.append(("check", op, a, b))
+        else:
+            answer = self._add("call", COMPARISONS[op], (a, b))
+            self._code.append(("check", "!=", answer, self.expr(Integer(0))))
+
+    def part(self, part: Any) -> Any:
+        """The structure with a Register for each Size; itself where there is none."""
         if isinstance(part, Size):
-            return self.expr(part.expr)
-        if isinstance(part, dict):
-            texts = self._parts(list(part.values()))
-            if texts is None:
-                return None
-            items = zip(map(self.constant, part), texts, strict=True)
-            return f"{{{', '.join(f'{key}: {text}' for key, text in items)}}}"
+            return runtime_module().Register(self.expr(part.expr))
         if not isinstance(part, tuple | list):  # fx has lists of a class of its own
-            return None
-        texts = self._parts(part)
-        if texts is None:
-            return None
-        inside = ", ".join(texts)
-        if isinstance(part, list):
-            return f"[{inside}]"
-        text = f"({inside},)"
-        if len(text) > _SHORT:
-            return text
-        if text not in self._tuples:
-            self._tuples[text] = self._name(text)
-        return self._tuples[text]
-
-    def _parts(self, parts: Sequence[Any]) -> list[str] | None:
-        texts = [self.part(one) for one in parts]
-        if all(text is None for text in texts):
-            return None
-        return [
-            self.constant(one) if text is None else text
-            for one, text in zip(parts, texts, strict=True)
-        ]
+            return part
+        made = [self.part(one) for one in part]
+        if all(one is old for one, old in zip(made, part, strict=True)):
+            return part
+        return made if isinstance(part, list) else tuple(made)

@@ -6,9 +6,9 @@ are data, ranges and relations, and the answer to whether other values keep to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from .compiled import check_function
+from .compiled import SizeCode, SizeProgram
 from .context import Context
 from .expr import Expr
 from .interval import Interval
@@ -25,7 +25,7 @@ class Predicates:
         self.symbols = tuple(hints)
         self.ranges: dict[Symbol, Interval] = {symbol: symbol.range for symbol in hints}
         self.relations: dict[tuple[str, Expr, Expr], None] = {}
-        self._check: Callable[..., bool] | None = None  # of these, when first asked for
+        self._check: SizeProgram | None = None  # of these, when first asked for
         self.context = Context(self._narrow, self._relate)
         for symbol, hint in hints.items():
             self.context.add(symbol, hint)
@@ -39,11 +39,15 @@ class Predicates:
     def hold(self, values: tuple[int, ...]) -> bool:
         """Whether all that was assumed is true of these values, in the order of the symbols."""
         if self._check is None:
-            self._check = check_function(self.symbols, self.ranges.values(), self.relations)
-        try:
-            return self._check(*values)
-        except ArithmeticError:  # a relation divides by a size that is zero here
-            return False
+            code = SizeCode(len(self.symbols))
+            self.write(code)
+            self._check = code.program()
+        return self._check.holds(values)
+
+    def write(self, code: SizeCode) -> None:
+        """The checks of all that was assumed so far, of values in the order of the symbols."""
+        code.name(self.symbols)
+        code.require(self.ranges, self.relations)
 
     def __str__(self) -> str:
         ranges = [

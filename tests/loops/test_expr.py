@@ -24,9 +24,14 @@ from jitmagic.loops.expr import (
     linear,
     mod,
     mul,
+    position,
     substitute,
 )
 from jitmagic.loops.tensor_view import formal_point, reshape_point
+from jitmagic.symbols.interval import Interval
+from jitmagic.symbols.predicates import Predicates
+from jitmagic.symbols.scalar import Symbol
+from jitmagic.symbols.size import size_of
 
 
 def value(expr: Expr, point: dict[Axis, int]) -> int:
@@ -165,3 +170,17 @@ def test_reshape_is_row_major():
 
 def test_leaves_are_in_order():
     assert list(leaves(FLAT)) == [I, J, K]
+
+
+def test_digits_of_a_size_are_joined_where_steps_are_sizes():
+    """(b, 4, s, s) seen as (b*4, s, s): one index in memory, so one buffer."""
+    symbols = [Symbol(f"s{n}", int, Interval(2, 1000), ("digits", n)) for n in range(2)]
+    found = Predicates(dict.fromkeys(symbols, 6))
+    b, s = (size_of(symbol, found.context) for symbol in symbols)
+    heads, row, column = Axis("h", b * 4), Axis("i", s), Axis("j", s)
+    i0, i1, i2 = map(AxisVar, (heads, row, column))
+    inside = (floordiv(i0, 4), mod(i0, 4), i1, i2), (s * s * 4, s * s, s, 1)
+    whole = position((i0, i1, i2), (s * s, s, 1))
+    assert linear(position(*inside)) == linear(whole)
+    other = (floordiv(i0, 4), mod(i0, 4), i1, i2), (s * s * 3, s * s, s, 1)
+    assert linear(position(*other)) != linear(whole)

@@ -20,6 +20,7 @@ import jitmagic
 from jitmagic import sizes
 from jitmagic.api import handle_of
 from jitmagic.errors import JitmagicWarning
+from jitmagic.sized_joint import KEPT, _Kernels
 
 Program = Callable[..., Any]
 Make = Callable[[int, int], tuple[torch.Tensor, ...]]
@@ -200,6 +201,33 @@ def test_no_stage_runs_for_a_vector_that_passes() -> None:
     assert len(handle_of(made).journal) == before
 
 
+@pytest.mark.parametrize("name", ["block", "views", "numbers", "written", "norms"])
+def test_a_new_vector_does_not_enter_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward; its results are right, and stay so when it is forgotten."""
+    program, make = PROGRAMS[name]
+    asked: list[object] = []
+    made = jitmagic.jit(copy.deepcopy(program), dynamic=True, options={"keep": "compiled"})
+    for values in VECTORS[:3]:
+        check(made, program, make(*values))
+        made(*make(*values))  # without gradients it is another variant
+    for owner, method in ((sizes.Sized, "compile_for"), (_Kernels, "template")):
+        was = getattr(owner, method)
+
+        def told(self: Any, *args: Any, was: Any = was) -> Any:
+            asked.append(args)
+            return was(self, *args)
+
+        monkeypatch.setattr(owner, method, told)
+    vectors = [(n, m) for n in range(20, 35) for m in (36, 41, 47, 53, 60, 61)]
+    for values in [*vectors, vectors[0]]:
+        found, wanted = made(*make(*values)), program(*make(*values))
+        for one, other in zip(tree_leaves(found), tree_leaves(wanted), strict=True):
+            assert (one.shape, one.stride()) == (other.shape, other.stride())
+    for values in (vectors[7], vectors[0], (34, 43)):
+        check(made, program, make(*values))
+    assert len(vectors) > KEPT and asked == []
+
+
 def test_a_joint_is_made_again_where_its_decisions_would_be_others() -> None:
     """Of a view that is written to, dense in one order of its dimensions or in the other."""
 
@@ -240,6 +268,28 @@ def test_only_so_many_vectors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in [*range(3, 12), *range(3, 12)]:
         check(made, PROGRAMS["norms"][0], pair(n, 6))
     assert list(stages(made)).count("joint for all sizes") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.uint8])
+def test_a_size_that_fills_a_tensor_is_no_constant(dtype: torch.dtype) -> None:
+    """Rounded as eager rounds an int; what does not fit is eager's error."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = x.shape[0]
+        return torch.full((3,), n * 5 + 1, dtype=dtype), torch.full((2,), n // 9, dtype=dtype)
+
+    made = jitmagic.jit(program, dynamic=True, options={"keep": "compiled"})
+    refused = 0
+    for n in (7, 9, 24, 25, 50, 413, 2051):
+        answers: list[Any] = []
+        for fn in (made, program):
+            try:
+                answers.append(fn(torch.zeros(n)))
+            except RuntimeError as error:
+                answers.append(str(error))
+        assert str(answers[0]) == str(answers[1])
+        refused += isinstance(answers[1], str)
+    assert list(stages(made)).count("forward: render") <= 1 + refused
 
 
 def test_what_cannot_be_traced_for_all_sizes_is_traced_for_each() -> None:

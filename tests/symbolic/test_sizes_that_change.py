@@ -17,6 +17,7 @@ import jitmagic
 from jitmagic import sizes
 from jitmagic.api import handle_of
 from jitmagic.errors import CompileFailed
+from jitmagic.trace.concrete import places_of
 from tests.programs.counts import counts_of
 
 SIZES = (8, 5, 16, 3, 2, 7, 9, 32, 64, 33, 12, 1, 24, 48, 6, 10)
@@ -309,3 +310,65 @@ def test_strides_that_say_nothing_ask_for_no_variant(inputs: list[torch.Tensor])
     for x in inputs:
         assert torch.equal(compiled(x), x * 2 + x.shape[-1])
     assert counts_of(compiled).graphs == 1
+
+
+# --------------------------------------------------------------- sizes that a frame itself changes
+
+
+class Layer:
+    """A cache of a decoder, as attributes, as items of a list or of a dict."""
+
+    def __init__(self, kind: str, start: torch.Tensor) -> None:
+        self.kind, self.keys = kind, start
+        self.parts, self.named = [start.clone()], {"keys": start.clone()}
+
+    def read(self) -> torch.Tensor:
+        return {"list": self.parts[0], "dict": self.named["keys"]}.get(self.kind, self.keys)
+
+    def write(self, keys: torch.Tensor) -> None:
+        if self.kind == "list":
+            self.parts[0] = keys
+        elif self.kind == "dict":
+            self.named["keys"] = keys
+        else:
+            self.keys = keys
+
+
+def step(cache: Layer, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    keys = torch.cat([cache.read(), x])
+    cache.write(keys)
+    return (x @ keys.t()).masked_fill(~mask, -9.0).softmax(-1) @ keys
+
+
+@pytest.mark.parametrize("kind", ["attribute", "list", "dict"])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_what_a_frame_makes_grow_is_a_symbol_at_once(kind: str, backend: str) -> None:
+    """And the mask that grows with it."""
+    made = jitmagic.jit(step, backend=backend, options={"keep": "compiled"})
+    ours, theirs = (Layer(kind, torch.ones(5, 4)) for _ in range(2))
+    for n in range(6, 30):
+        x, mask = torch.randn(1, 4), torch.rand(n) > 0.2
+        mask[-1] = True
+        check(made(ours, x, mask), step(theirs, x, mask))
+        assert ours.read().shape == theirs.read().shape == (n, 4)
+    assert compiles(made) == 1
+
+
+def test_what_is_marked_static_stays_so() -> None:
+    made = jitmagic.jit(step, backend="eager")
+    cache = Layer("attribute", torch.ones(5, 4))
+    jitmagic.mark_static(cache.keys)
+    made(cache, torch.randn(1, 4), torch.ones(6, dtype=torch.bool))
+    (record,) = handle_of(made).journal.records
+    assert not list(places_of(record.result("trace")))
+
+
+def test_a_size_that_comes_back_is_none() -> None:
+    def turn(cache: Layer) -> torch.Tensor:
+        cache.keys = cache.keys.t().contiguous().view(5, 4) * 2
+        return cache.keys.sum()
+
+    made = jitmagic.jit(turn, backend="eager")
+    made(Layer("attribute", torch.ones(5, 4)))
+    (record,) = handle_of(made).journal.records
+    assert not list(places_of(record.result("trace")))

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from jitmagic.codegen import render_template
+from jitmagic.loops.lower import lower
+from jitmagic.options import Options
+from jitmagic.schedule import schedule
+from jitmagic.target import find_target
+
+from .sized import symbolic_graph
 from .test_template import compiled
 
 # around one step of lanes, one block of 32 steps of 16 lanes or of 1, and several
@@ -52,3 +61,17 @@ def test_values_that_no_correction_survives(length, odd):
     (result,) = template.instantiate((2, length))(x)
     expected = (x.double() * 2).sum(1).float()
     torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_sums_of_few_columns_are_written_as_those_of_many():
+    """The first call's columns say little of those of later ones."""
+
+    def text(hints, threads):
+        gm, found = symbolic_graph(SUMS["columns"], lambda m, n: (torch.randn(m, n),), hints)
+        target = replace(find_target(torch.device("cpu"), Options()), threads=threads)
+        fused = schedule(lower(gm, "program"), target, Options())
+        return render_template(fused, target, found.symbols)[1].text
+
+    for threads in (1, 4):
+        assert text((11, 19), threads) == text((512, 900), threads)
+    assert text((4000, 64), 16) != text((11, 19), 16)  # one block each would leave 15 idle

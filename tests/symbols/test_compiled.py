@@ -1,4 +1,4 @@
-"""One function of the symbols gives what evaluating expressions one by one gives."""
+"""The native program gives what evaluating expressions one by one gives."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from jitmagic.symbols.compiled import fill_function
+from jitmagic.symbols.compiled import SizeCode
 from jitmagic.symbols.context import holds_for
-from jitmagic.symbols.expr import Expr
+from jitmagic.symbols.expr import Expr, Integer
 from jitmagic.symbols.interval import Interval
 from jitmagic.symbols.predicates import Predicates
-from jitmagic.symbols.scalar import Apply, Symbol, evaluate
-from jitmagic.symbols.size import Size, size_of
+from jitmagic.symbols.scalar import Apply, Symbol, constant, evaluate
+from jitmagic.symbols.size import Size, SizeFloat, size_of
 
 VALUES = [(2, 2), (7, 3), (16, 31), (101, 2)]
 
@@ -34,13 +34,20 @@ def plainly(part: Any, known: dict[Expr, Any]) -> Any:
         return evaluate(part.expr, dict(known))
     if isinstance(part, tuple | list):
         return [plainly(item, known) for item in part]
-    return {k: plainly(v, known) for k, v in part.items()} if isinstance(part, dict) else part
+    return part
 
 
 def as_lists(part: Any) -> Any:
     if isinstance(part, tuple | list):
         return [as_lists(item) for item in part]
-    return {k: as_lists(v) for k, v in part.items()} if isinstance(part, dict) else part
+    return part
+
+
+def filled(named: list[Symbol], structure: Any, values: tuple[int, ...]) -> Any:
+    code = SizeCode(len(named))
+    code.name(named)
+    registers = code.part(structure)
+    return code.program().filled(registers, values)
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -50,9 +57,9 @@ def test_sizes_are_filled_in_wherever_they_are(values: tuple[int, int]) -> None:
     structure = (
         *("alloc", None, 3, -1, 0.5, (), [], {}, "a 'quoted' text"),
         ((a, 4, b), (4 * b, b, 1)), [a * b - 3, (a + 1) // 2], Listed((a % 3, 7)),
-        {"offset": greater * 64, "other": [1, 2], "none": None}, ((a, 4, b), greater),
+        (greater * 64, [1, 2], None), ((a, 4, b), greater),
     )  # fmt: skip
-    made = fill_function(named, structure)(*values)
+    made = filled(named, structure, values)
     assert as_lists(made) == plainly(structure, dict(zip(named, values, strict=True)))
     assert type(made) is tuple and type(made[9][0]) is tuple and type(made[10]) is list
 
@@ -60,8 +67,48 @@ def test_sizes_are_filled_in_wherever_they_are(values: tuple[int, int]) -> None:
 def test_what_has_no_sizes_is_the_same_object() -> None:
     _, named, a, _ = symbols()
     fixed = ("call", [1, 2], {"dim": 3})
-    assert fill_function(named, fixed)(2, 2) is fixed
-    assert fill_function(named, (fixed, a))(2, 2)[0] is fixed
+    assert filled(named, fixed, (2, 2)) is fixed
+    assert filled(named, (fixed, a), (2, 2))[0] is fixed
+
+
+def test_what_python_computes_is_computed_as_python_does() -> None:
+    found, named, a, b = symbols()
+    context = found.context
+    negative = (a * -1).expr
+
+    def number(op: str, *args: Expr) -> Size:
+        return SizeFloat(Apply(op, args), context)
+
+    root = number("sqrt", a.expr)
+    parts = (
+        number("/", a.expr, b.expr), root, number("*", root.expr, constant(0.1)),
+        number("//", negative, b.expr), number("%", negative, b.expr),
+        number("min", a.expr, b.expr),
+        number("int **", a.expr, constant(3)), number("round", number("/", a.expr, b.expr).expr),
+        number("exp", number("/", b.expr, a.expr).expr), a * -1 // 4, (a * -1) % 4,
+    )  # fmt: skip
+    for values in VALUES:
+        made = filled(named, parts, values)
+        wanted = plainly(parts, dict(zip(named, values, strict=True)))
+        assert [(type(one), one) for one in made] == [(type(one), one) for one in wanted]
+
+
+def test_what_cannot_be_computed_does_not_hold() -> None:
+    _, named, a, b = symbols()
+    fourth = (a * a * a * a).expr
+    for relation, good, bad in (
+        (("==", Apply("//", (a.expr, b.expr)), Integer(3)), (12, 4), (12, 0)),
+        (("<", Apply("sqrt", (b.expr,)), a.expr), (12, 4), (12, -1)),
+        ((">", fourth, Integer(0)), (12, 4), (2**40, 4)),
+    ):
+        code = SizeCode(2)
+        code.name(named)
+        code.require({}, [relation])
+        assert code.program().holds(good) and not code.program().holds(bad)
+    with pytest.raises(OverflowError, match="sizes that cannot be computed"):
+        filled(named, (a * a,), (2**40, 1))
+    with pytest.raises(ValueError, match="1 values are told, not 2"):
+        filled(named, (a * a,), (3,))
 
 
 @pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.ge])

@@ -1,0 +1,139 @@
+// ExecutableTemplate: a Plan for all sizes. A vector of them costs a copy of the steps with numbers filled in.
+
+#include "plan.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/Exceptions.h>
+
+namespace jitmagic {
+namespace {
+
+struct ExecutableTemplate : Template {
+  Program* program;
+  Sizing* sizing;
+  PyObject* sizes;   // a SizeProgram
+  PyObject* owners;  // what the kernels' code lives in
+  std::vector<int>* calls;    // steps whose ATen call is another for each vector
+  std::vector<int>* layouts;  // steps whose memory is
+};
+
+void fill(Program& program, const Blank& blank, int64_t value) {
+  if (blank.field == Blank::Pool) {
+    program.pool_bytes = size_t(value);
+    return;
+  }
+  Step& step = program.steps[size_t(blank.step)];
+  if (blank.field == Blank::Offset) {
+    step.offset = value;
+    return;
+  }
+  TensorLayout& layout = blank.result < 0 ? step.layout : step.call->expected[size_t(blank.result)].layout;
+  (blank.field == Blank::Size ? layout.sizes : layout.strides)[size_t(blank.dim)] = value;
+}
+
+// The argument of an ATen call: whatever its schema makes of the Python object.
+c10::IValue argument_of(const Call& call, const Sizing::Argument& argument, const Registers& registers) {
+  THPObjectPtr value(filled(argument.structure, registers));
+  return constant_of(value.get(), call.op.schema().arguments()[size_t(argument.number)]);
+}
+
+// The values that a kernel takes, as the int64 tensor that it reads.
+at::Tensor vector_of(PyObject* structure, const Registers& registers) {
+  const c10::InferenceMode usual(false);
+  THPObjectPtr values(filled(structure, registers));
+  const std::vector<int64_t> numbers = integers(values.get());
+  TensorLayout layout{{std::ssize(numbers)}, {1}, at::kLong};
+  set_nbytes(layout);
+  at::Tensor made = make_tensor(layout);
+  std::ranges::copy(numbers, static_cast<int64_t*>(made.mutable_data_ptr()));
+  return made;
+}
+
+PyObject* make_executable(PyObject* object, Values values) {
+  const auto* self = reinterpret_cast<ExecutableTemplate*>(object);
+  const Registers registers = computed(*size_program(self->sizes), values);
+  auto program = std::make_unique<Program>(*self->program);
+  for (int step : *self->calls) {
+    std::shared_ptr<Call>& call = program->steps[size_t(step)].call;
+    call = std::make_shared<Call>(*call);
+  }
+  for (const Blank& blank : self->sizing->blanks) fill(*program, blank, registers[size_t(blank.index)].whole);
+  for (int step : *self->layouts) set_nbytes(program->steps[size_t(step)].layout);
+  for (const Sizing::Argument& argument : self->sizing->arguments) {
+    Call& call = *program->steps[size_t(argument.step)].call;
+    call.arguments[size_t(argument.number)].constant = argument_of(call, argument, registers);
+  }
+  for (const Sizing::Vector& vector : self->sizing->vectors) {
+    program->constants[size_t(vector.constant)] = vector_of(vector.structure, registers);
+  }
+  return executable_of(std::move(program), self->owners);
+}
+
+// Each step once.
+void note_steps(ExecutableTemplate* self, const SizeProgram& sizes) {
+  self->calls = new std::vector<int>();
+  self->layouts = new std::vector<int>();
+  const auto note = [](std::vector<int>& steps, int step) {
+    if (std::ranges::find(steps, step) == steps.end()) steps.push_back(step);
+  };
+  for (const Blank& blank : self->sizing->blanks) {
+    check(PyExc_ValueError, size_t(blank.index) < sizes.registers, "malformed program: register %d", blank.index);
+    if (blank.field == Blank::Pool || blank.field == Blank::Offset) continue;
+    note(blank.result < 0 ? *self->layouts : *self->calls, blank.step);
+  }
+  for (const Sizing::Argument& argument : self->sizing->arguments) note(*self->calls, argument.step);
+}
+
+PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *tuple, *constants, *owners, *sizes;
+  if (!PyArg_ParseTuple(
+          args, "O!O!OO:ExecutableTemplate", &PyTuple_Type, &tuple, &PyTuple_Type, &constants, &owners, &sizes)) {
+    return nullptr;
+  }
+  const SizeProgram& numbers = *size_program(sizes);
+  THPObjectPtr made(type->tp_alloc(type, 0));
+  if (!made) return nullptr;
+  auto* self = reinterpret_cast<ExecutableTemplate*>(made.get());
+  self->make = make_executable;
+  self->sizing = new Sizing();
+  self->program = read_program(tuple, constants, nullptr, self->sizing).release();
+  note_steps(self, numbers);
+  self->sizes = Py_NewRef(sizes);
+  self->owners = Py_NewRef(owners);
+  return made.release();
+  END_HANDLE_TH_ERRORS
+}
+
+void template_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<ExecutableTemplate*>(object);
+  if (self->sizing) {
+    for (const Sizing::Argument& argument : self->sizing->arguments) Py_DECREF(argument.structure);
+    for (const Sizing::Vector& vector : self->sizing->vectors) Py_DECREF(vector.structure);
+  }
+  delete self->sizing;
+  delete self->program;
+  delete self->calls;
+  delete self->layouts;
+  Py_XDECREF(self->sizes);
+  Py_XDECREF(self->owners);
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyTypeObject executable_template_type;
+
+}  // namespace
+
+bool register_plan_template(PyObject* module) {
+  executable_template_type = template_type_of(
+      "jitmagic._runtime.ExecutableTemplate",
+      "ExecutableTemplate(program, constants, owners, sizes): makes Executables; where the program has Registers, or a "
+      "constant is a tuple of them, the numbers are those of `sizes`, a SizeProgram.",
+      sizeof(ExecutableTemplate), template_new, template_dealloc);
+  return PyModule_AddType(module, &executable_template_type) == 0;
+}
+
+}  // namespace jitmagic

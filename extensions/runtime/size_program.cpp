@@ -1,0 +1,311 @@
+// SizeProgram, Register and the base of Templates (sizes.h).
+//
+// What normal forms of sizes are made of is computed here; any other operation by the function that Python computes it
+// with, so that its meaning is written down once (symbols/scalar.py, OPERATIONS).
+
+#include "sizes.h"
+
+#include <string_view>
+
+#include <torch/csrc/Exceptions.h>
+
+namespace jitmagic {
+namespace {
+
+struct Register {
+  PyObject_HEAD
+  int index;
+};
+
+PyTypeObject register_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject program_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject template_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyObject* object_of(const Number& number) {
+  return number.is_real ? PyFloat_FromDouble(number.real) : PyLong_FromLongLong(number.whole);
+}
+
+// Whether the object is a number that fits.
+bool read_number(PyObject* object, Number& number) {
+  if (PyFloat_Check(object)) {
+    number = {0, PyFloat_AS_DOUBLE(object), true};
+    return true;
+  }
+  check(PyExc_TypeError, PyLong_Check(object), "a size program computes numbers");
+  int overflow = 0;
+  number = {PyLong_AsLongLongAndOverflow(object, &overflow), 0, false};
+  return overflow == 0;
+}
+
+bool call(const Instruction& step, const Registers& known, Number& made) {
+  c10::SmallVector<THPObjectPtr, 2> held;
+  c10::SmallVector<PyObject*, 2> arguments;
+  for (int index : step.arguments) {
+    held.emplace_back(object_of(known[size_t(index)]));
+    if (!held.back()) raise_python_error();
+    arguments.push_back(held.back().get());
+  }
+  THPObjectPtr result(PyObject_Vectorcall(step.function, arguments.data(), arguments.size(), nullptr));
+  if (result) return read_number(result.get(), made);
+  if (!PyErr_ExceptionMatches(PyExc_ArithmeticError) && !PyErr_ExceptionMatches(PyExc_ValueError)) raise_python_error();
+  PyErr_Clear();  // a division by a size of zero
+  return false;
+}
+
+// As Python's, which round towards -infinity.
+int64_t quotient(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+bool holds(int compare, int64_t a, int64_t b) {
+  switch (compare) {
+    case Py_LT: return a < b;
+    case Py_LE: return a <= b;
+    case Py_GT: return a > b;
+    case Py_GE: return a >= b;
+    case Py_EQ: return a == b;
+    default: return a != b;
+  }
+}
+
+bool run(const Instruction& step, Registers& known) {
+  Number made;
+  const auto whole = [&](int index) { return known[size_t(index)].whole; };
+  switch (step.op) {
+    case Instruction::Constant: made = step.number; break;
+    case Instruction::Add:
+      if (__builtin_add_overflow(whole(step.a), whole(step.b), &made.whole)) return false;
+      break;
+    case Instruction::Multiply:
+      if (__builtin_mul_overflow(whole(step.a), whole(step.b), &made.whole)) return false;
+      break;
+    case Instruction::Quotient: made.whole = quotient(whole(step.a), step.number.whole); break;
+    case Instruction::Remainder:
+      made.whole = whole(step.a) - quotient(whole(step.a), step.number.whole) * step.number.whole;
+      break;
+    case Instruction::Called:
+      if (!call(step, known, made)) return false;
+      break;
+    case Instruction::Check: return holds(step.compare, whole(step.a), whole(step.b));
+  }
+  known.push_back(made);
+  return true;
+}
+
+int comparison(std::string_view name) {
+  constexpr std::string_view names[] = {"<", "<=", "==", "!=", ">", ">="};  // in the order of Py_LT ..
+  for (int n = 0; n < 6; n++) {
+    if (names[n] == name) return n;
+  }
+  check(PyExc_ValueError, false, "malformed size program: comparison");
+  return 0;
+}
+
+int register_number(PyObject* object, size_t known) {
+  const int64_t index = integer(object);
+  check(PyExc_ValueError, index >= 0 && index < int64_t(known), "malformed size program: register");
+  return int(index);
+}
+
+// ("const", number) | ("+" or "*", a, b) | ("//" or "%", a, divisor) | ("call", function, (a, ..)) | ("check", op, a, b)
+Instruction read_instruction(PyObject* tuple, size_t known) {
+  const std::string_view tag = text(item(tuple, 0));
+  Instruction step{};
+  if (tag == "const") {
+    step.op = Instruction::Constant;
+    check(PyExc_OverflowError, read_number(item(tuple, 1), step.number), "a constant of more than 64 bits");
+  } else if (tag == "+" || tag == "*") {
+    step.op = tag == "+" ? Instruction::Add : Instruction::Multiply;
+    step.a = register_number(item(tuple, 1), known);
+    step.b = register_number(item(tuple, 2), known);
+  } else if (tag == "//" || tag == "%") {
+    step.op = tag == "//" ? Instruction::Quotient : Instruction::Remainder;
+    step.a = register_number(item(tuple, 1), known);
+    step.number.whole = integer(item(tuple, 2));
+    check(PyExc_ValueError, step.number.whole > 0, "malformed size program: divisor");
+  } else if (tag == "call") {
+    step.op = Instruction::Called;
+    for (PyObject* index : items(item(tuple, 2))) step.arguments.push_back(register_number(index, known));
+    step.function = Py_NewRef(item(tuple, 1));
+  } else {
+    check(PyExc_ValueError, tag == "check", "malformed size program: %s", tag.data());
+    step.op = Instruction::Check;
+    step.compare = comparison(text(item(tuple, 1)));
+    step.a = register_number(item(tuple, 2), known);
+    step.b = register_number(item(tuple, 3), known);
+  }
+  return step;
+}
+
+PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
+  Py_ssize_t inputs;
+  PyObject* code;
+  if (!PyArg_ParseTuple(args, "nO!:SizeProgram", &inputs, &PyTuple_Type, &code)) return nullptr;
+  check(PyExc_ValueError, inputs >= 0, "a size program of %zd values", inputs);
+  THPObjectPtr made(type->tp_alloc(type, 0));
+  if (!made) return nullptr;
+  auto* self = reinterpret_cast<SizeProgram*>(made.get());
+  self->inputs = self->registers = size_t(inputs);
+  self->code = new std::vector<Instruction>();
+  for (PyObject* step : items(code)) {
+    self->code->push_back(read_instruction(step, self->registers));
+    self->registers += self->code->back().op != Instruction::Check;
+  }
+  return made.release();
+  END_HANDLE_TH_ERRORS
+}
+
+void program_dealloc(PyObject* object) {
+  auto* self = reinterpret_cast<SizeProgram*>(object);
+  if (self->code) {
+    for (Instruction& step : *self->code) Py_XDECREF(step.function);
+  }
+  delete self->code;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyObject* program_holds(PyObject* self, PyObject* values) {
+  HANDLE_TH_ERRORS
+  Registers registers;
+  return PyBool_FromLong(evaluate(*size_program(self), values_of(values), registers));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* program_filled(PyObject* self, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *structure, *values;
+  if (!PyArg_ParseTuple(args, "OO:filled", &structure, &values)) return nullptr;
+  return filled(structure, computed(*size_program(self), values_of(values)));
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef program_methods[] = {
+    {"holds", program_holds, METH_O, "holds(values): whether all checks are true of them."},
+    {"filled", program_filled, METH_VARARGS, "filled(structure, values): numbers in place of its Registers."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyObject* register_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  int index;
+  if (!PyArg_ParseTuple(args, "i:Register", &index)) return nullptr;
+  PyObject* made = type->tp_alloc(type, 0);
+  if (made) reinterpret_cast<Register*>(made)->index = index;
+  return made;
+}
+
+PyObject* template_at(PyObject* self, PyObject* values) {
+  HANDLE_TH_ERRORS
+  return instance_of(self, values_of(values));
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef template_methods[] = {
+    {"at", template_at, METH_O, "at(values): the executable where the symbols have these values."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyObject* filled_list(PyObject* list, const Registers& registers) {
+  const Py_ssize_t count = PyList_GET_SIZE(list);
+  THPObjectPtr made(PyList_New(count));
+  if (!made) raise_python_error();
+  for (Py_ssize_t i = 0; i < count; i++) PyList_SET_ITEM(made.get(), i, filled(PyList_GET_ITEM(list, i), registers));
+  return made.release();
+}
+
+}  // namespace
+
+SizeProgram* size_program(PyObject* object) {
+  check(PyExc_TypeError, PyObject_TypeCheck(object, &program_type), "no size program");
+  return reinterpret_cast<SizeProgram*>(object);
+}
+
+bool evaluate(const SizeProgram& program, Values values, Registers& registers) {
+  check(PyExc_ValueError, values.size() == program.inputs, "%zu values are told, not %zu", values.size(), program.inputs);
+  registers.clear();
+  registers.reserve(program.registers);
+  for (int64_t value : values) registers.push_back({value});
+  for (const Instruction& step : *program.code) {
+    if (!run(step, registers)) return false;
+  }
+  return true;
+}
+
+Registers computed(const SizeProgram& program, Values values) {
+  Registers registers;
+  check(PyExc_OverflowError, evaluate(program, values, registers), "sizes that cannot be computed");
+  return registers;
+}
+
+int register_of(PyObject* object) {
+  return Py_IS_TYPE(object, &register_type) ? reinterpret_cast<Register*>(object)->index : -1;
+}
+
+bool has_registers(PyObject* structure) {
+  if (!PyTuple_Check(structure) && !PyList_Check(structure)) return register_of(structure) >= 0;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(structure); i++) {
+    if (has_registers(PySequence_Fast_GET_ITEM(structure, i))) return true;
+  }
+  return false;
+}
+
+PyObject* filled(PyObject* structure, const Registers& registers) {
+  if (!has_registers(structure)) return Py_NewRef(structure);
+  if (PyList_Check(structure)) return filled_list(structure, registers);
+  if (!PyTuple_Check(structure)) {
+    const size_t index = size_t(register_of(structure));
+    check(PyExc_ValueError, index < registers.size(), "register %zu is none of %zu", index, registers.size());
+    PyObject* made = object_of(registers[index]);
+    if (!made) raise_python_error();
+    return made;
+  }
+  THPObjectPtr made(PyTuple_New(PyTuple_GET_SIZE(structure)));
+  if (!made) raise_python_error();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(structure); i++) {
+    PyTuple_SET_ITEM(made.get(), i, filled(PyTuple_GET_ITEM(structure, i), registers));
+  }
+  return made.release();
+}
+
+PyObject* instance_of(PyObject* object, Values values) {
+  if (!PyObject_TypeCheck(object, &template_type)) return Py_NewRef(object);
+  return reinterpret_cast<Template*>(object)->make(object, values);
+}
+
+c10::SmallVector<int64_t, 8> values_of(PyObject* tuple) {
+  c10::SmallVector<int64_t, 8> values;
+  for (PyObject* value : items(tuple)) values.push_back(integer(value));
+  return values;
+}
+
+PyTypeObject template_type_of(const char* full_name, const char* doc, size_t size, newfunc make, destructor dealloc) {
+  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = full_name;
+  type.tp_doc = doc;
+  type.tp_basicsize = Py_ssize_t(size);
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_base = &template_type;
+  type.tp_new = make;
+  type.tp_dealloc = dealloc;
+  return type;
+}
+
+bool register_sizes(PyObject* module) {
+  program_type.tp_name = "jitmagic._runtime.SizeProgram";
+  program_type.tp_doc = "SizeProgram(inputs, code): numbers computed of sizes, and checks of them.";
+  program_type.tp_basicsize = sizeof(SizeProgram);
+  program_type.tp_flags = Py_TPFLAGS_DEFAULT;
+  program_type.tp_methods = program_methods;
+  program_type.tp_new = program_new;
+  program_type.tp_dealloc = program_dealloc;
+  register_type.tp_name = "jitmagic._runtime.Register";
+  register_type.tp_doc = "Register(index): stands for a number that a SizeProgram computes.";
+  register_type.tp_basicsize = sizeof(Register);
+  register_type.tp_flags = Py_TPFLAGS_DEFAULT;
+  register_type.tp_new = register_new;
+  template_type.tp_name = "jitmagic._runtime.Template";
+  template_type.tp_doc = "What makes an executable for each vector of sizes: `at(values)`.";
+  template_type.tp_basicsize = sizeof(Template);
+  template_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  template_type.tp_methods = template_methods;
+  return PyModule_AddType(module, &program_type) == 0 && PyModule_AddType(module, &register_type) == 0 &&
+         PyModule_AddType(module, &template_type) == 0;
+}
+
+}  // namespace jitmagic

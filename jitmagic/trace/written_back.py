@@ -1,0 +1,114 @@
+"""Sizes that a frame itself makes vary: of tensors in whose place it leaves others.
+
+Comes in: a Trace. Goes out: the dimensions of its inputs that are of another size in the next call
+for certain, as a cache that has got one more token. To see it no second call is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..guards.source import DictEntry, InstanceDict, Item, SlotAttr, Source
+from ..spec import TensorSpec
+from .result import (
+    Constant,
+    Effect,
+    FromGraph,
+    FromSource,
+    Perform,
+    Recipe,
+    ReplaceDict,
+    ReplaceList,
+    SetAttr,
+    SetItem,
+    Trace,
+)
+
+__all__ = ["Resized", "resized"]
+
+Place = tuple[Source, Any]  # of what, and its attribute or key
+
+
+class Resized:
+    """`dims` of inputs that the next call has in another size, and the sizes they had and got."""
+
+    __slots__ = ("_dims", "_sizes")
+
+    def __init__(self, dims: Mapping[Source, Collection[int]], sizes: frozenset[int]) -> None:
+        self._dims, self._sizes = dims, sizes
+
+    def __bool__(self) -> bool:
+        return bool(self._dims)
+
+    def dims(self, source: Source, tensor: torch.Tensor, is_argument: bool) -> set[int]:
+        """Those of an input that vary. What an argument has as long as one of these was, or is from
+        now on, goes with it: a mask, positions.
+        """
+        found = set(self._dims.get(source, ()))
+        if not is_argument:
+            return found
+        return found | {dim for dim, size in enumerate(tensor.shape) if size in self._sizes}
+
+
+def resized(traced: Trace, constants: Callable[[Source], Collection[int]]) -> Resized:
+    """What the frame's effects tell; nothing where it leaves all sizes as they were. `constants`:
+    dimensions of an input that are to be none.
+    """
+    outputs: Any = next(iter(reversed(traced.graph.graph.nodes))).args[0]
+    before = {
+        place: (entry.source, entry.spec)
+        for entry in traced.inputs
+        if entry.is_memory and (place := _place_of(entry.source)) is not None
+    }
+    dims: dict[Source, set[int]] = {}
+    sizes: set[int] = set()
+    for place, value in (pair for effect in traced.effects for pair in _written(effect)):
+        if place not in before or not isinstance(value, FromGraph):
+            continue
+        source, old = before[place]
+        new: TensorSpec = outputs[value.index].meta["spec"]
+        if len(new.shape) != len(old.shape):
+            continue
+        pairs = enumerate(zip(old.shape, new.shape, strict=True))
+        kept = constants(source)
+        changed = {d: (a, b) for d, (a, b) in pairs if _are_others(a, b) and d not in kept}
+        if changed:
+            dims.setdefault(source, set()).update(changed)
+            sizes.update(size for pair in changed.values() for size in pair)
+    return Resized(dims, frozenset(sizes))
+
+
+def _are_others(old: object, new: object) -> bool:
+    """Two sizes of which the first is one that may be a symbol."""
+    return type(old) is int and type(new) is int and old > 1 and old != new
+
+
+def _place_of(source: Source) -> Place | None:
+    match source:
+        case Item(InstanceDict(base), key) | DictEntry(InstanceDict(base), key):
+            return base, key
+        case SlotAttr(base, key):
+            return base, key
+        case Item(base, key) | DictEntry(base, key):
+            return base, key
+    return None
+
+
+def _written(effect: Effect) -> Iterator[tuple[Place, Recipe]]:
+    """Places of the call's objects, and what they hold from now on."""
+    match effect:
+        case SetAttr(FromSource(source), name, value):
+            yield (source, name), value
+        case SetItem(FromSource(source), Constant(key), value):
+            yield (source, key), value
+        case Perform(Constant(list.__setitem__), (FromSource(source), Constant(key), value)):
+            yield (source, key), value
+        case ReplaceList(FromSource(source), items):
+            yield from (((source, n), item) for n, item in enumerate(items))
+        case ReplaceDict(FromSource(source), keys, values):
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, Constant):
+                    yield (source, key.value), value
