@@ -109,7 +109,8 @@ def test_comparing_an_argument_with_a_constant_narrows_its_bounds(
 BREAKS: dict[str, Program] = {
     "a branch": lambda count, rate: 1 if count.item() > 5 else 2,
     "truth": lambda count, rate: not count.item(),
-    "a comparison of two": lambda count, rate: rate < count.item(),
+    "a branch on two": lambda count, rate: 1 if rate < count.item() else 2,
+    "a comparison as a number": lambda count, rate: (rate < count.item()) + 1,
     "an integer that is no float": lambda count, rate: count.item() + (2**53 + 1),
 }
 # What only raises for some counts is asserted.
@@ -133,6 +134,7 @@ SPECIALIZED: dict[str, tuple[Program, str]] = {
     "a complex number": (lambda count, rate: complex(rate), "value"),
 }
 DATA: dict[str, Program] = {
+    "a comparison of two": lambda count, rate: rate < count.item(),
     "floor division": lambda count, rate: count.item() // 2,
     "rounding": lambda count, rate: round(count.item()),
     "an integer tensor": lambda count, rate: torch.ones(3, dtype=torch.int64) * rate,
