@@ -72,6 +72,11 @@ def _cases() -> Iterator[tuple[Any, ...]]:
     for x in (ROWS, ROWS.mT, ROWS.double(), ROWS + 1j, ROWS[None] * ROWS[:, :1, None]):
         for y in (x, x[..., :0], x[..., :0, :]):
             yield aten.geqrf.default, y
+    scale, zero = torch.tensor([0.1]), torch.tensor([0], dtype=torch.int32)
+    for x in _layouts(ROWS):
+        yield aten.fake_quantize_per_tensor_affine_cachemask.default, x, 0.1, 0, -5, 5
+        op = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
+        yield op, x, scale, zero, torch.ones(1, dtype=torch.int64), -5, 5
     for x in _layouts(POINTS):
         yield aten._histogramdd_bin_edges.default, x, [2, 3]
         yield aten._histogramdd_from_bin_cts.default, x, [2, 3]
