@@ -75,7 +75,8 @@ _OPERATORS = (
 # cuBLAS and cuDNN have no integers, the CPU's own kernels have. No value makes these fault.
 _PRODUCTS = frozenset(
     "matmul mm bmm mv dot vdot inner addmm addmv addbmm baddbmm linear bilinear einsum tensordot "
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d "
+    "chain_matmul linalg_matmul linalg_multi_dot linalg_vecdot".split()
 )
 _DUNDERS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 _NAMES = frozenset(
@@ -178,7 +179,7 @@ def _is_suspect(
     """
     plain = name.removesuffix("_")
     known = _number_places(plain)[0] or getattr(target, "__module__", None) in _IN_PYTHON
-    if not known or plain.startswith(_UNASKED):
+    if not known or (plain.startswith(_UNASKED) and plain not in _PRODUCTS):
         return False
     tensors = list(tensors_in((args, kwargs)))
     if not tensors:

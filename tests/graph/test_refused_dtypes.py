@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jitmagic
+from jitmagic.graph import probe
+from jitmagic.graph.propagate import EagerRaises
 
 OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "cdist": lambda x: torch.cdist(x, x),
@@ -30,6 +32,9 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
     "cosine": lambda x: F.cosine_similarity(x, x),
     "quantile": lambda x: x.quantile(0.5),
     "trapezoid": lambda x: torch.trapezoid(x),
+    "multi_dot": lambda x: torch.linalg.multi_dot([x, x, x]),
+    "chain_matmul": lambda x: torch.linalg.matmul(torch.chain_matmul(x, x), x),
+    "vecdot": lambda x: torch.linalg.vecdot(x, x),
 }
 
 
@@ -43,6 +48,35 @@ def test_a_dead_result_raises_as_eager(operation: str, dtype: torch.dtype, size:
 
     x = torch.ones(size, size, dtype=dtype)
     assert raised(jitmagic.jit(run, backend="eager"), x) == raised(run, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("linalg_multi_dot", lambda x: ([x, x, x],)),
+        ("linalg_matmul", lambda x: (x, x)),
+        ("linalg_vecdot", lambda x: (x, x)),
+        ("matmul", lambda x: (x, x)),
+    ],
+)
+def test_products_of_integers_are_asked_on_a_gpu(
+    name: str, args: Callable[[Tensor], tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuBLAS has none. Recorded, they raised in the graph: writes before them were lost."""
+
+    def refusal(target: object, args: object, kwargs: object, device: str) -> Exception | None:
+        return NotImplementedError("addmm_cuda") if device == "cuda" else None
+
+    monkeypatch.setattr(probe, "_refusal", refusal)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    target = getattr(torch.ops.aten, name)
+    device = torch.device("cuda", 0)
+    for size in (4, 200):
+        x = torch.ones(size, size, dtype=torch.int64, device="meta")
+        with pytest.raises(EagerRaises, match="addmm_cuda"):
+            probe.check_dtypes(target, name, args(x), {}, device)
+        probe.check_dtypes(target, name, args(x.float()), {}, device)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64], ids=str)
