@@ -136,12 +136,16 @@ class Size:
     def _quotient(self, a: Expr, b: Expr) -> Expr:
         if isinstance(b, Integer) and b.value > 0:
             return floordiv(a, b.value)
+        if isinstance(b, Integer) and b.value < 0:  # guards divide by positive numbers
+            return floordiv(mul(a, -1), -b.value)
         exact = divided(a, self._divisor(b))
         return Apply("//", (a, b)) if exact is None else exact
 
     def _remainder(self, a: Expr, b: Expr) -> Expr:
         if isinstance(b, Integer) and b.value > 0:
             return mod(a, b.value)
+        if isinstance(b, Integer) and b.value < 0:
+            return mul(mod(mul(a, -1), -b.value), -1)
         return Apply("%", (a, b)) if divided(a, self._divisor(b)) is None else Integer(0)
 
     def _divisor(self, expr: Expr) -> Expr:

@@ -32,6 +32,12 @@ def loss_of_targets_that_are_larger(x, y):
     return x + 1
 
 
+@find("tensor((6, 5))", "tensor((6, 7))", "tensor((9, 4))", tier="sizes")
+def sizes_over_negative_numbers(x):
+    n = x.shape[1]
+    return torch.arange(n, 0, -1) + x, n // -3, n % -3, torch.arange(2 * n, 1, -2)
+
+
 @find("tensor((5,))", "tensor((7,))")
 def draws_into_memory_before_a_size_of_data(x):
     made = torch.empty(x.shape).normal_(0, 2)
