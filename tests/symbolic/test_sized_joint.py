@@ -5,6 +5,7 @@ graph is traced for them, and where a decision would be another one, it is made 
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ import jitmagic
 from jitmagic import sizes
 from jitmagic.api import handle_of
 from jitmagic.errors import JitmagicWarning
+from jitmagic.extension import runtime_module
 from jitmagic.sized_joint import KEPT, _Kernels
 
 Program = Callable[..., Any]
@@ -226,6 +228,26 @@ def test_a_new_vector_does_not_enter_python(name: str, monkeypatch: pytest.Monke
     for values in (vectors[7], vectors[0], (34, 43)):
         check(made, program, make(*values))
     assert len(vectors) > KEPT and asked == []
+
+
+def test_templates_go_with_their_function() -> None:
+    """They know what compiles the backward, and that knows them."""
+
+    def alive() -> int:
+        for _ in range(3):
+            gc.collect()
+        kind = runtime_module().AutogradTemplate
+        return sum(type(each) is kind for each in gc.get_objects())
+
+    def use() -> int:
+        made = jitmagic.jit(PROGRAMS["views"][0], dynamic=True, options={"keep": "compiled"})
+        for n in range(3, 8):
+            called(made, copies(pair(n, 5), torch.float32))
+        return alive()
+
+    before = alive()
+    assert use() > before
+    assert alive() == before
 
 
 def test_a_joint_is_made_again_where_its_decisions_would_be_others() -> None:
