@@ -11,7 +11,7 @@ where that would give something else (another dtype, a write in between) StaleCa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,8 +85,20 @@ class KeptCasts:
         self._around = OFF
         self._by_leaf.clear()
 
-    def note(self, tensor: torch.Tensor, device: str, dtype: torch.dtype) -> None:
-        """A call casts it. Raises StaleCast where eager has a cast of it that is no longer this."""
+    def note_all(
+        self,
+        mode: Autocast,
+        tensors: Iterable[torch.Tensor],
+        device_of: Callable[[torch.Tensor], torch.device],
+    ) -> None:
+        """A call under `mode` casts these; raises StaleCast, see `_note`."""
+        for tensor in tensors:
+            device = device_of(tensor).type
+            if (dtype := mode.dtype_on(device)) is not None:
+                self._note(tensor, device, dtype)
+
+    def _note(self, tensor: torch.Tensor, device: str, dtype: torch.dtype) -> None:
+        """Raises StaleCast where eager has a cast of it that is no longer this."""
         kept = tensor.dtype is torch.float32 and tensor.requires_grad and tensor.is_leaf
         if not (kept and self.enabled) or tensor._is_view():
             return
@@ -290,16 +302,16 @@ def cast_result(
         return None
     on = _watch(mode, target, args, kwargs, device_of, grad, line)
     if on.error is not None:
-        return _cast_at_vectors(mode, target, (args, kwargs), device_of, grad, on.error)
+        told = _cast_at_vectors(mode, target, (args, kwargs), device_of, grad, on.error)
+        if told is not None:
+            kept.note_all(mode, tensors, device_of)
+        return told
     off = _watch(OFF, target, args, kwargs, device_of, grad, line)
     if off.error is None and on.calls == off.calls:
         return None
     if on.written:
         raise EagerRaises(RuntimeError("it writes in place under autocast"))
-    for tensor in tensors:
-        device = device_of(tensor).type
-        if (dtype := mode.dtype_on(device)) is not None:
-            kept.note(tensor, device, dtype)
+    kept.note_all(mode, tensors, device_of)
     inputs = list(tensors_in((args, kwargs)))
     results = list(tensors_in(on.result))
     _check_fresh(results, inputs)
@@ -325,7 +337,8 @@ def _cast_at_vectors(
         nonlocal is_cast
         known = {id(t): d for t, d in zip(tensors_in(given), devices, strict=True)}
         args, kwargs = given
-        made = cast_result(mode, target, args, kwargs, lambda tensor: known[id(tensor)], grad)
+        at_ints = mode, KeptCasts(), target, args, kwargs  # the caller's leaves are others
+        made = cast_result(*at_ints, lambda tensor: known[id(tensor)], grad)
         is_cast = made is not None
         if not is_cast:
             raise error

@@ -96,7 +96,8 @@ def test_a_scalar_of_the_cpu_is_read_when_the_kernel_is_launched() -> None:
         assert ours == eager
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# torch has no kernel of Adagrad's fused update for a GPU.
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adagrad_fused"])
 def test_an_update_is_compiled_and_agrees(name: str) -> None:
     make, graphs = OPTIMIZERS[name]
     _, ours = train(make, device="cuda")
