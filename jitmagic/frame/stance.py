@@ -15,7 +15,7 @@ from ..errors import warn
 
 __all__ = ["OnMiss", "on_miss", "tell_of_stance"]
 
-_HOLDER = ".".join(("torch", "_dynamo", "eval_frame"))
+_HOLDER = "torch._dynamo.eval_frame"
 
 
 class OnMiss(Enum):
