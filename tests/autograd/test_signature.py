@@ -31,11 +31,11 @@ def program(x, w):
         ("aliasing", ((0, 0, "aten::no_such_view", "", (), 1, 1),)),
         ("aliasing", ((0, 0, "aten::alias", "", (1, 2), 1, 1),)),
         ("outputs", (7,)),
-        ("tangents", ((7, (), ()),)),
+        ("tangents", ((0, (), ()), (7, (), ()))),
         ("reach", ((7,), (0,))),
         ("spent", (((0,), (70,)),)),
         ("replayed", ((7, -1, 0, 0),)),
-        ("absent", (torch.zeros(()),) * 70),
+        ("absent", ((torch.zeros(()), ()),) * 70),
     ],
 )
 def test_places_that_there_are_not_are_refused(field, value):
