@@ -119,13 +119,8 @@ PyObject* backward_of(PyObject* family, const std::vector<char>& given, Values v
 }
 
 PyObject* replay_of(PyObject* family, Values values) {
-  THPObjectPtr numbers(PyTuple_New(Py_ssize_t(values.size())));
+  THPObjectPtr numbers(tuple_of(values));
   if (!numbers) raise_python_error();
-  for (size_t i = 0; i < values.size(); i++) {
-    PyObject* number = PyLong_FromLongLong(values[i]);
-    if (!number) raise_python_error();
-    PyTuple_SET_ITEM(numbers.get(), Py_ssize_t(i), number);
-  }
   PyObject* made = PyObject_CallOneArg(autograd_template(family)->replay, numbers.get());
   if (!made) raise_python_error();
   return made;
@@ -136,10 +131,7 @@ bool register_autograd_template(PyObject* module) {
       "jitmagic._runtime.AutogradTemplate",
       "AutogradTemplate(forward, resolve, replay, signature, sized, sizes, failed, twice): makes AutogradFunctions; "
       "`sized` are the tangents, aliasing and absent of the signature, with Registers.",
-      sizeof(AutogradTemplate), template_new, template_dealloc);
-  autograd_template_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
-  autograd_template_type.tp_traverse = template_traverse;
-  autograd_template_type.tp_clear = template_clear;
+      sizeof(AutogradTemplate), template_new, template_dealloc, template_traverse, template_clear);
   return PyModule_AddType(module, &autograd_template_type) == 0;
 }
 

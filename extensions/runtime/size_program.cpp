@@ -274,15 +274,29 @@ c10::SmallVector<int64_t, 8> values_of(PyObject* tuple) {
   return values;
 }
 
-PyTypeObject template_type_of(const char* full_name, const char* doc, size_t size, newfunc make, destructor dealloc) {
+PyObject* tuple_of(Values values) {
+  PyObject* numbers = PyTuple_New(Py_ssize_t(values.size()));
+  for (size_t i = 0; numbers && i < values.size(); i++) {
+    PyObject* number = PyLong_FromLongLong(values[i]);
+    if (!number) Py_CLEAR(numbers);
+    else PyTuple_SET_ITEM(numbers, Py_ssize_t(i), number);
+  }
+  return numbers;
+}
+
+PyTypeObject template_type_of(
+    const char* full_name, const char* doc, size_t size, newfunc make, destructor dealloc, traverseproc traverse,
+    inquiry clear) {
   PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   type.tp_name = full_name;
   type.tp_doc = doc;
   type.tp_basicsize = Py_ssize_t(size);
-  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_flags = Py_TPFLAGS_DEFAULT | (traverse ? Py_TPFLAGS_HAVE_GC : 0);
   type.tp_base = &template_type;
   type.tp_new = make;
   type.tp_dealloc = dealloc;
+  type.tp_traverse = traverse;
+  type.tp_clear = clear;
   return type;
 }
 

@@ -77,16 +77,6 @@ void keep(BySizes* self, const Vector& values, PyObject* run) {
   }
 }
 
-PyObject* tuple_of(const Vector& values) {
-  PyObject* numbers = PyTuple_New(Py_ssize_t(values.size()));
-  for (size_t i = 0; numbers && i < values.size(); i++) {
-    PyObject* number = PyLong_FromLongLong(values[i]);
-    if (!number) Py_CLEAR(numbers);
-    else PyTuple_SET_ITEM(numbers, Py_ssize_t(i), number);
-  }
-  return numbers;
-}
-
 // What a Template makes for values that are new, kept from now on; nullptr where there is none for them.
 PyObject* made_for(BySizes* self, const Vector& values) {
   if (self->families->empty() || std::ranges::find(*self->apart, values) != self->apart->end()) return nullptr;

@@ -67,9 +67,13 @@ struct Template {
 
 // What runs for these values: made by a Template, or the object itself. A new reference.
 PyObject* instance_of(PyObject* object, Values values);
-PyTypeObject template_type_of(const char* full_name, const char* doc, size_t size, newfunc make, destructor dealloc);
+// `traverse`, `clear`: of a type whose objects may be part of a cycle.
+PyTypeObject template_type_of(
+    const char* full_name, const char* doc, size_t size, newfunc make, destructor dealloc,
+    traverseproc traverse = nullptr, inquiry clear = nullptr);
 
 c10::SmallVector<int64_t, 8> values_of(PyObject* tuple);
+PyObject* tuple_of(Values values);  // a new reference; nullptr with a Python error set
 
 // sized.cpp: what a BySizes runs for these values; `args` are handed to Python where they are new. A new reference.
 PyObject* run_of(PyObject* by_sizes, Values values, PyObject* const* args, Py_ssize_t count);

@@ -287,10 +287,8 @@ bool register_split_graph(PyObject* module) {
       "jitmagic._runtime.SplitTemplate",
       "SplitTemplate(inputs, subgraphs, results, constants, sizes): makes SplitGraphs; a subgraph's run may be a "
       "Template, a constant is (dtype, number or Register).",
-      sizeof(SplitTemplate), split_template_new, split_template_dealloc);
-  split_template_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
-  split_template_type.tp_traverse = split_template_traverse;
-  split_template_type.tp_clear = split_template_clear;
+      sizeof(SplitTemplate), split_template_new, split_template_dealloc, split_template_traverse,
+      split_template_clear);
   return PyModule_AddType(module, &split_graph_type) == 0 && PyModule_AddType(module, &split_template_type) == 0;
 }
 
