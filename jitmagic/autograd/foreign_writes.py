@@ -19,6 +19,7 @@ import torch
 
 from ..errors import CompileFailed
 from ..graph.shapes import infer
+from ..graph.without_meta import only_writes
 
 __all__ = ["Functional", "flat", "functional_form"]
 
@@ -91,7 +92,7 @@ def _kernel(
                 written += flat(holder[key])
         is_meta = any(tensor.is_meta for tensor in written)
         made = infer(func, positional, named) if is_meta else None  # torch's may import sympy
-        if made is None:
+        if made is None and not (is_meta and only_writes(func)):
             made = func(*positional, **named)
         results = made if isinstance(made, tuple) else (made,)
         new = [t for t, slot in zip(results, returns, strict=False) if slot is None]

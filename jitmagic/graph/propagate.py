@@ -35,6 +35,7 @@ from .small_runs import told_by_kernel
 from .sym_node import as_torch, sizes_in
 from .symbolic_index import INDEXING, selected
 from .transforms import is_transform
+from .without_meta import only_writes
 
 __all__ = [
     "DataDependent",
@@ -219,6 +220,8 @@ class _Shapes(DispatchMode):
         named = kwargs or {}
         if func._schema.is_mutable:
             self.written.update(_storages_written(func, args, named))
+            if only_writes(func):
+                return None
         if self.fresh is not None:
             told = sized_by_data(func, args, named, self.fresh, self._once_more)
             if told is not None:

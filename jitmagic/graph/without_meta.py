@@ -7,18 +7,39 @@ kernel may refuse; the operators are extern calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 
+from .foreign import is_foreign
 from .fresh_meta import fresh_meta
 
-__all__ = ["WITHOUT_META"]
+__all__ = ["WITHOUT_META", "only_writes"]
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _COUNTED = (torch.float32, torch.float64)  # what the kernels of histograms take
 _ATTENDED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+_KNOWN_BY = (
+    DispatchKey.Meta,
+    DispatchKey.CompositeExplicitAutograd,
+    DispatchKey.CompositeExplicitAutogradNonFunctional,
+    DispatchKey.CompositeImplicitAutograd,
+)
+
+
+@lru_cache(maxsize=4096)
+def only_writes(op: Any) -> bool:
+    """Whether it is an operator of torch's that gives nothing and that no meta function tells of:
+    what it writes to stays as large as it is, as in the updates of `fused=True`.
+    """
+    if op._schema.returns or not op._schema.is_mutable or is_foreign(op):
+        return False
+    return not any(map(op.has_kernel_for_dispatch_key, _KNOWN_BY))
 
 
 def _gradient(grad: Tensor, x: Tensor, *args: Any) -> Tensor | None:

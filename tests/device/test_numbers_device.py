@@ -96,17 +96,8 @@ def test_a_scalar_of_the_cpu_is_read_when_the_kernel_is_launched() -> None:
         assert ours == eager
 
 
-def _on_a_gpu(name: str) -> Any:
-    """torch has no kernel of Adagrad's fused update for a GPU; the others are not followed there
-    yet, which the H100 told: the frame runs as eager."""
-    reason = "an update of fused=True breaks on a GPU"
-    marks = [pytest.mark.xfail(reason=reason, strict=True)] if name.endswith("_fused") else []
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize(
-    "name", [_on_a_gpu(name) for name in OPTIMIZERS if name != "adagrad_fused"]
-)
+# torch has no kernel of Adagrad's fused update for a GPU.
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adagrad_fused"])
 def test_an_update_is_compiled_and_agrees(name: str) -> None:
     make, graphs = OPTIMIZERS[name]
     _, ours = train(make, device="cuda")

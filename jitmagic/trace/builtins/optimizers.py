@@ -96,8 +96,9 @@ _SCALING = ("grad_scale", "found_inf")
 
 
 def _follow_fused(module: Any, name: str) -> None:
-    """The kernel of `fused=True` as the operations it stands for. It computes in float32, where
-    these round after each: for narrower numbers, and under a GradScaler's scale, it is called.
+    """The kernel of `fused=True` on a CPU as the operations it stands for. It computes in float32,
+    where these round after each: for narrower numbers, and under a GradScaler's scale, it is
+    called. So it is on a GPU, where it is one launch and its corrections for bias are in double.
     """
     fused = getattr(module, f"_fused_{name}").__code__
 
@@ -106,27 +107,23 @@ def _follow_fused(module: Any, name: str) -> None:
         function, *given = args
         assert isinstance(function, FunctionValue)
         named = {**dict(zip(fused.co_varnames, given, strict=False)), **kwargs}
-        devices = _devices_of(machine, named["params"])
         is_scaled = any(not is_none(named[scale]) for scale in _SCALING if scale in named)
-        if is_scaled or devices is None or (devices != {"cpu"} and "capturable" not in named):
+        if is_scaled or not _are_wide_on_cpu(machine, named["params"]):
             return machine.inline(function, given, kwargs)
-        if devices != {"cpu"}:
-            named["capturable"] = machine.constant(True)  # its step counts are on the device
-        variant = f"_{'single' if devices == {'cpu'} else 'multi'}_tensor_{name}"
-        formula = function.globals.find(machine, variant)
+        formula = function.globals.find(machine, f"_single_tensor_{name}")
         assert formula is not None
         return formula.realize(machine).call(machine, [], named)
 
 
-def _devices_of(machine: Machine, params: Value) -> set[str] | None:
-    """The types of devices of parameters of 32 or 64 bits each; None where there are others."""
+def _are_wide_on_cpu(machine: Machine, params: Value) -> bool:
+    """Whether all of these parameters are on a CPU, of 32 or 64 bits each."""
     assert isinstance(params, ListValue)
-    devices: set[str] = set()
-    for param in params.realized(machine):
-        if not isinstance(param, TensorValue) or param.meta.dtype not in _WIDE:
-            return None
-        devices.add(device_of(param.node).type)
-    return devices
+    return all(
+        isinstance(param, TensorValue)
+        and param.meta.dtype in _WIDE
+        and device_of(param.node).type == "cpu"
+        for param in params.realized(machine)
+    )
 
 
 _WIDE = (torch.float32, torch.float64)

@@ -190,9 +190,19 @@ def test_the_update_is_compiled_and_agrees(name: str, foreach: bool) -> None:
     assert ours.counts.graphs <= graphs + 1  # the first step makes the optimizer's state
 
 
-def test_a_fused_update_of_narrow_numbers_is_the_kernel_itself() -> None:
+# Not with momentum: torch's kernel (2.13, CPU) skips half of a vector of bfloat16, and its buffers
+# begin as memory that nobody wrote.
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: torch.optim.AdamW(m.parameters(), 1e-2, fused=True),
+        lambda m: torch.optim.SGD(m.parameters(), 0.05, fused=True),
+        lambda m: torch.optim.Adagrad(m.parameters(), fused=True),
+    ],
+    ids=["adamw", "sgd", "adagrad"],
+)
+def test_a_fused_update_of_narrow_numbers_is_the_kernel_itself(make: MakeOptimizer) -> None:
     """It computes in float32: operation by operation each would be rounded to bfloat16."""
-    make: MakeOptimizer = lambda m: torch.optim.AdamW(m.parameters(), 1e-2, fused=True)  # noqa: E731
     eager, ours = pair(make, dtype=torch.bfloat16)
     for made in (eager, ours):
         made.run(4)
