@@ -55,8 +55,8 @@ def compile_pieces(
         own = _trace_of(traced, piece, [specs[slot] for slot in part.inputs])
         if piece.by_data:
             run, made = _as_eager(own.graph), None
-        elif places_of(own) and any(device.type != "cpu" for device in devices_in(own.graph)):
-            # Kernels for all sizes are those of a CPU: a compile for each count would never pay.
+        elif places_of(own) and options.cuda_graphs and _is_on_gpu(own.graph):
+            # Recorded for one size: a compile for each count would never pay.
             run, made = modes_kept(own.graph, own.graph.forward), None
         elif places_of(own):
             run, made = _for_all_sizes(own, piece, compile_static, builders, options, record), None
@@ -66,6 +66,10 @@ def compile_pieces(
         runs.append((run, part.inputs, part.outputs, part.dead))
         specs += _results(own) if made is None else made
     return split_graph(len(traced.inputs), tuple(runs), split.outputs)
+
+
+def _is_on_gpu(gm: GraphModule) -> bool:
+    return any(device.type == "cuda" for device in devices_in(gm))
 
 
 def _trace_of(traced: Trace, piece: Piece, specs: Sequence[TensorSpec]) -> Trace:

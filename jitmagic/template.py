@@ -29,8 +29,8 @@ from .loops.lower import lower
 from .loops.verify import verify
 from .options import Options
 from .records import Recording
-from .runtime.load import Loaded, load_kernels
-from .runtime.native import AtSizes, executable_template
+from .runtime.load import Loaded, load_template
+from .runtime.native import AtSizes
 from .schedule import schedule
 from .symbols.context import Specialize
 from .symbols.expr import Expr
@@ -141,15 +141,13 @@ def _template(
         plans, source = render_template(fused, target, predicates.symbols)
         stage.keep((plans.plan(tuple(hints.values())), source))
     plan = replace(plans.sized, titles=titles_of(fused.program, gm, record.title))
-    if source is None:
-        return Template(executable_template(plan, {}, predicates.symbols), predicates)
     with record.stage(f"{name}: load") as stage:
-        kernels = load_kernels(source, target, options, stage.say)
-        stage.keep(Loaded(tuple, kernels.cached, len(kernels.entries)))
-    record.kernels += len(kernels.entries)
-    record.cache_hits += len(kernels.entries) if kernels.cached else 0
-    made = executable_template(plan, kernels.entries, predicates.symbols)
-    return Template(made, predicates)
+        loaded = load_template(plan, source, predicates.symbols, target, options, stage.say)
+        if source is not None:
+            stage.keep(Loaded(tuple, loaded.cached, loaded.kernels))
+    record.kernels += loaded.kernels
+    record.cache_hits += loaded.kernels if loaded.cached else 0
+    return Template(loaded.plan, predicates)
 
 
 def _own(number: int, symbol: Symbol, hint: int, fixed: Collection[Symbol]) -> Symbol:

@@ -68,6 +68,7 @@ void adopt_context(const Driver& api, c10::DeviceIndex device) {
 }  // namespace
 
 void launch_cuda(const CudaLaunch& launch, void** pointers, size_t count, c10::DeviceIndex device) {
+  if (launch.grid[0] == 0) return;  // of a size that is none: the driver takes no empty grid
   const Driver& api = driver();
   // cuLaunchKernel wants the address of each argument; Triton's trailing scratch pointers are null.
   c10::SmallVector<void*, 24> arguments;

@@ -311,9 +311,7 @@ PyObject* executable_new(PyTypeObject*, PyObject* args, PyObject*) {
   }
   auto program = read_program(tuple, constants, aligned);
   if (!program->aligned.empty() && !otherwise) raise_as(PyExc_ValueError, "aligned inputs need an alternative");
-  PyObject* made = executable_of(std::move(program), owners);
-  reinterpret_cast<Executable*>(made)->otherwise = Py_XNewRef(otherwise);
-  return made;
+  return executable_of(std::move(program), owners, otherwise);
   END_HANDLE_TH_ERRORS
 }
 
@@ -335,12 +333,13 @@ PyTypeObject executable_type = callable_type({
 
 }  // namespace
 
-PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners) {
+PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners, PyObject* otherwise) {
   auto* self = reinterpret_cast<Executable*>(executable_type.tp_alloc(&executable_type, 0));
   if (!self) raise_python_error();
   self->vectorcall = executable_call;
   self->program = program.release();
   self->owners = Py_NewRef(owners);
+  self->otherwise = Py_XNewRef(otherwise);
   return reinterpret_cast<PyObject*>(self);
 }
 

@@ -68,7 +68,7 @@ struct Program {
 
 // A number of a template's program that a register has.
 struct Blank {
-  enum Field : uint8_t { Size, Stride, Offset, Pool } field;
+  enum Field : uint8_t { Size, Stride, Offset, Pool, Grid } field;
   int step;
   int result;  // of an ATen call; -1: it is the step's own
   int dim;
@@ -97,7 +97,8 @@ std::unique_ptr<Program> read_program(
 void set_nbytes(TensorLayout& layout);
 c10::IValue constant_of(PyObject* object, const c10::Argument& declared);
 
-// plan.cpp: the Executable, a new reference.
-PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners);
+// plan.cpp: the Executable, a new reference. `otherwise` is called where an input is not aligned that has to be; may
+// be null if none has.
+PyObject* executable_of(std::unique_ptr<Program> program, PyObject* owners, PyObject* otherwise = nullptr);
 
 }  // namespace jitmagic

@@ -128,12 +128,11 @@ std::shared_ptr<Call> read_call(PyObject* step, int limit, const Place& place) {
   return std::make_shared<Call>(std::move(call));
 }
 
-void read_cuda_launch(PyObject* tuple, Step& step, int limit) {
+void read_cuda_launch(PyObject* tuple, Step& step, int limit, const Place& place) {
   step.kind = Kind::LaunchCuda;
   step.cuda.function = PyLong_AsUnsignedLongLong(item(tuple, 1));
   if (PyErr_Occurred()) raise_python_error();
-  const auto grid = integers(item(tuple, 2));
-  for (size_t i = 0; i < 3; ++i) step.cuda.grid[i] = unsigned(grid.at(i));
+  for (int i = 0; i < 3; ++i) step.cuda.grid[i] = unsigned(place.number(item(item(tuple, 2), i), Blank::Grid, i));
   step.cuda.block = unsigned(integer(item(tuple, 3)));
   step.cuda.shared = unsigned(integer(item(tuple, 4)));
   step.cuda.scratch = int(integer(item(tuple, 5)));
@@ -166,7 +165,7 @@ Step read_step(PyObject* tuple, int limit, const Place& place) {
     check(PyExc_ValueError, step.kernel != nullptr, "malformed program: null kernel");
     step.args = slot_numbers(item(tuple, 2), limit);
   } else if (tag == "launch_cuda") {
-    read_cuda_launch(tuple, step, limit);
+    read_cuda_launch(tuple, step, limit, place);
   } else if (tag == "call") {
     step.kind = Kind::Call;
     step.call = read_call(tuple, limit, place);

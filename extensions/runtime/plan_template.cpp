@@ -16,6 +16,7 @@ struct ExecutableTemplate : Template {
   Sizing* sizing;
   PyObject* sizes;   // a SizeProgram
   PyObject* owners;  // what the kernels' code lives in
+  PyObject* otherwise;  // of values: what runs where an input is not aligned that has to be; may be null
   std::vector<int>* calls;    // steps whose ATen call is another for each vector
   std::vector<int>* layouts;  // steps whose memory is
 };
@@ -28,6 +29,10 @@ void fill(Program& program, const Blank& blank, int64_t value) {
   Step& step = program.steps[size_t(blank.step)];
   if (blank.field == Blank::Offset) {
     step.offset = value;
+    return;
+  }
+  if (blank.field == Blank::Grid) {
+    step.cuda.grid[blank.dim] = unsigned(value);
     return;
   }
   TensorLayout& layout = blank.result < 0 ? step.layout : step.call->expected[size_t(blank.result)].layout;
@@ -69,7 +74,11 @@ PyObject* make_executable(PyObject* object, Values values) {
   for (const Sizing::Vector& vector : self->sizing->vectors) {
     program->constants[size_t(vector.constant)] = vector_of(vector.structure, registers);
   }
-  return executable_of(std::move(program), self->owners);
+  if (program->aligned.empty()) return executable_of(std::move(program), self->owners);
+  THPObjectPtr known(tuple_of(values));
+  THPObjectPtr otherwise(known ? PyObject_CallOneArg(self->otherwise, known) : nullptr);
+  if (!otherwise) throw python_error();
+  return executable_of(std::move(program), self->owners, otherwise);
 }
 
 // Each step once.
@@ -81,7 +90,7 @@ void note_steps(ExecutableTemplate* self, const SizeProgram& sizes) {
   };
   for (const Blank& blank : self->sizing->blanks) {
     check(PyExc_ValueError, size_t(blank.index) < sizes.registers, "malformed program: register %d", blank.index);
-    if (blank.field == Blank::Pool || blank.field == Blank::Offset) continue;
+    if (blank.field == Blank::Pool || blank.field == Blank::Offset || blank.field == Blank::Grid) continue;
     note(blank.result < 0 ? *self->layouts : *self->calls, blank.step);
   }
   for (const Sizing::Argument& argument : self->sizing->arguments) note(*self->calls, argument.step);
@@ -89,9 +98,10 @@ void note_steps(ExecutableTemplate* self, const SizeProgram& sizes) {
 
 PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *tuple, *constants, *owners, *sizes;
+  PyObject *tuple, *constants, *owners, *sizes, *aligned = nullptr, *otherwise = nullptr;
   if (!PyArg_ParseTuple(
-          args, "O!O!OO:ExecutableTemplate", &PyTuple_Type, &tuple, &PyTuple_Type, &constants, &owners, &sizes)) {
+          args, "O!O!OO|O!O:ExecutableTemplate", &PyTuple_Type, &tuple, &PyTuple_Type, &constants, &owners, &sizes,
+          &PyTuple_Type, &aligned, &otherwise)) {
     return nullptr;
   }
   const SizeProgram& numbers = *size_program(sizes);
@@ -100,10 +110,12 @@ PyObject* template_new(PyTypeObject* type, PyObject* args, PyObject*) {
   auto* self = reinterpret_cast<ExecutableTemplate*>(made.get());
   self->make = make_executable;
   self->sizing = new Sizing();
-  self->program = read_program(tuple, constants, nullptr, self->sizing).release();
+  self->program = read_program(tuple, constants, aligned, self->sizing).release();
+  if (!self->program->aligned.empty() && !otherwise) raise_as(PyExc_ValueError, "aligned inputs need an alternative");
   note_steps(self, numbers);
   self->sizes = Py_NewRef(sizes);
   self->owners = Py_NewRef(owners);
+  self->otherwise = Py_XNewRef(otherwise);
   return made.release();
   END_HANDLE_TH_ERRORS
 }
@@ -120,6 +132,7 @@ void template_dealloc(PyObject* object) {
   delete self->layouts;
   Py_XDECREF(self->sizes);
   Py_XDECREF(self->owners);
+  Py_XDECREF(self->otherwise);
   Py_TYPE(object)->tp_free(object);
 }
 
@@ -130,8 +143,9 @@ PyTypeObject executable_template_type;
 bool register_plan_template(PyObject* module) {
   executable_template_type = template_type_of(
       "jitmagic._runtime.ExecutableTemplate",
-      "ExecutableTemplate(program, constants, owners, sizes): makes Executables; where the program has Registers, or a "
-      "constant is a tuple of them, the numbers are those of `sizes`, a SizeProgram.",
+      "ExecutableTemplate(program, constants, owners, sizes, aligned=(), otherwise=None): makes Executables; where the "
+      "program has Registers, or a constant is a tuple of them, the numbers are those of `sizes`, a SizeProgram. "
+      "`otherwise(values)` is what an Executable calls when an input listed in `aligned` is not.",
       sizeof(ExecutableTemplate), template_new, template_dealloc);
   return PyModule_AddType(module, &executable_template_type) == 0;
 }

@@ -7,7 +7,7 @@ the table below says which one serves which tier. `choices` gives the texts a ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from .build_plan import build_plan
 from .cpp import CppRenderer
 from .distinct import distinct_kernels
 from .numba import NumbaRenderer
-from .plan import Config, KernelChoice, KernelSource, Plan
+from .plan import Config, KernelChoice, KernelSource, Plan, SizeVector
 from .plan_template import PlanTemplate
 from .structure import nest_symbols, structure
 from .triton import TritonRenderer
@@ -60,7 +60,11 @@ RENDERERS: Mapping[str, type[Renderer]] = {
     "triton": TritonRenderer,
 }
 
-SIZED = frozenset({"cpp"})  # tiers whose kernels take sizes as arguments
+# How the kernels of a tier take their sizes: in one array, or each by itself.
+SIZED: Mapping[str, Callable[[tuple[Symbol, ...]], tuple[SizeVector, ...]]] = {
+    "cpp": lambda symbols: (SizeVector(symbols),),
+    "triton": lambda symbols: tuple(SizeVector((symbol,)) for symbol in symbols),
+}
 
 
 def render(
@@ -87,10 +91,10 @@ def render_template(
     nests = [step for step in program.steps if isinstance(step, Nest)]
     chosen, kernels = distinct_kernels(nests, program.buffers)
     taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
-    sizes = {name: found for name, found in taken.items() if found}
-    template = PlanTemplate(build_plan(schedule, kernels, sizes), symbols)
     if target.tier not in SIZED and nests:
         raise CompileFailed(f"kernels of tier {target.tier} are made for one size")
+    sizes = {name: SIZED[target.tier](found) for name, found in taken.items() if found}
+    template = PlanTemplate(build_plan(schedule, kernels, sizes), symbols)
     source = RENDERERS[target.tier]().render(chosen, program.buffers, target) if nests else None
     return template, source
 

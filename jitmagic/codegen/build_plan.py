@@ -17,7 +17,6 @@ from ..loops.ops.extern import is_foreign
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
-from ..symbols.scalar import Symbol
 from .plan import (
     Alloc,
     Call,
@@ -45,7 +44,7 @@ class _Builder:
     steps: list[PlanStep] = field(default_factory=list)
     count: int = 0
     read_by_address: frozenset[str] = frozenset()  # buffers that kernels and views read
-    sizes: Mapping[str, int] = field(default_factory=dict)  # nest -> slot of what it takes
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # nest -> slots of them
 
     def __post_init__(self) -> None:
         self.read_by_address = _read_by_address(self.schedule.program.steps)
@@ -87,8 +86,7 @@ class _Builder:
                 for name in names:
                     self.ensure_memory(name)
                 slots = tuple(self.slots[name] for name in names)
-                if step.name in self.sizes:
-                    slots = (*slots, self.sizes[step.name])
+                slots += self.sizes.get(step.name, ())
                 self.steps.append(Launch(self.kernels[step.name], slots))
             case Extern():
                 self.call(step)
@@ -139,19 +137,19 @@ def _read_by_address(steps: Iterable[Step]) -> frozenset[str]:
 def build_plan(
     schedule: Schedule,
     kernels: Mapping[str, str],
-    sizes: Mapping[str, tuple[Symbol, ...]] = MappingProxyType({}),
+    sizes: Mapping[str, tuple[SizeVector, ...]] = MappingProxyType({}),
 ) -> Plan:
-    """Walk the steps in order; `kernels` names the kernel of every nest, `sizes` the symbols whose
-    values it takes: they are constants of the plan.
+    """Walk the steps in order; `kernels` names the kernel of every nest, `sizes` what it takes of
+    them: constants of the plan.
     """
     program = schedule.program
     builder = _Builder(schedule, kernels)
     for name in (*program.inputs, *program.constants):
         builder.slot(name)
-    vectors = dict.fromkeys(sizes.values())
+    vectors = dict.fromkeys(vector for taken in sizes.values() for vector in taken)
     places = {vector: builder.count + n for n, vector in enumerate(vectors)}
     builder.count += len(vectors)
-    builder.sizes = {nest: places[vector] for nest, vector in sizes.items()}
+    builder.sizes = {nest: tuple(places[v] for v in taken) for nest, taken in sizes.items()}
     kept = {*program.inputs, *program.constants}
     dying: dict[int, list[str]] = {}
     for name, number in schedule.last_use.items():
@@ -164,7 +162,7 @@ def build_plan(
         if output is not None:
             builder.ensure_memory(output)  # no step makes a tensor without elements
     outputs = tuple(None if name is None else builder.slots[name] for name in program.outputs)
-    constants = (*program.constants.values(), *map(SizeVector, vectors))
+    constants = (*program.constants.values(), *vectors)
     return Plan(
         program.name,
         len(program.inputs),

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from ..symbols.scalar import Symbol
+from ..symbols.size import Dimension
 
 __all__ = [
     "Alloc",
@@ -171,7 +172,7 @@ class LaunchGrid:
     """How a GPU kernel is launched: blocks (x, y, z), warps per block; constants baked into the
     text."""
 
-    grid: tuple[int, int, int]
+    grid: tuple[Dimension, int, int]
     num_warps: int = 4
     num_stages: int = 2
 
@@ -193,8 +194,9 @@ class KernelSource:
                        codegen/numba.py
     language "triton": a Python module text; each symbol is an @triton.jit function taking pointers
     `symbols` maps a kernel's name to its argument buffers' dtypes in order; `grids` is for triton,
-    and so is `by_value`: positions of arguments that are CPU scalars, not pointers. `units`
-    is for cpp: the same kernels as translation units that compilers can take side by side.
+    and so are `by_value`: positions of arguments that are CPU scalars or sizes, not pointers, and
+    `multiples`: positions of those of 16, which Triton is told. `units` is for cpp: the same
+    kernels as translation units that compilers can take side by side.
     """
 
     language: str
@@ -202,6 +204,7 @@ class KernelSource:
     symbols: Mapping[str, tuple[torch.dtype, ...]]
     grids: Mapping[str, LaunchGrid] = field(default_factory=dict)
     by_value: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    multiples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     units: tuple[Unit, ...] = ()
 
 

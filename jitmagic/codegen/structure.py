@@ -52,6 +52,7 @@ from ..schedule.deps import store_values
 from ..schedule.rebuild import Rebuilder, value_axes
 from ..schedule.score import EXPENSIVE, op_cost
 from ..schedule.tile import drop_unit_axes
+from ..symbols.context import Context
 from ..symbols.polynomial import divided, product
 from ..symbols.scalar import symbols_of
 from ..symbols.size import Dimension, Size, expr_of
@@ -99,6 +100,7 @@ class Structure:
     written: frozenset[str]
     free: Mapping[Value, frozenset[Axis]]
     symbols: tuple[Symbol, ...] = ()  # of the sizes that differ from call to call
+    context: Context | None = None  # which answers for them
 
 
 def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
@@ -119,6 +121,7 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
         written,
         free,
         nest_symbols(nest, buffers),
+        next((size.context for size in _sizes(nest, buffers) if isinstance(size, Size)), None),
     )
 
 
@@ -160,12 +163,8 @@ def _as_expr(step: int | Expr) -> Expr:
 
 def nest_symbols(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[Symbol, ...]:
     """The symbols of the sizes that a kernel takes, in the order in which it takes them."""
-    named = [buffers[name] for name in nest_arguments(nest)]
     nodes = walk(store_values(nest.stores))
-    binders = [nest.outer, *(store.inner for store in nest.stores)]
-    binders += [node.axes for node in nodes if isinstance(node, Reduction)]
-    sizes: list[Dimension] = [size for b in named for size in (*b.shape, *b.stride)]
-    sizes += [axis.extent for binder in binders for axis in binder]
+    sizes = _sizes(nest, buffers)
     exprs = [part for store in nest.stores for part in store.index]
     exprs += [part for node in nodes if isinstance(node, Load) for part in node.index]
     exprs += [node.expr for node in nodes if isinstance(node, IndexValue)]
@@ -174,6 +173,17 @@ def nest_symbols(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[Symbol, ...
     found = {leaf for leaf in read if isinstance(leaf, Symbol)}
     found.update(s for size in sizes if isinstance(size, Size) for s in symbols_of(size.expr))
     return tuple(sorted(found, key=lambda symbol: (len(symbol.name), symbol.name)))
+
+
+def _sizes(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Dimension]:
+    """Those of its buffers and of its loops."""
+    named = [buffers[name] for name in nest_arguments(nest)]
+    binders = [nest.outer, *(store.inner for store in nest.stores)]
+    for node in walk(store_values(nest.stores)):
+        if isinstance(node, Reduction):
+            binders.append(node.axes)
+    sizes: list[Dimension] = [size for b in named for size in (*b.shape, *b.stride)]
+    return sizes + [axis.extent for binder in binders for axis in binder]
 
 
 def _flatten(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:

@@ -1,9 +1,9 @@
 """The Triton renderer: fused nests in, one Python module of @triton.jit functions out.
 
 In: the nests of a schedule, its buffers, the target. Out: a KernelSource whose text runs with
-nothing but triton imported. All sizes are constants in the text; a kernel takes the pointers of its
-buffers, in the order of `structure.Structure.arguments`, and is launched on a grid of one
-dimension.
+nothing but triton imported. A kernel takes the pointers of its buffers, in the order of
+`structure.Structure.arguments`, then the sizes that differ from call to call; all others are
+constants in the text. It is launched on a grid of one dimension.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import torch
+
 from ..errors import ToolchainError
-from ..loops.ir import Buffer, Nest
+from ..loops.expr import linear
+from ..loops.ir import Buffer, Expr, Load, Nest
+from ..schedule.score import extent_of
+from ..symbols.scalar import Symbol, symbols_of
+from ..symbols.size import Size, expr_of, hint_of, supposed
 from ..target import Target
 from .config import TritonConfig
 from .plan import Config, KernelSource, LaunchGrid
-from .structure import Structure, by_value, structure
+from .structure import Structure, by_value, coefficient, structure
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES
 from .triton_tile import choose_tile, tile_candidates
@@ -34,6 +40,7 @@ _LOCAL = re.compile(  # what kernel_lines calls its variables
     r"|(sum|prod|max|min|argmax|argmin|any|all)\d+"
 )
 _WIDTH = 100
+_LOADED = 16  # what Triton is told that a number is a multiple of
 
 
 class TritonRenderer:
@@ -55,18 +62,23 @@ class TritonRenderer:
         configs: Mapping[str, Config] = MappingProxyType({}),
     ) -> KernelSource:
         """One function per nest."""
-        symbols, grids, numbers, functions = {}, {}, {}, []
+        symbols, grids, numbers, multiples, functions = {}, {}, {}, {}, []
         for nest in nests:
             kernel = structure(nest, buffers)
             overrides = configs.get(nest.name)
             text, grids[nest.name] = _function(kernel, buffers, target, overrides)
             functions.append(text)
-            symbols[nest.name] = tuple(buffers[name].dtype for name in kernel.arguments)
-            if places := by_value(kernel, buffers):
+            pointers = [buffers[name].dtype for name in kernel.arguments]
+            symbols[nest.name] = (*pointers, *(torch.int64 for _ in kernel.symbols))
+            sizes = range(len(pointers), len(symbols[nest.name]))
+            if places := (*by_value(kernel, buffers), *sizes):
                 numbers[nest.name] = places
+            if whole := _multiples(kernel):
+                multiples[nest.name] = tuple(sizes[kernel.symbols.index(s)] for s in whole)
         body = "\n\n\n".join(functions)
         parts = [_HEAD, *_helpers(body), body]
-        return KernelSource(self.language, "\n\n".join(parts) + "\n", symbols, grids, numbers)
+        text = "\n\n".join(parts) + "\n"
+        return KernelSource(self.language, text, symbols, grids, numbers, multiples)
 
 
 def _helpers(body: str) -> list[str]:
@@ -84,21 +96,48 @@ def _function(
             )
     overrides = config if isinstance(config, TritonConfig) else TritonConfig()
     tile = choose_tile(kernel, target, overrides)
-    names = _parameters(kernel.arguments)
+    sizes = [symbol.name for symbol in kernel.symbols]
+    names = _parameters(kernel.arguments, sizes)
     lines = [*_comment(kernel.origins), *kernel_lines(kernel, tile, names, buffers)]
-    head = f"@triton.jit\ndef {kernel.name}({', '.join(names.values())}):\n"
+    head = f"@triton.jit\ndef {kernel.name}({', '.join([*names.values(), *sizes])}):\n"
     grid = LaunchGrid((tile.programs, 1, 1), tile.warps)
     return head + "\n".join(f"    {line}" for line in lines), grid
 
 
-def _parameters(buffers: Sequence[str]) -> dict[str, str]:
-    """A parameter for every buffer: its own name where no variable of the kernel has it."""
+def _multiples(kernel: Structure) -> list[Symbol]:
+    """The sizes that are multiples of 16 where it tells Triton how much it may load at once: where
+    a row begins, or a mask ends. Decided, for sizes that are it in this call.
+    """
+    if kernel.context is None:
+        return []
+    axes = {*kernel.outer, *(axis for part in kernel.passes for axis in part.axes)}
+    offsets = [part for node in kernel.free if isinstance(node, Load) for part in node.index]
+    offsets += [part for each in kernel.passes for store in each.stores for part in store.index]
+    steps = [step for axis in axes for offset in offsets if (step := coefficient(offset, axis))]
+    inner = [part.axes for part in kernel.passes if part.axes]
+    ends = [expr_of(extent_of(loop)) for loop in inner or [kernel.outer]]
+    asked: dict[Symbol, None] = {}
+    for expr in (*ends, *(step for step in steps if isinstance(step, Expr))):
+        for atom, n in linear(expr)[1].items():
+            asked.update(dict.fromkeys(symbols_of(atom) if n % _LOADED else ()))
+    sizes = {symbol: Size(symbol, kernel.context) for symbol in asked}
+    return [
+        symbol
+        for symbol, size in sizes.items()
+        if hint_of(size) % _LOADED == 0 and supposed("==", size % _LOADED, 0)
+    ]
+
+
+def _parameters(buffers: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
+    """A parameter for every buffer: its own name where neither a variable of the kernel nor another
+    parameter has it.
+    """
     names: dict[str, str] = {}
     for buffer in buffers:
         name = re.sub(r"\W", "_", buffer)
         if _LOCAL.fullmatch(name) or not name[0].isalpha() or name in HELPERS:
             name = f"p_{name}"
-        while name in names.values():
+        while name in names.values() or name in taken:
             name += "_"
         names[buffer] = name
     return names

@@ -19,7 +19,8 @@ from ..loops.expr import Axis, AxisVar
 from ..loops.ir import Buffer, Load, Reduction, Store, Value
 from ..loops.values import identity
 from ..schedule.rebuild import Rebuilder
-from ..schedule.score import extent_product
+from ..schedule.score import extent_of
+from ..symbols.size import Dimension, at_most, is_same
 from .structure import Pass, Structure
 from .triton_ops import WIDE, cast_text, closed, spread, typed
 from .triton_tile import Block, Tile
@@ -64,6 +65,9 @@ class _Kernel(Values):
         self._fence = _needs_fence(kernel, buffers)
 
     def lines(self) -> list[str]:
+        if not self.tile.wide:
+            for symbol in self.kernel.symbols:
+                self.line(f"{symbol.name} = {symbol.name}.to(tl.int32)")
         self._open_outer()
         for part in self.kernel.passes:
             self._pass(part)
@@ -72,18 +76,18 @@ class _Kernel(Values):
     # -- blocks ----------------------------------------------------------------------------------
 
     def _open_outer(self) -> None:
-        before = 1
+        before = Counts()
         blocks = self.tile.outer
         pid = "tl.program_id(0)" + (".to(tl.int64)" if self.tile.wide else "")
         if len(blocks) > 1:
             self.line(f"pid = {pid}")
             pid = "pid"
-        for block in reversed(blocks):
-            start = pid if before == 1 else f"{pid} // {before}"
-            before *= block.count
-            if before < self.tile.programs:
-                start += f" % {block.count}"
-            if block.size > 1 and block.count > 1:
+        for number, block in reversed(list(enumerate(blocks))):
+            start = pid if before.is_one else f"{pid} // {before}"
+            before.take(block, self.size_text(block.extent))
+            if not all(other.single for other in blocks[:number]):
+                start += f" % {Counts.of(block, self.size_text(block.extent))}"
+            if block.size > 1 and not block.single:
                 self.open_block(block, start if start == pid else f"({start})", block.size)
             else:
                 self.open_block(block, start if block.size == 1 else "", 1)
@@ -96,7 +100,7 @@ class _Kernel(Values):
         flat = block.axes[0].name if len(block.axes) == 1 else block.name
         self.line(f"{flat} = {text}")
         if block.ragged:
-            self.line(f"{flat}_in = {flat} < {block.extent}")
+            self.line(f"{flat}_in = {flat} < {self.size_text(block.extent)}")
             self.scopes[-1].masks[block] = f"{flat}_in"
         self.scopes[-1].flat[block] = flat
         self._split(block.axes, flat)
@@ -104,14 +108,14 @@ class _Kernel(Values):
 
     def _split(self, axes: tuple[Axis, ...], flat: str) -> None:
         """The axes of a row-major position."""
-        below = 1
+        below: Dimension = 1
         for number, axis in reversed(list(enumerate(axes))):
-            text = flat if below == 1 else f"{flat} // {below}"
+            text = flat if is_same(below, 1) else f"{flat} // {self.size_text(below)}"
             if number:
-                text += f" % {axis.extent}"
+                text += f" % {self.size_text(axis.extent)}"
             if text != axis.name:
                 self.line(f"{axis.name} = {text}")
-            below *= axis.extent
+            below = below * axis.extent
 
     # -- passes ----------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class _Kernel(Values):
             self._stores(part.stores)
             return
         block = self.tile.inner[part.axes]
-        if block.count > 1:
+        if not block.single:
             self._looped(part, block)
             return
         if not set(block.axes) <= self.scopes[-1].bound:
@@ -174,7 +178,7 @@ class _Kernel(Values):
         """In steps: lanes accumulate by themselves and are combined after the loop."""
         started = [self._start(node, block, block.count) for node in part.reductions]
         at = f"{block.name}_at"
-        steps = f"range(0, {block.extent}, {block.size})"
+        steps = f"range(0, {self.size_text(block.extent)}, {block.size})"
         if self.tile.stages:
             steps = f"tl.{steps[:-1]}, num_stages={self.tile.stages})"
         self.scopes.append(Scope(f"for {at} in {steps}:"))
@@ -187,7 +191,7 @@ class _Kernel(Values):
         for node, (held, beside) in zip(part.reductions, started, strict=True):
             self._fold(node, block, self._whole_sum(node, held, beside), beside)
 
-    def _start(self, node: Reduction, block: Block | None, steps: int) -> tuple[str, str]:
+    def _start(self, node: Reduction, block: Block | None, steps: Dimension) -> tuple[str, str]:
         """Accumulators: (values, beside them positions, what was rounded away, or nothing)."""
         blocks = set(self.blocks_of(node.value)) if block is not None else set()
         shape = self.shape(blocks | {block} if block is not None else self.blocks_of(node))
@@ -198,7 +202,7 @@ class _Kernel(Values):
         if node.op in ("argmax", "argmin"):
             beside = self._name("at")
             self.line(f"{beside} = tl.full({shape}, {2**31 - 1}, {self.position_dtype})")
-        elif node.op == "sum" and dtype.is_floating_point and steps > LONG:
+        elif node.op == "sum" and dtype.is_floating_point and at_most(steps) > LONG:
             beside = self._name("lost")
             self.line(f"{beside} = {start}")
         return held, beside
@@ -234,13 +238,14 @@ class _Kernel(Values):
         """
         inside = self.scopes[depth + 1 :]
         del self.scopes[depth + 1 :]
-        held, beside = self._start(node, None, extent_product(node.axes))
+        extent = extent_of(node.axes)
+        held, beside = self._start(node, None, extent)
         axes = tuple(Axis(self._name("k"), axis.extent) for axis in node.axes)
         bind = {old: AxisVar(new) for old, new in zip(node.axes, axes, strict=True)}
         point = Reduction(node.op, axes, Rebuilder(bind).value(node.value), node.dtype)
         self.learn(point)
         flat = axes[0].name if len(axes) == 1 else self._name("k")
-        self.scopes.append(Scope(f"for {flat}_at in range(0, {extent_product(axes)}):"))
+        self.scopes.append(Scope(f"for {flat}_at in range(0, {self.size_text(extent)}):"))
         self.line(f"{flat} = {flat}_at + tl.full([], 0, {self.position_dtype})")
         self._split(axes, flat)
         self.bind(axes)
@@ -292,6 +297,38 @@ class _Kernel(Values):
     def define(self, value: Value, code: str) -> None:
         """Make a value known in the innermost scope."""
         self.scopes[-1].env[value] = Text(code, len(self.scopes) - 1, named=True)
+
+
+class Counts:
+    """How many programs there are for each point of some blocks, as text: their numbers of blocks
+    multiplied.
+    """
+
+    def __init__(self) -> None:
+        self._known = 1
+        self._texts: list[str] = []
+
+    @property
+    def is_one(self) -> bool:
+        return self._known == 1 and not self._texts
+
+    def take(self, block: Block, extent: str) -> None:
+        """Count another block, whose extent has this text."""
+        if isinstance(block.count, int):
+            self._known *= block.count
+        elif not block.single:
+            self._texts.append(extent if block.size == 1 else f"tl.cdiv({extent}, {block.size})")
+
+    @classmethod
+    def of(cls, block: Block, extent: str) -> Counts:
+        one = cls()
+        one.take(block, extent)
+        return one
+
+    def __str__(self) -> str:
+        known = [str(self._known)] if self._known != 1 or not self._texts else []
+        text = " * ".join([*self._texts, *known])
+        return f"({text})" if len(self._texts) + len(known) > 1 else text
 
 
 def held_dtype(node: Reduction) -> torch.dtype:

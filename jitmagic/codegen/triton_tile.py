@@ -7,16 +7,22 @@ one block per set of inner axes, and the number of warps. Three shapes come out:
   loops    the inner extent in steps, each pass a loop of its own
 The last dimension of a tile is the inner one. Rows that lie across memory (column reductions) get
 wide outer blocks, so that neighbouring threads touch neighbouring elements.
+
+Where extents are Sizes, blocks are as the hints like them, and how many there are is an expression
+of the sizes. What makes a kernel faster for sizes like these is decided, which the caller guards:
+that a row fits into a block, that offsets fit into 32 bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..loops.expr import Axis, bounds
+from ..loops.expr import Axis, Expr, bounds, reach_of
 from ..loops.ir import IndexValue, Load, walk
+from ..schedule.score import extent_of, extent_product
+from ..symbols.size import Dimension, Size, hint_of, supposed
 from ..target import Target
 from .config import TritonConfig
 from .structure import Structure, coefficient
@@ -32,26 +38,36 @@ ACROSS = 32  # neighbouring columns one program of a column reduction takes
 SQUARE = 32  # side of a transposing tile
 MOST_WARPS = 16
 FAR = 2**31 - 2**20  # element offsets from here on are computed in 64 bits
+LEAST = 128  # elements of a block over a Size: there may be more of them than in this call
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`size` neighbouring points (a power of two) of the row-major space of `axes`."""
+    """`size` neighbouring points (a power of two) of the row-major space of `axes`. `fits`: an
+    extent that is a Size is supposed to be no larger.
+    """
 
     name: str
     axes: tuple[Axis, ...]
-    extent: int
+    extent: Dimension
     size: int
+    fits: bool = False
 
     @property
-    def count(self) -> int:
+    def count(self) -> Dimension:
         """Blocks that cover the extent."""
         return -(-self.extent // self.size)
 
     @property
+    def single(self) -> bool:
+        """Whether one block covers the extent in every call."""
+        return self.fits or (not isinstance(self.extent, Size) and self.count == 1)
+
+    @property
     def ragged(self) -> bool:
-        """Whether the last block runs past the extent."""
-        return self.extent % self.size != 0
+        """Whether the last block may run past the extent."""
+        rest = self.extent % self.size
+        return isinstance(rest, Size) or rest != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +81,7 @@ class Tile:
     stages: int = 0  # loads in flight in a loop over steps; 0: as Triton likes
 
     @property
-    def programs(self) -> int:
+    def programs(self) -> Dimension:
         return prod(block.count for block in self.outer)
 
     @property
@@ -84,7 +100,7 @@ _DEFAULTS = TritonConfig()
 def choose_tile(kernel: Structure, target: Target, overrides: TritonConfig = _DEFAULTS) -> Tile:
     """Pick the shape of a program's tile, by the overrides where there are any."""
     inner = tuple(dict.fromkeys(part.axes for part in kernel.passes if part.axes))
-    wide = _reaches_far(kernel)
+    wide = _sizes_reach_far(kernel) if kernel.symbols else _reaches_far(kernel)
     if not inner:
         tile = _points(kernel, target, wide, overrides)
     else:
@@ -104,7 +120,7 @@ def tile_candidates(kernel: Structure, target: Target) -> tuple[TritonConfig, ..
     if len(tile.spread) > 1:
         return (*configs, *(TritonConfig(side=s, warps=w) for s in (16, 64) for w in (4, 8)))
     (block,) = tile.outer if tile.outer else (None,)
-    if block is None or block.count == 1:
+    if block is None or block.single:
         return tuple(configs)
     sizes = [s for s in (block.size // 2, block.size * 2, block.size * 4) if s <= 4 * POINTS]
     configs += [TritonConfig(points=s) for s in sizes]
@@ -114,23 +130,35 @@ def tile_candidates(kernel: Structure, target: Target) -> tuple[TritonConfig, ..
 def _row_candidates(tile: Tile) -> list[TritonConfig]:
     longest = max(block.size for block in tile.inner.values())
     configs = []
-    if tile.outer and tile.outer[0].count > 1:
+    if tile.outer and not tile.outer[0].single:
         height = tile.outer[0].size
         heights = [h for h in (height // 2, height * 2) if h and h * longest <= 2 * ROW]
         configs += [TritonConfig(rows=h) for h in heights]
-    looped = any(block.count > 1 for block in tile.inner.values())
+    looped = any(not block.single for block in tile.inner.values())
     if looped:
         configs += [TritonConfig(stages=n) for n in (2, 3)]
     steps = (1024, 2048, 4096, 8192) if looped or longest > 1024 else ()
     return [*configs, *(TritonConfig(step=s) for s in steps)]
 
 
-def _reaches_far(kernel: Structure) -> bool:
+def _positions(kernel: Structure) -> list[Expr]:
+    """What is computed of axes: offsets, and indexes that are data."""
     offsets = [part for node in kernel.free if isinstance(node, Load) for part in node.index]
     offsets += [part for each in kernel.passes for store in each.stores for part in store.index]
-    offsets += [node.expr for node in kernel.free if isinstance(node, IndexValue)]
-    reach = [abs(end) for offset in offsets for end in bounds(offset)]
+    return offsets + [node.expr for node in kernel.free if isinstance(node, IndexValue)]
+
+
+def _reaches_far(kernel: Structure) -> bool:
+    reach = [abs(end) for offset in _positions(kernel) for end in bounds(offset)]
     return max([*reach, prod(axis.extent for axis in kernel.outer)]) >= FAR
+
+
+def _sizes_reach_far(kernel: Structure) -> bool:
+    """As `_reaches_far`, of extents that are Sizes: decided."""
+    assert kernel.context is not None
+    spans = [reach_of(expr, kernel.context) for expr in _positions(kernel)]
+    spans += [extent_of(axes) for axes in (kernel.outer, *(part.axes for part in kernel.passes))]
+    return any(span is None or not supposed("<", span, FAR) for span in spans)
 
 
 def _power(n: int) -> int:
@@ -138,8 +166,14 @@ def _power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _extent(axes: Iterable[Axis]) -> int:
-    return prod(axis.extent for axis in axes)
+def _most(extent: Dimension) -> int:
+    """The largest block that has a use."""
+    return ROW if isinstance(extent, Size) else _power(extent)
+
+
+def _around(extent: Dimension) -> int:
+    """The block that holds the extent of this call."""
+    return max(_power(hint_of(extent)), LEAST) if isinstance(extent, Size) else _power(extent)
 
 
 def _multiprocessors(target: Target) -> int:
@@ -150,12 +184,13 @@ def _multiprocessors(target: Target) -> int:
 
 
 def _points(kernel: Structure, target: Target, wide: bool, overrides: TritonConfig) -> Tile:
-    count = _extent(kernel.outer)
+    count = extent_product(kernel.outer)
     if count >= POINTS and (pair := _transposed(kernel)) is not None:
         return _square(kernel, *pair, wide, overrides.side or SQUARE)
     fair = _power(-(-count // (4 * _multiprocessors(target))))
-    size = min(overrides.points or min(max(fair, 128), POINTS), _power(count))
-    return Tile((Block("x", kernel.outer, count, size),), {}, _warps(size, 256), wide)
+    extent = extent_of(kernel.outer)
+    size = min(overrides.points or min(max(fair, LEAST), POINTS), _most(extent))
+    return Tile((Block("x", kernel.outer, extent, size),), {}, _warps(size, 256), wide)
 
 
 def _transposed(kernel: Structure) -> tuple[Axis, Axis] | None:
@@ -170,16 +205,17 @@ def _transposed(kernel: Structure) -> tuple[Axis, Axis] | None:
         if not isinstance(node, Load) or coefficient(node.index[0], fast) in (0, 1, None):
             continue
         for axis in kernel.outer[:-1]:
-            if axis.extent >= 8 and fast.extent >= 8 and coefficient(node.index[0], axis) == 1:
+            sides = hint_of(axis.extent), hint_of(fast.extent)
+            if min(sides) >= 8 and coefficient(node.index[0], axis) == 1:
                 return axis, fast
     return None
 
 
 def _square(kernel: Structure, slow: Axis, fast: Axis, wide: bool, side: int) -> Tile:
     rest = tuple(axis for axis in kernel.outer if axis not in (slow, fast))
-    blocks = [Block("z", rest, _extent(rest), 1)] if rest else []
+    blocks = [Block("z", rest, extent_of(rest), 1)] if rest else []
     for name, axis in (("y", slow), ("x", fast)):
-        blocks.append(Block(name, (axis,), axis.extent, min(side, _power(axis.extent))))
+        blocks.append(Block(name, (axis,), axis.extent, min(side, _most(axis.extent))))
     return Tile(tuple(blocks), {}, 4, wide)
 
 
@@ -193,28 +229,27 @@ def _rows(
     wide: bool,
     overrides: TritonConfig,
 ) -> Tile:
-    rows = _extent(kernel.outer)
-    longest = _power(max(_extent(axes) for axes in inner))
+    rows, extents = extent_product(kernel.outer), {axes: extent_of(axes) for axes in inner}
+    longest = max(map(_around, extents.values()))
     across = bool(kernel.outer) and _lies_across(kernel)
     height = min(overrides.rows, _power(rows)) or _height(rows, longest, across, target)
     if kernel.outer and not (across or overrides.rows):
         height = max(height, _height_across(kernel, rows, longest, target))
     limit = max((overrides.step or (ROW // 2 if across else ROW)) // height, 16)
     loads = _tile_loads(kernel) if kernel.outer else []
-    sizes = {}
-    for axes in inner:
-        whole = _power(_extent(axes))
+    blocks = {}
+    for n, (axes, extent) in enumerate(extents.items()):
+        whole = _around(extent)
         step = (overrides.step or (_step_across(loads) if across else STEP)) // height
         again = sum(part.axes == axes for part in kernel.passes) > 1
         keep = limit if again else min(limit, STEP // height)
-        sizes[axes] = whole if whole <= keep else max(min(step, whole), 16)
-    outer = (Block("x", kernel.outer, rows, height),) if kernel.outer else ()
-    blocks = {
-        axes: Block(f"r{n}" if n else "r", axes, _extent(axes), sizes[axes])
-        for n, axes in enumerate(inner)
-    }
+        fits = whole <= keep and supposed("<=", extent, whole)
+        size = whole if fits else max(min(step, whole), 16)
+        blocks[axes] = Block(f"r{n}" if n else "r", axes, extent, size, fits)
+    outer = (Block("x", kernel.outer, extent_of(kernel.outer), height),) if kernel.outer else ()
     each = 512 if not across or len(loads) < 2 else 2048 // _narrowest(loads)
-    return Tile(outer, blocks, _warps(height * max(sizes.values()), each), wide)
+    warps = _warps(height * max(block.size for block in blocks.values()), each)
+    return Tile(outer, blocks, warps, wide)
 
 
 def _step_across(loads: Sequence[Load]) -> int:

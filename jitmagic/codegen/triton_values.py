@@ -11,21 +11,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from ..loops.expr import (
     Add,
+    Apply,
     Axis,
     AxisVar,
     Expr,
     FloorDiv,
     Integer,
     Mod,
+    Symbol,
     ValueIndex,
-    bounds,
+    add,
+    is_never_negative,
     linear,
 )
 from ..loops.ir import (
@@ -40,6 +43,8 @@ from ..loops.ir import (
     walk,
 )
 from ..schedule.rebuild import expr_axes, value_axes
+from ..symbols.polynomial import product
+from ..symbols.size import Dimension, Size, expr_of, is_same
 from .structure import Structure, by_value
 from .triton_ops import cast_text, closed, compute_text, literal, plain_number, spread, typed
 from .triton_tile import Block, Tile
@@ -47,6 +52,7 @@ from .triton_tile import Block, Tile
 __all__ = ["Scope", "Text", "Values"]
 
 LONGEST = 80  # characters of an expression that may stay without a name
+_OF_SIZES = {"min": "tl.minimum", "max": "tl.maximum"}
 _BESIDE = frozenset(  # ops whose plain-number operand takes the dtype of the tensor beside it
     "add sub mul eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor where lshift rshift".split()
 )
@@ -84,6 +90,7 @@ class Values(ABC):
         self.all_blocks = (*tile.outer, *tile.inner.values())
         self.free = dict(kernel.free)
         self._by_value = {kernel.arguments[index] for index in by_value(kernel, buffers)}
+        self._positions = {b: _position_of(b) for b in self.all_blocks if len(b.axes) > 1}
         self._home = {axis: block for block in self.all_blocks for axis in block.axes}
         self._uses = Counter(part for node in kernel.free for part in node.operands)
         self._uses.update(root for part in kernel.passes for root in part.roots)
@@ -255,7 +262,7 @@ class Values(ABC):
     # -- memory ----------------------------------------------------------------------------------
 
     def _load(self, node: Load, depth: int) -> str:
-        if 0 in self.buffers[node.buffer].shape:
+        if any(is_same(size, 0) for size in self.buffers[node.buffer].shape):
             return typed(node.fill, node.dtype)
         if node.buffer in self._by_value:
             return self._cpu_scalar(node, depth)
@@ -289,16 +296,22 @@ class Values(ABC):
 
     # -- indexes ---------------------------------------------------------------------------------
 
+    def size_text(self, size: Dimension) -> str:
+        """An extent or a stride, which binds as a name does."""
+        return closed(self.index(size.expr)) if isinstance(size, Size) else str(size)
+
     def index(self, expr: Expr, depth: int | None = None) -> str:
         """The expression in integer arithmetic; axes are variables of their own name."""
         depth = len(self.scopes) - 1 if depth is None else depth
         constant, terms = linear(expr)
         parts = []
-        for block in self.all_blocks:
-            if factor := _strides_of(block, terms):
+        for block, digits in self._positions.items():
+            # Triton cannot see that the digits of a position add up to the position, and would load
+            # elements one by one.
+            factor = terms.get(AxisVar(block.axes[-1]), 0)
+            if factor and all(terms.get(atom) == factor * n for atom, n in digits.items()):
                 flat = next(s.flat[block] for s in reversed(self.scopes) if block in s.flat)
                 parts.append(flat if factor == 1 else f"{flat} * {factor}")
-                digits: set[Expr] = {AxisVar(axis) for axis in block.axes}
                 terms = {atom: n for atom, n in terms.items() if atom not in digits}
         for atom, factor in terms.items():
             text = self._atom(atom, depth)
@@ -311,19 +324,35 @@ class Values(ABC):
         match expr:
             case AxisVar(axis):
                 return axis.name
+            case Symbol(name):
+                return name
+            case Apply(op, args):
+                return self._sized(op, args, depth)
             case ValueIndex():
                 return self._run_time(expr, depth)
             case FloorDiv(a, b):
-                if bounds(a)[0] >= 0:
-                    return f"({closed(self.index(a, depth))} // {b})"
-                return f"floor_divide_integer({self.index(a, depth)}, {b})"
+                return self._divided("//", a, str(b), depth)
             case Mod(a, b):
-                if bounds(a)[0] >= 0:
-                    return f"({closed(self.index(a, depth))} % {b})"
-                return f"remainder_integer({self.index(a, depth)}, {b})"
+                return self._divided("%", a, str(b), depth)
             case Integer() | Add():
                 return f"({self.index(expr, depth)})"
         raise TypeError(f"not an index expression: {expr!r}")
+
+    def _divided(self, sign: str, a: Expr, divisor: str, depth: int) -> str:
+        """Rounded down, which Triton's operators do for what is not negative."""
+        if is_never_negative(a):
+            return f"({closed(self.index(a, depth))} {sign} {divisor})"
+        name = {"//": "floor_divide_integer", "%": "remainder_integer"}[sign]
+        return f"{name}({self.index(a, depth)}, {divisor})"
+
+    def _sized(self, op: str, args: Sequence[Expr], depth: int) -> str:
+        """Arithmetic with sizes."""
+        if op in ("//", "%"):
+            return self._divided(op, args[0], closed(self.index(args[1], depth)), depth)
+        texts = [closed(self.index(part, depth)) for part in args]
+        if op == "*":
+            return " * ".join(texts)
+        return f"{_OF_SIZES[op]}({', '.join(texts)})"
 
     def _run_time(self, expr: ValueIndex, depth: int) -> str:
         """A checked index, counted from the end where it is negative."""
@@ -331,7 +360,7 @@ class Values(ABC):
         if (known := self.known(expr)) is not None:
             return known.code
         scope_at = self._depth(self.free[expr.value], (expr.value,))
-        raw_index, size = self._reach(expr.value, scope_at), expr.extent
+        raw_index, size = self._reach(expr.value, scope_at), self.size_text(expr.extent)
         name = self._temporary()
         inside = f"({name} >= -{size}) & ({name} < {size})"
         blocks = self.ordered(self.blocks_of(expr.value))
@@ -348,20 +377,13 @@ class Values(ABC):
         return index
 
 
-def _strides_of(block: Block, terms: Mapping[Expr, int]) -> int:
-    """How far an offset moves from one point of the block to the next; 0: not always as far.
-
-    Triton cannot see that the digits of a position add up to the position, and would load elements
-    one by one.
-    """
-    if len(block.axes) < 2:
-        return 0
-    step = first = terms.get(AxisVar(block.axes[-1]), 0)
+def _position_of(block: Block) -> Mapping[Expr, int]:
+    """The terms of a point's row-major position."""
+    position, below = Integer(0), Integer(1)  # type: Expr, Expr
     for axis in reversed(block.axes):
-        if terms.get(AxisVar(axis)) != step:
-            return 0
-        step *= axis.extent
-    return first
+        position = add(position, product(AxisVar(axis), below))
+        below = product(below, expr_of(axis.extent))
+    return linear(position)[1]
 
 
 def _fill(node: Load) -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from math import prod
 
+from ..symbols.context import Context
 from ..symbols.expr import (
     Add,
     Expr,
@@ -50,6 +52,7 @@ __all__ = [
     "coefficients",
     "dimension",
     "floordiv",
+    "is_never_negative",
     "leaves",
     "linear",
     "mod",
@@ -57,6 +60,7 @@ __all__ = [
     "plus",
     "position",
     "quotient",
+    "reach_of",
     "rebuild",
     "remade",
     "remainder",
@@ -204,6 +208,44 @@ def coefficients(expr: Expr) -> tuple[Expr, dict[Axis, Expr]] | None:
         step = mul(rest, n)
         steps[along.axis] = add(steps.get(along.axis, Integer(0)), step)
     return offset, steps
+
+
+def is_never_negative(expr: Expr) -> bool:
+    """Whether an index is at least zero, as far as its terms show it."""
+    if bounds(expr)[0] >= 0:
+        return True
+    constant, terms = linear(expr)
+    parts = [factor for atom in terms for factor in factors(atom)]
+    grows = constant >= 0 and all(n > 0 for n in terms.values())
+    return grows and all(isinstance(part, AxisVar) or bounds(part)[0] >= 0 for part in parts)
+
+
+def reach_of(expr: Expr, context: Context) -> Dimension | None:
+    """A bound of the magnitude of an index with Sizes and of all that it is computed from; None:
+    there is none that is simple.
+    """
+    constant, terms = linear(expr)
+    total: Dimension = abs(constant)
+    for atom, n in terms.items():
+        parts = [_reach_of_factor(factor, context) for factor in factors(atom)]
+        if any(part is None for part in parts):
+            return None
+        total = total + prod(parts) * abs(n)  # type: ignore[arg-type, operator]
+    return total
+
+
+def _reach_of_factor(factor: Expr, context: Context) -> Dimension | None:
+    match factor:
+        case AxisVar(axis):
+            return axis.extent
+        case ValueIndex(extent=extent):
+            return extent
+        case Symbol():
+            known = context.range_of(factor)
+            return size_of(factor, context) if known is not None and known.low >= 0 else None
+        case FloorDiv(a) | Mod(a) | Apply("//" | "%", (a, _)):
+            return reach_of(a, context)
+    return None
 
 
 def dimension(expr: Expr, near: Iterable[Dimension]) -> int:

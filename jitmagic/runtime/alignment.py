@@ -1,15 +1,16 @@
 """Which pointers of a plan are on 16-byte boundaries: kernels that know it move 16 bytes at once.
 
-In: a Plan. Out: per kernel, argument by argument, whether every launch of it passes an aligned
-pointer. What we allocate is aligned, constants are looked at, views follow from their base, and
-results of ATen calls count only for ops that return memory of their own from its beginning. Inputs
-are assumed to be aligned or not, as the caller says: the native executor looks at them before each
-call.
+In: a Plan, which may have Sizes. Out: per kernel, argument by argument, whether every launch of it
+passes an aligned pointer. What we allocate is aligned, constants are looked at, views follow from
+their base, and results of ATen calls count only for ops that return memory of their own from its
+beginning. Inputs are assumed to be aligned or not, as the caller says: the native executor looks at
+them before each call.
 """
 
 from __future__ import annotations
 
-from ..codegen.plan import Alloc, Call, Launch, Over, Plan, Pool, View
+from ..codegen.plan import Alloc, Call, Launch, Over, Plan, Pool, SizeVector, View
+from ..symbols.size import is_same
 
 __all__ = ["BOUNDARY", "aligned_arguments", "inputs_of_kernels"]
 
@@ -30,7 +31,8 @@ def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
     """
     slots = dict.fromkeys(range(plan.inputs), inputs)
     for number, constant in enumerate(plan.constants):
-        slots[plan.inputs + number] = constant.data_ptr() % BOUNDARY == 0
+        is_tensor = not isinstance(constant, SizeVector)  # of which kernels take the value
+        slots[plan.inputs + number] = is_tensor and constant.data_ptr() % BOUNDARY == 0
     found: dict[str, tuple[bool, ...]] = {}
     for step in plan.steps:
         match step:
@@ -39,9 +41,9 @@ def aligned_arguments(plan: Plan, inputs: bool) -> dict[str, tuple[bool, ...]]:
             case Over(slot=slot, base=base):
                 slots[slot] = slots[base]
             case Pool(slot=slot, offset=offset):
-                slots[slot] = offset % BOUNDARY == 0
+                slots[slot] = is_same(offset % BOUNDARY, 0)
             case View(slot=slot, base=base, offset=offset, dtype=dtype):
-                slots[slot] = slots[base] and offset * dtype.itemsize % BOUNDARY == 0
+                slots[slot] = slots[base] and is_same(offset * dtype.itemsize % BOUNDARY, 0)
             case Call(results=results, out=False):
                 fresh = step.op._schema.name in _FRESH
                 slots.update((slot, fresh) for slot in results if slot is not None)

@@ -8,26 +8,35 @@ ToolchainError. The pipeline decides what to do about either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from ..codegen.plan import KernelSource, Plan
-from ..errors import ToolchainError
+from ..errors import CompileFailed, ToolchainError
 from ..options import Options
+from ..symbols.scalar import Symbol
 from ..target import Target
 from .ahead import was_built_ahead
 from .alignment import aligned_arguments, inputs_of_kernels
 from .cuda_driver import load_function
 from .cudagraph import replayed
-from .native import CpuEntry, CudaEntry, KernelEntry, make_executable
+from .native import (
+    AtSizes,
+    CpuEntry,
+    CudaEntry,
+    KernelEntry,
+    executable_template,
+    make_executable,
+)
 from .numba_kernels import build_functions
 from .store import open_store
 from .triton_kernels import Cubin, build_cubins
 from .units import build_units
 
-__all__ = ["Kernels", "Loaded", "load", "load_kernels"]
+__all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,16 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class LoadedTemplate:
+    """As Loaded, for all sizes."""
+
+    plan: AtSizes
+    cached: bool
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
     """How each kernel is entered; `cached`: they came from the disk cache."""
 
     entries: Mapping[str, KernelEntry]
@@ -74,25 +92,44 @@ def load(
     return replace(loaded, run=replayed(loaded.run, plan)) if options.cuda_graphs else loaded
 
 
+def load_template(
+    plan: Plan,
+    source: KernelSource | None,
+    symbols: Sequence[Symbol],
+    target: Target,
+    options: Options,
+    tell: Tell = _nobody,
+) -> LoadedTemplate:
+    """As `load`, of a plan with Sizes. `symbols`: in the order of their values. Raises
+    CompileFailed where executables are made for one size.
+    """
+    if options.cuda_graphs and plan.device.type == "cuda":
+        raise CompileFailed("CUDA graphs are recorded for one size")
+    if source is None or not source.symbols:
+        return LoadedTemplate(executable_template(plan, {}, symbols), cached=True, kernels=0)
+    if source.language == "triton":
+        return _triton_template(plan, source, symbols, target, options, tell)
+    kernels = _cpp_kernels(source, target, options, tell)
+    made = executable_template(plan, kernels.entries, symbols)
+    return LoadedTemplate(made, kernels.cached, len(kernels.entries))
+
+
 def _load_cpp(
     plan: Plan, source: KernelSource, target: Target, options: Options, tell: Tell, others: Others
 ) -> Loaded:
-    kernels = load_kernels(source, target, options, tell)
+    kernels = _cpp_kernels(source, target, options, tell)
     run = make_executable(plan, {**kernels.entries, **others})
     return Loaded(run, kernels.cached, len(kernels.entries))
 
 
-def load_kernels(
-    source: KernelSource, target: Target, options: Options, tell: Tell = _nobody
-) -> Kernels:
-    """C++ kernels by themselves, for any number of plans (`make_executable`)."""
+def _cpp_kernels(source: KernelSource, target: Target, options: Options, tell: Tell) -> _Kernels:
     store = open_store(options.cache_dir)
     libraries = build_units(source.units, target, store, options.compile_seconds, tell)
     entries: dict[str, KernelEntry] = {
         name: CpuEntry(library.address(name), library) for name, library in libraries.items()
     }
     built = was_built_ahead(source, target)
-    return Kernels(entries, not built and all(lib.cached for lib in libraries.values()))
+    return _Kernels(entries, not built and all(lib.cached for lib in libraries.values()))
 
 
 def _load_numba(
@@ -113,28 +150,49 @@ def _load_triton(
     """For inputs on 16-byte boundaries, and, built when first needed, for any inputs."""
     tell(f"Triton, {len(source.symbols)} kernels")
     inputs = inputs_of_kernels(plan)
-    if not inputs:
-        return _triton_variant(plan, source, target, options, (), others)
     anywhere: list[Callable[..., tuple[Any, ...]]] = []
 
     def otherwise(*tensors: Any) -> tuple[Any, ...]:
         if not anywhere:
-            anywhere.append(_triton_variant(plan, source, target, options, None, others).run)
+            kernels = _triton_kernels(plan, source, target, options, is_aligned=False)
+            anywhere.append(make_executable(plan, {**kernels.entries, **others}))
         return anywhere[0](*tensors)
 
-    return _triton_variant(plan, source, target, options, inputs, others, otherwise)
+    kernels = _triton_kernels(plan, source, target, options)
+    run = make_executable(plan, {**kernels.entries, **others}, inputs, otherwise)
+    return Loaded(run, kernels.cached, len(kernels.entries))
 
 
-def _triton_variant(
+def _triton_template(
     plan: Plan,
     source: KernelSource,
+    symbols: Sequence[Symbol],
     target: Target,
     options: Options,
-    aligned: tuple[int, ...] | None,
-    others: Others,
-    otherwise: Callable[..., tuple[Any, ...]] | None = None,
-) -> Loaded:
-    flags = aligned_arguments(plan, inputs=aligned is not None)
+    tell: Tell,
+) -> LoadedTemplate:
+    """As `_load_triton`."""
+    tell(f"Triton, {len(source.symbols)} kernels")
+    inputs = inputs_of_kernels(plan)
+    anywhere: list[AtSizes] = []
+
+    def run_anywhere(values: tuple[int, ...], *tensors: Any) -> tuple[Any, ...]:
+        if not anywhere:
+            kernels = _triton_kernels(plan, source, target, options, is_aligned=False)
+            anywhere.append(executable_template(plan, kernels.entries, symbols))
+        return anywhere[0].at(values)(*tensors)
+
+    kernels = _triton_kernels(plan, source, target, options)
+    otherwise = partial(partial, run_anywhere)
+    made = executable_template(plan, kernels.entries, symbols, inputs, otherwise)
+    return LoadedTemplate(made, kernels.cached, len(kernels.entries))
+
+
+def _triton_kernels(
+    plan: Plan, source: KernelSource, target: Target, options: Options, is_aligned: bool = True
+) -> _Kernels:
+    """`is_aligned`: whether all inputs are on 16-byte boundaries."""
+    flags = aligned_arguments(plan, inputs=is_aligned)
     store, device = open_store(options.cache_dir), plan.device.index or 0
     cubins, cached = build_cubins(source, flags, target, store)
     try:
@@ -145,8 +203,7 @@ def _triton_variant(
         # The driver refuses what the cache has: whole, but of no use.
         cubins, cached = build_cubins(source, flags, target, store, anew=True)
         entries = _cuda_entries(cubins, source, device)
-    run = make_executable(plan, {**entries, **others}, aligned or (), otherwise)
-    return Loaded(run, cached, len(entries))
+    return _Kernels(entries, cached)
 
 
 def _cuda_entries(

@@ -111,9 +111,15 @@ class AtSizes(Protocol):
 
 
 def executable_template(
-    plan: Plan, kernels: Mapping[str, KernelEntry], symbols: Sequence[Symbol]
+    plan: Plan,
+    kernels: Mapping[str, KernelEntry],
+    symbols: Sequence[Symbol],
+    aligned: tuple[int, ...] = (),
+    otherwise: Callable[[tuple[int, ...]], Callable[..., tuple[Any, ...]]] | None = None,
 ) -> AtSizes:
-    """`make_executable` of a plan with Sizes. `symbols`: in the order of their values."""
+    """`make_executable` of a plan with Sizes. `symbols`: in the order of their values, for which
+    `otherwise` gives what runs where an input is not aligned.
+    """
     code = SizeCode(len(symbols))
     code.name(symbols)
     program = code.part(lower_plan(plan, kernels))
@@ -124,7 +130,7 @@ def executable_template(
         for constant in plan.constants
     )
     made: AtSizes = runtime_module().ExecutableTemplate(
-        program, constants, _owners(kernels), code.program()
+        program, constants, _owners(kernels), code.program(), aligned, otherwise
     )
     return made
 

@@ -122,8 +122,10 @@ def _requests(
             POINTERS[dtype].removeprefix("*" if index in numbers else "")
             for index, dtype in enumerate(source.symbols[symbol])
         )
+        multiples = source.multiples.get(symbol, ())
         divisible = tuple(
-            flag and index not in numbers for index, flag in enumerate(aligned[symbol])
+            index in multiples or (flag and index not in numbers)
+            for index, flag in enumerate(aligned[symbol])
         )
         requests.append(_Request(symbol, text, signature, divisible, arch, tuple(options.items())))
     return requests

@@ -99,6 +99,11 @@ def extent_product(axes: Iterable[Axis]) -> int:
     return prod(hint_of(axis.extent) for axis in axes)
 
 
+def extent_of(axes: Iterable[Axis]) -> Dimension:
+    """The same in every call: a Size where it differs."""
+    return prod(axis.extent for axis in axes)
+
+
 def buffer_bytes(buffer: Buffer) -> int:
     """Bytes of the buffer's elements."""
     return prod(map(hint_of, buffer.shape)) * buffer.dtype.itemsize

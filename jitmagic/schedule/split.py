@@ -9,6 +9,9 @@ next combines them.
 The combination stays a reduction of the nest that uses it when that costs nothing; where results
 are needed at many points, a nest of their own finishes them. Inner loops of stores become outer
 loops of their own nest. Only the CUDA schedule does this: it trades launches for parallelism.
+
+Of an extent that is a Size pieces are as long as its hint wants them, and as many as there are.
+That one is short enough to be left alone is supposed, which the caller guards.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ..loops.expr import Axis, AxisVar, Expr, add, mul
+from ..loops.expr import Axis, AxisVar, Expr, add, mul, times
 from ..loops.ir import (
     Buffer,
     Cast,
@@ -34,11 +37,12 @@ from ..loops.ir import (
     walk,
 )
 from ..loops.values import compute, constant, identity, where
+from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, supposed
 from ..target import Target
 from .deps import loads_of, storages, store_values
 from .legality import overwrites_reads
 from .rebuild import Rebuilder, free_axes, fresh_axis, value_axes
-from .score import ROW, extent_product
+from .score import ROW, extent_of, extent_product
 from .tile import final_nest
 
 __all__ = ["split_reductions"]
@@ -48,6 +52,7 @@ ACROSS = 32  # columns one program then takes
 ROUNDS = 4  # programs wanted per multiprocessor
 PIECE = 512  # a piece is not shorter than this
 DEPTH = 128  # the same where rows lie across memory
+UNIT = 16  # pieces of a Size are multiples of it: loads are of 16 bytes
 
 
 def split_reductions(program: LoopProgram, target: Target) -> LoopProgram:
@@ -75,7 +80,7 @@ class _Cut:
 
     @property
     def ragged(self) -> bool:
-        return self.axis.extent % self.place.extent != 0
+        return not is_same(self.axis.extent % self.place.extent, 0)
 
 
 @dataclass(slots=True)
@@ -140,17 +145,18 @@ class _Splitter:
         """The axis to cut: the first where order counts, else the longest (the first of equals)."""
         if node.op.startswith("arg"):
             return node.axes[0]
-        return max(node.axes, key=lambda axis: axis.extent)
+        return max(node.axes, key=lambda axis: hint_of(axis.extent))
 
     def _pieces(self, nest: Nest, node: Reduction) -> int:
         """How many pieces would fill the cores; 1: leave it."""
         rows, extent = extent_product(nest.outer), extent_product(node.axes)
         across = self._across(nest, node)
-        if extent <= (COLUMN if across else ROW):
+        limit = COLUMN if across else ROW
+        if extent <= limit and supposed("<=", extent_of(node.axes), limit):
             return 1
         programs = -(-rows // ACROSS) if across else rows
         wanted = ROUNDS * self.target.multiprocessors // programs
-        most = min(extent // (DEPTH if across else PIECE), self._axis(node).extent)
+        most = min(extent // (DEPTH if across else PIECE), hint_of(self._axis(node).extent))
         return min(wanted, most) if wanted > 1 else 1
 
     def _across(self, nest: Nest, node: Reduction) -> bool:
@@ -164,8 +170,8 @@ class _Splitter:
         for load in walk((node.value,)):
             if isinstance(load, Load) and {last, fast} <= {*load.index}:
                 steps = dict(zip(load.index, self.buffers[load.buffer].stride, strict=True))
-                along += steps[last] == 1
-                across += steps[fast] == 1
+                along += is_same(steps[last], 1)
+                across += is_same(steps[fast], 1)
         return across > along
 
     # -- cutting -----------------------------------------------------------------------------------
@@ -201,8 +207,8 @@ class _Splitter:
         name = self._name(f"{nest.name}_part")
         device = self.buffers[nest.stores[0].buffer].device
         shape = tuple(axis.extent for axis in axes)
-        stride = tuple(extent_product(axes[d + 1 :]) for d in range(len(axes)))
-        self.buffers[name] = Buffer(name, shape, stride, value.dtype, device)
+        stride = tuple(extent_of(axes[d + 1 :]) for d in range(len(axes)))
+        self.buffers[name] = Buffer(name, shape, stride, value.dtype, device)  # type: ignore[arg-type]
         self.owner[name] = name
         return name
 
@@ -333,9 +339,11 @@ def _once_per_row(nest: Nest) -> list[Value]:
     return [node for node in nodes if node in rows and node in used]
 
 
-def _length(extent: int, pieces: int) -> int:
+def _length(extent: Dimension, pieces: int) -> int:
     """The length of a piece: a divisor of the extent where one is near."""
-    least = -(-extent // pieces)
+    least = -(-hint_of(extent) // pieces)
+    if isinstance(extent, Size):
+        return -(-least // UNIT) * UNIT
     for length in range(least, min(2 * least, extent) + 1):
         if extent % length == 0:
             return length
@@ -359,15 +367,17 @@ class _Piece:
 
     def place(self) -> Value:
         """The position of the best in the whole extent."""
-        below = self.cut.place.extent * extent_product(self.node.axes[1:])
-        start = IndexValue(mul(AxisVar(self.cut.piece), below))
+        below = self.cut.place.extent * extent_of(self.node.axes[1:])
+        start = IndexValue(times(AxisVar(self.cut.piece), below))
         return compute("add", self.reduced(self.node.op), start)
 
     def _value(self, op: str) -> Value:
         bindings = {self.cut.axis: self.cut.position}
         if not self.cut.ragged:
             return Rebuilder(bindings).value(self.node.value)
-        inside = compute("lt", IndexValue(self.cut.position), self.cut.axis.extent)
+        extent = self.cut.axis.extent
+        end = IndexValue(expr_of(extent)) if isinstance(extent, Size) else extent
+        inside = compute("lt", IndexValue(self.cut.position), end)
 
         def guarded(load: Load) -> Value:
             if self.cut.piece not in free_axes(load):

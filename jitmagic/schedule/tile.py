@@ -27,7 +27,7 @@ from ..loops.expr import (
     substitute,
 )
 from ..loops.ir import Buffer, Cast, Constant, Nest, Reduction, Store, Value, walk
-from ..symbols.size import Dimension, hint_of
+from ..symbols.size import Dimension, hint_of, is_same
 from .deps import store_values
 from .rebuild import Rebuilder, free_axes, value_axes
 
@@ -46,7 +46,7 @@ def drop_unit_axes(nest: Nest) -> Nest:
     zero: dict[Axis, Expr] = {axis: Integer(0) for axis in units}
 
     def kept(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        return tuple(axis for axis in axes if axis.extent != 1)
+        return tuple(axis for axis in axes if not is_same(axis.extent, 1))
 
     rebuild = Rebuilder(
         on_axes=kept, on_expr=lambda expr: substitute(expr, zero), on_reduction=_without_loop
@@ -73,7 +73,7 @@ def _unit_axes(nest: Nest) -> list[Axis]:
     for node in walk(store_values(nest.stores)):
         if isinstance(node, Reduction):
             bound.extend(node.axes)
-    return [axis for axis in (*nest.outer, *bound) if axis.extent == 1]
+    return [axis for axis in (*nest.outer, *bound) if is_same(axis.extent, 1)]
 
 
 def without_roundings(stores: Sequence[Store]) -> tuple[Store, ...]:

@@ -38,6 +38,7 @@ __all__ = [
     "lesser",
     "number_of_sizes",
     "size_of",
+    "supposed",
     "usually",
     "value_of",
 ]
@@ -301,6 +302,17 @@ def expected(op: str, a: Dimension, b: Dimension) -> bool:
             if known is None:
                 left.context.expected[asked, left.expr, expr_of(right)] = None
             return known is not False
+    return bool(COMPARISONS[op](a, b))
+
+
+def supposed(op: str, a: Dimension, b: Dimension) -> bool:
+    """`a op b`, of what is faster where it holds: see `Context.suppose`."""
+    for left, right, asked in ((a, b, op), (b, a, SWAPPED[op])):
+        if isinstance(left, Size):
+            known = left.known(asked, right)
+            if known is not None:
+                return known
+            return left.context.suppose(asked, left.expr, expr_of(right))
     return bool(COMPARISONS[op](a, b))
 
 
