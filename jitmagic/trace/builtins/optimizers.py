@@ -96,9 +96,8 @@ _SCALING = ("grad_scale", "found_inf")
 
 
 def _follow_fused(module: Any, name: str) -> None:
-    """The kernel of `fused=True` on a CPU as the operations it stands for. It computes in float32,
-    where these round after each: for narrower numbers, and under a GradScaler's scale, it is
-    called. So it is on a GPU, where it is one launch and its corrections for bias are in double.
+    """The kernel of `fused=True` as the operations it stands for. It computes in float32, where
+    these round after each: for narrower numbers, and under a GradScaler's scale, it is called.
     """
     fused = getattr(module, f"_fused_{name}").__code__
 
@@ -107,23 +106,42 @@ def _follow_fused(module: Any, name: str) -> None:
         function, *given = args
         assert isinstance(function, FunctionValue)
         named = {**dict(zip(fused.co_varnames, given, strict=False)), **kwargs}
+        device = _device_of(machine, named["params"])
         is_scaled = any(not is_none(named[scale]) for scale in _SCALING if scale in named)
-        if is_scaled or not _are_wide_on_cpu(machine, named["params"]):
+        if is_scaled or device is None:
             return machine.inline(function, given, kwargs)
-        formula = function.globals.find(machine, f"_single_tensor_{name}")
+        kind = "single" if device == "cpu" else "multi"
+        formula = function.globals.find(machine, f"_{kind}_tensor_{name}")
         assert formula is not None
-        return formula.realize(machine).call(machine, [], named)
+        run = formula.realize(machine).call
+        if device == "cpu" or "capturable" not in named:
+            return run(machine, [], named)
+        return _with_steps_on_device(machine, run, named)
 
 
-def _are_wide_on_cpu(machine: Machine, params: Value) -> bool:
-    """Whether all of these parameters are on a CPU, of 32 or 64 bits each."""
+def _with_steps_on_device(machine: Machine, run: Callable[..., Value], named: Kwargs) -> Value:
+    """Of steps that are counted in float32 the kernel computes its corrections in double."""
+    steps = named["state_steps"]
+    assert isinstance(steps, ListValue)
+    counted = [step.realize(machine) for step in steps.realized(machine)]
+    double = machine.constant(torch.float64)
+    wide = [step.call_method(machine, "to", [double], {}) for step in counted]
+    true, one = machine.constant(True), machine.constant(1)
+    result = run(machine, [], {**named, "state_steps": ListValue(wide), "capturable": true})
+    for step in counted:
+        step.call_method(machine, "add_", [one], {})
+    return result
+
+
+def _device_of(machine: Machine, params: Value) -> str | None:
+    """The type of the one device of parameters of 32 or 64 bits each; None where that is not so."""
     assert isinstance(params, ListValue)
-    return all(
-        isinstance(param, TensorValue)
-        and param.meta.dtype in _WIDE
-        and device_of(param.node).type == "cpu"
-        for param in params.realized(machine)
-    )
+    devices: set[str] = set()
+    for param in params.realized(machine):
+        if not isinstance(param, TensorValue) or param.meta.dtype not in _WIDE:
+            return None
+        devices.add(device_of(param.node).type)
+    return devices.pop() if len(devices) == 1 else None
 
 
 _WIDE = (torch.float32, torch.float64)

@@ -156,12 +156,13 @@ class TruthValue(SymbolicNumber):
 
 
 def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
-    """On a GPU eager waits for the number, and what it is used for goes on there: that breaks."""
+    """On a GPU the graph waits for the number, as eager does; a recording cannot: that breaks."""
     graph: GraphBuilder = machine.graph
     meta: torch.Tensor = node.meta["val"]
     if graph is not graph.root or graph.modes_vary or meta.numel() != 1:
         return None
-    if device_of(node) != _CPU or meta.is_complex():
+    is_recorded = device_of(node) != _CPU and machine.options.cuda_graphs
+    if is_recorded or meta.is_complex():
         return None
     kind: type = float if meta.is_floating_point() else int
     dtype = torch.float64 if kind is float else torch.int64
@@ -187,14 +188,15 @@ def _read(machine: Machine, node: Node) -> ScalarValue | TruthValue | None:
 
 
 def _copied(machine: Machine, node: Node, meta: torch.Tensor, dtype: torch.dtype) -> Node:
-    """As it is now, whatever is written to the tensor later."""
+    """As it is now, whatever is written to the tensor later; on the CPU, where numbers are."""
     graph: GraphBuilder = machine.graph
     lines = machine.lines()
     if meta.requires_grad:
         node = graph.call("detach", [node], {}, lines)
     if meta.dim():
         node = graph.call("reshape", [node, ()], {}, lines)
-    made: Node = graph.call("to", [node, dtype], {"copy": True}, lines)
+    place = [dtype] if device_of(node) == _CPU else [_CPU, dtype]
+    made: Node = graph.call("to", [node, *place], {"copy": True}, lines)
     return made
 
 
