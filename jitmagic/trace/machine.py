@@ -45,7 +45,7 @@ from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
-from .undo import can_start_over
+from .undo import can_assert
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue, class_value
 from .values.constants import ATOMS
@@ -250,7 +250,7 @@ class Machine:
         )
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
-        if self.graph.assertions and not can_start_over(trace):
+        if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"
             step = self.graph.assertions[0].meta["step"]
             raise self._restart(TensorBranch.of(what=what), step=step)
