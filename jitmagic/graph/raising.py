@@ -35,7 +35,7 @@ _LOOKS_AT_DATA = frozenset(
     histc histogram histogramdd _histogramdd_bin_edges _histogramdd_from_bin_cts
     _histogramdd_from_bin_tensors bincount quantile nanquantile max_unpool1d max_unpool2d
     max_unpool3d repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse
-    inverse logdet slogdet svd lu lu_solve triangular_solve _assert_async segment_reduce
+    inverse logdet slogdet svd lu lu_solve lu_unpack triangular_solve _assert_async segment_reduce
     """.split()
 )
 _DIVISIONS = frozenset(

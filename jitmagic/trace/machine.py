@@ -37,6 +37,7 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .closing import closes_quietly
+from .dead_calls import check_dead_calls
 from .effects import EffectLog, ExitBuilder, distinct_objects
 from .input_memory import check_histories
 from .library_files import is_library
@@ -221,6 +222,7 @@ class Machine:
             draws = self.effects.draws(builder)
             effects = builder.effects()
             check_histories(self.graph)
+            check_dead_calls(self.graph)
         except Unrestorable as lost:
             cause = f": {self.stop.reason.message}" if self.stop is not None else ""
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
