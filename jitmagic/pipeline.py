@@ -67,7 +67,7 @@ from .trace.restarts import Stop
 from .trace.result import Break, GraphInput, Trace
 from .trace.resume import FlatCode
 from .trace.template import template_of
-from .trace.undo import can_start_over
+from .trace.undo import can_start_over, written_before_raising
 from .tracing import has_own_symbols, stop_before, trace_frame, trace_statically
 from .tuning import best_kernels, best_products
 
@@ -258,8 +258,25 @@ def compile_graph(
         run = with_numbers(run, numbers)
     draws = any(node.meta.get("random") for node in traced.graph.graph.nodes)
     if (traced.mutated or draws) and can_start_over(traced):
-        run = undoing(run, traced.mutated, draws)
+        copied = _written_half_way(traced, options)
+        run = undoing(run, copied, draws) if copied or draws else run
     return run
+
+
+def _written_half_way(traced: Trace, options: Options) -> tuple[int, ...]:
+    """The inputs that a graph may have written when it raises."""
+    early = written_before_raising(traced)
+    if not early or options.backend not in ("native", "aot_eager"):
+        return early
+    return early if _runs_in_parts(traced.graph) else ()
+
+
+def _runs_in_parts(gm: torch.fx.GraphModule) -> bool:
+    """Whether one executable writes before another one may raise."""
+    try:
+        return split_at_data(gm) is not None or split_into_subgraphs(gm) is not None
+    except CompileFailed:  # it cannot be cut
+        return False
 
 
 def _compile_by(handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: Recording) -> Graph:

@@ -15,20 +15,30 @@ from torch.fx import Graph, GraphModule, Node
 from .node_meta import changes_mode, is_effectful, tensors_in
 from .raising import may_raise_on_data, takes_data_size
 
-__all__ = ["drop_dead_code", "merge_equal", "run_passes"]
+__all__ = ["dead_calls", "drop_dead_code", "merge_equal", "run_passes"]
 
 Pass = Callable[[GraphModule], GraphModule | None]
 
 
 def drop_dead_code(graph: Graph) -> int:
     """Erase dead pure nodes, and changes of modes that nothing runs under."""
-    erased = 0
-    for node in reversed(list(graph.nodes)):
-        may_raise = may_raise_on_data(node) or takes_data_size(node)
-        if not node.users and not is_effectful(node) and not may_raise:
-            graph.erase_node(node)
-            erased += 1
-    return erased + _drop_idle_modes(graph)
+    dead = dead_calls(graph, lambda node: False)
+    for node in dead:
+        graph.erase_node(node)
+    return len(dead) + _drop_idle_modes(graph)
+
+
+def dead_calls(graph: Graph, is_output: Callable[[Node], bool]) -> list[Node]:
+    """Pure nodes that only each other read, the last one first. `is_output`: of a graph that is not
+    finished yet.
+    """
+    dead: dict[Node, None] = {}
+    for node in reversed(graph.nodes):
+        if is_output(node) or any(user not in dead for user in node.users):
+            continue
+        if not (is_effectful(node) or may_raise_on_data(node) or takes_data_size(node)):
+            dead[node] = None
+    return list(dead)
 
 
 def _drop_idle_modes(graph: Graph) -> int:

@@ -10,6 +10,8 @@ of a kernel (NotImplementedError) is believed then. Each
 combination is tried once in a process: elementwise operations and products on the call's device,
 any other, and where that device is not here, on the CPU; what is no matter of the CPU's kernels
 (NotImplementedError) holds for other devices too.
+
+A call that nothing reads is asked whatever its dtypes: no kernel will ever see it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from .dtypes import why_dtypes_are_refused
 from .node_meta import tensors_in
 from .propagate import EagerRaises
 
-__all__ = ["check_dtypes"]
+__all__ = ["check_dtypes", "why_refused"]
 
 _FUNCTIONS = (
     "add sub subtract rsub mul multiply div divide true_divide pow remainder fmod "
@@ -64,6 +66,7 @@ _UNASKED = (
     ),
 )
 _MOST = 1 << 14  # elements that the stand-ins of a call may have
+_MOST_UNCUT = 1 << 25  # and where only the shapes themselves tell, once in a compile
 _CUT = 8  # the extents of larger ones: windows and kernels of a few elements fit in
 _UNCUT = 1 << 62
 # Functions written in Python: what runs in there is as unknown to the meta run as an operator.
@@ -103,14 +106,50 @@ def check_dtypes(
     elementwise = name in _NAMES
     answered = elementwise or _is_suspect(target, name, args, kwargs)
     tensors = list(tensors_in((args, kwargs)))
+    several = len({t.dtype for t in tensors if t.is_floating_point()}) > 1
+    if several and not elementwise:
+        _refuse_by_rule(name, args, kwargs, tensors)
     if answered:
-        large = not elementwise and sum(t.numel() for t in tensors) > _MOST
+        # Which dtypes go together is told whole: sizes that other arguments name cannot be cut.
+        most = _MOST_UNCUT if several else _MOST
+        large = not elementwise and sum(t.numel() for t in tensors) > most
         extent = _CUT if large else _UNCUT
         answered = _ask(target, name, args, kwargs, device, elementwise, extent)
     if tensors and not answered:
-        refused = why_dtypes_are_refused(name, args, kwargs, tensors)
-        if refused is not None:
-            raise EagerRaises(RuntimeError(refused))
+        _refuse_by_rule(name, args, kwargs, tensors)
+
+
+def _refuse_by_rule(
+    name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+) -> None:
+    refused = why_dtypes_are_refused(name, args, kwargs, tensors)
+    if refused is not None:
+        raise EagerRaises(RuntimeError(refused))
+
+
+def why_refused(
+    target: Callable[..., Any] | str,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    device: torch.device,
+) -> Exception | None:
+    """The error of a call as the kernel sees its shapes and dtypes; None where it is content, known
+    to be asked by `check_dtypes`, or not to be asked.
+    """
+    in_torch = getattr(target, "__module__", None) in _IN_PYTHON
+    if name in _NAMES or not (in_torch or _number_places(name)[0]):
+        return None
+    if sum(t.numel() for t in tensors_in((args, kwargs))) > _MOST_UNCUT:
+        return None
+    described = tuple(_described(arg, False, _UNCUT) for arg in args)
+    named = tuple((key, _described(value, False, _UNCUT)) for key, value in kwargs.items())
+    if None in described or any(part is None for _, part in named):
+        return None
+    error = _refusal_on(name, device, target, described, named, False)
+    if error is None or isinstance(error, NotImplementedError):
+        return error
+    return _refusal(target, described, named, "cpu", 1)  # a zero may be what it refuses
 
 
 def _ask(
@@ -174,8 +213,8 @@ def _refusal_on(
 def _is_suspect(
     target: Callable[..., Any] | str, name: str, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether to ask: integers, bools or complex numbers among the tensors, or a number that one of
-    their dtypes does not hold; and whether stand-ins can answer.
+    """Whether to ask: integers, bools or complex numbers among the tensors, several dtypes, or a
+    number that one of them does not hold; and whether stand-ins can answer.
     """
     plain = name.removesuffix("_")
     known = _number_places(plain)[0] or getattr(target, "__module__", None) in _IN_PYTHON
@@ -184,7 +223,7 @@ def _is_suspect(
     tensors = list(tensors_in((args, kwargs)))
     if not tensors:
         return False
-    if not all(t.is_floating_point() for t in tensors):
+    if not all(t.is_floating_point() for t in tensors) or len({t.dtype for t in tensors}) > 1:
         return True
     numbers = _numbers(plain, args, kwargs)
     return any(not _holds(t.dtype, number) for number in numbers for t in tensors)
@@ -248,18 +287,18 @@ def _shape_asked(shape: Sequence[int]) -> tuple[int, ...]:
     return (2 if math.prod(shape) != 1 else 1,) if shape else ()
 
 
-def _made(described: Described, device: str) -> Any:
+def _made(described: Described, device: str, integer: int) -> Any:
     kind, *rest = described
     if kind == "plain":
         return rest[-1]
     if kind == "list":
         container, parts = rest
-        return container(_made(part, device) for part in parts)
+        return container(_made(part, device, integer) for part in parts)
     dtype, shape, elementwise = rest
     if elementwise:
         return torch.ones(shape, dtype=dtype, device=device)
     half = dtype.is_floating_point or dtype.is_complex  # any other number may be no valid index
-    return torch.full(shape, 0.5 if half else 0, dtype=dtype, device=device)
+    return torch.full(shape, 0.5 if half else integer, dtype=dtype, device=device)
 
 
 @lru_cache(maxsize=4096)
@@ -268,6 +307,7 @@ def _refusal(
     args: tuple[Described, ...],
     kwargs: tuple[tuple[str, Described], ...],
     device: str,
+    integer: int = 0,
 ) -> Exception | None:
     """The error of the call on stand-ins, without the frames that it came through. What it draws,
     the program still gets.
@@ -280,8 +320,8 @@ def _refusal(
             torch._C._DisableAutocast(),
             torch.random.fork_rng(drawn_on),
         ):
-            given = [_made(arg, device) for arg in args]
-            named = {key: _made(value, device) for key, value in kwargs}
+            given = [_made(arg, device, integer) for arg in args]
+            named = {key: _made(value, device, integer) for key, value in kwargs}
             if isinstance(target, str):
                 getattr(given[0], target)(*given[1:], **named)
             else:

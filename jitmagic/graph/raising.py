@@ -22,7 +22,7 @@ from .node_meta import symbols_in, value_of
 from .propagate import target_name
 from .transforms import Transformed
 
-__all__ = ["has_data_sizes", "may_raise_on_data", "takes_data_size"]
+__all__ = ["call_may_raise", "has_data_sizes", "may_raise_on_data", "takes_data_size"]
 
 _LOOKS_AT_DATA = frozenset(
     """
@@ -35,7 +35,7 @@ _LOOKS_AT_DATA = frozenset(
     histc histogram histogramdd _histogramdd_bin_edges _histogramdd_from_bin_cts
     _histogramdd_from_bin_tensors bincount quantile nanquantile max_unpool1d max_unpool2d
     max_unpool3d repeat_interleave searchsorted cholesky cholesky_ex cholesky_solve cholesky_inverse
-    inverse logdet slogdet svd lu lu_solve triangular_solve _assert_async segment_reduce
+    inverse logdet slogdet svd lu lu_solve lu_unpack triangular_solve _assert_async segment_reduce
     """.split()
 )
 _DIVISIONS = frozenset(
@@ -51,14 +51,24 @@ def may_raise_on_data(node: Node) -> bool:
         return False
     if isinstance(node.target, Transformed):
         return any(map(may_raise_on_data, node.target.region.graph.nodes))
-    name = target_name(node.target)  # type: ignore[arg-type]
+    if node.target in (operator.getitem, operator.setitem):
+        return _looks_up(node.args[1:2])
+    spec = node.meta.get("spec")
+    dtype = spec.dtype if isinstance(spec, TensorSpec) else None
+    return call_may_raise(node.target, node.args, node.kwargs, dtype)
+
+
+def call_may_raise(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype | None
+) -> bool:
+    """`may_raise_on_data` of a call whose first result has this dtype; numbers among its arguments
+    are numbers, tensors may be anything else.
+    """
+    name = target_name(target)
     if not name.endswith("__"):
         name = name.removesuffix("_")  # in place
-    if name in ("getitem", "setitem"):
-        item = node.target in (operator.getitem, operator.setitem)
-        return item and _looks_up(node.args[1:2])
     if name in _DIVISIONS:
-        return _divides_integers(node)
+        return _is_integer(dtype) and not _is_number(_divisor(name, args, kwargs))
     return name in _LOOKS_AT_DATA or name.startswith(("linalg_", "_linalg_"))
 
 
@@ -78,20 +88,16 @@ def takes_data_size(node: Node) -> bool:
     )
 
 
-def _divides_integers(node: Node) -> bool:
-    """Integers divided by a tensor of integers. (A number as divisor is known already.)"""
-    spec = node.meta.get("spec")
-    integers = isinstance(spec, TensorSpec) and not (
-        spec.dtype.is_floating_point or spec.dtype.is_complex or spec.dtype is torch.bool
-    )
-    return integers and not _is_number(_divisor(node))
+def _is_integer(dtype: torch.dtype | None) -> bool:
+    fractional = dtype is None or dtype.is_floating_point or dtype.is_complex
+    return not fractional and dtype is not torch.bool
 
 
-def _divisor(node: Node) -> Any:
-    if "other" in node.kwargs:
-        return node.kwargs["other"]
-    reversed_ = target_name(node.target).startswith("__r")  # type: ignore[arg-type]
-    return node.args[0] if reversed_ else node.args[1]
+def _divisor(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A number as divisor is known already, a tensor may hold a zero."""
+    if "other" in kwargs:
+        return kwargs["other"]
+    return args[0] if name.startswith("__r") else args[1]
 
 
 def _is_number(value: Any) -> bool:

@@ -15,7 +15,7 @@ from ..loops.ir import IndexValue, Load, Store, Value, landmarks
 from .legality import mixed_radix, solve
 from .rebuild import free_axes
 
-__all__ = ["lost_check"]
+__all__ = ["has_checks", "lost_check"]
 
 _PARTLY_READ = "an index that raises is checked where it is read, and not all of it is"
 _UNREAD_INDEX = "its value does not depend on the index that it is read at, which may raise"
@@ -29,7 +29,7 @@ def lost_check(
     bindings = [binding for binding in found if binding is not None]
     if any(_forgets_index(store.value, binding) for binding in bindings):
         return _UNREAD_INDEX
-    if not _has_checks(store.value):
+    if not _is_checked(store.value):
         return None
     if _masks_checks(readers):
         return _PARTLY_READ
@@ -40,7 +40,12 @@ def lost_check(
     return None if whole else _PARTLY_READ
 
 
-def _has_checks(value: Value) -> bool:
+def has_checks(stores: Sequence[Store]) -> bool:
+    """Whether a nest of these looks at a run-time index, which may be out of range."""
+    return any(_checked(store.index) or _is_checked(store.value) for store in stores)
+
+
+def _is_checked(value: Value) -> bool:
     """Whether computing the value looks at a run-time index."""
     return any(_checked(_places(node)) for node in value.landmarks)
 

@@ -3,7 +3,7 @@
 In: the program. Out: a Graph: per step the storages it reads and writes (aliases resolved to the
 buffer whose memory they share), its direct predecessors, and per buffer who reads it. An edge
 means "must run before": write-read, read-write and write-write on one storage, in the program's
-order.
+order; and what may raise runs before the inputs are written.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..loops.ir import (
     landmarks,
 )
 from ..loops.ops.extern import acts
+from .commits import Commits, commits
 
 __all__ = [
     "Graph",
@@ -56,6 +57,7 @@ class Graph:
     mutated: frozenset[str]  # storages written more than once, or given and written
     changing: frozenset[str]  # those of them that are written after they were read
     escaping: frozenset[str]  # storages that leave the call or live in inputs
+    commits: Commits
 
 
 def store_values(stores: Sequence[Store]) -> tuple[Value, ...]:
@@ -165,6 +167,10 @@ def analyse(program: LoopProgram) -> Graph:
         r for r in mutated if r in fixed or watching.get(r, [len(before)])[0] < writers[r][-1]
     }
     leaving = {storage[name] for name in program.outputs if name is not None}
+    last = commits(program, storage, tuple(writes))
+    for number, targets in enumerate(writes if last.inputs else ()):
+        if targets & last.inputs:
+            before[number] |= last.raising
     return Graph(
         tuple(before),
         tuple(reads),
@@ -174,4 +180,5 @@ def analyse(program: LoopProgram) -> Graph:
         frozenset(mutated),
         frozenset(changing),
         frozenset(leaving | fixed),
+        last,
     )

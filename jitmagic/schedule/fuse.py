@@ -41,6 +41,7 @@ from .score import (
 __all__ = ["MAX_BUFFERS", "Fusion", "fuse"]
 
 MAX_BUFFERS = 48  # arguments of one kernel: more than registers for addresses
+COMMITS = "an input is written once no index can be out of range any more"
 PLAIN_OPERANDS = "a matrix product keeps its own loops and reads its operands from memory"
 NEAR = 1 << 14  # bytes that stay in the first cache, in whatever order they are walked
 MAX_NODES = 800  # values in one nest; keeps the compile time of one kernel in hand
@@ -163,6 +164,8 @@ def _inline_readers(fusion: Fusion, group: Group) -> tuple[int, ...]:
             fusion.say(group, target, False, "it is read through an index that loops cannot follow")
             return ()
         lost = lost_check(store, group.outer, links, target.stores)
+        if lost is None and graph.commits.mixed_with_checks([store, *target.stores], graph.storage):
+            lost = COMMITS
         if lost is not None:
             fusion.say(group, target, False, lost)
             return ()
@@ -348,7 +351,7 @@ def _hazard(fusion: Fusion, stores: Sequence[Store]) -> str | None:
         return None
     if overwrites_reads(stores, loads_of(stores), graph.storage, fixed):
         return "one would overwrite what the other still reads"
-    return None
+    return COMMITS if graph.commits.mixed_with_checks(stores, graph.storage) else None
 
 
 def _not_worth(

@@ -37,6 +37,7 @@ from .breaks import (
     UnsupportedOperation,
 )
 from .closing import closes_quietly
+from .dead_calls import check_dead_calls
 from .effects import EffectLog, ExitBuilder, distinct_objects
 from .input_memory import check_histories
 from .library_files import is_library
@@ -45,7 +46,7 @@ from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
 from .state import Frame, GuardBook, Program, kind_only, make_program
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
-from .undo import can_start_over
+from .undo import can_assert
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
 from .values.classes import ClassValue, class_value
 from .values.constants import ATOMS
@@ -221,6 +222,7 @@ class Machine:
             draws = self.effects.draws(builder)
             effects = builder.effects()
             check_histories(self.graph)
+            check_dead_calls(self.graph)
         except Unrestorable as lost:
             cause = f": {self.stop.reason.message}" if self.stop is not None else ""
             reason = lost.reason or MutatedGenerator.of(what=lost.what, cause=cause)
@@ -250,7 +252,7 @@ class Machine:
         )
         trace = Trace(name, graph, inputs, guards, effects, exit_, *rest)
         # An assertion that fails hands the call to eager, which runs the frame from its start.
-        if self.graph.assertions and not can_start_over(trace):
+        if self.graph.assertions and not can_assert(trace.inputs[n].spec for n in trace.mutated):
             what = "an assertion, where eager cannot run from the start again"
             step = self.graph.assertions[0].meta["step"]
             raise self._restart(TensorBranch.of(what=what), step=step)

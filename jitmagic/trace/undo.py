@@ -1,8 +1,8 @@
 """Whether eager may run a frame from its start when its graph has raised.
 
-Comes in: a Trace. Goes out: yes or no; what it wrote to its inputs is then undone. The writes of a
-compiled graph have no order that the user knows: when it raises, all, some or none are done. They
-are undone where data may make it raise and what it writes is small; else its error is passed on.
+Comes in: a Trace. Goes out: yes or no, and which inputs have to be copied before each run for it.
+Kernels write to inputs once nothing can raise any more (schedule/commits.py), as ATen graphs do, so
+they copy none. What runs in the program's order has written some of them by then.
 """
 
 from __future__ import annotations
@@ -10,31 +10,52 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from torch.fx import Node
+
+from ..graph.builder import storage_of
 from ..graph.raising import has_data_sizes, may_raise_on_data
 from ..spec import TensorSpec
 from ..symbols.size import hint_of
 from .result import Trace
 
-__all__ = ["can_be_undone", "can_start_over"]
+__all__ = ["can_assert", "can_be_copied", "can_start_over", "written_before_raising"]
 
-_MOST = 1 << 20  # bytes that each call may copy for the sake of an error that hardly ever comes
+_MOST = 1 << 20  # bytes that are copied in each call rather than have the graph end
 
 
 def can_start_over(trace: Trace) -> bool:
-    """Whether what the graph writes to is as it was then: `trace.mutated` is copied before each run
-    and put back. True where it writes to nothing.
+    """Whether the inputs are as they were when the graph raises, or put back. What is not known to
+    raise may have written anything: its error is passed on.
     Draws are taken back, which costs each call as much as many draws.
     """
     if not trace.mutated and not trace.draws:
         return True
-    if not any(may_raise_on_data(n) or has_data_sizes(n) for n in trace.graph.graph.nodes):
-        return False
-    return can_be_undone(trace.inputs[n].spec for n in trace.mutated)
+    return any(map(_may_raise, trace.graph.graph.nodes))
 
 
-def can_be_undone(written: Iterable[TensorSpec]) -> bool:
-    """Whether a graph that raises may write to such inputs and leave no trace."""
+def can_assert(written: Iterable[TensorSpec]) -> bool:
+    """Whether an assertion of a graph with such writes may hand the call to eager when it fails. On
+    a GPU it ends the process's use of the device.
+    """
+    return all(spec.device.type == "cpu" for spec in written)
+
+
+def can_be_copied(written: Iterable[TensorSpec]) -> bool:
+    """Whether such inputs may be copied before each run, where a graph runs in pieces."""
     specs = list(written)
-    if any(spec.device.type != "cpu" for spec in specs):
-        return False  # there an index out of range ends the process's use of the device
-    return sum(spec.dtype.itemsize * math.prod(map(hint_of, spec.shape)) for spec in specs) <= _MOST
+    size = sum(spec.dtype.itemsize * math.prod(map(hint_of, spec.shape)) for spec in specs)
+    return can_assert(specs) and size <= _MOST
+
+
+def written_before_raising(trace: Trace) -> tuple[int, ...]:
+    """The inputs that a run in the program's order has written to when something raises."""
+    nodes: list[Node] = list(trace.graph.graph.nodes)
+    while nodes and not _may_raise(nodes[-1]):
+        nodes.pop()
+    written = {storage_of(one) for node in nodes for one in node.meta.get("mutates", ())}
+    inputs = trace.graph.graph.find_nodes(op="placeholder")
+    return tuple(n for n in trace.mutated if storage_of(inputs[n]) in written)
+
+
+def _may_raise(node: Node) -> bool:
+    return may_raise_on_data(node) or has_data_sizes(node)

@@ -16,11 +16,12 @@ import torch
 
 from ...errors import VerifyError
 from ...graph.foreign import acts, is_foreign
+from ...graph.raising import call_may_raise
 from ...spec import TensorSpec
 from ..builder import Builder, Out
 from ..tensor_view import TensorView
 
-__all__ = ["acts", "fallback_to_aten", "is_foreign", "returns_view"]
+__all__ = ["acts", "call_may_raise", "fallback_to_aten", "is_foreign", "returns_view"]
 
 
 def fallback_to_aten(

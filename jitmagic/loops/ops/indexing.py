@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...symbols.size import expr_of
+from ...symbols.size import expr_of, hint_of
 from ..builder import Builder, Decline, Out
 from ..expr import Expr, Integer, ValueIndex, add, floordiv, mod, mul, plus, remainder, times
 from ..ir import IndexValue, Load, Value
@@ -307,6 +307,9 @@ def select_scatter(
     builder: Builder, out: Out, x: TensorView, source: TensorView, dim: int, index: int
 ) -> TensorView:
     dim = wrap_dim(dim, len(x.shape))
+    extent, rest = hint_of(x.shape[dim]), (*x.shape[:dim], *x.shape[dim + 1 :])
+    if not -extent <= index < extent or [*map(hint_of, source.shape)] != [*map(hint_of, rest)]:
+        raise Decline("what is put there does not fit: the kernel raises")
     return _replace(builder, out, x, _unsqueezed(source, dim), dim, index % x.shape[dim], 1)
 
 
@@ -320,6 +323,11 @@ def diagonal_scatter(
     dim1: int = 0,
     dim2: int = 1,
 ) -> TensorView:
+    rank = len(x.shape)
+    rows, columns = (x.shape[wrap_dim(dim, rank)] for dim in (dim1, dim2))
+    length = max(0, min(hint_of(rows) + min(offset, 0), hint_of(columns) - max(offset, 0)))
+    if hint_of(source.shape[-1]) != length or len(source.shape) != rank - 1:
+        raise Decline("what is put on the diagonal does not fit: the kernel raises")
     return on_diagonal(builder, out, x, source, offset, dim1, dim2)
 
 

@@ -17,7 +17,7 @@ from ...symbols.polynomial import is_integral, normal
 from ...symbols.scalar import Symbol, evaluate, symbols_of
 from ...symbols.size import Dimension, Size, size_of
 from ..breaks import TensorItem
-from ..undo import can_be_undone
+from ..undo import can_be_copied
 from .base import Builder, Machine, Unrestorable
 
 __all__ = ["size_in_data"]
@@ -60,7 +60,7 @@ def _rely_on_starting_over(machine: Machine) -> None:
     born: int = machine.step
 
     def check(builder: Builder) -> None:
-        if not can_be_undone(node.meta["spec"] for node in graph.mutated_inputs):
+        if not can_be_copied(node.meta["spec"] for node in graph.mutated_inputs):
             raise Unrestorable("a size beside a write", born, TensorItem.of(what="what is a size"))
 
     machine.at_exit(check)

@@ -21,7 +21,7 @@ from ...graph.ranges import likely_truth, truth_if_finite
 from ..breaks import TensorBranch
 from ..result import BreakReason
 from ..state import Frame, Program
-from ..undo import can_be_undone
+from ..undo import can_assert
 from .base import Builder, Unrestorable
 
 __all__ = ["assert_data", "asserted"]
@@ -61,7 +61,7 @@ def _rely_on_starting_over(machine: Any, reason: BreakReason) -> None:
     born: int = machine.step
 
     def check(builder: Builder) -> None:
-        if not can_be_undone(node.meta["spec"] for node in graph.mutated_inputs):
+        if not can_assert(node.meta["spec"] for node in graph.mutated_inputs):
             raise Unrestorable("a branch beside a write", born, reason)
 
     machine.at_exit(check)

@@ -1,0 +1,111 @@
+"""What meta functions accept and kernels refuse raises as in eager, whether its result is read or
+not; also where the operation is a kernel of ours that would compute something.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import jitmagic
+
+ones = torch.ones
+INTS, DOUBLE, HALF = torch.int32, torch.float64, torch.float16
+
+REFUSED: dict[str, Callable[[Tensor], Any]] = {
+    "addmm": lambda x: torch.addmm(x[:1], x[:1], x[:2]),
+    "addmv": lambda x: torch.addmv(x[0], x, x[0, :2]),
+    "diagonal_scatter": lambda x: torch.diagonal_scatter(x, ones(5)),
+    "select_scatter": lambda x: torch.select_scatter(x, ones(2), 0, 1),
+    "select_scatter outside": lambda x: torch.select_scatter(x, ones(3), 0, 7),
+    "slice_scatter": lambda x: torch.slice_scatter(x, ones(2, 2)),
+    "lu_unpack": lambda x: torch.lu_unpack(x, ones(7, dtype=INTS) * 9),
+    "cdist": lambda x: torch.cdist(x, x.double()),
+    "cdist of halves": lambda x: torch.cdist(x.half(), x.half()),
+    "stft": lambda x: torch.stft(ones(100).half() * x[0, 0].half(), 10, return_complex=True),
+    "linspace": lambda x: torch.linspace(x[0, 0] + 0j, x[0, 1], 3, dtype=torch.float32),
+    "layer_norm": lambda x: F.layer_norm(x.double(), (3,), ones(3), ones(3)),
+    "layer_norm of halves": lambda x: F.layer_norm(x, (3,), ones(3), ones(3, dtype=HALF)),
+    "group_norm": lambda x: F.group_norm(x.double(), 3, ones(3), ones(3)),
+    "batch_norm": lambda x: F.batch_norm(x.double(), ones(3), ones(3), None, None, True),
+    "instance_norm": lambda x: F.instance_norm(x[None].double(), weight=ones(3), bias=ones(3)),
+    "mv": lambda x: torch.mv(x, ones(3, dtype=DOUBLE)),
+    "_softmax_backward_data": lambda x: torch.ops.aten._softmax_backward_data(
+        x, x.double(), 1, torch.float32
+    ),
+}
+BACKENDS: dict[str, dict[str, Any]] = {
+    "native": {},
+    "numba": {"options": {"cpu_tier": "numba"}},
+    "aot_eager": {"backend": "aot_eager"},
+    "eager": {"backend": "eager"},
+}
+
+
+def error_of(run: Callable[[Tensor], Any], x: Tensor) -> tuple[type, str] | None:
+    try:
+        run(x)
+    except Exception as error:
+        return type(error), str(error)
+    return None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_call_that_a_kernel_refuses_raises(name: str, read: bool, backend: str) -> None:
+    refused = REFUSED[name]
+
+    def program(x: Tensor) -> Any:
+        y = x * 2
+        result = refused(y)
+        return result if read else y + 1
+
+    run = jitmagic.jit(program, **BACKENDS[backend])
+    expected = error_of(program, ones(3, 3))
+    assert expected is not None
+    for _ in range(2):
+        assert error_of(run, ones(3, 3)) == expected
+
+
+def test_large_tensors_of_two_dtypes_are_asked_too() -> None:
+    def program(x: Tensor) -> Tensor:
+        return F.layer_norm(x.double(), (3000,), ones(3000), ones(3000))
+
+    x = ones(30, 3000)
+    expected = error_of(program, x)
+    assert expected is not None
+    assert error_of(jitmagic.jit(program), x) == expected
+
+
+DEAD: dict[str, Callable[[Tensor], Any]] = {
+    "lu_unpack": lambda x: torch.lu_unpack(x, torch.tensor([1, 2, 3], dtype=INTS)),
+    "cdist": lambda x: torch.cdist(x, x),
+    "layer_norm": lambda x: F.layer_norm(x.half(), (3,), ones(3).half()),
+    "gather": lambda x: x.gather(0, ones(3, 3, dtype=torch.int64)),
+    "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+    "topk": lambda x: x.topk(2),
+    "unfold": lambda x: x.unfold(0, 2, 1),
+    "bf16 norm": lambda x: F.layer_norm(x.bfloat16(), (3,), ones(3), ones(3)),
+}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_a_call_that_is_fine_and_not_read_breaks_nothing(name: str) -> None:
+    unread = DEAD[name]
+
+    def program(x: Tensor) -> Tensor:
+        unread(x)
+        return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = jitmagic.jit(program, fullgraph=True)
+        assert torch.equal(run(ones(3, 3)), ones(3, 3) + 1)
