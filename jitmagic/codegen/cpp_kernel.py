@@ -25,7 +25,7 @@ from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..target import Target
 from .cpp_passes import PARTIAL_SUMS, PassWriter
 from .cpp_product import products_in, write_products
-from .cpp_text import CTYPES, closed, comment_line, count_text, step_text
+from .cpp_text import CTYPES, blocks_text, closed, comment_line, count_text, step_text
 from .cpp_values import Body
 from .lanes import Lanes, lane_step, likely_extent
 from .structure import Structure
@@ -202,14 +202,14 @@ class KernelWriter:
             return
         if self.kernel.symbols:
             opened = self._rows_of_blocks(others, lane)
-            self._block(f"jm::blocks<{width}>(0, {count_text(lane.extent)}", lane, width)
+            self._block(blocks_text(width, lane.extent), lane, width)
             self.passes.close(opened)
             return
         if extent_product(others) >= 4 * self.target.threads or not self._parallel(
             extent_product(self.kernel.outer)
         ):
             opened = self._rows_of_blocks(others, lane)
-            self._block(f"jm::blocks<{width}>(0, {lane.extent}", lane, width)
+            self._block(blocks_text(width, lane.extent), lane, width)
             self.passes.close(opened)
             return
         self._columns(others, lane, width)
@@ -254,16 +254,15 @@ class KernelWriter:
         """A loop over blocks of lanes with all passes inside."""
         body = self.body
         body.set_lanes(lane, width)
-        header = f"{call}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
+        header = f"{call}[&](int64_t {lane.name}, auto n) JM_BODY {{"
         body.open(header, (lane,), footer="});")
         self.passes.write(self.kernel.passes)
         body.close()
         body.set_lanes(None, 1)
 
     def _blocks_in_parallel(self, lane: Axis, width: int) -> None:
-        extent = count_text(lane.extent)
         if not self._parallel(hint_of(lane.extent)):
-            self._block(f"jm::blocks<{width}>(0, {extent}", lane, width)
+            self._block(blocks_text(width, lane.extent), lane, width)
             return
         grain = self._grain(
             self._work() * width // self._speed(), -(-hint_of(lane.extent) // width)
@@ -271,10 +270,10 @@ class KernelWriter:
         pieces = self._pieces(-(-lane.extent // width), self._exact_work() * width, grain)
         header = f"jm::parallel_for({pieces}, [&](int64_t begin, int64_t end) {{"
         self.body.open(header, footer="});")
-        end = f"end * {width}"
+        start, end, loop = f"begin * {width}", f"end * {width}", "whole_blocks"
         if isinstance(lane.extent, Size) or lane.extent % width:
-            end = f"jm::least_of({end}, {extent})"
-        self._block(f"jm::blocks<{width}>(begin * {width}, {end}", lane, width)
+            end, loop = f"jm::least_of({end}, {count_text(lane.extent)})", "blocks"
+        self._block(f"jm::{loop}<{width}>({start}, {end}, ", lane, width)
         self.body.close()
 
     def _columns(self, others: tuple[Axis, ...], lane: Axis, width: int) -> None:
@@ -285,7 +284,8 @@ class KernelWriter:
         strip = Axis(f"{lane.name}_strip", -(-lane.extent // step))
         opened = self._flat_rows((*others, strip), f"{extent_product(others) * strip.extent}, 1")
         end = f"jm::least_of({lane.extent}, {strip.name} * {step} + {step})"
-        self._block(f"jm::blocks<{width}>({strip.name} * {step}, {end}", lane, width)
+        loop = "blocks" if lane.extent % width else "whole_blocks"
+        self._block(f"jm::{loop}<{width}>({strip.name} * {step}, {end}, ", lane, width)
         self.passes.close(opened)
 
     def _tiled_axis(self, others: Sequence[Axis], lane: Axis) -> Axis | None:
@@ -331,9 +331,8 @@ class KernelWriter:
             opened = len(rest)
         body, name = self.body, tiled.name
         body.set_lanes(lane, width)
-        extent = count_text(lane.extent)
-        header = f"jm::blocks<{width}>(0, {extent}, [&](int64_t {lane.name}, auto n) JM_BODY"
-        body.open(f"{header} {{", (lane,), footer="});")
+        header = f"{blocks_text(width, lane.extent)}[&](int64_t {lane.name}, auto n) JM_BODY {{"
+        body.open(header, (lane,), footer="});")
         start, end = f"{strip.name} * {some}", f"{tile.name}_end"
         stop = f"jm::least_of({count_text(tile.extent)}, {start} + {some})"
         loop = f"int64_t {tile.name} = {start}, {end} = {stop}; {tile.name} < {end}; ++{tile.name}"

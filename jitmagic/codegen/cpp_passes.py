@@ -21,7 +21,7 @@ from ..schedule.score import extent_product, points
 from ..symbols.size import Size
 from .cpp_blocks import BlockLevel, Span, block_level, spans_of, whole_span
 from .cpp_reduce import Accumulator
-from .cpp_text import CTYPES
+from .cpp_text import CTYPES, blocks_text, count_text
 from .cpp_values import Body
 from .lanes import Lanes
 from .structure import Pass, Structure, passes_in
@@ -152,7 +152,7 @@ class PassWriter:
             self._from_to(span)
         if len(plain) < len(spans):
             last = spans[-1]
-            self._open_lanes(last.axis, last.width, f"{last.start}, {last.stop}")
+            self._open_lanes(last.axis, last.width, _blocks_of(last))
             self._point(pass_, rows, accumulators)
             self._close_lanes()
         else:
@@ -196,7 +196,7 @@ class PassWriter:
         header = f"jm::parallel_for({parts}, 1, [&](int64_t begin, int64_t end) {{"
         body.open(header, footer="});")
         body.open("for (int64_t part = begin; part < end; ++part) {")
-        self._open_lanes(lane, width, f"0, {lane.extent}")
+        self._open_lanes(lane, width, blocks_text(width, lane.extent))
         for a in totals:
             body.line(a.declare())
         self._accumulate(pass_, spans, {}, totals)
@@ -205,7 +205,7 @@ class PassWriter:
             body.line(f"jm::store({memory[a.name]} + {offset}, {a.combined}, n);")
         self._close_lanes()
         self.close(2)
-        self._open_lanes(lane, width, f"0, {lane.extent}")
+        self._open_lanes(lane, width, blocks_text(width, lane.extent))
         sums = [self._total(node, width) for node in pass_.reductions]
         for a in sums:
             body.line(a.declare())
@@ -229,9 +229,9 @@ class PassWriter:
         total = Accumulator(node, self.body.name("acc"), width)
         return replace(total, total=total.adds_floats)
 
-    def _open_lanes(self, lane: Axis, width: int, span: str) -> None:
+    def _open_lanes(self, lane: Axis, width: int, loop: str) -> None:
         self.body.set_lanes(lane, width)
-        header = f"jm::blocks<{width}>({span}, [&](int64_t {lane.name}, auto n) JM_BODY {{"
+        header = f"{loop}[&](int64_t {lane.name}, auto n) JM_BODY {{"
         self.body.open(header, (lane,), footer="});")
 
     def _close_lanes(self) -> None:
@@ -386,6 +386,18 @@ class PassWriter:
             else:
                 count = "n" if body.lane in axes else "jm::Full{}"
                 body.define(value, f"jm::load<{body.count}>({address}, {count})", vector=True)
+
+
+def _blocks_of(span: Span) -> str:
+    """The beginning of a loop over the span in blocks of lanes. It may be a part of its axis, which
+    begins at such a block and is as long as parts are, or ends where the axis does.
+    """
+    extent = span.axis.extent
+    if span.start == "0" and span.stop == count_text(extent):
+        return blocks_text(span.width, extent)
+    whole = isinstance(extent, int) and extent % span.width == 0
+    loop = "whole_blocks" if whole else "blocks"
+    return f"jm::{loop}<{span.width}>({span.start}, {span.stop}, "
 
 
 def _single_block(level: BlockLevel, span: Span) -> str:

@@ -31,6 +31,7 @@ __all__ = [
     "CTYPES",
     "INFIX",
     "argument_names",
+    "blocks_text",
     "call_text",
     "closed",
     "comment_line",
@@ -185,6 +186,13 @@ def index_text(expr: Expr, run_time: Callable[[ValueIndex], str]) -> str:
 def count_text(count: Dimension) -> str:
     """An extent or a stride in int64 arithmetic."""
     return index_text(count.expr, _no_values) if isinstance(count, Size) else str(count)
+
+
+def blocks_text(width: int, extent: Dimension) -> str:
+    """The beginning of a loop over blocks of lanes, `[0, extent)`: its body comes next."""
+    if isinstance(extent, Size):
+        return f"jm::blocks<{width}>(0, {count_text(extent)}, "
+    return f"jm::blocks<{width}, {extent}>("
 
 
 def step_text(step: int | Expr) -> str:

@@ -51,7 +51,7 @@ def test_unfused_programs(name):
     check(program.fn, *made_inputs(program), fuse=False)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129, 257])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 129, 257])
 def test_tails_of_every_length(n):
     def fn(x):
         e = (x - x.amax(-1, keepdim=True)).exp()
@@ -100,7 +100,7 @@ def test_large_sums_are_accurate_and_reproducible():
     assert abs(first.double() - x.double().sum()) < 1e-6 * x.double().sum()
 
 
-@pytest.mark.parametrize("shape", [(9000, 10), (5001, 70), (3, 40_003), (2100, 300)])
+@pytest.mark.parametrize("shape", [(9000, 10), (5001, 70), (3, 40_003), (2100, 300), (3, 40_960)])
 def test_long_sums_along_either_axis_are_accurate(shape):
     x = torch.rand(shape) + 0.5
     check(lambda x: (x.sum(0), (x * x).sum(1), x.mean(0) * 2, x.amax(0)), x)

@@ -9,7 +9,7 @@ extern "C" int embedding_mul_0(void* const* args) {
     for (int64_t i0_i1 = 0; i0_i1 < 28; ++i0_i1) {
         const auto v0 = x1[i0_i1];
         const auto v1 = jm::where(jm::lt(v0, int64_t(0)), int64_t(30), v0);
-        jm::blocks<16>(0, 24, [&](int64_t i2, auto n) JM_BODY {
+        jm::blocks<16, 24>([&](int64_t i2, auto n) JM_BODY {
             jm::store(mul_tensor + i0_i1 * 24 + i2, jm::load<16>(x0 + jm::checked(v1, 30, bad) * 24 + i2, n) * 2.0f, n);
         });
     }

@@ -17,7 +17,7 @@ extern "C" int mul_sub_mean_dim_0(void* const* args) {
         V32<float> acc1(0.0f);
         const auto v3 = x3[i0];
         const auto v4 = x4[i0];
-        jm::blocks<32>(0, 96, [&](int64_t j0, auto n) JM_BODY {
+        jm::blocks<32, 96>([&](int64_t j0, auto n) JM_BODY {
             const auto v2 = jm::load<32>(x0 + i0 * 96 + j0, n) * jm::load<32>(x2 + j0, n);
             acc0 = acc0 + (jm::only(v2, 0.0f, n));
             const auto v5 = (jm::load<32>(x1 + i0 * 96 + j0, n) - v3) * v4;
@@ -27,7 +27,7 @@ extern "C" int mul_sub_mean_dim_0(void* const* args) {
         const float v7 = jm::hsum(acc1);
         const auto v9 = v6 / 96.0f;
         const auto v11 = v7 / 96.0f;
-        jm::blocks<32>(0, 96, [&](int64_t j0, auto n) JM_BODY {
+        jm::blocks<32, 96>([&](int64_t j0, auto n) JM_BODY {
             const auto v8 = jm::load<32>(x0 + i0 * 96 + j0, n) * jm::load<32>(x2 + j0, n);
             const auto v10 = (jm::load<32>(x1 + i0 * 96 + j0, n) - v3) * v4;
             jm::store(mul_tensor_4 + i0 * 96 + j0, ((v8 - v9) - (v10 * v11)) * v4, n);
@@ -44,7 +44,7 @@ extern "C" int sub_mul_sum_dim_int_list_0(void* const* args) {
     const float* x4 = (const float*)args[3];
     float* sum_dim_int_list = (float*)args[4];
     float* sum_dim_int_list_1 = (float*)args[5];
-    jm::blocks<16>(0, 96, [&](int64_t i0, auto n) JM_BODY {
+    jm::blocks<16, 96>([&](int64_t i0, auto n) JM_BODY {
         jm::Total<V16<float>> acc0;
         jm::Total<V16<float>> acc1;
         for (int64_t block2 = 0; block2 < 50; block2 += 25) {

@@ -13,21 +13,21 @@ extern "C" int mean_dim_sub_pow_tensor_add_rsqrt_0(void* const* args) {
     float* add_tensor_1 = (float*)args[5];
     for (int64_t i0_i1 = 0; i0_i1 < 36; ++i0_i1) {
         V32<float> acc0(0.0f);
-        jm::blocks<32>(0, 64, [&](int64_t j0, auto n) JM_BODY {
+        jm::blocks<32, 64>([&](int64_t j0, auto n) JM_BODY {
             const auto v1 = jm::load<32>(x0 + i0_i1 * 64 + j0, n);
             acc0 = acc0 + (jm::only(v1, 0.0f, n));
         });
         const float v2 = jm::hsum(acc0);
         V32<float> acc3(0.0f);
         const auto v5 = v2 / 64.0f;
-        jm::blocks<32>(0, 64, [&](int64_t j0, auto n) JM_BODY {
+        jm::blocks<32, 64>([&](int64_t j0, auto n) JM_BODY {
             const auto v4 = jm::load<32>(x0 + i0_i1 * 64 + j0, n);
             const auto v6 = v4 - v5;
             acc3 = acc3 + (jm::only(v6 * v6, 0.0f, n));
         });
         const float v7 = jm::hsum(acc3);
         const auto v10 = jm::rsqrt((v7 / 64.0f) + (9.999999747378752e-06f));
-        jm::blocks<32>(0, 64, [&](int64_t j0, auto n) JM_BODY {
+        jm::blocks<32, 64>([&](int64_t j0, auto n) JM_BODY {
             const auto v8 = jm::load<32>(x0 + i0_i1 * 64 + j0, n);
             const auto v9 = v8 - v5;
             jm::store(add_tensor_1 + i0_i1 * 64 + j0, ((v9 * v10) * jm::load<32>(x1 + j0, n)) + jm::load<32>(x2 + j0, n), n);

@@ -33,7 +33,7 @@ extern "C" int mm_0(void* const* args) {
 extern "C" int sum_dim_int_list_0(void* const* args) {
     const float* x0 = (const float*)args[0];
     float* sum_dim_int_list = (float*)args[1];
-    jm::blocks<16>(0, 10, [&](int64_t i0, auto n) JM_BODY {
+    jm::blocks<16, 10>([&](int64_t i0, auto n) JM_BODY {
         V16<float> acc0(0.0f);
         for (int64_t j0 = 0; j0 < 32; ++j0) {
             acc0 = acc0 + (jm::load<16>(x0 + j0 * 10 + i0, n));
@@ -57,7 +57,7 @@ extern "C" int mm_1(void* const* args) {
 extern "C" int sum_dim_int_list_1(void* const* args) {
     const float* mul_tensor = (const float*)args[0];
     float* sum_dim_int_list_1 = (float*)args[1];
-    jm::blocks<16>(0, 30, [&](int64_t i0, auto n) JM_BODY {
+    jm::blocks<16, 30>([&](int64_t i0, auto n) JM_BODY {
         V16<float> acc0(0.0f);
         for (int64_t j0 = 0; j0 < 32; ++j0) {
             acc0 = acc0 + (jm::load<16>(mul_tensor + j0 * 30 + i0, n));

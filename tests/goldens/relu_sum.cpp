@@ -9,7 +9,7 @@ extern "C" int mul_add_relu_sum_dim_int_list_0(void* const* args) {
     float* sum_dim_int_list = (float*)args[2];
     for (int64_t i0 = 0; i0 < 8; ++i0) {
         V32<float> acc0(0.0f);
-        jm::blocks<32>(0, 64, [&](int64_t j0, auto n) JM_BODY {
+        jm::blocks<32, 64>([&](int64_t j0, auto n) JM_BODY {
             acc0 = acc0 + (jm::only(jm::relu((jm::load<32>(x0 + i0 * 64 + j0, n) * jm::load<32>(x1 + i0 * 64 + j0, n)) + 2.0f), 0.0f, n));
         });
         const float v1 = jm::hsum(acc0);

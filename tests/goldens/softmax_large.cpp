@@ -11,7 +11,7 @@ extern "C" int amax_sub_exp_sum_dim_int_list_div_0(void* const* args) {
         for (int64_t i0 = begin; i0 < end; ++i0) {
             alignas(64) float row0[1000];
             V64<float> acc1(jm::Limits<float>::least);
-            jm::blocks<64>(0, 1000, [&](int64_t j0, auto n) JM_BODY {
+            jm::blocks<64, 1000>([&](int64_t j0, auto n) JM_BODY {
                 const auto v2 = jm::load<64>(x0 + i0 * 1000 + j0, n);
                 acc1 = jm::maximum(acc1, jm::only(v2, jm::Limits<float>::least, n));
             });
@@ -28,7 +28,7 @@ extern "C" int amax_sub_exp_sum_dim_int_list_div_0(void* const* args) {
                 acc4.add(acc6);
             }
             const float v9 = jm::hsum(acc4.result());
-            jm::blocks<16>(0, 1000, [&](int64_t j0, auto n) JM_BODY {
+            jm::blocks<16, 1000>([&](int64_t j0, auto n) JM_BODY {
                 jm::store(div_tensor + i0 * 1000 + j0, jm::load<16>(row0 + j0, n) / v9, n);
             });
         }

@@ -9,7 +9,7 @@ extern "C" int add_0(void* const* args) {
     float* add_tensor = (float*)args[2];
     jm::parallel_for(8, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i0_strip = begin; i0_strip < end; ++i0_strip) {
-            jm::blocks<16>(0, 400, [&](int64_t i1, auto n) JM_BODY {
+            jm::blocks<16, 400>([&](int64_t i1, auto n) JM_BODY {
                 for (int64_t i0_tile = i0_strip * 4, i0_tile_end = jm::least_of(32, i0_strip * 4 + 4); i0_tile < i0_tile_end; ++i0_tile) {
                     const int64_t first = i0_tile * 16;
                     const int64_t rows = jm::least_of(500 - first, 16);

@@ -20,6 +20,17 @@ template <int N, class Body> JM_INLINE void blocks(int64_t begin, int64_t end, B
     if (at < end) body(at, end - at);
 }
 
+// The same where the number of elements is known, or is a multiple of N: only the bodies that run are compiled. A body
+// that never runs takes the compiler as long as one that does.
+template <int N, int64_t Count, class Body> JM_INLINE void blocks(Body&& body) {
+    if constexpr (Count >= N)
+        for (int64_t at = 0; at + N <= Count; at += N) body(at, Full{});
+    if constexpr (Count % N != 0) body(int64_t(Count / N * N), int64_t(Count % N));
+}
+template <int N, class Body> JM_INLINE void whole_blocks(int64_t begin, int64_t end, Body&& body) {
+    for (int64_t at = begin; at < end; at += N) body(at, Full{});
+}
+
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // [0, end) in parts of `Size`: body(begin, end). A single part starts at a constant.
