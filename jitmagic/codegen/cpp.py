@@ -20,6 +20,7 @@ from ..loops.ir import Buffer, Nest
 from ..schedule.score import PARALLEL_WORK, extent_product, value_cost
 from ..target import Target
 from .config import CppConfig
+from .cpp_cases import own_names
 from .cpp_kernel import KernelWriter
 from .cpp_passes import PassWriter
 from .cpp_product import products_in
@@ -86,7 +87,7 @@ def _function(
     overrides = config if isinstance(config, CppConfig) else CppConfig()
     if overrides.threads == "one":
         target = replace(target, threads=1)
-    names = argument_names(kernel.arguments, {symbol.name for symbol in kernel.symbols})
+    names = argument_names(kernel.arguments, own_names(kernel))
     body = Body(kernel, names, buffers)
     lanes = choose_lanes(kernel, target, overrides.registers)
     passes = PassWriter(kernel, lanes, body)

@@ -23,6 +23,7 @@ from ..schedule.deps import run_time_values
 from ..schedule.score import PARALLEL_WORK, body_cost, extent_product, points
 from ..symbols.size import Dimension, Size, hint_of, is_same
 from ..target import Target
+from .cpp_cases import cases_of
 from .cpp_passes import PARTIAL_SUMS, PassWriter
 from .cpp_product import products_in, write_products
 from .cpp_text import CTYPES, blocks_text, closed, comment_line, count_text, step_text
@@ -68,7 +69,7 @@ class KernelWriter:
         checks = self._checks_indexes()
         if checks:
             body.line("int bad = 0;  // set by a run-time index that is out of range")
-        self._loops()
+        self._bodies()
         body.line("return bad;" if checks else "return 0;")
         body.close()
         return [*comment_line(self.kernel.origins), *body.scopes[0].lines]
@@ -83,6 +84,24 @@ class KernelWriter:
 
     # -- the outer loops
     # -----------------------------------------------------------------------------
+
+    def _bodies(self) -> None:
+        """The loops, where it pays once more for some sizes."""
+        cases = None
+        if not products_in(self.kernel):
+            cases = cases_of(self.kernel, self.lanes, self._tile_of_lanes())
+        if cases is None:
+            self._loops()
+            return
+        body, self.passes.cases = self.body, cases
+        body.open("", footer="};")
+        for line in cases.declarations():
+            body.line(line)
+        self._loops()
+        body.scopes[-1].header = cases.header
+        body.close()
+        for line in cases.calls():
+            body.line(line)
 
     def _loops(self) -> None:
         products = products_in(self.kernel)
@@ -297,6 +316,14 @@ class KernelWriter:
         )
         return next(wide, None)
 
+    def _tile_of_lanes(self) -> tuple[Axis, ...]:
+        """The axes that tiles are cut from, if there are any."""
+        lane = self.lanes.outer
+        if lane is None:
+            return ()
+        tiled = self._tiled_axis(tuple(axis for axis in self.kernel.outer if axis != lane), lane)
+        return () if tiled is None else (tiled, lane)
+
     def _turned_loads(self, tiled: Axis, lane: Axis) -> list[tuple[Load, int | Expr]]:
         """Loads that run along `tiled`, with the distance between their lanes."""
         loads = []
@@ -340,20 +367,25 @@ class KernelWriter:
         body.line(f"const int64_t first = {tile.name} * {width};")
         left = f"{count_text(tiled.extent)} - first"
         body.line(f"const int64_t rows = jm::least_of({left}, {width});")
-        turned = self._load_tiles(tiled, mul(AxisVar(tile), width), lane, width)
+        start_of = mul(AxisVar(tile), width)
         if isinstance(tiled.extent, Size):  # else the compiler knows which tiles are whole
-            rows_loop = f"jm::tile_rows<{width}>(first, rows, [&](int64_t {name}) JM_BODY {{"
+            body.open(f"jm::tile_of<{width}>(rows, n, [&](auto count) JM_BODY {{", footer="});")
+            turned = self._load_tiles(tiled, start_of, lane, width, "count")
+            rows_loop = f"jm::tile_rows<{width}>(first, count, [&](int64_t {name}) JM_BODY {{"
             body.open(rows_loop, (tiled,), footer="});")
         else:
+            turned = self._load_tiles(tiled, start_of, lane, width, "rows")
             body.open(f"for (int64_t {name} = first; {name} < first + rows; ++{name}) {{", (tiled,))
         for node, tile_name in turned.items():
             body.define(node, f"{tile_name}[{name} - first]", vector=True)
         self.passes.write(self.kernel.passes)
-        self.passes.close(3)
+        self.passes.close(4 if isinstance(tiled.extent, Size) else 3)
         body.set_lanes(None, 1)
         self.passes.close(opened)
 
-    def _load_tiles(self, tiled: Axis, start: Expr, lane: Axis, width: int) -> dict[Load, str]:
+    def _load_tiles(
+        self, tiled: Axis, start: Expr, lane: Axis, width: int, rows: str
+    ) -> dict[Load, str]:
         """One turned tile per load that runs along the rows."""
         body, names = self.body, {}
         for node, step in self._turned_loads(tiled, lane):
@@ -362,5 +394,5 @@ class KernelWriter:
             body.line(f"{body.vector_type(node.dtype)} {names[node]}[{width}];")
             pointer = f"{self.names[node.buffer]} + {at}"
             distance = step_text(step)
-            body.line(f"jm::load_tile({names[node]}, {pointer}, {distance}, rows, n);")
+            body.line(f"jm::load_tile({names[node]}, {pointer}, {distance}, {rows}, n);")
         return names

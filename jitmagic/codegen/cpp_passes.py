@@ -20,6 +20,7 @@ from ..loops.ir import Reduction, Value
 from ..schedule.score import extent_product, points
 from ..symbols.size import Size
 from .cpp_blocks import BlockLevel, Span, block_level, spans_of, whole_span
+from .cpp_cases import Cases
 from .cpp_reduce import Accumulator
 from .cpp_text import CTYPES, blocks_text, count_text
 from .cpp_values import Body
@@ -45,6 +46,7 @@ class PassWriter:
     kernel: Structure
     lanes: Lanes
     body: Body
+    cases: Cases | None = None
 
     def write(self, passes: Sequence[Pass], split: bool = False) -> None:
         """All passes, in order."""
@@ -132,11 +134,10 @@ class PassWriter:
         end = f"{start}_end"
         # A length that varies is most often one block: the call asks once, and adds as a short sum
         # does (row sums of 64 columns took twice as long through the compensated total).
-        if _single_block(level, span):
-            header = (
-                f"jm::in_parts<{size}>({span.stop}, [&](int64_t {start}, int64_t {end}) JM_BODY {{"
-            )
-            self.body.open(header, footer="});")
+        single = self._single_block(level, span)
+        if single:
+            header = f"jm::in_parts<{size}>({single}, {span.stop}, "
+            self.body.open(f"{header}[&](int64_t {start}, int64_t {end}) JM_BODY {{", footer="});")
             return replace(span, start=start, stop=end)
         declared, stop = _until(start, span)
         self.body.open(f"for (int64_t {declared}; {start} < {stop}; {start} += {size}) {{")
@@ -217,13 +218,23 @@ class PassWriter:
         self.write(passes[1:])
         self._close_lanes()
 
+    def _single_block(self, level: BlockLevel, span: Span) -> str:
+        """Where sizes vary: text for whether the span, the outermost one, is one block in this
+        call. Else "".
+        """
+        if level.depth or span.start != "0" or not isinstance(span.extent, Size):
+            return ""
+        if self.cases is None:
+            return f"{span.stop} <= {level.size}"
+        return self.cases.single_block(span.extent, level.size)
+
     def _named(self, node: Reduction, width: int, spans: Sequence[Span]) -> Accumulator:
         """An accumulator for all points of the spans."""
-        level = block_level(spans)
-        if level is not None:
-            single = _single_block(level, spans[level.depth]) if level.size else ""
-            return replace(self._total(node, width), single=single)
-        return Accumulator(node, self.body.name("acc"), width)
+        level, total = block_level(spans), self._total(node, width)
+        if level is None or not total.total:
+            return Accumulator(node, total.name, width)
+        single = self._single_block(level, spans[level.depth]) if level.size else ""
+        return replace(total, single=single)
 
     def _total(self, node: Reduction, width: int) -> Accumulator:
         total = Accumulator(node, self.body.name("acc"), width)
@@ -398,13 +409,6 @@ def _blocks_of(span: Span) -> str:
     whole = isinstance(extent, int) and extent % span.width == 0
     loop = "whole_blocks" if whole else "blocks"
     return f"jm::{loop}<{span.width}>({span.start}, {span.stop}, "
-
-
-def _single_block(level: BlockLevel, span: Span) -> str:
-    """Where sizes vary: whether the span, the outermost one, is one block in this call. Else ""."""
-    if level.depth or span.start != "0" or not isinstance(span.extent, Size):
-        return ""
-    return f"{span.stop} <= {level.size}"
 
 
 def _until(name: str, span: Span) -> tuple[str, str]:

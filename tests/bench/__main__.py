@@ -1,6 +1,7 @@
 """`make bench`: side-by-side figures, a table on the terminal and JSON in bench_results/.
 
-python -m tests.bench [--device cpu|cuda] [--only WORD] [--rounds N] [--no-cold] [--json PATH]
+python -m tests.bench [--device cpu|cuda] [--only WORD] [--rounds N] [--no-cold] [--dynamic]
+                      [--json PATH]
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from .cases import CASES
+from .cases import CASES, DYNAMIC
 from .cold import measure
 from .timing import Timing, interleave
 
@@ -28,6 +29,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="cases whose title contains this")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--no-cold", action="store_true", help="skip first-call latencies")
+    parser.add_argument("--dynamic", action="store_true", help="beside static: sizes as symbols")
     parser.add_argument("--json", default="bench_results/latest.json")
     return parser.parse_args()
 
@@ -43,17 +45,20 @@ def _machine(device: torch.device) -> dict[str, Any]:
 
 def _show(console: Console, results: dict[str, dict[str, Timing]]) -> None:
     names = list(dict.fromkeys(name for row in results.values() for name in row))
+    is_dynamic = any(DYNAMIC in row for row in results.values())
     table = Table(title="median time per call (ratio to eager)", title_justify="left")
     table.add_column("case")
     for name in names:
         table.add_column(name, justify="right")
     table.add_column("promise", justify="right")
+    if is_dynamic:
+        table.add_column("dynamic / static", justify="right")
     for case in CASES:
         row = results.get(case.title)
         if row is None:
             continue
         cells = [_cell(row[name]) if name in row else "" for name in names]
-        table.add_row(case.title, *cells, _promise(case, row))
+        table.add_row(case.title, *cells, _promise(case, row), *_dynamic(row))
     console.print(table)
 
 
@@ -69,6 +74,13 @@ def _promise(case: Any, row: dict[str, Timing]) -> str:
     ratio = row["jitmagic"].ratio / row[case.versus].ratio
     verdict = "kept" if ratio <= case.limit else "MISSED"
     return f"{ratio:.2f} <= {case.limit} of {case.versus}: {verdict}"
+
+
+def _dynamic(row: dict[str, Timing]) -> list[str]:
+    if DYNAMIC not in row:
+        return []
+    dynamic, static = row[DYNAMIC].seconds, row["jitmagic"].seconds
+    return [f"{dynamic / static:.2f} ({(dynamic - static) * 1e6:+.2f} µs)"]
 
 
 def _show_cold(console: Console, cold: dict[str, dict[str, float]]) -> None:
@@ -90,7 +102,10 @@ def main() -> None:
             continue
         console.print(f"measuring {case.title}", style="dim")
         with torch.set_grad_enabled(case.grad):
-            results[case.title] = interleave(case.make(device), rounds=arguments.rounds)
+            contestants = case.make(device)
+            if not arguments.dynamic:
+                contestants.pop(DYNAMIC, None)
+            results[case.title] = interleave(contestants, rounds=arguments.rounds)
         torch._dynamo.reset()
     cold = {} if arguments.no_cold else measure()
     _show(console, results)

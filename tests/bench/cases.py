@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ import jitmagic
 from demos.models import CharGPT, Classifier, Text, digits, fused
 
 Contestants = dict[str, Callable[[], object]]
+DYNAMIC = "jitmagic, dynamic"  # a contestant of `--dynamic` alone
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,19 @@ class Case:
     grad: bool = True
 
 
+def _copied(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of its own, for a second jit."""
+    assert isinstance(fn, FunctionType)
+    return FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+
+
 def _functions(fn: Callable[..., Any], args: tuple[Any, ...]) -> Contestants:
     ours, theirs = jitmagic.jit(fn), torch.compile(fn)
+    dynamic = jitmagic.jit(_copied(fn), dynamic=True)
     return {
         "eager": lambda: fn(*args),
         "jitmagic": lambda: ours(*args),
+        DYNAMIC: lambda: dynamic(*args),
         "torch.compile": lambda: theirs(*args),
     }
 
@@ -98,6 +108,7 @@ def _small_fused_grad(device: torch.device) -> Contestants:
     contestants = {
         "eager": fused,
         "jitmagic": jitmagic.jit(fused),
+        DYNAMIC: jitmagic.jit(_copied(fused), dynamic=True),
         "torch.compile": torch.compile(fused),
     }
     return {name: step(fn) for name, fn in contestants.items()}
@@ -107,6 +118,7 @@ def _models(model: nn.Module) -> dict[str, nn.Module]:
     made = {
         "eager": model,
         "jitmagic": jitmagic.jit(copy.deepcopy(model)),
+        DYNAMIC: jitmagic.jit(copy.deepcopy(model), dynamic=True),
         "torch.compile": torch.compile(copy.deepcopy(model)),
     }
     if next(model.parameters()).is_cuda:
@@ -142,6 +154,7 @@ def _training(
     return {
         "eager": step(copy.deepcopy(model)),
         "jitmagic": jitmagic.jit(step(copy.deepcopy(model))),
+        DYNAMIC: jitmagic.jit(step(copy.deepcopy(model)), dynamic=True),
         "torch.compile": torch.compile(step(copy.deepcopy(model))),
     }
 

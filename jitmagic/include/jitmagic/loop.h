@@ -15,9 +15,11 @@ namespace jm {
 struct Full {};
 
 template <int N, class Body> JM_INLINE void blocks(int64_t begin, int64_t end, Body&& body) {
-    int64_t at = begin;
-    for (; at + N <= end; at += N) body(at, Full{});
-    if (at < end) body(at, end - at);
+    if (begin >= end) return;
+    // From the ends alone, so that in a loop around this one both are known before it begins.
+    int64_t rest = (end - begin) & (N - 1), whole = end - rest;
+    for (int64_t at = begin; at < whole; at += N) body(at, Full{});
+    if (rest) body(whole, rest);
 }
 
 // The same where the number of elements is known, or is a multiple of N: only the bodies that run are compiled. A body
@@ -33,9 +35,14 @@ template <int N, class Body> JM_INLINE void whole_blocks(int64_t begin, int64_t 
 
 JM_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// [0, end) in parts of `Size`: body(begin, end). A single part starts at a constant.
-template <int64_t Size, class Body> JM_INLINE void in_parts(int64_t end, Body&& body) {
-    if (end <= Size) body(int64_t(0), end);
+// A number that its type says, so that a thread which is handed it by reference knows it too.
+template <int64_t Value> struct Fixed {
+    constexpr operator int64_t() const { return Value; }
+};
+
+// [0, end) in parts of `Size`, or as a `single` one: body(begin, end).
+template <int64_t Size, class Body> JM_INLINE void in_parts(bool single, int64_t end, Body&& body) {
+    if (single) body(int64_t(0), end);
     else
         for (int64_t at = 0; at < end; at += Size) body(at, least_of(at + Size, end));
 }
@@ -50,6 +57,12 @@ template <int N, class T> JM_INLINE Vec<T, N> load_strided(const T* p, int64_t s
 template <int N, class T> JM_INLINE Vec<T, N> load_strided(const T* p, int64_t stride, int64_t n) {
     return Vec<T, N>::strided(p, stride, n);
 }
+
+// How many of N lanes (or rows) count.
+template <int N> JM_INLINE int64_t lanes_in(Full) { return N; }
+template <int N> JM_INLINE int64_t lanes_in(int64_t n) { return n < N ? n : N; }
+template <int N> JM_INLINE bool is_whole(Full) { return true; }
+template <int N> JM_INLINE bool is_whole(int64_t n) { return n >= N; }
 
 template <int N> JM_INLINE Mask<N> valid(Full) { return Mask<N>(true); }
 template <int N> JM_INLINE Mask<N> valid(int64_t n) { return first_n<N>(n); }
@@ -111,27 +124,42 @@ template <int D, class T, int N> JM_INLINE void turn(Vec<T, N> (&tile)[N]) {
         turn<2 * D>(tile);
     }
 }
-template <class T, int N, class Count>
-JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, int64_t rows, Count n) {
-    if constexpr (same<Count, Full> && !Vec<T, N>::wide && !is_bool<T>) {
-        if (rows >= N) {
+template <class T, int N, class Rows, class Count>
+JM_INLINE void load_tile(Vec<T, N> (&tile)[N], const T* p, int64_t stride, Rows rows, Count n) {
+    using V = Vec<T, N>;
+    constexpr bool turns = !V::wide && !is_bool<T>;
+    if constexpr (turns && same<Count, Full>) {
+        if (is_whole<N>(rows)) {
 #pragma GCC unroll 16
-            for (int l = 0; l < N; ++l) tile[l] = Vec<T, N>::load(p + l * stride);
+            for (int l = 0; l < N; ++l) tile[l] = V::load(p + l * stride);
             turn<1>(tile);
             return;
         }
     }
-    for (int64_t r = 0; r < N && r < rows; ++r) tile[r] = load_strided<N>(p + r, stride, n);
+    if constexpr (turns && detail::lane_masks<typename V::storage>) {
+        int64_t columns = lanes_in<N>(n), most = lanes_in<N>(rows);
+#pragma GCC unroll 16
+        for (int l = 0; l < N; ++l) tile[l] = V::load(p + l * stride, l < columns ? most : 0);
+        turn<1>(tile);
+    } else
+        for (int64_t r = 0; r < N && r < lanes_in<N>(rows); ++r) tile[r] = load_strided<N>(p + r, stride, n);
+}
+
+// body(count) for a tile of N rows, `count` of which count: Full where it is one of whole lanes too, the case worth unrolling.
+template <int N, class Count, class Body> JM_INLINE void tile_of(int64_t rows, Count, Body&& body) {
+    if constexpr (same<Count, Full>) {
+        if (rows == N) return body(Full{});
+    }
+    body(rows);
 }
 
 // body(row) for the rows of a tile of N; those of a whole tile stay in registers.
-template <int N, class Body> JM_INLINE void tile_rows(int64_t first, int64_t rows, Body&& body) {
-    if (rows == N) {
+template <int N, class Body> JM_INLINE void tile_rows(int64_t first, Full, Body&& body) {
 #pragma GCC unroll 16
-        for (int64_t r = 0; r < N; ++r) body(first + r);
-    } else {
-        for (int64_t r = 0; r < rows; ++r) body(first + r);
-    }
+    for (int64_t r = 0; r < N; ++r) body(first + r);
+}
+template <int N, class Body> JM_INLINE void tile_rows(int64_t first, int64_t rows, Body&& body) {
+    for (int64_t r = 0; r < rows; ++r) body(first + r);
 }
 
 // --- run-time indexes -------------------------------------------------------------------------------------------------
@@ -183,7 +211,13 @@ JM_LIMITS(uint64_t, 0, UINT64_MAX)
 // Lanes after the first n replaced by the neutral element of the reduction that follows.
 template <class T, int N> JM_INLINE Vec<T, N> only(Vec<T, N> v, T, Full) { return v; }
 template <class T, int N> JM_INLINE Vec<T, N> only(Vec<T, N> v, T neutral, int64_t n) {
-    return where(first_n<N>(n), v, Vec<T, N>(neutral));
+    using V = Vec<T, N>;
+    if constexpr (V::wide)
+        return join(only(v.lo(), neutral, n), only(v.hi(), neutral, n - N / 2));
+    else if constexpr (detail::lane_masks<typename V::storage>) {
+        using I = detail::as_ints<typename V::storage>;
+        return V((typename V::storage)detail::chosen(detail::first_bits(n), (I)v.v, (I)V(neutral).v));
+    } else return where(first_n<N>(n), v, V(neutral));
 }
 
 // The greatest (or least) value and the first position that has it; NaN beats everything, as in torch.
@@ -216,10 +250,21 @@ template <class T, int N, bool Greatest> struct BestLanes {
         value = where(better, v, value);
         at = where(better, position, at);
     }
-    JM_INLINE Best<T, Greatest> best() const {
-        Best<T, Greatest> out;
-        for (int i = 0; i < N; ++i) if (at[i] != INT64_MAX) out.take(value[i], at[i]);
-        return out;
+    JM_INLINE Best<T, Greatest> best() const { return best_of(value, at); }
+    // Lanes that took nothing lose against equal ones: their position is the greatest there is.
+    template <int M> static JM_INLINE Best<T, Greatest> best_of(Vec<T, M> v, Vec<int64_t, M> at) {
+        if constexpr (M == 2) {
+            Best<T, Greatest> out{v[0], at[0]};
+            out.take(v[1], at[1]);
+            return out;
+        } else {
+            auto a = v.lo(), b = v.hi();
+            auto i = at.lo(), j = at.hi();
+            auto a_nan = ne(a, a), b_nan = ne(b, b);
+            auto better = ~a_nan & ((Greatest ? gt(b, a) : lt(b, a)) | b_nan);
+            auto second = better | ((eq(a, b) | (a_nan & b_nan)) & lt(j, i));
+            return best_of(where(second, b, a), where(second, j, i));
+        }
     }
 };
 

@@ -298,32 +298,49 @@ template <class U, class T, int N> JM_INLINE Vec<U, N> reinterpret(Vec<T, N> a) 
 
 namespace detail {
 #if JM_AVX512
-JM_INLINE uint64_t first_bytes(int64_t n) {
-    return n >= 64 ? ~uint64_t(0) : (uint64_t(1) << n) - 1;
+// The first n lanes as bits: of a tail they are computed once, outside of the loops around it.
+JM_INLINE uint64_t first_bits(int64_t n) {
+    return __builtin_ia32_bzhi_di(~uint64_t(0), n < 0 ? 0 : n < 64 ? n : 64);
 }
-template <class R> JM_INLINE R masked_load(const void* p, int64_t bytes, R fill) {
-    uint64_t m = first_bytes(bytes);
-    if constexpr (sizeof(R) == 64)
-        return (R)__builtin_ia32_loaddquqi512_mask((const char*)p, (raw<char, 64>)fill, m);
-    else if constexpr (sizeof(R) == 32)
-        return (R)__builtin_ia32_loaddquqi256_mask((const char*)p, (raw<char, 32>)fill,
-                                                   uint32_t(m));
-    else
-        return (R)__builtin_ia32_loaddquqi128_mask((const char*)p, (raw<char, 16>)fill,
-                                                   uint16_t(m));
-}
-template <class R> JM_INLINE void masked_store(void* p, int64_t bytes, R v) {
-    uint64_t m = first_bytes(bytes);
-    if constexpr (sizeof(R) == 64) __builtin_ia32_storedquqi512_mask((char*)p, (raw<char, 64>)v, m);
-    else if constexpr (sizeof(R) == 32)
-        __builtin_ia32_storedquqi256_mask((char*)p, (raw<char, 32>)v, uint32_t(m));
-    else __builtin_ia32_storedquqi128_mask((char*)p, (raw<char, 16>)v, uint16_t(m));
-}
-template <class R> constexpr bool byte_masks = sizeof(R) >= 16;
+#define JM_MASKED(BYTES, SUFFIX, BLEND, C, BITS) \
+    JM_INLINE raw<C, BYTES / sizeof(C)> masked_load(const void* p, BITS bits, \
+                                                    raw<C, BYTES / sizeof(C)> fill) { \
+        return __builtin_ia32_loaddqu##SUFFIX##_mask((const C*)p, fill, bits); \
+    } \
+    JM_INLINE void masked_store(void* p, BITS bits, raw<C, BYTES / sizeof(C)> v) { \
+        __builtin_ia32_storedqu##SUFFIX##_mask((C*)p, v, bits); \
+    } \
+    JM_INLINE raw<C, BYTES / sizeof(C)> chosen(BITS bits, raw<C, BYTES / sizeof(C)> a, \
+                                               raw<C, BYTES / sizeof(C)> b) { \
+        return __builtin_ia32_blendm##BLEND##_mask(b, a, bits); \
+    }
+JM_MASKED(64, qi512, b_512, char, uint64_t)
+JM_MASKED(64, hi512, w_512, short, uint32_t)
+JM_MASKED(64, si512, d_512, int, uint16_t)
+JM_MASKED(64, di512, q_512, long long, uint8_t)
+JM_MASKED(32, qi256, b_256, char, uint32_t)
+JM_MASKED(32, hi256, w_256, short, uint16_t)
+JM_MASKED(32, si256, d_256, int, uint8_t)
+JM_MASKED(32, di256, q_256, long long, uint8_t)
+JM_MASKED(16, qi128, b_128, char, uint16_t)
+JM_MASKED(16, hi128, w_128, short, uint8_t)
+JM_MASKED(16, si128, d_128, int, uint8_t)
+JM_MASKED(16, di128, q_128, long long, uint8_t)
+#undef JM_MASKED
+template <int BYTES> struct int_lane;
+template <> struct int_lane<1> { using type = char; };
+template <> struct int_lane<2> { using type = short; };
+template <> struct int_lane<4> { using type = int; };
+template <> struct int_lane<8> { using type = long long; };
+template <class R> using as_ints = raw<typename int_lane<sizeof(R{}[0])>::type, reg::count<R>>;
+template <class R> constexpr bool lane_masks = sizeof(R) >= 16;
 #else
-template <class R> constexpr bool byte_masks = false;
-template <class R> R masked_load(const void* p, int64_t bytes, R fill);
-template <class R> void masked_store(void* p, int64_t bytes, R v);
+template <class R> constexpr bool lane_masks = false;
+JM_INLINE uint64_t first_bits(int64_t n);
+template <class R> R masked_load(const void* p, uint64_t bits, R fill);
+template <class R> void masked_store(void* p, uint64_t bits, R v);
+template <class R> R chosen(uint64_t bits, R a, R b);
+template <class R> using as_ints = R;
 #endif
 }   // namespace detail
 
@@ -340,12 +357,16 @@ template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p) {
 template <class T, int N> JM_INLINE Vec<T, N> Vec<T, N>::load(const T* p, int64_t n, T fill) {
     if constexpr (is_bool<T>)
         return convert<bool>(Vec<uint8_t, N>::load(detail::bytes_of(p), n, uint8_t(fill)));
-    else if constexpr (wide) {
+    else if constexpr (wide && JM_AVX512) {  // lanes that are masked may lie outside of memory
+        constexpr int H = N / 2;
+        return join(Vec<T, H>::load(p, n, fill), Vec<T, H>::load(p + H, n - H, fill));
+    } else if constexpr (wide) {
         constexpr int H = N / 2;
         auto low = Vec<T, H>::load(p, n, fill);
         return join(low, n > H ? Vec<T, H>::load(p + H, n - H, fill) : Vec<T, H>(fill));
-    } else if constexpr (detail::byte_masks<storage>) {
-        return Vec(detail::masked_load(p, n * int64_t(sizeof(T)), Vec(fill).v));
+    } else if constexpr (detail::lane_masks<storage>) {
+        using I = detail::as_ints<storage>;
+        return Vec((storage)detail::masked_load(p, detail::first_bits(n), (I)Vec(fill).v));
     } else {
         T lanes[N];
         Vec(fill).store(lanes);
@@ -366,9 +387,10 @@ template <class T, int N> JM_INLINE void Vec<T, N>::store(T* p, int64_t n) const
     if constexpr (is_bool<T>) convert<uint8_t>(*this).store(detail::bytes_of(p), n);
     else if constexpr (wide) {
         v.lo.store(p, n);
-        if (n > N / 2) v.hi.store(p + N / 2, n - N / 2);
-    } else if constexpr (detail::byte_masks<storage>) {
-        detail::masked_store(p, n * int64_t(sizeof(T)), v);
+        if (JM_AVX512 || n > N / 2) v.hi.store(p + N / 2, n - N / 2);
+    } else if constexpr (detail::lane_masks<storage>) {
+        using I = detail::as_ints<storage>;
+        detail::masked_store(p, detail::first_bits(n), (I)v);
     } else {
         T lanes[N];
         store(lanes);
