@@ -62,7 +62,7 @@ PyObject* run_hooked(PyObject* callee, PyObject* family, PyObject* const* args, 
   PyObject* code = Py_XNewRef(code_of(callee));
   Py_XINCREF(family);  // the thread's state borrows both, and what runs may let go of them
   jm_thread saved = jm_enter(family, code);
-  PyObject* result = PyObject_Vectorcall(callee, args, count, nullptr);
+  PyObject* result = jm_call_concealed(callee, args, count);
   jm_leave(saved);
   Py_XDECREF(family);
   Py_XDECREF(code);
@@ -181,7 +181,7 @@ PyObject* failed(Dispatcher* self, Entry* entry, PyObject* const* args) {
 PyObject* run_python(Dispatcher* self, Entry* entry, PyObject* const* args) {
   const jm_nest saved = jm_begin_nest(false);
   PyObject* result = entry->hook ? run_hooked(entry->run, self->family, args, self->arity)
-                                 : PyObject_Vectorcall(entry->run, args, self->arity, nullptr);
+                                 : jm_call_concealed(entry->run, args, self->arity);
   jm_end_nest(saved);
   return result;
 }
@@ -493,7 +493,7 @@ PyMethodDef functions[] = {
 }  // namespace
 
 bool register_dispatch(PyObject* module) {
-  return PyModule_AddType(module, &DispatcherType) == 0 &&
+  return PyModule_AddType(module, &DispatcherType) == 0 && jm_register_concealed(&DispatcherType) &&
          PyModule_AddType(module, &ContinueType) == 0 && PyModule_AddFunctions(module, functions) == 0;
 }
 

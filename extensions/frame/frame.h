@@ -2,6 +2,7 @@
 //
 //   layout.c           the interpreter's own data layouts (dictionaries, instances), per version
 //   hook.c             the PEP 523 hook and the state of the thread it acts on
+//   concealed.c        frames that eager has not are passed over where stacks are walked
 //   function_watch.c   functions whose code or defaults are exchanged in place
 //   constants.cpp      equality that runs no user code
 //   memo.cpp           lookups remembered while a dictionary does not change
@@ -106,6 +107,27 @@ PyObject* jm_hide(void);
 void jm_show(PyObject* hidden);
 
 bool jm_register_hook(PyObject* module);
+
+// --------------------------------------------------------------------------------- concealed.c
+
+// What stands between the user's caller and the user's code is passed over where stacks are walked,
+// between conceal and reveal, which hold the same frames: nothing of them may end meanwhile.
+enum { JM_CONCEALED = 12 };
+typedef struct {
+  int count;
+  void* frame[JM_CONCEALED];
+  void* position[JM_CONCEALED];
+} jm_concealed;
+
+// The frames of our Python that run now, down to the call stub.
+void jm_conceal_ours(jm_concealed* frames);
+void jm_reveal(const jm_concealed* frames);
+
+// callee(*args); the call stub is concealed, if that is the frame that runs.
+PyObject* jm_call_concealed(PyObject* callee, PyObject* const* args, Py_ssize_t count);
+
+// `type`: of what call stubs call.
+bool jm_register_concealed(PyTypeObject* type);
 
 // -------------------------------------------------------------------------------- function_watch.c
 

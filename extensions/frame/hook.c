@@ -417,7 +417,10 @@ static PyObject* skip(PyObject* module, PyObject* args) {
 static PyObject* run_function(PyObject* function, PyObject* args, PyObject* kwargs) {
   if (kwargs == Py_None) kwargs = NULL;
   jm_nest saved = begin_original();
+  jm_concealed frames;
+  jm_conceal_ours(&frames);
   PyObject* result = PyObject_Call(function, args, kwargs);
+  jm_reveal(&frames);
   end_original(saved);
   return result;
 }

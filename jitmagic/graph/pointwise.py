@@ -6,7 +6,7 @@ for shape rules and, by the partitioner, for what is cheap to compute again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ __all__ = [
     "FLOATING",
     "KEEPING",
     "PROMOTING",
+    "is_of_number",
     "is_pointwise",
     "is_transcendental",
     "overloads",
@@ -78,3 +79,14 @@ def is_pointwise(op: Any) -> bool:
 def is_transcendental(op: Any) -> bool:
     """Costs tens of instructions an element rather than one or two."""
     return op in _TRANSCENDENTAL
+
+
+def is_of_number(op: Any, args: Sequence[Any]) -> bool:
+    """Whether a number stands for the only tensor: dispatch modes are shown wrapped numbers so,
+    which jvp and vmap copy and expand. Kernels take them, our rules do not."""
+    return (
+        bool(args)
+        and isinstance(args[0], int | float | complex)
+        and isinstance(op._schema.arguments[0].type, torch.TensorType)
+        and not any(isinstance(arg, torch.Tensor) for arg in args)
+    )

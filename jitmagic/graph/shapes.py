@@ -23,7 +23,7 @@ from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
 from .fresh_meta import META, broadcast, fresh_meta, same_shape
 from .network import NETWORK_RULES
-from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, overloads
+from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
 from .recurrent import RECURRENT_RULES
 from .sym_node import in_layout
 from .without_meta import WITHOUT_META
@@ -42,7 +42,7 @@ Rule = Callable[..., Any]
 def infer(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of op on meta tensors, or None where no rule is written here."""
     rule = _RULES.get(op)
-    return None if rule is None else rule(*args, **kwargs)
+    return None if rule is None or is_of_number(op, args) else rule(*args, **kwargs)
 
 
 def infer_in_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

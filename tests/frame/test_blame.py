@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
+import warnings
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import jitmagic
 from jitmagic.api import handle_of
@@ -53,6 +55,50 @@ def test_frames_are_eagers_where_the_function_runs_plainly():
     tagged = jitmagic.jit(raises, backend="eager")
     for _ in range(2):
         assert lines(lambda: tagged(1)) == lines(lambda: raises(1))
+
+
+def stack_seen(x):
+    print([(each.function, each.lineno) for each in inspect.stack()[:3]])
+    return x + 1
+
+
+def warns_of_its_caller(x):
+    warnings.warn("careful", stacklevel=2)
+    return x + 1
+
+
+def warns_further_up(x):
+    y = warns_of_its_caller(x)
+    warnings.warn("careful", stacklevel=3)
+    return stack_seen(y) * 2
+
+
+def all_told(function, capsys) -> tuple[list[tuple[str, int, str]], str]:
+    """Where the warnings of a call point to, and what it prints."""
+
+    def caller():
+        return function(torch.ones(3))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        caller()
+    places = [(each.filename, each.lineno, str(each.message)) for each in caught]
+    return places, capsys.readouterr().out
+
+
+class Watching(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("function", [stack_seen, warns_of_its_caller, warns_further_up])
+def test_who_walks_the_stack_sees_eagers_frames(function, capsys):
+    expected = all_told(function, capsys)
+    tagged = jitmagic.jit(function, backend="eager")
+    with Watching():  # every operation is somebody's to see: the original runs
+        assert all_told(tagged, capsys) == expected
+    for _ in range(3):
+        assert all_told(tagged, capsys) == expected
 
 
 def test_a_refused_graph_break_shows_nothing_of_the_compile(capsys):

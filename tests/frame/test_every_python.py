@@ -23,7 +23,7 @@ SOURCES = ROOT / "extensions" / "frame"
 VERSIONS = ("3.11", "3.12", "3.13")
 CHECKS = [
     f"{name}.{check}"
-    for name in ("guarding", "classes", "dispatching", "hooking", "in_place")
+    for name in ("guarding", "classes", "dispatching", "hooking", "in_place", "concealing")
     for check in re.findall(
         r"^@check\ndef (\w+)", (HERE / "frame_checks" / f"{name}.py").read_text(), re.MULTILINE
     )

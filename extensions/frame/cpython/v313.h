@@ -41,6 +41,26 @@ static inline PyObject* jm_frame_show_as(_PyInterpreterFrame* frame, PyCodeObjec
   return old;
 }
 
+static inline _PyInterpreterFrame* jm_current_frame(PyThreadState* tstate) {
+  return tstate->current_frame;
+}
+
+static inline bool jm_frame_is_python(_PyInterpreterFrame* frame) {
+  return frame->owner == FRAME_OWNED_BY_THREAD && PyCode_Check(frame->f_executable);
+}
+
+// A frame that is left before its first traceable instruction is passed over (_PyFrame_IsIncomplete).
+// Gives back where it was.
+static inline void* jm_frame_conceal(_PyInterpreterFrame* frame) {
+  void* position = frame->instr_ptr;
+  frame->instr_ptr = _PyCode_CODE(jm_frame_code(frame)) - 1;
+  return position;
+}
+
+static inline void jm_frame_reveal(_PyInterpreterFrame* frame, void* position) {
+  frame->instr_ptr = position;
+}
+
 static inline bool jm_is_traced(PyThreadState* tstate) {
   return tstate->c_tracefunc || tstate->c_profilefunc;
 }

@@ -14,7 +14,7 @@ import traceback
 import types
 from pathlib import Path
 
-MODULES = ("guarding", "classes", "dispatching", "hooking", "in_place")
+MODULES = ("guarding", "classes", "dispatching", "hooking", "in_place", "concealing")
 
 
 def load(library: str) -> None:

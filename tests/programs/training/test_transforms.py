@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
+import jitmagic
+
 from ..harness import Program, check
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -239,3 +241,26 @@ def test_inference(transform: Any) -> None:
 )
 def test_generated_code(number: int) -> None:
     check(_program(TRANSFORMS[number], FUNCTIONS[number % len(FUNCTIONS)], True, "native"))
+
+
+def _penalized(x: Tensor) -> Tensor:
+    """Numbers before tensors of no dimension: rules of jvp copy and expand the numbers alone."""
+    return 0.01 * (x**2).sum() + (1 - x).max() / 3 + (x**3).sum() - 0.5
+
+
+NUMBERS = {
+    "hessian": hessian(_penalized),
+    "forward": jacfwd(_penalized),
+    "twice reverse": jacrev(jacrev(_penalized)),
+    "rows": vmap(hessian(_penalized)),
+    "along": lambda x: jvp(grad(_penalized), (x,), (x.cos(),))[1],
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_before_tensors_of_no_dimension(name: str, backend: str) -> None:
+    x = torch.linspace(-1, 2, 8).view(2, 4) if name == "rows" else torch.linspace(-1, 2, 4)
+    transformed = NUMBERS[name]
+    tagged = jitmagic.jit(lambda x: transformed(x), backend=backend, fullgraph=True)
+    torch.testing.assert_close(tagged(x), transformed(x))

@@ -1,0 +1,63 @@
+// Frames that eager has not: the call stub's, and those of our Python between it and the user's code.
+//
+// While the user's code runs below them they count as frames that have not begun, which the interpreter
+// itself passes over wherever a stack is walked: `sys._getframe`, `f_back`, `inspect.stack`, the
+// `stacklevel` of warnings. A graph without Python conceals nothing and pays nothing: what its
+// operations warn of has the stub's place, the tagged function's own file.
+
+#include "cpython/layout.h"
+
+#include "frame.h"
+
+static PyTypeObject* dispatcher_type = NULL;  // lives as long as the module does
+static PyObject* package = NULL;
+
+bool jm_register_concealed(PyTypeObject* type) {
+  dispatcher_type = type;
+  if (!package) package = PyUnicode_InternFromString("jitmagic.");
+  return package != NULL;
+}
+
+// As bytecode/stub.py makes it: (docstring, dispatcher, what shows errors). Code put aside names its
+// dispatcher last.
+static bool is_stub(PyCodeObject* code) {
+  PyObject* constants = code->co_consts;
+  return PyTuple_GET_SIZE(constants) > 2 && Py_IS_TYPE(PyTuple_GET_ITEM(constants, 1), dispatcher_type);
+}
+
+static bool is_ours(_PyInterpreterFrame* frame) {
+  PyObject* name = PyDict_GetItemString(frame->f_globals, "__name__");
+  if (!name || !PyUnicode_CheckExact(name)) return false;
+  return PyUnicode_Tailmatch(name, package, 0, PY_SSIZE_T_MAX, -1) == 1;
+}
+
+static void conceal(jm_concealed* frames, _PyInterpreterFrame* frame) {
+  frames->frame[frames->count] = frame;
+  frames->position[frames->count++] = jm_frame_conceal(frame);
+}
+
+void jm_conceal_ours(jm_concealed* frames) {
+  frames->count = 0;
+  _PyInterpreterFrame* frame = jm_current_frame(PyThreadState_Get());
+  for (; frame && frames->count < JM_CONCEALED; frame = frame->previous) {
+    if (!jm_frame_is_python(frame)) continue;  // where C entered the interpreter
+    const bool stub = is_stub(jm_frame_code(frame));
+    if (!stub && !is_ours(frame)) return;
+    conceal(frames, frame);
+    if (stub) return;
+  }
+}
+
+void jm_reveal(const jm_concealed* frames) {
+  for (int i = 0; i < frames->count; i++) jm_frame_reveal(frames->frame[i], frames->position[i]);
+}
+
+PyObject* jm_call_concealed(PyObject* callee, PyObject* const* args, Py_ssize_t count) {
+  jm_concealed frames;
+  frames.count = 0;
+  _PyInterpreterFrame* frame = jm_current_frame(PyThreadState_Get());
+  if (frame && jm_frame_is_python(frame) && is_stub(jm_frame_code(frame))) conceal(&frames, frame);
+  PyObject* result = PyObject_Vectorcall(callee, args, count, NULL);
+  jm_reveal(&frames);
+  return result;
+}
