@@ -20,6 +20,7 @@ __all__ = [
     "ROW",
     "body_cost",
     "buffer_bytes",
+    "extent_of",
     "extent_product",
     "op_cost",
     "points",

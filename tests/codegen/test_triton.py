@@ -261,9 +261,10 @@ def test_a_reduction_inside_another():
 def test_names_that_kernels_use_themselves_are_not_parameters():
     source = check(lambda x: x + 1, torch.randn(40))
     names = ["i0", "r0", "v1", "tl", "pid", "sum0", "class", "_x", "0a", "libdevice", "x0"]
-    taken = _parameters([n for n in names if n != "class"])
+    taken = _parameters([n for n in [*names, "s0"] if n != "class"], ["s0"])
     assert len(set(taken.values())) == len(taken)
     assert taken["x0"] == "x0"
+    assert taken["s0"] == "s0_", "a size has the name"
     for name in ("i0", "r0", "v1", "tl", "pid", "sum0"):
         assert taken[name] == f"p_{name}"
     assert "import triton" in source
