@@ -110,7 +110,9 @@ class _Kernels:
     def _compile(self, values: Vector, record: Recording) -> Template | None:
         hints = dict(zip(self._symbols, values, strict=True))
         given = self._graph, self._name, hints, self._target, self._options, record
-        made = partial(compile_template, *given)
+        # Sizes that are like no others before them are not like the next ones either.
+        supposes = self.compiled <= self._options.recompile_limit // 2
+        made = partial(compile_template, *given, supposes=supposes)
         template = for_all_sizes(f"{self._name}: for all sizes", values, made, record)
         if template is None:
             self._is_sized = False

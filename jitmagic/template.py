@@ -99,14 +99,16 @@ def compile_template(
     target: Target,
     options: Options,
     record: Recording,
+    supposes: bool = True,
 ) -> Template:
-    """Compile the graph for all values of its symbols that nothing speaks against. Raises
-    CompileFailed where the tier's kernels are for one size.
+    """Compile the graph for all values of its symbols that nothing speaks against: with `supposes`
+    for those that are like these. Raises CompileFailed where the tier's kernels are for one size.
     """
     fixed: set[Symbol] = set()
     while True:
         try:
-            return _template(gm, name, hints, fixed, target, options, record)
+            predicates = _predicates(hints, fixed, supposes)
+            return _template(gm, name, hints, predicates, target, options, record)
         except Specialize as found:
             symbols = {symbol.origin[0] for symbol in found.symbols}  # type: ignore[index]
             if symbols <= fixed:
@@ -118,16 +120,14 @@ def _template(
     gm: GraphModule,
     name: str,
     hints: Mapping[Symbol, int],
-    fixed: Collection[Symbol],
+    predicates: Predicates,
     target: Target,
     options: Options,
     record: Recording,
 ) -> Template:
-    own = {symbol: _own(n, symbol, hint, fixed) for n, (symbol, hint) in enumerate(hints.items())}
-    predicates = Predicates({own[symbol]: hint for symbol, hint in hints.items()})
     known: dict[Expr, Dimension] = {
-        symbol: hint if symbol in fixed else Size(own[symbol], predicates.context)
-        for symbol, hint in hints.items()
+        symbol: hint if own.range.low == own.range.high else Size(own, predicates.context)
+        for (symbol, hint), own in zip(hints.items(), predicates.symbols, strict=True)
     }
     with record.stage(f"{name}: lower") as stage:
         program = stage.keep(lower(graph_at(gm, known), name))
@@ -148,6 +148,13 @@ def _template(
     record.kernels += loaded.kernels
     record.cache_hits += loaded.kernels if loaded.cached else 0
     return Template(loaded.plan, predicates)
+
+
+def _predicates(
+    hints: Mapping[Symbol, int], fixed: Collection[Symbol], supposes: bool
+) -> Predicates:
+    own = {_own(n, symbol, hint, fixed): hint for n, (symbol, hint) in enumerate(hints.items())}
+    return Predicates(own, supposes)
 
 
 def _own(number: int, symbol: Symbol, hint: int, fixed: Collection[Symbol]) -> Symbol:

@@ -152,7 +152,7 @@ class _Splitter:
         rows, extent = extent_product(nest.outer), extent_product(node.axes)
         across = self._across(nest, node)
         limit = COLUMN if across else ROW
-        if extent <= limit and supposed("<=", extent_of(node.axes), limit):
+        if supposed("<=", extent_of(node.axes), limit):
             return 1
         programs = -(-rows // ACROSS) if across else rows
         wanted = ROUNDS * self.target.multiprocessors // programs

@@ -82,6 +82,7 @@ class Context:
         """`relate` is told what no range can say (`s0 == s1`) and has to guard it."""
         self._assume = assume
         self._relate = relate
+        self.supposes = True
         self._related: dict[tuple[str, Expr, Expr], bool] = {}
         self._hints: dict[Expr, float] = {}
         self._examples: dict[Expr, int] = {}  # of symbols without a hint
@@ -183,15 +184,16 @@ class Context:
         return self._related_as(holds, op, left, right)
 
     def suppose(self, op: str, left: Expr, right: Expr) -> bool:
-        """As `decide`, of what is a matter of speed: no range gets narrower than it has to be for
-        that, where a relation can be guarded.
+        """Whether what is faster where `left op right` holds may rely on it. No range gets narrower
+        than it has to be for that, where a relation can be guarded; "no" is guarded by nothing.
         """
         if (answer := self._compared(op, left, right, self._known)) is not None:
             return answer
+        if not self.supposes or not holds_for(op, left, right, dict(self._hints)):
+            return False
         if (op, left, right) in self._related or not self._can_relate(left, right):
             return self.decide(op, left, right)
-        answer = holds_for(op, left, right, dict(self._hints))
-        return self._related_as(op if answer else _OPPOSITE[op], op, left, right)
+        return self._related_as(op, op, left, right)
 
     def _can_relate(self, left: Expr, right: Expr) -> bool:
         """Whether a relation between these can be guarded."""

@@ -21,12 +21,14 @@ __all__ = ["Predicates"]
 class Predicates:
     """What was assumed, in `ranges` and `relations`; `context` asks the questions."""
 
-    def __init__(self, hints: Mapping[Symbol, int]) -> None:
+    def __init__(self, hints: Mapping[Symbol, int], supposes: bool = True) -> None:
+        """`supposes`: whether sizes may be left out for which something else is faster."""
         self.symbols = tuple(hints)
         self.ranges: dict[Symbol, Interval] = {symbol: symbol.range for symbol in hints}
         self.relations: dict[tuple[str, Expr, Expr], None] = {}
         self._check: SizeProgram | None = None  # of these, when first asked for
         self.context = Context(self._narrow, self._relate)
+        self.context.supposes = supposes
         for symbol, hint in hints.items():
             self.context.add(symbol, hint)
 

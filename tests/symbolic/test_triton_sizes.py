@@ -49,8 +49,9 @@ PROGRAMS = {
 }
 
 
-def _rendered(fn, make, hints) -> tuple[PlanTemplate, KernelSource, Predicates]:
+def _rendered(fn, make, hints, supposes=True) -> tuple[PlanTemplate, KernelSource, Predicates]:
     gm, found = symbolic_graph(fn, make, hints)
+    found.context.supposes = supposes
     options = Options(verify=True)
     fused = schedule(lower(gm, "program"), H200, options)
     plans, source = render_template(fused, H200, found.symbols)
@@ -87,9 +88,15 @@ def test_one_text_is_right_for_every_length(name):
     _check(name, (3000, 32), [(48, 32), (1500, 48), (4100, 16)])
 
 
-def _check(name, hints, sizes):
+@pytest.mark.parametrize("name", ["softmax", "columns", "merged", "transposed", "indexed"])
+def test_where_nothing_may_be_supposed_one_text_is_for_all(name):
+    found = _check(name, (64, 96), [(2, 3), (17, 7), (1100, 33), (3, 300)], supposes=False)
+    assert not found.relations, str(found)
+
+
+def _check(name, hints, sizes, supposes=True) -> Predicates:
     fn, make = PROGRAMS[name]
-    plans, source, found = _rendered(fn, make, hints)
+    plans, source, found = _rendered(fn, make, hints, supposes)
     held = 0
     for values in sizes:
         if not found.hold(values):
@@ -100,6 +107,7 @@ def _check(name, hints, sizes):
         (made,), _ = run_interpreted(_at(source, found, values), plans.plan(values), inputs)
         torch.testing.assert_close(made, fn(*inputs), rtol=1e-4, atol=1e-4)
     assert held >= 1, str(found)
+    return found
 
 
 @pytest.mark.parametrize("name", ["softmax", "columns", "merged", "moved", "indexed", "half"])
