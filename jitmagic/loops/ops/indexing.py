@@ -307,8 +307,8 @@ def select_scatter(
     builder: Builder, out: Out, x: TensorView, source: TensorView, dim: int, index: int
 ) -> TensorView:
     dim = wrap_dim(dim, len(x.shape))
-    extent, rest = hint_of(x.shape[dim]), (*x.shape[:dim], *x.shape[dim + 1 :])
-    if not -extent <= index < extent or [*map(hint_of, source.shape)] != [*map(hint_of, rest)]:
+    extent, *rest = map(hint_of, (x.shape[dim], *x.shape[:dim], *x.shape[dim + 1 :]))
+    if not -extent <= hint_of(index) < extent or [*map(hint_of, source.shape)] != rest:
         raise Decline("what is put there does not fit: the kernel raises")
     return _replace(builder, out, x, _unsqueezed(source, dim), dim, index % x.shape[dim], 1)
 
@@ -325,7 +325,8 @@ def diagonal_scatter(
 ) -> TensorView:
     rank = len(x.shape)
     rows, columns = (x.shape[wrap_dim(dim, rank)] for dim in (dim1, dim2))
-    length = max(0, min(hint_of(rows) + min(offset, 0), hint_of(columns) - max(offset, 0)))
+    above = hint_of(offset)
+    length = max(0, min(hint_of(rows) + min(above, 0), hint_of(columns) - max(above, 0)))
     if hint_of(source.shape[-1]) != length or len(source.shape) != rank - 1:
         raise Decline("what is put on the diagonal does not fit: the kernel raises")
     return on_diagonal(builder, out, x, source, offset, dim1, dim2)

@@ -68,7 +68,7 @@ def test_one_graph(target: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", "eager"])
-@pytest.mark.parametrize("written", [1 << 2, 1 << 19])  # too much of it to be put back
+@pytest.mark.parametrize("written", [1 << 2, 1 << 19])
 def test_invalid_arguments(written: int, backend: str) -> None:
     def program(m: Tensor, s: Tensor, seen: Tensor) -> Tensor:
         seen.add_(1)
@@ -84,7 +84,7 @@ def test_invalid_arguments(written: int, backend: str) -> None:
         run(m, -s, ours)
     assert str(found.value) == str(wanted.value)
     assert torch.equal(ours, plain)
-    assert (counts_of(run).breaks > 0) == (written > 1 << 18)
+    assert counts_of(run).breaks == 0
 
 
 def test_an_error_that_the_program_catches() -> None:
