@@ -69,17 +69,17 @@ def emit(
 ) -> FunctionType:
     """The residual function of a trace; `graph` is None when it has nothing to compute.
 
-    When the graph raises, the frame starts over as plain Python, so that the user gets eager's own
-    exception on the user's own line; unless what the graph wrote to its inputs is not undone,
-    then it is passed on.
+    When a draw or the graph raises, the frame starts over as plain Python, so that the user gets
+    eager's own exception on the user's own line; unless what the graph wrote to its inputs is not
+    undone, then it is passed on.
     Raises CannotRestore when the break is at a place that cannot be re-entered.
     """
     writer = Writer(flat, scope.builtins, answering(trace.guards))
     starts_over = graph is not None and can_start_over(trace)
-    draw_numbers(writer, trace.draws, starts_over)
-    before = len(writer.code)
+    before = draw_numbers(writer, trace.draws)
+    after = len(writer.code)
     run_graph(writer, trace, graph)
-    guarded = (writer.code[before], writer.code[-1]) if starts_over else None
+    tried = writer.code[before:] if starts_over else writer.code[before:after]
     make_values(writer, trace)
     for effect in trace.effects:
         writer.put(replay(effect, writer))
@@ -90,9 +90,9 @@ def emit(
     else:
         assert isinstance(trace.exit, Break)
         body = _cut(writer, trace.exit, scope)
-    if guarded is not None:
+    if tried:
         again = [*rewind(trace.draws), *_run_plainly(flat, scope.plain)]
-        _start_over_on_error(body, *guarded, flat, again)
+        _start_over_on_error(body, tried[0], tried[-1], flat, again)
     _declare_temporaries(body)
     drop_unreachable(body)
     secure_loads(body)

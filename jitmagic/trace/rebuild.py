@@ -146,16 +146,18 @@ def _answers(kind: type) -> bool:
 # ------------------------------------------------------------------------- the graph and the values
 
 
-def draw_numbers(writer: Writer, draws: Sequence[Draw], may_rewind: bool) -> None:
-    """Code that does the draws, in order."""
+def draw_numbers(writer: Writer, draws: Sequence[Draw]) -> int:
+    """Code that does the draws, in order; and where in it `rewind` is possible from."""
     for draw in draws:
         writer.make(draw.generator)
-    if may_rewind and draws:
+    if draws:
         generators = dict.fromkeys(draw.generator for draw in draws)
         writer.put(_call(states_of, *map(writer.load, generators)), build.store_fast(_STATES))
+    begin = len(writer.code)
     for index, draw in enumerate(draws):
         drawn = _call(draw.perform, writer.load(draw.generator))
         writer.put(drawn, build.store_fast(_drawn(index)))
+    return begin
 
 
 def rewind(draws: Sequence[Draw]) -> Code:

@@ -5,7 +5,8 @@ function beneath was found to make, under guards for what it reads. Goes out: in
 which the cache gives at each call. They are everybody's: an exit that would hand one out, or a
 write to one, ends the trace before the call. A cache that was filled while torch's state was
 another (the default dtype, say) may hold another kind of tensor: that is looked up now, and checked
-at each call, which then raises.
+at each call. A call that finds another kind starts over in eager and leaves the entry dead, so
+that the next one compiles for what the cache holds: a break.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from torch.fx import Node
 
 from ...graph.builder import GraphBuilder, storage_of
 from ...graph.node_meta import device_of
+from ...guards.guard import StateRead
 from ...spec import TensorSpec, spec_of
 from ..breaks import GraphBreak
 from ..result import BreakReason
 from .base import Args, Builder, Kwargs, Machine, Unrestorable, Value
-from .random_streams import constant_argument, drawn_tensor
+from .random_streams import PLAIN, constant_argument, drawn_tensor
 from .sequences import TupleValue
 from .tensor import TensorValue
 
 __all__ = ["tensors_of_cache"]
 
-_MISSING = object()
+_MISSING, _MARK = object(), object()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Ask:
     """The call of the cached function, whose result has to be what the graph was made for."""
 
@@ -41,13 +43,19 @@ class _Ask:
     kwargs: Mapping[str, Any]
     item: int | None  # of a tuple
     spec: TensorSpec
+    refused: bool = False
 
     def __call__(self, cached: Any) -> object:
         kept = _item(cached(*self.args, **self.kwargs), self.item)
         if not _is(kept, self.spec):
+            self.refused = True
             name, now = cached.__name__, _described(kept)
             raise RuntimeError(f"the cache of {name}() holds {now} now, not {self.spec}")
         return kept
+
+    def cache_holds_another_kind(self) -> bool:
+        """Whether a call has found so; for a guard."""
+        return self.refused
 
 
 def tensors_of_cache(
@@ -78,6 +86,7 @@ def tensors_of_cache(
         if spec is None or (kept is not _MISSING and not _is(_item(kept, item), spec)):
             raise broken
         ask = _Ask(args, kwargs, item, spec)
+        machine.guard(StateRead(ask.cache_holds_another_kind, False, True))
         name = f"{cached.live.__name__}()"
         drawn = drawn_tensor(machine, name, machine.effects.draw(cached, ask, name), spec)
         _keep_inside(machine, drawn, reason)
@@ -145,19 +154,29 @@ def _kept(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     if cached.cache_parameters()["typed"]:
         return None
     held = zip(links[::3], links[1::3], strict=True) if links else cache.items()
-    named = tuple(part for pair in kwargs.items() for part in pair)
-    return next((result for key, result in held if _is_key(key, args, named)), _MISSING)
+    wanted = _wanted(args, tuple(part for pair in kwargs.items() for part in pair))
+    return next((result for key, result in held if _is_key(key, wanted, len(args))), _MISSING)
 
 
-def _is_key(key: Any, args: tuple[Any, ...], named: tuple[Any, ...]) -> bool:
-    """Keys are a lone int or str, or a tuple with a mark before what is named. Nothing of a class
-    of the user's is compared.
-    """
-    given = key if type(key) is tuple else (key,)
-    wanted = args
-    if named:
-        wanted = (*args, *given[len(args) : len(args) + 1], *named)
-    if len(given) != len(wanted):
+def _wanted(args: tuple[Any, ...], named: tuple[Any, ...]) -> object:
+    """The key of a call: a lone int or str, or a tuple with a mark before what is named."""
+    if len(args) == 1 and not named and type(args[0]) in (int, str):
+        return args[0]
+    return (*args, _MARK, *named) if named else args
+
+
+def _is_key(key: Any, wanted: Any, unnamed: int) -> bool:
+    """Whether the cache takes them for one, as it does 1 and 1.0 in a tuple."""
+    if type(key) is not tuple or type(wanted) is not tuple:
+        return type(key) is type(wanted) and _are_equal(key, wanted)
+    if len(key) != len(wanted):
         return False
-    pairs = zip(given, wanted, strict=True)
-    return all(a is b or (type(a) is type(b) and a == b) for a, b in pairs)
+    pairs = enumerate(zip(key, wanted, strict=True))
+    return all((b is _MARK and n == unnamed) or _are_equal(a, b) for n, (a, b) in pairs)
+
+
+def _are_equal(key: Any, wanted: Any) -> bool:
+    """Nothing of a class of the user's is compared."""
+    if type(key) is tuple and type(wanted) is tuple and len(key) == len(wanted):
+        return all(map(_are_equal, key, wanted))
+    return key is wanted or (type(key) in PLAIN and type(wanted) in PLAIN and key == wanted)

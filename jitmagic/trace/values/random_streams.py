@@ -37,7 +37,7 @@ from .opaque import WithoutOperators
 from .scalars import ScalarValue
 from .tensor import TensorValue, record
 
-__all__ = ["GeneratorObjectValue", "constant_argument", "drawn_tensor"]
+__all__ = ["PLAIN", "GeneratorObjectValue", "constant_argument", "drawn_tensor"]
 
 _MAKERS: Mapping[type, Callable[[], Any]] = {
     random.Random: partial(random.Random, 0),
@@ -50,7 +50,7 @@ _MAKERS: Mapping[type, Callable[[], Any]] = {
 _NO_DRAWS = frozenset(
     "seed getstate setstate get_state set_state spawn shuffle bytes randbytes getrandbits".split()
 )
-_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
+PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
 _DTYPES = {int: torch.int64, float: torch.float64}
 _UNIT = Interval(0.0, 1.0)
 _RANGES = dict.fromkeys(("random", "rand", "random_sample", "beta", "betavariate"), _UNIT)
@@ -186,7 +186,7 @@ def constant_argument(machine: Machine, value: Value, broken: GraphBreak) -> Any
         raise broken
     found = real.as_constant(machine)
     items = found if isinstance(found, list | tuple) else (found,)
-    if not all(type(item) in _PLAIN or isinstance(item, type) for item in items):
+    if not all(type(item) in PLAIN or isinstance(item, type) for item in items):
         raise broken
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import random
 
 import pytest
 import torch
@@ -278,20 +279,91 @@ def in_float64(function):
 
 
 def test_a_cache_filled_in_another_state():
-    """Known when the call is compiled it is a break; later, nothing but an error is right."""
     fill = lambda: turned(3, base=2.0)  # noqa: E731
     x = torch.ones(3)
     in_float64(fill)
     tagged = jitmagic.jit(tensors_kept, backend="eager")
     assert tagged(x).dtype is torch.float64
     assert counts_of(tagged).breaks
+
+
+def range_kept(x):
+    return x[:2] * ranged(2, 4)
+
+
+def draws_besides(x):
+    """What was drawn before the cache was asked is drawn again."""
+    first = random.random()
+    return x * first + table(3) * random.random()
+
+
+def writes_to_an_input(x):
+    x.mul_(2)
+    x.add_(turned(3, base=2.0)[1])
+    return x + 1
+
+
+def two_caches(x):
+    return x * turned(3, base=2.0)[1] + table(3)
+
+
+@functools.cache
+def ranged(first, after):
+    return torch.arange(first, after)
+
+
+def another_table():
+    table.cache_clear()
+    code = table.__wrapped__.__code__
+    table.__wrapped__.__code__ = (lambda n: torch.arange(n, dtype=torch.float64)).__code__
+    table(3)
+    table.__wrapped__.__code__ = code
+
+
+def another_range():
+    ranged.cache_clear()
+    ranged(2, 4.0)
+
+
+def another_turn():
     turned.cache_clear()
-    tagged = jitmagic.jit(tensors_kept, backend="eager")
-    assert tagged(x).dtype is torch.float32
-    turned.cache_clear()
-    in_float64(fill)
-    with pytest.raises(RuntimeError, match=r"the cache of turned\(\) holds float64"):
-        tagged(x)
+    in_float64(lambda: turned(3, base=2.0))
+
+
+CHANGES = [
+    (tensors_kept, another_turn), (two_caches, another_table), (two_caches, another_turn),
+    (draws_besides, another_table), (writes_to_an_input, another_turn),
+    (range_kept, another_range),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::jitmagic.errors.RecompileWarning")
+@pytest.mark.parametrize(("program", "change"), CHANGES)
+def test_a_cache_that_holds_another_kind_since(program, change):
+    """The call that finds it starts over in eager; the next compiles, and breaks there."""
+
+    def story(call):
+        fresh_caches.__wrapped__(), ranged.cache_clear(), random.seed(3)
+        results = [call(torch.ones(3)) for _ in range(2)]
+        change()
+        results += [call(torch.ones(3)) for _ in range(3)]
+        return [(result.dtype, result.tolist()) for result in results]
+
+    tagged = jitmagic.jit(program, backend="eager")
+    assert story(tagged) == story(program)
+    assert counts_of(tagged).graphs > 1
+    assert counts_of(tagged).breaks
+
+
+@pytest.mark.parametrize("given", [(2, 4.0), (2.0, 4), (True, 4)])
+def test_a_key_that_the_cache_takes_for_another(given):
+    """Known when the call is compiled."""
+    ranged.cache_clear()
+    in_float64(lambda: ranged(*given))
+    alike = given == (2, 4)
+    tagged = jitmagic.jit(range_kept, backend="eager")
+    assert tagged(torch.ones(3)).dtype is range_kept(torch.ones(3)).dtype
+    assert bool(counts_of(tagged).breaks) == alike
 
 
 PACKAGES = {"one"}
