@@ -188,7 +188,8 @@ class Sized:
         ) -> Executable | None:
             return None if kernels is None else kernels.executable(gm, name, values, target, record)
 
-        concrete, taken = at_sizes(self._traced, values)
+        warns = values != hints_of(self._traced)  # the trace has warned for those
+        concrete, taken = at_sizes(self._traced, values, warns)
         numbers = tuple(one.make() for one in taken if isinstance(one, Filled))
         places, known = places_among(len(inputs), taken), (*inputs, *numbers)
         run, _ = self._compile(concrete, lambda: [known[place] for place in places], record, build)

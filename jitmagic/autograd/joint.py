@@ -22,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Node
 
 from ..errors import CompileFailed, OperationFailed, UserLine
-from ..graph.attribution import call_from
+from ..graph.attribution import Silence, call_from
 from ..graph.autocast import OFF, autocast_kept, read_autocast
 from ..graph.gradients import gradients
 from ..graph.node_meta import tensors_in
@@ -172,7 +172,6 @@ def _check_spec(node: Node, spec: Any, value: Any) -> None:
 
 def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
-    line: UserLine | None = next(iter(node.meta.get("lines", ())), None)
     if isinstance(node.target, FunctionCall):
         for tensor in args[-1]:  # eager holds it, though nobody looks at its version
             _keep(tensor)
@@ -184,10 +183,10 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
         elif node.target in INDEXING and (found := selected(args)) is not None:
             value = found[0]
         elif callable(node.target):
-            value = call_from(line, spelled_out(node.target), args, kwargs)
+            value = call_from(Silence(), spelled_out(node.target), args, kwargs)
         elif node.op == "call_method":
             method = getattr(type(args[0]), node.target)
-            value = call_from(line, spelled_out(method), args, kwargs)
+            value = call_from(Silence(), spelled_out(method), args, kwargs)
         else:
             raise CompileFailed(f"{node.op} is no part of a traced graph")
     except Exception as error:  # whatever torch raises: the frame runs as eager and raises it there

@@ -1,6 +1,7 @@
-"""report: all that was compiled, as a folder to attach to an issue.
+"""report: all that was compiled, as a folder or one page to attach to an issue.
 
     jitmagic.report(folder)     index.html, report.txt, capsules/NN_NAME/
+    jitmagic.report("x.html")   one page, with the capsules' files inside
 
 Comes in: the handles of what is tagged. Goes out: one page that needs nothing else, which shows the
 Explanation of each function (the model that explain shows as text, by rich and as HTML), its card,
@@ -10,7 +11,8 @@ compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import count as numbers
@@ -22,7 +24,7 @@ from ..frame.handle import Handle
 from ..records import CompileRecord
 from .capsules import Capsule, capsule_of, versions
 from .explain import Explanation, described
-from .folder import write_folder
+from .folder import PAGE_HEAD, write_folder, write_page
 from .html import STYLE, html_body
 from .report import text_report
 from .status import Card, card_of, listed_handles
@@ -30,6 +32,7 @@ from .words import count
 
 __all__ = ["Report", "report"]
 
+_PAGES = (".html", ".htm")  # a path that ends so is one file
 _PICTURES = ("graph", "compile")  # a picture of memory runs the graphs
 
 
@@ -44,15 +47,18 @@ class _Function:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
-    """What `report` wrote: the folder, its page, and the folders of the capsules."""
+    """What `report` wrote: the folder, its page, and the folders of the capsules (none where they
+    are inside the page).
+    """
 
     folder: Path
     page: Path
     capsules: tuple[Path, ...]
     functions: int
+    graphs: int  # one capsule each
 
     def __str__(self) -> str:
-        told = f"{count(self.functions, 'function')}, {count(len(self.capsules), 'capsule')}"
+        told = f"{count(self.functions, 'function')}, {count(self.graphs, 'capsule')}"
         return f"{told}: {self.page}"
 
     __repr__ = __str__
@@ -66,22 +72,26 @@ def report(folder: str | Path, /, *targets: Any) -> Report:
     """Write what is compiled now, of everything tagged or of these functions and modules, into
     `folder`: one HTML page, the same as text, and for each compiled graph a capsule: the user's
     code, the inputs' shapes, dtypes and strides (no tensor's values), versions, options, generated
-    code, and replay.py, which compares it with eager.
+    code, and replay.py, which compares it with eager. A path that ends in .html or .htm is one
+    file instead: the page, with the files of the capsules inside.
 
     A folder that does not exist is made; an earlier report in it is replaced. Raises ReportError
-    where the folder is a file, holds anything else or cannot be written, and changes nothing then;
-    TypeError for a target that is not tagged.
+    where anything else is there or it cannot be written, and changes nothing then; TypeError for a
+    target that is not tagged.
     """
     chosen = [tagged_handle(target) for target in targets] or listed_handles()
     number = numbers(1)
     functions = [_function(handle, number) for handle in chosen]
-    files = {"index.html": _page(functions), "report.txt": _text(functions)}
-    for function in functions:
-        for capsule in function.capsules:
-            files |= {f"{_place(capsule)}/{name}": text for name, text in capsule.files.items()}
+    capsules = [capsule for function in functions for capsule in function.capsules]
+    if os.fspath(folder).lower().endswith(_PAGES):
+        page = write_page(folder, _page(functions, _inside))
+        return Report(page.parent, page, (), len(functions), len(capsules))
+    files = {"index.html": _page(functions, _linked), "report.txt": _text(functions)}
+    for capsule in capsules:
+        files |= {f"{_place(capsule)}/{name}": text for name, text in capsule.files.items()}
     root = write_folder(folder, files)
-    places = tuple(root / _place(c) for function in functions for c in function.capsules)
-    return Report(root, root / "index.html", places, len(functions))
+    places = tuple(root / _place(capsule) for capsule in capsules)
+    return Report(root, root / "index.html", places, len(functions), len(capsules))
 
 
 def _place(capsule: Capsule) -> str:
@@ -122,10 +132,12 @@ def _state(capsule: Capsule) -> str:
     return f"{capsule.title}: {capsule.outcome}; {replay}"
 
 
-def _page(functions: list[_Function]) -> str:
-    body = "\n".join(map(_section, functions)) or "<p>nothing is tagged</p>"
+def _page(functions: list[_Function], show: Callable[[Capsule], str]) -> str:
+    body = (
+        "\n".join(_section(function, show) for function in functions) or "<p>nothing is tagged</p>"
+    )
     return (
-        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
+        f"{PAGE_HEAD}<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width'>"
         "<meta http-equiv='Content-Security-Policy' "
         "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
@@ -136,7 +148,7 @@ def _page(functions: list[_Function]) -> str:
     )
 
 
-def _section(function: _Function) -> str:
+def _section(function: _Function, show: Callable[[Capsule], str]) -> str:
     parts = [f"<h2>{escape(function.card.name)}</h2>", function.card._repr_html_()]
     if function.found is not None:
         parts.append(html_body(function.found))
@@ -146,8 +158,20 @@ def _section(function: _Function) -> str:
                 f"<details><summary>{escape(picture.title)}</summary>"
                 f"{picture._repr_html_()}</details>"
             )
-    parts += [
-        f"<div><a href='{_place(c)}/replay.py'>{_place(c)}</a>: {escape(_state(c))}</div>"
-        for c in function.capsules
-    ]
+    parts += map(show, function.capsules)
     return f"<section>{''.join(parts)}</section>"
+
+
+def _linked(capsule: Capsule) -> str:
+    place = _place(capsule)
+    return f"<div><a href='{place}/replay.py'>{place}</a>: {escape(_state(capsule))}</div>"
+
+
+def _inside(capsule: Capsule) -> str:
+    """The capsule's files, each to be opened and copied."""
+    files = "".join(
+        f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>"
+        for name, text in capsule.files.items()
+    )
+    title = f"{capsule.name}: {_state(capsule)}"
+    return f"<details><summary>{escape(title)}</summary>{files}</details>"

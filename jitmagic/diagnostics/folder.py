@@ -3,7 +3,7 @@
 Comes in: a folder and texts by relative path. Out: the files, and a manifest that names them, by
 which the next report knows what is its own to replace. The texts are written beside their places
 first; what fails there (a full disk) leaves the folder as it was. A folder that holds anything and
-has no manifest is somebody else's.
+has no manifest is somebody else's. A report in one page is known by a mark in its first line.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import ReportError
 
-__all__ = ["MANIFEST", "write_folder"]
+__all__ = ["MANIFEST", "PAGE_HEAD", "write_folder", "write_page"]
 
 MANIFEST = "manifest.json"
 _KIND = "jitmagic report"
-_ANOTHER = "name another folder, or move what is there"
+PAGE_HEAD = "<!DOCTYPE html><!-- jitmagic report -->\n"
+_ANOTHER = "name another folder or a file that ends in .html, or move what is there"
+_ANOTHER_PAGE = "name another file that ends in .html or a folder, or move what is there"
 
 
 def write_folder(folder: str | Path, files: Mapping[str, str]) -> Path:
@@ -40,6 +43,36 @@ def write_folder(folder: str | Path, files: Mapping[str, str]) -> Path:
             f"{root} cannot be written: {error}", "name a folder that you may write to, with room"
         ) from error
     return root
+
+
+def write_page(file: str | Path, text: str) -> Path:
+    """Write a page that begins with PAGE_HEAD; an earlier one is replaced. Returns its path,
+    absolute. Raises ReportError, and changes nothing, where anything else is there.
+    """
+    path = Path(file).absolute()
+    try:
+        _check_page(path)
+        with _staging(path.parent) as staged:
+            _write(staged / path.name, text)
+            os.replace(staged / path.name, path)
+    except ReportError:  # an OSError too
+        raise
+    except OSError as error:
+        raise ReportError(
+            f"{path} cannot be written: {error}", "name a file that you may write, with room"
+        ) from error
+    return path
+
+
+def _check_page(path: Path) -> None:
+    if not os.path.lexists(path):
+        return
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no file"
+        raise ReportError(f"{path} {what}; a report that ends so is one file", _ANOTHER_PAGE)
+    with path.open("rb") as opened:
+        if opened.readline(len(PAGE_HEAD)) != PAGE_HEAD.encode():
+            raise ReportError(f"{path} is a file that no report has written", _ANOTHER_PAGE)
 
 
 def _own_files(root: Path) -> frozenset[str]:
@@ -71,29 +104,36 @@ def _replace(root: Path, before: frozenset[str], files: Mapping[str, str]) -> No
     """The manifest names old and new files while they change places: an interrupted report is one
     that the next may replace.
     """
+    with _staging(root) as staged:
+        try:
+            for name, text in files.items():
+                _write(staged / name, text)
+            _write(staged / "both", _manifest([*before, *files]))
+            _write(staged / "new", _manifest([*files]))
+            for name in files:
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged / "both", root / MANIFEST)
+            for name in files:
+                os.replace(staged / name, root / name)
+            for name in before - {*files, MANIFEST}:
+                (root / name).unlink(missing_ok=True)
+            os.replace(staged / "new", root / MANIFEST)
+        finally:
+            _remove_empty(_folders_of(root, [*before, *files]))
+
+
+@contextmanager
+def _staging(root: Path) -> Iterator[Path]:
+    """A folder inside `root` to write in, on the same disk; new folders that stay empty go."""
     new_folders = [folder for folder in (root, *root.parents) if not folder.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=".report-", dir=root))
-    except OSError:
-        _remove_empty(new_folders)
-        raise
-    try:
-        for name, text in files.items():
-            _write(staged / name, text)
-        _write(staged / "both", _manifest([*before, *files]))
-        _write(staged / "new", _manifest([*files]))
-        for name in files:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(staged / "both", root / MANIFEST)
-        for name in files:
-            os.replace(staged / name, root / name)
-        for name in before - {*files, MANIFEST}:
-            (root / name).unlink(missing_ok=True)
-        os.replace(staged / "new", root / MANIFEST)
+        try:
+            yield staged
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
-        _remove_empty(_folders_of(root, [*before, *files]))
         _remove_empty(new_folders)
 
 

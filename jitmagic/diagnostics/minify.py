@@ -33,7 +33,7 @@ from .cases import (
     without_waste,
 )
 from .scripts import NotWritable, failure_of, inputs_text, made_text, remade, script
-from .words import Question
+from .words import Question, count
 
 __all__ = ["minify"]
 
@@ -42,21 +42,37 @@ def minify(
     fn: Callable[..., Any], folder: str | Path = "jitmagic_repro", **options: Any
 ) -> Question[Path | None]:
     """`minify(fn, folder)(*args)`: call `fn` once, and write the smallest failing part of it to
-    folder/repro.py. None: every graph compiles and agrees with eager. Options are those of `jit`.
+    folder/repro.py. None, and a printed line: every graph compiles and agrees with eager. Options
+    are those of `jit`.
     """
     known = handle_of(fn)
     chosen = options or (changed_options(known.options) if known is not None else {})
 
     def run(*args: Any, **kwargs: Any) -> Path | None:
+        compared = refused = 0
         for case in cases_of(fn, args, kwargs):
-            failure = _failure_of(case, chosen)
-            if failure is None:
+            try:
+                failure = failure_of(case.function(), case.inputs, chosen)
+            except Exception:  # eager cannot run the graph by itself, whatever it raises
+                refused += 1
                 continue
-            smallest = _shrink(case, partial(_fails_alike, failure, chosen))
-            return _write(smallest, chosen, Path(folder))
+            compared += 1
+            if failure is not None:
+                smallest = _shrink(case, partial(_fails_alike, failure, chosen))
+                return _write(smallest, chosen, Path(folder))
+        print(_nothing_found(compared, refused))
         return None
 
     return Question("minify", fn, run)
+
+
+def _nothing_found(compared: int, refused: int) -> str:
+    """What is said in place of a script."""
+    rest = f"; {count(refused, 'graph')} not compared: eager raises there" if refused else ""
+    if compared:
+        told = f"eager and compiled agree ({count(compared, 'graph')} compared)"
+        return f"minify: {told}, no script is written{rest}"
+    return f"minify: nothing was compared{rest or ': this call has no graph'}"
 
 
 # -- one candidate --------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from .nested import rebuilt
 from .node_meta import tensors_in
 from .sym_node import as_dimension, as_dimensions, as_torch, sizes_in
 
-__all__ = ["told_at_vectors"]
+__all__ = ["at_this_call", "told_at_vectors"]
 
 Known = dict[Expr, int]
 Run = Callable[[Any], tuple[Any, Collection[int]]]
@@ -76,6 +76,16 @@ def told_at_vectors(run: Run, arguments: Any) -> Any:
         if not _holds_for(made, run, arguments, {**vectors[0], **dict.fromkeys(of_data, few)}):
             return None
     return _with_history(made, list(tensors_in(arguments)), results[0])
+
+
+def at_this_call(arguments: Any) -> Any:
+    """The arguments with the sizes of this call, tensors made anew."""
+    known: Known = {
+        symbol: size.context.hint_of(symbol)
+        for size in dict.fromkeys(sizes_in(arguments))
+        for symbol in symbols_of(size.expr)
+    }
+    return _at(arguments, known, {})
 
 
 def _holds_for(made: Any, run: Run, arguments: Any, known: Known) -> bool:

@@ -79,6 +79,7 @@ class GraphBuilder:
         self.step: Callable[[], int] = lambda: 0  # where the tracer is in the root frame
         self.assertions: list[Node] = []  # see `assert_false`
         self.has_cast = self.autocast != OFF  # whether autocast was ever on
+        self.warns = True  # whether what torch warns of is shown
         self.modes_vary = False  # whether it runs in modes not known yet
         self.inference = InferenceMemory()
         self.sizes = SizeNodes(self.graph)
@@ -89,7 +90,7 @@ class GraphBuilder:
         self.entry_modes = self._emitted_modes = self.grad_enabled, self.autocast
         self._nodes: dict[int, Node] = {}  # id of a meta tensor -> its node
         self._parameters: set[str] = set()  # of the code that fx writes
-        self._inputs_over: dict[int, list[tuple[int, Node]]] = {}  # memory -> numbered inputs
+        self._inputs_over: dict[int | None, list[tuple[int, Node]]] = {}  # memory -> inputs
         self._outputs: dict[Node, int] = {}
 
     @property
@@ -131,8 +132,7 @@ class GraphBuilder:
 
     def inputs_sharing(self, node: Node) -> list[Node]:
         """The inputs whose memory a tensor shares."""
-        memory = node.meta["val"].untyped_storage()._cdata
-        return [input for _, input in self._inputs_over.get(memory, ())]
+        return [input for _, input in self._inputs_over.get(storage_of(node), ())]
 
     def output(self, node: Node) -> int:
         """Make `node` an output (the same node gives the same index)."""
@@ -188,7 +188,7 @@ class GraphBuilder:
         run = placement.method or target
         storages: set[int] = set()
         where = lambda tensor: devices[id(tensor)]  # noqa: E731 - an argument, not a name
-        line = next(iter(lines), None)
+        line = next(iter(lines), None) if self.warns else None
         check_for_meta(name, placement.args, placement.kwargs)
         with sizes_from(self.fresh_size) as self._sizes_made:
             how = self.autocast, self.kept_casts

@@ -55,14 +55,14 @@ def spec_at(spec: TensorSpec, values: Values) -> TensorSpec:
 
 
 def concrete_graph(
-    gm: GraphModule, values: Values, grad: bool, name: str
+    gm: GraphModule, values: Values, grad: bool, name: str, warns: bool = False
 ) -> tuple[GraphModule, tuple[int | Filled, ...]]:
     """The graph, and its inputs: places of those it still has, and new ones. `grad`: the mode that
-    it is entered in.
+    it is entered in; `warns`: a call of the program has these sizes, and the trace did not.
 
     Raises CompileFailed where it does not compute what the symbolic one does.
     """
-    replay = _Replay(values, grad)
+    replay = _Replay(values, grad, warns)
     for node in gm.graph.nodes:
         replay.follow(node)
     made, kept = replay.builder.finish(name)
@@ -167,9 +167,10 @@ def _specs_at(spec: Any, values: Values) -> Any:
 class _Replay:
     """The new graph so far, and what each node of the old one is there."""
 
-    def __init__(self, values: Values, grad: bool) -> None:
+    def __init__(self, values: Values, grad: bool, warns: bool) -> None:
         self.values = values
         self.builder = GraphBuilder(grad)
+        self.builder.warns = warns
         self.made: dict[Node, Any] = {}
         self.inputs = 0  # of the old graph, so far
         self.step = 0

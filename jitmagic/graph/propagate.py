@@ -23,8 +23,8 @@ from ..spec import TensorSpec
 from ..symbols.context import Specialize
 from ..symbols.scalar import symbols_of
 from .at_hints import told_of_sizes
-from .at_vectors import told_at_vectors
-from .attribution import call_from
+from .at_vectors import at_this_call, told_at_vectors
+from .attribution import Silence, call_from
 from .data_sizes import Fresh, sized_by_data
 from .device_layouts import differs_by_device
 from .dispatch_mode import DispatchMode
@@ -114,7 +114,7 @@ def run_on_meta(
     """Call `target` (a function, or a method's name) on meta tensors in that grad mode.
 
     `written` receives the storages (by `_cdata`) that some operator of the call writes to; `line`
-    is the one that warnings name.
+    is the one that warnings name, which are shown for the sizes of this call; without it none are.
     """
     with torch.inference_mode(False):
         storages: set[int] = set() if written is None else written
@@ -134,24 +134,61 @@ def call_on_meta(
     that goes at no symbolic sizes raises there.
     """
     _SHAPES.written, _SHAPES.names_devices = written, is_transform(target)
+    repeats = line is None or (above is None and _varies((args, kwargs)))
+    place = Silence() if line is None or repeats else line
     with torch.set_grad_enabled(grad), _SHAPES, nullcontext() if above is None else above:
-        try:
-            return _run(target, args, kwargs, line)
-        except (DataDependent, EagerRaises):
+        result = _followed(target, args, kwargs, above is None, place)
+        if line is not None and isinstance(place, Silence) and place.is_broken:
+            _warn(target, (args, kwargs), line)
+        return result
+
+
+def _followed(
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    may_guess: bool,
+    place: UserLine | Silence,
+) -> Any:
+    try:
+        return _run(target, args, kwargs, place)
+    except (DataDependent, EagerRaises):
+        raise
+    except NotImplementedError as error:
+        raise DataDependent(_first_line(error)) from None
+    except Exception as error:  # whatever a torch function may raise is the program's to see
+        unheard = place if isinstance(place, Silence) else Silence()
+        vectors_run = partial(_noted, target, unheard)
+        if may_guess and (told := told_at_vectors(vectors_run, (args, kwargs))) is not None:
+            return told
+        if isinstance(error, Specialize):
             raise
-        except NotImplementedError as error:
+        _retry_with_ints(target, (args, kwargs))
+        text = str(error)
+        if any(sign in text for sign in _NO_DATA):
             raise DataDependent(_first_line(error)) from None
-        except Exception as error:  # whatever a torch function may raise is the program's to see
-            at_vectors = partial(told_at_vectors, partial(_noted, target), (args, kwargs))
-            if above is None and (told := at_vectors()) is not None:
-                return told
-            if isinstance(error, Specialize):
-                raise
-            _retry_with_ints(target, (args, kwargs))
-            text = str(error)
-            if any(sign in text for sign in _NO_DATA):
-                raise DataDependent(_first_line(error)) from None
-            raise EagerRaises(error) from None
+        raise EagerRaises(error) from None
+
+
+def _varies(value: Any) -> bool:
+    """Whether a size among the arguments is symbolic; asked of each call traced."""
+    if isinstance(value, torch.Tensor):
+        return any(type(size) is not int for size in value.shape)
+    if isinstance(value, tuple | list):
+        return any(map(_varies, value))
+    return isinstance(value, torch.SymInt) or (
+        isinstance(value, dict) and _varies([*value.values()])
+    )
+
+
+def _warn(target: Target, arguments: tuple[Any, Any], line: UserLine) -> None:
+    """Make a call once more, on other tensors of the sizes that eager would name, to be heard."""
+    try:
+        _noted(target, line, at_this_call(arguments))
+    except Warning as error:  # a filter has it raise
+        raise EagerRaises(error) from None
+    except Exception:  # it went well on symbols: what it raises on tensors made up is not eager's
+        return
 
 
 @contextmanager
@@ -172,21 +209,23 @@ def sizes_from(fresh: Fresh | None) -> Iterator[list[Any]]:
 
 
 def _run(
-    target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], line: UserLine | None
+    target: Target, args: tuple[Any, ...], kwargs: Mapping[str, Any], place: UserLine | Silence
 ) -> Any:
     if isinstance(target, str):
-        return call_from(line, getattr(args[0], target), args[1:], kwargs)
+        return call_from(place, getattr(args[0], target), args[1:], kwargs)
     if target in INDEXING and (found := selected(args)) is not None:
         return found[0]
-    made = call_from(line, by_one_step(target), args, kwargs)
+    made = call_from(place, by_one_step(target), args, kwargs)
     return _with_kernel_strides(target, args, made)
 
 
-def _noted(target: Target, arguments: tuple[Any, Any]) -> tuple[Any, set[int]]:
+def _noted(
+    target: Target, place: UserLine | Silence, arguments: tuple[Any, Any]
+) -> tuple[Any, set[int]]:
     """What the call gives, and the memory it writes to."""
     before, _SHAPES.written = _SHAPES.written, set()
     try:
-        return _run(target, *arguments, None), _SHAPES.written
+        return _run(target, *arguments, place), _SHAPES.written
     finally:
         _SHAPES.written = before
 

@@ -156,7 +156,8 @@ class _Node:
         return self
 
     def str(self) -> str:
-        return str(self.value)
+        """In what torch warns of and raises: the size of this call, as in eager."""
+        return str(hint_of(self.value) if isinstance(self.value, Size) else self.value)
 
     _graph_repr = __str__ = str
 

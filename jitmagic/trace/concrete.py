@@ -81,13 +81,16 @@ def _symbols(traced: Trace) -> Iterator[tuple[tuple[int, int], Size]]:
             yield place, size
 
 
-def at_sizes(traced: Trace, values: tuple[int, ...]) -> tuple[Trace, tuple[int | Filled, ...]]:
-    """The trace with these values of `places_of(traced)`, and the inputs of its graph. Raises
-    CompileFailed where the graph is not the one that would have been traced.
+def at_sizes(
+    traced: Trace, values: tuple[int, ...], warns: bool = False
+) -> tuple[Trace, tuple[int | Filled, ...]]:
+    """The trace with these values of `places_of(traced)`, and the inputs of its graph; `warns`:
+    what torch warns of is shown. Raises CompileFailed where the graph is not the one that would
+    have been traced.
     """
     known: dict[Expr, int] = dict(zip(places_of(traced), values, strict=True))
     state = next(guard.facts for guard in traced.guards if isinstance(guard, GlobalState))
-    graph, kept = concrete_graph(traced.graph, known, state.grad_enabled, traced.name)
+    graph, kept = concrete_graph(traced.graph, known, state.grad_enabled, traced.name, warns)
     return _with_graph(traced, graph, kept, known), kept
 
 

@@ -186,10 +186,28 @@ def test_graphs_inside_of_graphs_are_part_of_the_script(
     assert mended.returncode == 0, mended.stderr
 
 
-def test_what_agrees_gives_no_script(tmp_path: Path) -> None:
+def test_what_agrees_gives_no_script_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "none"
     assert jitmagic.minify(network, folder)(torch.randn(3, 4), torch.randn(4, 4)) is None
     assert not folder.exists()
+    said = "minify: eager and compiled agree (1 graph compared), no script is written\n"
+    assert capsys.readouterr().out == said
+    assert jitmagic.minify(lambda x: x, folder)(3) is None
+    assert capsys.readouterr().out == "minify: nothing was compared: this call has no graph\n"
+
+
+def test_what_eager_refuses_is_not_said_to_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*args: Any) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(minify, "failure_of", refused)
+    assert jitmagic.minify(torch_relu, tmp_path)(torch.randn(3)) is None
+    said = "minify: nothing was compared; 1 graph not compared: eager raises there\n"
+    assert capsys.readouterr().out == said
 
 
 def test_tensors_that_matter_travel_with_the_script(

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import jitmagic
+from jitmagic.graph.attribution import Silence, call_from
 
 mse_loss = nn.MSELoss()
 
@@ -36,13 +37,18 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def shown(run: Callable[[Tensor], Tensor], x: Tensor) -> list[tuple[type, str, str, int]]:
-    """Category, text and place of the warnings that three calls show by default."""
+def shown(
+    run: Callable[[Tensor], Tensor], *calls: Tensor, action: str = "default"
+) -> list[tuple[type, str, str, int]]:
+    """Category, text and place of the warnings that three of each call show; one of each, where
+    they are always shown.
+    """
     vars(sys.modules[__name__]).get("__warningregistry__", {}).clear()
     with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("default")
-        for _ in range(3):
-            run(x)
+        warnings.simplefilter(action)  # type: ignore[arg-type]
+        for x in calls:
+            for _ in range(3 if action == "default" else 1):
+                run(x)
     return [(w.category, str(w.message), w.filename, w.lineno) for w in seen]
 
 
@@ -56,6 +62,50 @@ def test_warnings_name_the_line_that_eager_names(name: str, grad: bool) -> None:
     eager = shown(PROGRAMS[name], x)
     assert len(eager) == 1
     assert shown(run, x) == eager
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_call_that_stages_repeat_is_heard_once(name: str, dynamic: bool) -> None:
+    """With the sizes that the program has, of no others that its call is made at."""
+    x = torch.randn(2, 2, requires_grad=True)
+    run = jitmagic.jit(PROGRAMS[name], dynamic=dynamic, options={"keep": "compiled"})
+    assert shown(run, x, action="always") == shown(PROGRAMS[name], x, action="always")
+
+
+def broadcast(x: Tensor) -> Tensor:
+    return F.mse_loss(x, x[:1])
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
+@pytest.mark.parametrize("action", ["default", "always"])
+def test_sizes_are_those_of_the_call(action: str, grad: bool) -> None:
+    calls = [torch.randn(n, 7, requires_grad=grad) for n in (6, 9, 11)]
+    run = jitmagic.jit(broadcast, dynamic=True, options={"keep": "compiled"})
+    assert shown(run, calls[0], action=action) == shown(broadcast, calls[0], action=action)
+    eager = shown(broadcast, *calls[1:], action=action)
+    assert set(shown(run, *calls[1:], action=action)) <= set(eager)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_a_filter_that_raises_does_so_in_the_program(dynamic: bool) -> None:
+    run = jitmagic.jit(broadcast, dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        before = list(warnings.filters)
+        with pytest.raises(UserWarning, match=r"\[1, 7\].*\[6, 7\]"):
+            run(torch.randn(6, 7))
+        assert warnings.filters == before
+
+
+def test_silence_shows_nothing_and_tells_of_it() -> None:
+    silent, quiet = Silence(), Silence()
+    a, b = torch.ones(2, 3), torch.ones(1, 3)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        call_from(silent, F.mse_loss, (a, b), {})
+        call_from(quiet, F.mse_loss, (a, a), {})
+    assert (silent.is_broken, quiet.is_broken, seen) == (True, False, [])
 
 
 def test_in_a_module_of_torch_the_users_line_is_named() -> None:
