@@ -113,6 +113,7 @@ def _stand_in_for_torch() -> None:
         sys.modules[name] = _StandIn(name)
     sys.modules["jitmagic.graph.builder"].GraphBuilder = _Graph
     sys.modules["jitmagic.trace.values.tensor_hooks"].check_watched = lambda graph: None
+    sys.modules["jitmagic.trace.dead_calls"].check_dead_calls = lambda graph: None
     for name in ("jitmagic", "jitmagic.graph"):  # their own __init__ may import more of torch
         package = types.ModuleType(name)
         package.__path__ = [str(ROOT / name.replace(".", "/"))]
