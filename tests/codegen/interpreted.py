@@ -126,7 +126,7 @@ def _number(tensor: torch.Tensor) -> Any:
 
     names = {torch.float32: tl.float32, torch.float64: tl.float64, torch.int32: tl.int32}
     dtype = names.get(tensor.dtype, tl.int64)
-    return tl.tensor(TensorHandle(tensor.reshape(1).numpy(), dtype), dtype)
+    return tl.tensor(TensorHandle(tensor.reshape(()).numpy(), dtype), dtype)
 
 
 def _replace_libdevice() -> None:
