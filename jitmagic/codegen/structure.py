@@ -64,6 +64,7 @@ __all__ = [
     "coefficient",
     "nest_arguments",
     "nest_symbols",
+    "offsets_in",
     "passes_in",
     "structure",
 ]
@@ -159,6 +160,13 @@ def coefficient(offset: Expr, axis: Axis) -> int | Expr | None:
 
 def _as_expr(step: int | Expr) -> Expr:
     return step if isinstance(step, Expr) else Integer(step)
+
+
+def offsets_in(kernel: Structure) -> list[Expr]:
+    """Where its loads and stores are in memory, in elements."""
+    loads = [part for node in kernel.free if isinstance(node, Load) for part in node.index]
+    stores = [store for each in kernel.passes for store in each.stores]
+    return loads + [part for store in stores for part in store.index]
 
 
 def nest_symbols(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[Symbol, ...]:

@@ -16,14 +16,14 @@ import torch
 
 from ..errors import ToolchainError
 from ..loops.expr import linear
-from ..loops.ir import Buffer, Expr, Load, Nest
+from ..loops.ir import Buffer, Expr, Nest
 from ..schedule.score import extent_of
 from ..symbols.scalar import Symbol, symbols_of
 from ..symbols.size import Size, expr_of, hint_of, supposed
 from ..target import Target
 from .config import TritonConfig
 from .plan import Config, KernelSource, LaunchGrid
-from .structure import Structure, by_value, coefficient, structure
+from .structure import Structure, by_value, coefficient, offsets_in, structure
 from .triton_kernel import kernel_lines
 from .triton_ops import HELPERS, TL_DTYPES
 from .triton_tile import choose_tile, tile_candidates
@@ -111,8 +111,7 @@ def _multiples(kernel: Structure) -> list[Symbol]:
     if kernel.context is None:
         return []
     axes = {*kernel.outer, *(axis for part in kernel.passes for axis in part.axes)}
-    offsets = [part for node in kernel.free if isinstance(node, Load) for part in node.index]
-    offsets += [part for each in kernel.passes for store in each.stores for part in store.index]
+    offsets = offsets_in(kernel)
     steps = [step for axis in axes for offset in offsets if (step := coefficient(offset, axis))]
     inner = [part.axes for part in kernel.passes if part.axes]
     ends = [expr_of(extent_of(loop)) for loop in inner or [kernel.outer]]

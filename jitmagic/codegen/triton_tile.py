@@ -22,10 +22,10 @@ from math import prod
 from ..loops.expr import Axis, Expr, bounds, reach_of
 from ..loops.ir import IndexValue, Load, walk
 from ..schedule.score import extent_of, extent_product
-from ..symbols.size import Dimension, Size, hint_of, supposed
+from ..symbols.size import Dimension, Size, hint_of, is_same, supposed
 from ..target import Target
 from .config import TritonConfig
-from .structure import Structure, coefficient
+from .structure import Structure, coefficient, offsets_in
 
 __all__ = ["Block", "Tile", "choose_tile", "tile_candidates"]
 
@@ -66,8 +66,7 @@ class Block:
     @property
     def ragged(self) -> bool:
         """Whether the last block may run past the extent."""
-        rest = self.extent % self.size
-        return isinstance(rest, Size) or rest != 0
+        return not is_same(self.extent % self.size, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +142,7 @@ def _row_candidates(tile: Tile) -> list[TritonConfig]:
 
 def _positions(kernel: Structure) -> list[Expr]:
     """What is computed of axes: offsets, and indexes that are data."""
-    offsets = [part for node in kernel.free if isinstance(node, Load) for part in node.index]
-    offsets += [part for each in kernel.passes for store in each.stores for part in store.index]
-    return offsets + [node.expr for node in kernel.free if isinstance(node, IndexValue)]
+    return offsets_in(kernel) + [node.expr for node in kernel.free if isinstance(node, IndexValue)]
 
 
 def _reaches_far(kernel: Structure) -> bool:

@@ -145,10 +145,8 @@ def _split(expr: Expr, divisor: Expr) -> tuple[Expr, Expr]:
 
 def _is_below(expr: Expr, limit: Expr) -> bool:
     """Whether 0 <= expr < limit at every point and for every size."""
-    constant, terms = linear(expr)
-    parts = [factor for atom in terms for factor in factors(atom)]
-    grows = constant >= 0 and all(n > 0 for n in terms.values())
-    if not grows or not all(isinstance(part, AxisVar | Symbol) for part in parts):
+    parts = _added_factors(expr)
+    if parts is None or not all(isinstance(part, AxisVar | Symbol) for part in parts):
         return False
     last = {axis: add(expr_of(axis.extent), Integer(-1)) for axis in axes_of(expr)}
     room = add(add(limit, Integer(-1)), mul(substitute(expr, last), -1))
@@ -214,10 +212,18 @@ def is_never_negative(expr: Expr) -> bool:
     """Whether an index is at least zero, as far as its terms show it."""
     if bounds(expr)[0] >= 0:
         return True
+    parts = _added_factors(expr)
+    return parts is not None and all(
+        isinstance(part, AxisVar) or bounds(part)[0] >= 0 for part in parts
+    )
+
+
+def _added_factors(expr: Expr) -> list[Expr] | None:
+    """What the terms of a sum are made of; None: some are taken away."""
     constant, terms = linear(expr)
-    parts = [factor for atom in terms for factor in factors(atom)]
-    grows = constant >= 0 and all(n > 0 for n in terms.values())
-    return grows and all(isinstance(part, AxisVar) or bounds(part)[0] >= 0 for part in parts)
+    if constant < 0 or any(n < 0 for n in terms.values()):
+        return None
+    return [factor for atom in terms for factor in factors(atom)]
 
 
 def reach_of(expr: Expr, context: Context) -> Dimension | None:
