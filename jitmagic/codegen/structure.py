@@ -113,6 +113,7 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
     written = frozenset(store.buffer for store in flat.stores)
     mutated = written & read
     passes = _with_keeps(passes_in(frozenset(flat.outer), flat.stores, (), free, mutated), free)
+    symbols = nest_symbols(nest, buffers)
     return Structure(
         flat.name,
         flat.origins,
@@ -121,8 +122,8 @@ def structure(nest: Nest, buffers: Mapping[str, Buffer]) -> Structure:
         nest_arguments(nest),
         written,
         free,
-        nest_symbols(nest, buffers),
-        next((size.context for size in _sizes(nest, buffers) if isinstance(size, Size)), None),
+        symbols,
+        _context_of(nest, buffers) if symbols else None,
     )
 
 
@@ -181,6 +182,12 @@ def nest_symbols(nest: Nest, buffers: Mapping[str, Buffer]) -> tuple[Symbol, ...
     found = {leaf for leaf in read if isinstance(leaf, Symbol)}
     found.update(s for size in sizes if isinstance(size, Size) for s in symbols_of(size.expr))
     return tuple(sorted(found, key=lambda symbol: (len(symbol.name), symbol.name)))
+
+
+def _context_of(nest: Nest, buffers: Mapping[str, Buffer]) -> Context | None:
+    """None: its symbols are in indexes alone."""
+    sizes = (size for size in _sizes(nest, buffers) if isinstance(size, Size))
+    return next((size.context for size in sizes), None)
 
 
 def _sizes(nest: Nest, buffers: Mapping[str, Buffer]) -> list[Dimension]:

@@ -152,7 +152,8 @@ def _reaches_far(kernel: Structure) -> bool:
 
 def _sizes_reach_far(kernel: Structure) -> bool:
     """As `_reaches_far`, of extents that are Sizes: decided."""
-    assert kernel.context is not None
+    if kernel.context is None:  # a number that varies is no size of memory: it may be any
+        return True
     spans = [reach_of(expr, kernel.context) for expr in _positions(kernel)]
     spans += [extent_of(axes) for axes in (kernel.outer, *(part.axes for part in kernel.passes))]
     return any(span is None or not supposed("<", span, FAR) for span in spans)

@@ -40,6 +40,7 @@ PROGRAMS = {
     **SMALL,
     "indexed": (_indexed, _two),
     "gathered": (_gathered, _two),
+    "a size as a number alone": (lambda x, y: torch.arange(5) * x.shape[0] + 1, _two),
     "two norms": (lambda x, y: torch.softmax(x + y.mean(0), -1) - torch.softmax(y, 0), _two),
     "window": (
         lambda x, y: torch.nn.functional.pad(x, (2, 1))[:, 1:-1] + y.cumsum(0)[:1, :1],
