@@ -73,13 +73,13 @@ def render(
     """The plan of one call, and the source of its kernels (None when it launches none)."""
     program = schedule.program
     nests = [step for step in program.steps if isinstance(step, Nest)]
-    chosen, kernels = distinct_kernels(nests, program.buffers)
-    plan = build_plan(schedule, kernels)
+    distinct = distinct_kernels(nests, program.buffers)
+    plan = build_plan(schedule, distinct)
     if not nests:
         return plan, None
     if target.tier not in RENDERERS:
         raise CompileFailed(f"no code generator writes kernels for tier {target.tier!r}")
-    source = RENDERERS[target.tier]().render(chosen, program.buffers, target, configs)
+    source = RENDERERS[target.tier]().render(distinct.nests, program.buffers, target, configs)
     return plan, source
 
 
@@ -89,14 +89,15 @@ def render_template(
     """`render` for all sizes: of one call are the plan and the values that its kernels take."""
     program = schedule.program
     nests = [step for step in program.steps if isinstance(step, Nest)]
-    chosen, kernels = distinct_kernels(nests, program.buffers)
+    distinct = distinct_kernels(nests, program.buffers)
     taken = {nest.name: nest_symbols(nest, program.buffers) for nest in nests}
     if target.tier not in SIZED and nests:
         raise CompileFailed(f"kernels of tier {target.tier} are made for one size")
     sizes = {name: SIZED[target.tier](found) for name, found in taken.items() if found}
-    template = PlanTemplate(build_plan(schedule, kernels, sizes), symbols)
-    source = RENDERERS[target.tier]().render(chosen, program.buffers, target) if nests else None
-    return template, source
+    template = PlanTemplate(build_plan(schedule, distinct, sizes), symbols)
+    if not nests:
+        return template, None
+    return template, RENDERERS[target.tier]().render(distinct.nests, program.buffers, target)
 
 
 def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
@@ -104,7 +105,7 @@ def choices(schedule: Schedule, target: Target) -> tuple[KernelChoice, ...]:
     program, renderer = schedule.program, RENDERERS[target.tier]()
     nests = [step for step in program.steps if isinstance(step, Nest)]
     made = []
-    for nest in distinct_kernels(nests, program.buffers)[0]:
+    for nest in distinct_kernels(nests, program.buffers).nests:
         texts: dict[object, tuple[Config, KernelSource]] = {}
         for config in (Config(), *renderer.candidates(nest, program.buffers, target)):
             source = renderer.render([nest], program.buffers, target, {nest.name: config})

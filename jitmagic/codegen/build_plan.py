@@ -17,6 +17,7 @@ from ..loops.ops.extern import is_foreign
 from ..schedule.deps import storages, writes_of
 from ..schedule.externs import out_overload
 from ..schedule.result import Schedule
+from .distinct import Distinct
 from .plan import (
     Alloc,
     Call,
@@ -39,7 +40,7 @@ __all__ = ["build_plan"]
 @dataclass(slots=True)
 class _Builder:
     schedule: Schedule
-    kernels: Mapping[str, str]
+    distinct: Distinct
     slots: dict[str, int] = field(default_factory=dict)
     steps: list[PlanStep] = field(default_factory=list)
     count: int = 0
@@ -85,9 +86,7 @@ class _Builder:
                 names = nest_arguments(step)
                 for name in names:
                     self.ensure_memory(name)
-                slots = tuple(self.slots[name] for name in names)
-                slots += self.sizes.get(step.name, ())
-                self.steps.append(Launch(self.kernels[step.name], slots))
+                self.launch(step.name, names)
             case Extern():
                 self.call(step)
             case Alias(name, base, offset):
@@ -95,6 +94,20 @@ class _Builder:
                 buffer = self.schedule.program.buffers[name]
                 slot, memory = self.slot(name), (buffer.shape, buffer.stride, offset, buffer.dtype)
                 self.steps.append(View(slot, self.slots[base], *memory))
+
+    def launch(self, nest: str, names: tuple[str, ...]) -> None:
+        """Its kernel, with an address of its own for each buffer that it begins further on in."""
+        slots = [self.slots[name] for name in names]
+        moved = []
+        for place, start in enumerate(self.distinct.starts.get(nest, ())):
+            if start:
+                dtype = self.schedule.program.buffers[names[place]].dtype
+                self.steps.append(View(self.count, slots[place], (), (), start, dtype))
+                slots[place] = self.count
+                moved.append(Free(self.count))
+                self.count += 1
+        taken = (*slots, *self.sizes.get(nest, ()))
+        self.steps += [Launch(self.distinct.kernels[nest], taken), *moved]
 
     def call(self, step: Extern) -> None:
         """With `out=` where the result's memory is ours to choose, else as ATen likes."""
@@ -136,14 +149,14 @@ def _read_by_address(steps: Iterable[Step]) -> frozenset[str]:
 
 def build_plan(
     schedule: Schedule,
-    kernels: Mapping[str, str],
+    distinct: Distinct,
     sizes: Mapping[str, tuple[SizeVector, ...]] = MappingProxyType({}),
 ) -> Plan:
-    """Walk the steps in order; `kernels` names the kernel of every nest, `sizes` what it takes of
+    """Walk the steps in order; `distinct` names the kernel of every nest, `sizes` what it takes of
     them: constants of the plan.
     """
     program = schedule.program
-    builder = _Builder(schedule, kernels)
+    builder = _Builder(schedule, distinct)
     for name in (*program.inputs, *program.constants):
         builder.slot(name)
     vectors = dict.fromkeys(vector for taken in sizes.values() for vector in taken)

@@ -1,36 +1,64 @@
-"""Equal kernels are made once: the layers of a model differ in their buffers, not in their loops.
+"""Equal kernels are made once: the layers of a model differ in their buffers, not in their loops,
+and the steps of a loop over time in where they begin in them.
 
 In: the nests of a program. Out: the nests to render, and for every nest the kernel that it
 launches. Two nests are equal when their stores are the same values after the buffers are numbered
 in the order of the kernel's arguments, and those buffers have the same shapes, strides and dtypes.
+Nests that are equal but for the numbers that are added to their indexes share a kernel without
+these: each launch passes the address of the element that it begins at. An unrolled GRU of 32 steps
+has 78 kernels otherwise, half of its compile time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ..loops.ir import Buffer, Load, Nest, Value
+from ..loops.expr import Expr, Integer, add, bounds, linear
+from ..loops.ir import Buffer, Load, Nest, Value, walk
+from ..schedule.deps import store_values
 from ..schedule.rebuild import Rebuilder
 from .structure import nest_arguments
 
-__all__ = ["distinct_kernels"]
+__all__ = ["Distinct", "distinct_kernels"]
+
+_BOUNDARY = 16  # bytes: kernels of a GPU are told which of their arguments are on one
+_Starts = Mapping[str, tuple[int, ...]]  # buffer -> the least index of each dimension
 
 
-def distinct_kernels(
-    nests: Sequence[Nest], buffers: Mapping[str, Buffer]
-) -> tuple[list[Nest], dict[str, str]]:
-    """(one nest per kernel, nest name -> kernel name)."""
-    seen: dict[object, str] = {}
-    kernels: dict[str, str] = {}
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """`nests`: one per kernel; `kernels`: of each nest by name. `starts`: where a nest begins, in
+    elements of each argument; not there where it is the first of all.
+    """
+
+    nests: tuple[Nest, ...]
+    kernels: Mapping[str, str]
+    starts: Mapping[str, tuple[int, ...]]
+
+
+def distinct_kernels(nests: Sequence[Nest], buffers: Mapping[str, Buffer]) -> Distinct:
+    """One kernel for all nests that are equal, but for where they begin."""
+    first: dict[object, Nest] = {}
+    like = {n.name: first.setdefault(_shape_of(n, buffers), n) for n in nests}
+    groups: dict[object, list[tuple[Nest, _Starts]]] = {}
+    for shape, nest in first.items():
+        starts = _starts(nest, buffers)
+        key = _shape_of(_from_start(nest, starts), buffers) if starts else shape
+        groups.setdefault(key, []).append((nest, starts))
     chosen: list[Nest] = []
-    for nest in nests:
-        key = _shape_of(nest, buffers)
-        if key not in seen:
-            seen[key] = nest.name
-            chosen.append(nest)
-        kernels[nest.name] = seen[key]
-    return chosen, kernels
+    kernels: dict[str, str] = {}
+    begins: dict[str, tuple[int, ...]] = {}
+    for members in groups.values():
+        nest, starts = members[0]
+        chosen.append(nest if len(members) == 1 else _from_start(nest, starts))
+        for member, starts in members:
+            kernels[member.name] = nest.name
+            if starts and len(members) > 1:
+                begins[member.name] = _offsets(member, starts, buffers)
+    launched = {name: kernels[same.name] for name, same in like.items()}
+    moved = {name: begins[same.name] for name, same in like.items() if same.name in begins}
+    return Distinct(tuple(chosen), launched, moved)
 
 
 def _shape_of(nest: Nest, buffers: Mapping[str, Buffer]) -> object:
@@ -47,3 +75,61 @@ def _shape_of(nest: Nest, buffers: Mapping[str, Buffer]) -> object:
     )
     facts = tuple((b.shape, b.stride, b.dtype, b.device) for b in (buffers[name] for name in names))
     return nest.outer, stores, facts
+
+
+# -- where a nest begins --------------------------------------------------------------------------
+
+
+def _starts(nest: Nest, buffers: Mapping[str, Buffer]) -> _Starts:
+    """Of the buffers that it does not read or write from their first element on."""
+    least: dict[str, tuple[int, ...]] = {}
+    for name, index in _accesses(nest):
+        low = tuple(map(_least, index))
+        before = least.get(name, low)
+        least[name] = tuple(map(min, low, before))
+    return {name: low for name, low in least.items() if any(low) and _may_move(buffers[name], low)}
+
+
+def _accesses(nest: Nest) -> list[tuple[str, tuple[Expr, ...]]]:
+    nodes = walk(store_values(nest.stores))
+    loads = [(node.buffer, node.index) for node in nodes if isinstance(node, Load)]
+    return [*loads, *((store.buffer, store.index) for store in nest.stores)]
+
+
+def _least(index: Expr) -> int:
+    """What can be taken off an index so that it stays a sum of the same terms, none negative."""
+    return max(0, min(linear(index)[0], bounds(index)[0]))
+
+
+def _may_move(buffer: Buffer, low: tuple[int, ...]) -> bool:
+    if not all(isinstance(n, int) for n in buffer.stride):
+        return False
+    moved = _flat(buffer, low) * buffer.dtype.itemsize
+    return buffer.device.type == "cpu" or moved % _BOUNDARY == 0
+
+
+def _flat(buffer: Buffer, low: tuple[int, ...]) -> int:
+    return sum(n * int(stride) for n, stride in zip(low, buffer.stride, strict=True))
+
+
+def _offsets(nest: Nest, starts: _Starts, buffers: Mapping[str, Buffer]) -> tuple[int, ...]:
+    names = nest_arguments(nest)
+    return tuple(_flat(buffers[n], starts[n]) if n in starts else 0 for n in names)
+
+
+def _from_start(nest: Nest, starts: _Starts) -> Nest:
+    """The nest over buffers that begin where it does."""
+
+    def moved(name: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        if name not in starts:
+            return index
+        pairs = zip(index, starts[name], strict=True)
+        return tuple(add(part, Integer(-low)) if low else part for part, low in pairs)
+
+    def load(node: Load) -> Value:
+        index = moved(node.buffer, node.index)
+        return Load(node.buffer, index, node.dtype, node.mask, node.fill)
+
+    rebuild = Rebuilder(on_load=load)
+    stores = [rebuild.store(store) for store in nest.stores]
+    return replace(nest, stores=tuple(replace(s, index=moved(s.buffer, s.index)) for s in stores))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
 from jitmagic.codegen import render
+from jitmagic.codegen.distinct import distinct_kernels
 from jitmagic.codegen.plan import Alloc, Call, Free, Launch, Plan, Pool, View
+from jitmagic.loops.ir import Nest
 from jitmagic.loops.lower import lower
 from jitmagic.options import Options
 from jitmagic.schedule import schedule
@@ -78,3 +83,41 @@ def test_equal_layers_share_their_kernels():
     graph, expected = record(fn, *inputs)
     (got,) = compiled(lower(graph, "test"))(*inputs)
     torch.testing.assert_close(got, expected[0], rtol=1e-4, atol=1e-3)
+
+
+def over_time(x, h, w):
+    """One value of each step is read by the next."""
+    for t in range(x.shape[0]):
+        h = torch.tanh(torch.mm(h, w) + x[t])
+    return h
+
+
+def test_steps_share_their_kernel_wherever_they_begin():
+    h, w = torch.randn(3, 70), torch.randn(70, 70)
+    counts = set()
+    for steps in (4, 9):
+        plan, source = plan_of(over_time, torch.randn(steps, 3, 70), h, w)
+        counts.add(len(source.symbols))
+        starts = [step.offset for step in plan.steps if isinstance(step, View)]
+        assert starts == [210 * step for step in range(1, steps)]
+    assert len(counts) == 1
+
+
+def test_a_nest_without_a_like_is_written_as_it_is():
+    plan, source = plan_of(lambda x: x[3:].sin(), torch.randn(9, 8))
+    assert View not in kinds(plan)
+    assert "+ 24" in source.text
+
+
+@pytest.mark.parametrize(("width", "shared"), [(32, True), (33, False)])
+def test_a_gpu_shares_what_begins_on_a_boundary(width: int, shared: bool):
+    """Its kernels are told which arguments do."""
+    graph, _ = record(over_time, torch.randn(4, 1, width), torch.randn(1, width), torch.eye(width))
+    program = schedule(lower(graph, "test"), TARGET, Options()).program
+    nests = [step for step in program.steps if isinstance(step, Nest)]
+    gpu = torch.device("cuda", 0)
+    buffers = {name: replace(one, device=gpu) for name, one in program.buffers.items()}
+    few, many = distinct_kernels(nests, program.buffers), distinct_kernels(nests, buffers)
+    assert len(few.nests) < len(nests)
+    assert (len(many.nests) == len(few.nests)) is shared
+    assert bool(many.starts) is shared

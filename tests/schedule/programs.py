@@ -270,6 +270,24 @@ def windows(x):
 
 
 SQUARE = ((64, 48), f32)
+
+
+def steps_of_time(x, h, w):
+    """Steps that differ in where they read x, which ends in the middle of a row, and write out."""
+    out = torch.empty_like(x)
+    for t in range(x.shape[0]):
+        h = torch.tanh(torch.mm(h, w) + x[t].flip(-1)) + x[t, :, 4:5]
+        out[t] = h
+    return out, h
+
+
+def steps_back_in_time(x, h, w):
+    """From the last step to the first; each reads an earlier step, too, where there is one."""
+    for t in reversed(range(x.shape[0])):
+        h = torch.mm(h, w).sigmoid() * x[t] + x[max(t - 1, 0)]
+    return h
+
+
 PROGRAMS = {
     "chain": Program(chain, (((33, 47), f32), ((33, 47), f32)), 1),
     "chain_large": Program(chain, (((300, 300), f32), ((300, 300), f32)), 1),
@@ -371,4 +389,11 @@ PROGRAMS = {
     "scalar_mean_scale": Program(scalar_mean_scale, (((20, 30), f32),), 1),
     "scalar_scale_large": Program(scalar_mean_scale, (((400, 300), f32),), 2),
     "windows": Program(windows, (((40,), f32),), 1),
+    "steps_of_time": Program(steps_of_time, (((5, 3, 8), f32), ((3, 8), f32), ((8, 8), f32)), 6),
+    "steps_of_odd_rows": Program(
+        steps_of_time, (((4, 3, 7), f32), ((3, 7), f32), ((7, 7), f32)), 5
+    ),
+    "steps_back_in_time": Program(
+        steps_back_in_time, (((5, 3, 8), f32), ((3, 8), f32), ((8, 8), f32)), 5
+    ),
 }
