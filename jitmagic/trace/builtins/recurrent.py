@@ -3,7 +3,8 @@
 Comes in: the arguments of a call over a padded sequence. Goes out: one node, or a graph break: a
 packed sequence has lengths that are tensor data, and where no kernel has the backward of a layer
 its formula is that of every step: 0.12 s of compiling for each, and a seventh of eager's time after
-that (GRU, 35 steps, two layers), so that long sequences are left to eager.
+that (GRU, 35 steps, two layers), so that long sequences are left to eager, and those whose length
+varies: each length would be a compile.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def _check_backward(
     if is_fused_lstm(RECURRENT[function], input.meta, states):
         return
     time = 1 if batch_first.truth(machine) and input.meta.dim() == 3 else 0
-    if input.meta.shape[time] * states[0].shape[0] > _MOST_CELLS:
+    steps = input.meta.shape[time]
+    if isinstance(steps, torch.SymInt):
+        raise _refuse(function, "no kernel has the backward of its layers, and its steps vary")
+    if steps * states[0].shape[0] > _MOST_CELLS:
         raise _refuse(function, "no kernel has the backward of its layers, and it has many steps")
 
 

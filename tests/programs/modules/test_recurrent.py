@@ -95,6 +95,24 @@ def test_many_steps_without_a_kernel_are_a_break(options: dict[str, Any]) -> Non
         jitmagic.jit(model.forward, fullgraph=True)(x)
 
 
+@pytest.mark.parametrize(("kind", "graphs"), [(nn.GRU, 2), (nn.RNN, 2), (nn.LSTM, 1)])
+def test_steps_that_vary_are_a_break_where_each_has_a_formula(kind: Any, graphs: int) -> None:
+    """Each length would be a compile of its own; in inference a layer is one operation."""
+    model = Model(kind)
+    for training in (True, False):
+        compiled = jitmagic.jit(model.forward, dynamic=True, backend="aot_eager")
+        for steps in (6, 9, 7):
+            ours, theirs = (r(steps, 3, 4, grad=training) for _ in range(2))
+            with torch.set_grad_enabled(training):
+                got, wanted = compiled(ours)[0], model(theirs)[0]
+            torch.testing.assert_close(got, wanted)
+            if training:
+                got.square().sum().backward()
+                wanted.square().sum().backward()
+                torch.testing.assert_close(ours.grad, theirs.grad)
+        assert counts_of(compiled).graphs == (graphs if training else 1)
+
+
 def test_weights_that_are_put_in_place_of_others_are_used() -> None:
     model = Model(nn.LSTM)
     compiled = jitmagic.jit(model.forward)
