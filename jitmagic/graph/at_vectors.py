@@ -18,8 +18,8 @@ from ..symbols.context import Context
 from ..symbols.expr import Expr, Integer, add, floordiv
 from ..symbols.interval import Interval
 from ..symbols.reading import Readings
-from ..symbols.scalar import Symbol, symbols_of
-from ..symbols.size import SizeFloat, size_of, value_of
+from ..symbols.scalar import Symbol, evaluate, symbols_of
+from ..symbols.size import Size, SizeFloat, expr_of, size_of, value_of
 from .linked_history import linked
 from .nested import rebuilt
 from .node_meta import tensors_in
@@ -36,6 +36,7 @@ _APART = 11  # so that symbols differ
 _FEWEST = 4
 _PAIRS = ((1, 3), (1, 2), (0, 1), (2, 3))
 _WINDOWS, _PARTS = (-1, 1, -2, 2, -3, 3, -4, 4), (2, 3, 4)
+_MOST_PAIRS = 8  # of sizes, each of which is tried
 _MOST = 1 << 14  # larger sizes than this are left out: some calls count them one by one
 
 
@@ -53,6 +54,53 @@ def told_at_vectors(run: Run, arguments: Any) -> Any:
     of_data = [one for one in symbols if context.of_data(one)]
     if not context.has_hints([one for one in symbols if one not in of_data]):
         return None
+    told = _told(run, arguments, context, symbols)
+    if told is not None or not of_data:
+        return told
+    for left, right in _that_may_be_equal(arguments):
+        told = _told_if_equal(run, arguments, context, symbols, (left, right))
+        if told is not None:
+            return told
+    return None
+
+
+def _told_if_equal(
+    run: Run,
+    arguments: Any,
+    context: Context,
+    symbols: Sequence[Symbol],
+    pair: tuple[Expr, Expr],
+) -> Any:
+    """As `_told`, of a call that raises unless two sizes are equal, of which data decide one."""
+    for known in _vectors(context, symbols):
+        one, other = (evaluate(expr, dict(known)) for expr in pair)
+        if one != other and not _raises(run, _at(arguments, known, {})):
+            return None
+    return context.tried(*pair, lambda: _told(run, arguments, context, symbols))
+
+
+def _raises(run: Run, arguments: Any) -> bool:
+    try:
+        run(arguments)
+    except NotImplementedError:
+        return False
+    except Exception as error:  # what else it may be says nothing of what eager accepts
+        return isinstance(error, RuntimeError | ValueError | IndexError)
+    return False
+
+
+def _that_may_be_equal(arguments: Any) -> list[tuple[Expr, Expr]]:
+    """Pairs of different dimensions of tensors, of which data decide one."""
+    tensors = list(tensors_in(arguments))
+    found = dict.fromkeys(size for x in tensors for size in as_dimensions(x.shape))
+    sizes = [size for size in found if isinstance(size, Size) and size.context.of_data(size.expr)]
+    pairs = [(a.expr, expr_of(b)) for a in sizes for b in found if a is not b]
+    return list({frozenset(pair): pair for pair in pairs}.values())[:_MOST_PAIRS]
+
+
+def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol]) -> Any:
+    sizes = list(dict.fromkeys(sizes_in(arguments)))
+    of_data = [one for one in symbols if context.of_data(one)]
     vectors = list(_vectors(context, symbols))
     if len(vectors) < _FEWEST:
         return None
@@ -118,8 +166,11 @@ def _vectors(context: Context, symbols: Sequence[Symbol]) -> Iterator[Known]:
         known = dict(hints)
         if step:
             known.update((s, _moved(hints[s], step, n, ranges[s])) for n, s in enumerate(free))
-        if all(value < _MOST for value in known.values()) and context.allows(known):
-            yield known
+        agreeing = context.agreeing(known) if context.expected else known
+        if agreeing is None or not all(value < _MOST for value in agreeing.values()):
+            continue
+        if context.allows(agreeing):
+            yield agreeing
 
 
 def _moved(hint: int, step: int, n: int, limits: Interval | None) -> int:

@@ -28,7 +28,7 @@ from .autocast import DEVICES, OFF, Autocast, KeptCasts, cast_result, read_autoc
 from .data_sizes import Fresh
 from .devices import place
 from .foreign import is_foreign
-from .gradients import gradients, history_of, is_spent, leaves_behind
+from .gradients import gradients, history_of, is_spent, leaves_behind, refuse_sparse
 from .inference_memory import InferenceMemory
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
@@ -45,7 +45,7 @@ from .propagate import (
     target_name,
 )
 from .regions import FunctionCall
-from .size_nodes import SizeNodes, refuse_sizes
+from .size_nodes import SizeNodes, expected_in, refuse_sizes
 from .strictness import check_as_kernels_do, check_for_meta, check_out
 from .sym_node import as_torch, with_hints
 from .target_traits import draws, statistics_written
@@ -66,7 +66,7 @@ class GraphBuilder:
         self.differentiates = False  # whether autograd would have recorded anything
         self.inputs: dict[Node, Any] = {}  # placeholder -> what the tracer knows about it
         self.owners: dict[Node, Any] = {}  # node -> the tracer's value, for identity
-        self.backwards = 0  # how many calls of `gradients` there are
+        self.backwards = self._expected = 0  # calls of `gradients`; what calls expect of sizes
         self.leaves: list[Node] = []  # tensors that the program made leaves
         self.switched: list[Any] = []  # and on inputs whose requires_grad was switched
         self.watched: list[Any] = []  # the tracer's notes on hooks of tensors
@@ -168,9 +168,8 @@ class GraphBuilder:
         kwargs: dict[str, Any] | None = None,
         lines: tuple[UserLine, ...] = (),
     ) -> Any:
-        """Record a call; the result with nodes in place of tensors.
-
-        `target` is a function, or a method's name. Raises DataDependent, EagerRaises, MixedDevices.
+        """Record a call of a function, or of a method by name; the result with nodes in place of
+        tensors. Raises DataDependent, EagerRaises, MixedDevices.
         """
         args, kwargs = (*args,), dict(kwargs or {})
         if self.sizes.inputs:
@@ -268,6 +267,7 @@ class GraphBuilder:
         values = map_nodes(args, _value)
         refuse_sizes(*values)
         outcome = run_on_meta(gradients, values, {}, self.grad_enabled)
+        refuse_sparse(outcome)
         self._emit_modes((self.grad_enabled, self.autocast), lines)
         node = self.graph.call_function(gradients, args)
         specs = tuple(
@@ -398,10 +398,10 @@ class GraphBuilder:
         node.meta["step"] = self.step()
         if self.grad_enabled and any(tensor.requires_grad for tensor in tensors_in(value)):
             self.differentiates = True
-        if self._sizes_made:
-            node.meta["by_data"] = True
-        if random:
-            node.meta["random"] = True
+        expected = expected_in(map_nodes((args, kwargs), _value)) if self.sizes.inputs else 0
+        expects, self._expected = expected > self._expected, max(expected, self._expected)
+        marks = {"by_data": self._sizes_made, "expects": expects, "random": random}
+        node.meta.update((name, True) for name, holds in marks.items() if holds)
         if written:
             node.meta["mutates"] = written
             self._note_writes(node, written)

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .node_meta import tensors_in
+from .propagate import DataDependent
 from .shapes import dense
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "history_of",
     "is_spent",
     "leaves_behind",
+    "refuse_sparse",
 ]
 
 
@@ -82,6 +85,12 @@ def _lies_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
         return gradient.is_contiguous()
     sides = zip(leaf.shape, gradient.stride(), leaf.stride(), strict=True)
     return all(extent == 1 or ours == wanted for extent, ours, wanted in sides)
+
+
+def refuse_sparse(computed: Any) -> None:
+    """Raise DataDependent where a gradient is no strided tensor: which rows it has, data decide."""
+    if any(tensor.layout is not torch.strided for tensor in tensors_in(computed)):
+        raise DataDependent("a gradient is sparse")
 
 
 def is_spent(result: torch.Tensor) -> bool:

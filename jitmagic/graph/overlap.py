@@ -15,6 +15,7 @@ import torch
 
 from .node_meta import tensors_in
 from .propagate import run_on_meta
+from .sym_node import in_layout
 
 __all__ = ["meets_itself", "why_order_matters"]
 
@@ -68,7 +69,9 @@ def _layout(tensor: torch.Tensor) -> tuple[int | torch.SymInt, list[tuple[int, i
     sizes are.
     """
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
-    return tensor.storage_offset(), [(step, size) for step, size in pairs if size > 1]
+    return tensor.storage_offset(), [
+        (step, size) for step, size in pairs if in_layout(">", size, 1)
+    ]
 
 
 def _reach(tensor: torch.Tensor) -> int:
@@ -78,7 +81,7 @@ def _reach(tensor: torch.Tensor) -> int:
 
 def meets_itself(tensor: torch.Tensor) -> bool:
     """Whether two elements of the tensor share one place in memory."""
-    if not tensor.numel():
+    if not in_layout("!=", tensor.numel(), 0):  # of sizes that data decide: most have elements
         return False
     reach = 0
     for step, size in sorted(_layout(tensor)[1]):

@@ -49,6 +49,8 @@ def may_raise_on_data(node: Node) -> bool:
     """Whether running the node on real data can raise although recording it went well."""
     if node.op not in ("call_function", "call_method"):
         return False
+    if node.meta.get("expects"):  # sizes that data decide to be what it takes
+        return True
     if isinstance(node.target, Transformed):
         return any(map(may_raise_on_data, node.target.region.graph.nodes))
     if node.target in (operator.getitem, operator.setitem):

@@ -24,7 +24,7 @@ from ..symbols.size import DataSize, Size, SizeFloat, expr_of, number_of_sizes
 from .propagate import Target, call_name, target_name
 from .sym_node import as_dimension, sizes_in
 
-__all__ = ["LARGEST_SIZE", "SizeNodes", "refuse_sizes", "size_in"]
+__all__ = ["LARGEST_SIZE", "SizeNodes", "expected_in", "refuse_sizes", "size_in"]
 
 aten = torch.ops.aten
 LARGEST_SIZE = 2**31  # of those that data decide
@@ -47,6 +47,12 @@ def refuse_sizes(*values: Any) -> None:
     if sizes:
         symbols = dict.fromkeys(symbol for expr in sizes for symbol in symbols_of(expr))
         raise Specialize(symbols, "a function with a graph of its own")
+
+
+def expected_in(value: Any) -> int:
+    """How much is expected of the sizes that data decide, in nested arguments that have some."""
+    size = next(sizes_in(value), None)
+    return 0 if size is None else len(size.context.expected)
 
 
 class SizeNodes:

@@ -15,7 +15,7 @@ import torch
 
 from ..symbols.polynomial import divided
 from ..symbols.size import Dimension, Size, expr_of, hint_of, is_same, lesser, size_of, usually
-from .sym_node import as_dimension, as_dimensions, as_torch, may_be
+from .sym_node import as_dimension, as_dimensions, as_torch, may_be, never, of_data
 
 __all__ = ["view_of_sizes", "view_strides"]
 
@@ -122,8 +122,13 @@ def view_strides(
     return made if at == -1 else None
 
 
-def _differ(a: Dimension, b: Dimension) -> bool:
-    return not is_same(a, b) and bool(a != b)
+def _differ(want: Dimension, have: Dimension) -> bool:
+    """Whether a dimension is no longer what it was: of 1 it may be anything."""
+    if is_same(want, have):
+        return False
+    if never("==", have, 1) and (of_data(want) or of_data(have)):
+        return not may_be("==", want, have)
+    return bool(want != have)
 
 
 def _reshape_alias(x: torch.Tensor, size: Any, stride: Any) -> torch.Tensor:

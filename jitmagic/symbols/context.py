@@ -100,6 +100,62 @@ class Context:
         if example is not None:
             self._examples[symbol] = example
 
+    def expect(self, op: str, left: Expr, right: Expr) -> None:
+        """Eager raises unless `left op right`, of sizes that data decide: who has them checks it,
+        and what comes later may rely on it.
+        """
+        self.expected[op, left, right] = None
+        self.answers.clear()
+        if (agreeing := self.agreeing({**self._hints, **self._examples})) is not None:
+            self._examples.update((symbol, int(agreeing[symbol])) for symbol in self._examples)
+
+    def tried(self, left: Expr, right: Expr, told: Callable[[], Any]) -> Any:
+        """What `told` gives where two are expected to be equal; None: that they are not."""
+        before = dict(self.expected), dict(self._examples)
+        self.expect("==", left, right)
+        if (result := told()) is None:
+            self.expected, self._examples = before
+            self.answers.clear()
+        return result
+
+    def is_expected(self, left: Expr, right: Expr) -> bool:
+        """Whether eager has raised where these differ."""
+        return ("==", left, right) in self.expected or ("==", right, left) in self.expected
+
+    def agreeing(self, values: dict[Expr, Any]) -> dict[Expr, Any] | None:
+        """The values of symbols, with those that data decide changed so that all that is expected
+        to be equal is; None: that is not so simple.
+        """
+        made = dict(values)
+        for op, left, right in self.expected:
+            difference = add(left, mul(right, -1))
+            if op != "==" or not all(symbol in made for symbol in symbols_of(difference)):
+                continue
+            apart = int(evaluate(difference, dict(made)))  # which it notes down there
+            if apart and not self._move(made, linear(difference)[1], apart):
+                return None
+        return made if self._agree(made) else None
+
+    def _move(self, values: dict[Expr, Any], terms: dict[Expr, int], apart: int) -> bool:
+        """Change sizes that data decide, the last ones first, until a sum of these terms is so much
+        less.
+        """
+        for symbol, factor in reversed(terms.items()):
+            known = self._ranges.get(symbol)
+            if symbol in self._examples and abs(factor) == 1 and known is not None:
+                value = int(min(max(values[symbol] - apart * factor, known.low), known.high))
+                apart += factor * (value - values[symbol])
+                values[symbol] = value
+        return not apart
+
+    def _agree(self, values: dict[Expr, Any]) -> bool:
+        """Whether what is expected to be equal is."""
+        return all(
+            holds_for(op, left, right, dict(values))
+            for op, left, right in self.expected
+            if op == "==" and all(s in values for s in (*symbols_of(left), *symbols_of(right)))
+        )
+
     def count_of(self, kind: type) -> int:
         """How many symbols have an origin of a class."""
         return sum(isinstance(one.origin, kind) for one in self._ranges)  # type: ignore[attr-defined]

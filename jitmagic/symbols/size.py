@@ -207,6 +207,8 @@ class Size:
         self, known: Callable[[str, Expr, Expr], bool | None], op: str, theirs: Expr
     ) -> bool | None:
         """The difference tells more than two ranges: `s0 < s0 + 1`, `s0 != s0*s1`."""
+        if self.context.expected and self.context.is_expected(self.expr, theirs):
+            return bool(COMPARISONS[op](0, 0))
         difference = self._reduced(add(self.expr, mul(theirs, -1)))
         answer = known(op, difference, Integer(0))
         return known(op, self.expr, theirs) if answer is None else answer
@@ -300,7 +302,7 @@ def expected(op: str, a: Dimension, b: Dimension) -> bool:
         if isinstance(left, Size) and left.context.of_data(left.expr):
             known = left.known(asked, right)
             if known is None:
-                left.context.expected[asked, left.expr, expr_of(right)] = None
+                left.context.expect(asked, left.expr, expr_of(right))
             return known is not False
     return bool(COMPARISONS[op](a, b))
 

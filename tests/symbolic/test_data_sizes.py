@@ -290,6 +290,49 @@ def test_numbers_are_sizes_and_raise_what_eager_raises(
         assert tensors(wanted) or found == wanted
 
 
+# ------------------------------------------------------------------------ sizes that must be equal
+
+
+def table_of_counts(x: torch.Tensor, n: torch.Tensor) -> Any:
+    return torch.bincount(n, minlength=4).reshape(2, 2) * 2
+
+
+def by_degree(x: torch.Tensor, n: torch.Tensor) -> Any:
+    return x[:4] / torch.bincount(n, minlength=4).clamp(min=1)[:, None]
+
+
+def broadcast(x: torch.Tensor, n: torch.Tensor) -> Any:
+    return x[0] * torch.bincount(n)
+
+
+def added_at(x: torch.Tensor, n: torch.Tensor) -> Any:
+    index = (n > 0).nonzero()[:, 0]
+    return torch.zeros(ROWS, COLUMNS).index_add(0, index, x[: n.shape[0]][n >= 0][1:])
+
+
+def by_experts(x: torch.Tensor, n: torch.Tensor) -> Any:
+    parts = [part * k for k, part in enumerate(x.split(n.tolist()))]
+    rows = torch.cat(parts) * x.sum(1)[:, None]
+    return torch.zeros(ROWS, COLUMNS).index_add(0, torch.arange(ROWS).flip(0), rows)
+
+
+EQUAL: tuple[Callable[..., Any], ...] = (
+    table_of_counts, by_degree, broadcast, added_at, by_experts,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("program", EQUAL, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_sizes_that_eager_wants_equal(program: Callable[..., Any], backend: str) -> None:
+    torch.manual_seed(0)
+    compiled = jitmagic.jit(program, backend=backend, fullgraph=True)
+    for numbers in ([3, 0, 3, 0], [0, 1, 2, 9], *NUMBERS):
+        x, n = torch.randn(ROWS, COLUMNS), torch.tensor(numbers)
+        found, wanted = outcome(compiled, x, n), outcome(program, x, n)
+        torch.testing.assert_close(found, wanted) if tensors(wanted) else None
+        assert tensors(wanted) or found == wanted
+
+
 # ------------------------------------------------------------------------ what else has to hold
 
 
@@ -300,12 +343,12 @@ def asked(x: torch.Tensor) -> Any:
     return y - 1
 
 
-def broadcast(x: torch.Tensor) -> Any:
+def decided(x: torch.Tensor) -> Any:
     y = x[x > 0] * 2
-    return y + x[0]  # here
+    return y[:3] if len(y) % 2 else y  # here
 
 
-@pytest.mark.parametrize("program", [asked, broadcast], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("program", [asked, decided], ids=lambda fn: fn.__name__)
 def test_a_decision_breaks_with_its_line_and_that_of_the_size(program: Callable[..., Any]) -> None:
     with pytest.raises(Unsupported, match=r"data decide.*x.x > 0.(.|\n)*here"):
         jitmagic.jit(program, backend="eager", fullgraph=True)(torch.randn(ROWS, COLUMNS))

@@ -87,11 +87,6 @@ def mask_branch(x):
         return y
 
 
-def mask_broadcast(x):
-    y = x[x > 0]
-    return y + x[0]  # here
-
-
 def one_hot(x):
     n = torch.arange(3)
     return F.one_hot(n)  # here
@@ -196,6 +191,11 @@ def sparse(x):
     return y.to_sparse()  # here
 
 
+def sparse_gradient(x):
+    table = x.detach().requires_grad_()
+    torch.nn.functional.embedding(x.long(), table, sparse=True).sum().backward()  # here
+
+
 def resize(x):
     y = x + 1
     return y.resize_(2)  # here
@@ -280,14 +280,15 @@ def module_inside(x):
 BREAKS = {
     item: "item", tolist: "tolist", to_numpy: "numpy", branch: "branch depends on tensor data",
     truth: "tensor data", as_int: "", as_float: "", show: "print", text: "", one_hot: "one_hot",
-    nonzero_length: "data decide", mask_branch: "y = x[x > 0]", mask_broadcast: "y = x[x > 0]",
+    nonzero_length: "data decide", mask_branch: "y = x[x > 0]",
     slice_by_tensor: "", contains: "in", equal: "equal", allclose: "allclose",
     hook: "register_hook",
     parameter_inside: "", seed: "state of the process",
     threads: "state of the process", default_dtype: "state", rng_state: "state", generator: "",
     vmap: "branch", linearize: "function", checkpoint: "use_reentrant", deepcopy: "",
     pickled: "", data_ptr: "storage", storage: "storage", sparse: "strided", resize: "storage",
-    strided_beyond: "the memory", shape_mismatch: "RuntimeError", bad_argument: "IndexError",
+    sparse_gradient: "a gradient is sparse", strided_beyond: "the memory",
+    shape_mismatch: "RuntimeError", bad_argument: "IndexError",
     index_error: "IndexError", conv_stride: "layout", inference: "inference_mode()",
     autocast_elsewhere: "not followed",
     lstsq: "tensor data", compiled: "", script: "", python_random: "",

@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from ...graph.gradients import copied_gradient, first_gradient
 from ...graph.node_meta import device_of
-from ...graph.propagate import EagerRaises
+from ...graph.propagate import DataDependent, EagerRaises
 from ...guards.state import anomaly_mode
 from ..breaks import GraphBreak, RefusedTorchCall, TorchCallFailed, UnsupportedArguments
 from ..values.base import Args, Kwargs, Machine, ObservedError, Value
@@ -73,6 +73,8 @@ def _run(machine: Machine, name: str, call: tuple[Any, ...]) -> tuple[Node | Non
         raise _refused("autograd cannot save an inference tensor", name)
     try:
         nodes: tuple[Node | None, ...] = machine.graph.differentiate(call, machine.lines())
+    except DataDependent as why:
+        raise _refused(str(why), name) from None
     except EagerRaises as error:
         kind = type(error.error).__name__
         reason = TorchCallFailed.of(name=name, error=f"{kind}: {error}")

@@ -32,11 +32,13 @@ _COMPARISONS: Mapping[Any, str] = {
     operator.gt: ">", operator.ge: ">=",
 }  # fmt: skip
 _EXACT_IN_FLOAT = 2**24
+_VIEWS = (operator.getitem, "view", "reshape", "squeeze", "flatten", "detach", "select")
 
 
 def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
     """The symbol of the number in an input; None: nobody can tell it without running the graph."""
     graph: GraphBuilder = machine.graph
+    node = _whole(node)
     owner = graph.owners.get(node) if node.op == "placeholder" else None
     if owner is None or owner.live is None or graph.writers.get(storage_of(node)):
         return None
@@ -53,6 +55,18 @@ def symbol_of_input(machine: Machine, node: Node) -> Symbol | None:
         symbol = symbols.values[source] = Symbol(describe(source), kind, limits, origin)
         symbols.add(symbol, hint)
     return symbol
+
+
+def _whole(node: Node) -> Node:
+    """The tensor that the one number was taken out of: `flag[0]`, `flag.squeeze()`."""
+    while node.target in _VIEWS and isinstance(source := node.args[0], Node):
+        whole, part = source.meta["val"], node.meta["val"]
+        if not (isinstance(whole, torch.Tensor) and isinstance(part, torch.Tensor)):
+            return node
+        if whole.numel() != 1 or part.numel() != 1 or storage_of(source) != storage_of(node):
+            return node
+        node = source
+    return node
 
 
 def decided_by_input(machine: Machine, node: Node) -> bool | None:

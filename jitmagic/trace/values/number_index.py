@@ -1,9 +1,10 @@
-"""`x[i]` where `i` is a tensor with one integer: eager reads it and gives a view of x.
+"""`x[i]`, `x[i] = y` where `i` is a tensor with one integer: eager reads it and has a view of x.
 
 Comes in: a tensor's value and the key. Goes out: a tensor that has only the places asked for, and
 the key for it. It is a copy, so nothing may be written to either, and it may not leave the frame:
 the graph ends before such an index then. On a GPU it always does: there a number that is out of
-range would end the process's use of the device, where eager raises.
+range would end the process's use of the device, where eager raises. An assignment writes to the
+place in a view of all that the other parts of the key leave (`index_put_`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .base import Builder, Machine, Unrestorable, Value
 from .constants import ConstantValue
 from .sequences import SliceValue, TupleValue
 
-__all__ = ["at_numbers"]
+__all__ = ["at_number", "at_numbers"]
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 _REASON = TensorItem.of(what="operator getitem()")
@@ -56,6 +57,65 @@ def at_numbers(
         graph.unknown_strides.add(picked)
     _keep_apart(machine, owner.node, picked)
     return [lift(machine, picked), TupleValue(parts)]
+
+
+def at_number(
+    machine: Machine, owner: Any, key: Value, value: Value
+) -> tuple[str, list[Value]] | None:
+    """The call that assigns; None: the usual one, as no part of the key is such a number."""
+    graph: GraphBuilder = machine.graph
+    parts = key.realize(machine)
+    given = parts.realized(machine) if isinstance(parts, TupleValue) else [parts]
+    indices = {n: part.node for n, part in enumerate(given) if isinstance(part, type(owner))}
+    numbers = [n for n, node in indices.items() if _is_number(graph, node)]
+    usual = graph.root is graph and device_of(owner.node).type == "cpu"
+    if not numbers or not usual or len(numbers) < len(indices):
+        return None
+    rest: list[Value] = list(given)
+    for n in numbers:
+        rest[n] = SliceValue([machine.constant(None)] * 3)
+    part = owner.get_item(machine, TupleValue(rest))
+    places = _places_left(rest, part.meta.dim())
+    assigned = value.realize(machine)
+    if places is None or (made := _as_part(machine, owner, part, assigned, len(numbers))) is None:
+        return None
+    dims = [
+        [machine.constant(n) for n in ns]
+        for ns in ([places[n] for n in numbers], range(len(numbers)))
+    ]
+    part = part.call_method(machine, "movedim", [TupleValue(ns) for ns in dims], {})
+    return "index_put_", [part, TupleValue([given[n] for n in numbers]), made]
+
+
+def _places_left(parts: Sequence[Value], rank: int) -> list[int] | None:
+    """The dimension of what is left that each slice of a key is for."""
+    if not all(isinstance(part, ConstantValue | SliceValue) for part in parts):
+        return None
+    kinds = [slice if isinstance(p, SliceValue) else type(p.value) for p in parts]  # type: ignore[attr-defined]
+    if not {*kinds} <= {slice, type(None), type(...), int} or kinds.count(type(...)) > 1:
+        return None
+    takes = [0 if kind is int else 1 for kind in kinds]
+    if type(...) in kinds:
+        takes[kinds.index(type(...))] = rank - sum(takes) + 1
+    return [sum(takes[:position]) for position in range(len(takes))]
+
+
+def _as_part(machine: Machine, owner: Any, part: Any, value: Value, taken: int) -> Value | None:
+    """What is assigned, as a tensor that `index_put_` takes; None: it is no such thing."""
+    meta: torch.Tensor = owner.meta
+    if isinstance(value, type(owner)):
+        fits = value.meta.dim() <= part.meta.dim() - taken  # leading dimensions of 1 would go
+        if not fits or device_of(value.node).type != "cpu":
+            return None
+        shares = machine.constant(storage_of(value.node) == storage_of(owner.node))
+        dtype = [machine.constant(meta.dtype)]
+        made: Value = value.call_method(machine, "to", dtype, {"copy": shares})
+        return made
+    if not isinstance(value, ConstantValue) or type(value.value) not in (bool, int, float):
+        return None
+    options = {"dtype": machine.constant(meta.dtype)}
+    filled: Value = part.call_method(machine, "new_full", [TupleValue([]), value], options)
+    return filled
 
 
 def _is_number(graph: GraphBuilder, node: Node) -> bool:

@@ -57,7 +57,7 @@ from .leaf_names import rely_on_names
 from .leaves import required_grad
 from .mappings import DictValue
 from .masks import by_coordinates
-from .number_index import at_numbers
+from .number_index import at_number, at_numbers
 from .originals import TENSOR
 from .scalar_calls import call_with_scalars
 from .scalars import ScalarValue, SymbolicNumber
@@ -223,7 +223,11 @@ class TensorValue(Value):
 
     def set_item(self, machine: Machine, key: Value, value: Value) -> None:
         if call_replaced(machine, self, "setitem", [key, value]) is None:
-            record(machine, operator.setitem, [self, key, value])
+            call = at_number(machine, self, key, value)
+            if call is None:
+                record(machine, operator.setitem, [self, key, value])
+            else:
+                record(machine, *call)
 
     def contains(self, machine: Machine, item: Value) -> Value:
         if (users := call_replaced(machine, self, "contains", [item])) is not None:
@@ -345,6 +349,9 @@ class TensorMethodValue(Value):
             known = _described(machine, owner, name, args)
             if known is not None:
                 return known
+        if name == "__setitem__" and len(args) == 2 and not kwargs:
+            owner.set_item(machine, *args)
+            return machine.constant(None)
         if name in ("__setitem__", "__getitem__"):
             return record(machine, getattr(operator, name.strip("_")), [owner, *args], kwargs)
         return record(machine, name, [owner, *args], kwargs)
@@ -405,7 +412,8 @@ def record(
         why = "the program handles the errors that it raises on data"
         raise GraphBreak(RefusedTorchCall.of(name=name, why=why))
     rely_on_names(machine, TENSOR.get(target) if isinstance(target, str) else target)
-    given = [_lower_outer(machine, arg, name) for arg in args]
+    key = "operator getitem" if target is operator.setitem else name  # has no dtype to tell
+    given = [_lower_outer(machine, arg, key if n == 1 else name) for n, arg in enumerate(args)]
     named = {key: _lower_outer(machine, arg, name) for key, arg in (kwargs or {}).items()}
     leaf = not isinstance(target, str) and named.pop("requires_grad", False) is True
     guard_storage_offsets(machine, target, given, named)

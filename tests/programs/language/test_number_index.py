@@ -39,6 +39,31 @@ BROKEN: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
 }
 
 
+def changed(write: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., Any]:
+    """What an assignment to a part of a tensor of the program's own leaves."""
+
+    def program(x: Tensor, i: Tensor, j: Tensor) -> Any:
+        y = x * 1
+        write(y, i, j)
+        return y * 2
+
+    return program
+
+
+ASSIGNED: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "a number": lambda y, i, j: y.__setitem__(i, 3),
+    "a place": lambda y, i, j: y.__setitem__((i, j, 0), True),
+    "a row of itself": lambda y, i, j: y.__setitem__(i, y[0]),
+    "a column": lambda y, i, j: y.__setitem__((slice(None), j), y[:, 0] + 1),
+    "a part of a column": lambda y, i, j: y.__setitem__((slice(1, 4, 2), j), 7),
+    "ints among them": lambda y, i, j: y.__setitem__((..., i % 3), torch.arange(4)),
+    "new dimensions": lambda y, i, j: y.__setitem__((None, i, ..., j % 3), -1.5),
+    "where it is least": lambda y, i, j: y.__setitem__(y[:, 0, 0].argmin(), y[1].detach()),
+    "one after the other": lambda y, i, j: [y.__setitem__((k, j), y[0, 1]) for k in (i, i - 1)],
+}
+WHOLE |= {name: changed(write) for name, write in ASSIGNED.items()}
+
+
 def walk(table: Tensor, state: Tensor, steps: int) -> Tensor:
     """An environment that is a table."""
     total, places = torch.zeros(()), (table[..., 0] * 100).long().remainder(5)
@@ -89,8 +114,9 @@ def test_a_part_handed_out_is_a_view() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_out_of_range_raises_as_in_eager(backend: str) -> None:
-    program = WHOLE["several"]
+@pytest.mark.parametrize("name", ["several", "a place", "a column"])
+def test_out_of_range_raises_as_in_eager(name: str, backend: str) -> None:
+    program = WHOLE[name]
     tagged = jitmagic.jit(program, backend=backend)
     for i, j in ((1, 2), (7, 2), (1, -5), (-5, -4)):
         answers = []

@@ -58,6 +58,16 @@ class Averaged(nn.Module):
         return self.mean * 2
 
 
+class Picked(Once):
+    """The number is taken out of its tensor first, as torch.ao's flags are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.made[0] == 0:
+            self.mean.copy_(x.mean(0))
+            self.made.fill_(1)
+        return x - self.mean
+
+
 class Scheduled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -98,6 +108,7 @@ class Doubled(nn.Module):
 MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "a flag of bytes": (lambda: Once(torch.zeros(1, dtype=torch.uint8)), 0),
     "a flag of floats": (lambda: Once(torch.tensor(0.0)), 0),
+    "a number of a tensor": (lambda: Picked(torch.zeros(1, dtype=torch.int32)), 0),
     "a bool": (lambda: Asked(torch.tensor(False)), 0),
     "an int for a bool": (lambda: Asked(torch.tensor([0])), 0),
     "a count of ints": (lambda: Averaged(torch.int64), 0),
