@@ -2,9 +2,9 @@
 
 Comes in: the target of a node (graph/transforms.py) and traced tensors. Goes out: its results: what
 torch.func does with the levels ends in operations on the traced tensors, which are recorded as any
-others are. torch.func allows no hooks for saved tensors, by which the trace otherwise learns what autograd
-keeps (saving.py): here that is read off the history of the results, and autograd itself checks that
-nothing it keeps is written to.
+others are. torch.func allows no hooks for saved tensors, by which the trace otherwise learns what
+autograd keeps (saving.py): here that is read off the history of the results, and autograd itself
+checks that nothing it keeps is written to.
 """
 
 from __future__ import annotations
