@@ -41,9 +41,10 @@ from .origins import mark_origin, origin_of
 from .outputs import Outputs
 from .recorder import Recorder, Sym
 from .result import Joint
+from .saving import SavedTensors
 from .strides import contiguous_strides
 from .traced import AliasCall, Traced
-from .transformed import mark_kept, transformed
+from .transformed import transformed
 from .views import may_overlap
 
 __all__ = ["trace_joint"]
@@ -74,13 +75,14 @@ def trace_joint(
             mode.input(i, name, spec)
             for i, (name, spec) in enumerate(zip(names, inputs, strict=True))
         ]
-        with saved_tensors_hooks(_keep, _fetch):
-            outputs = _run(gm, mode, traced)
+        saved = SavedTensors(_written_since)
+        with saved_tensors_hooks(saved.keep, saved.fetch):
+            outputs = _run(gm, mode, traced, saved)
         _check_inputs(traced, inputs)
         with mode:  # the history of a view whose base was written since is made when asked for
             finished = Outputs.of(traced, outputs)
         _check_leaves(gm, traced, finished.results)
-        gradients = _differentiate(mode, traced, finished.results)
+        gradients = _differentiate(mode, traced, finished.results, saved)
     return _finish(recorder, traced, inputs, finished, gradients)
 
 
@@ -100,7 +102,9 @@ def _as_if_running(grad_enabled: bool) -> Iterator[None]:
 # -- running the torch-level graph -----------------------------------------------------------------
 
 
-def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> list[Any]:
+def _run(
+    gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced], saved: SavedTensors
+) -> list[Any]:
     """Execute gm on traced tensors; the flat list of its outputs."""
     env: dict[Node, Any] = {
         node: mode.constant(_attribute(gm, node.target))
@@ -117,7 +121,7 @@ def _run(gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced]) -> lis
             elif node.op == "output":
                 return [_left(part, env[part]) for part in node.args[0]]
             elif node.op != "get_attr":
-                env[node] = _call(node, env, mode)
+                env[node] = _call(node, env, mode, saved)
     raise CompileFailed("the graph has no output")
 
 
@@ -126,20 +130,9 @@ def _left(node: Node, value: Any) -> Any:
     return value.detach() if node.meta.get("spent") else value
 
 
-def _keep(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Autograd saves a tensor: mark its memory, note its version (hooks switch its check off)."""
-    if not isinstance(tensor, Traced):
-        return tensor, 0
-    mark_kept(tensor)
-    return tensor, tensor.counter.writes
-
-
-def _fetch(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
-    tensor, counter = packed
-    if isinstance(tensor, Traced) and tensor.counter.writes != counter:
-        error = CompileFailed("a tensor needed for gradient computation was modified in place")
-        raise _refused(origin_of(torch._C._current_autograd_node()), error)
-    return tensor
+def _written_since() -> Exception:
+    error = CompileFailed("a tensor needed for gradient computation was modified in place")
+    return _refused(origin_of(torch._C._current_autograd_node()), error)
 
 
 def _attribute(gm: GraphModule, path: str) -> torch.Tensor:
@@ -170,16 +163,16 @@ def _check_spec(node: Node, spec: Any, value: Any) -> None:
         raise _failed(node, CompileFailed(f"its result is no {spec} at other sizes"))
 
 
-def _call(node: Node, env: dict[Node, Any], mode: Functionalizer) -> Any:
+def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTensors) -> Any:
     args, kwargs = _plug(node.args, env), _plug(node.kwargs, env)
     if isinstance(node.target, FunctionCall):
         for tensor in args[-1]:  # eager holds it, though nobody looks at its version
-            _keep(tensor)
+            saved.hold(tensor)
     try:
         if node.target is gradients:
             value = _gradients(node, args, mode)
         elif is_transform(node.target):
-            value = transformed(node.target, args, (_keep, _fetch))  # type: ignore[arg-type]
+            value = transformed(node.target, args, saved)  # type: ignore[arg-type]
         elif node.target in INDEXING and (found := selected(args)) is not None:
             value = found[0]
         elif callable(node.target):
@@ -317,7 +310,10 @@ class _Gradients:
 
 
 def _differentiate(
-    mode: Functionalizer, inputs: Sequence[Traced], results: Sequence[Traced]
+    mode: Functionalizer,
+    inputs: Sequence[Traced],
+    results: Sequence[Traced],
+    saved: SavedTensors,
 ) -> _Gradients:
     """Record the backward of `results` with respect to the inputs that require grad."""
     tangents = tuple(i for i, tensor in enumerate(results) if tensor.requires_grad)
@@ -326,7 +322,9 @@ def _differentiate(
         return _Gradients()
     recorder = mode.recorder
     recorder.lines, recorder.region = (), None
-    reach = _reach([results[i] for i in tangents], [inputs[i] for i in wanted])
+    histories = [_history(results[i]) for i in tangents]
+    reach = _reach(histories, [inputs[i] for i in wanted])
+    saved.differentiate({node for edges in histories for node, _ in edges})
     seeds = [
         mode.fresh(recorder.placeholder(f"tangent_{i}", _tangent_spec(results[i])))
         for i in tangents
@@ -406,26 +404,30 @@ def _apart(
     return values
 
 
-def _reach(results: Sequence[Traced], inputs: Sequence[Traced]) -> list[tuple[int, ...]]:
+def _history(result: Traced) -> set[tuple[Any, int]]:
+    """The edges of the autograd graph behind it."""
+    edges: set[tuple[Any, int]] = set()
+    stack = [(result.grad_fn, result.output_nr)]
+    while stack:
+        edge = stack.pop()
+        if edge[0] is not None and edge not in edges:
+            edges.add(edge)
+            stack.extend(edge[0].next_functions)
+    return edges
+
+
+def _reach(
+    histories: Sequence[set[tuple[Any, int]]], inputs: Sequence[Traced]
+) -> list[tuple[int, ...]]:
     """For each input, the positions of the results whose history leads to it: with a tangent for
     one of them it has a gradient, be it of zeros.
     """
-    histories = []
-    for result in results:
-        edges: set[tuple[Any, int]] = set()
-        stack = [(result.grad_fn, result.output_nr)]
-        while stack:
-            edge = stack.pop()
-            if edge[0] is not None and edge not in edges:
-                edges.add(edge)
-                stack.extend(edge[0].next_functions)
-        leaves = {id(node.variable) for node, _ in edges if hasattr(node, "variable")}
-        histories.append((edges, leaves))
+    leaves = [{id(n.variable) for n, _ in edges if hasattr(n, "variable")} for edges in histories]
     return [
         tuple(
             index
-            for index, (edges, leaves) in enumerate(histories)
-            if id(tensor) in leaves or (tensor.grad_fn, tensor.output_nr) in edges
+            for index, edges in enumerate(histories)
+            if id(tensor) in leaves[index] or (tensor.grad_fn, tensor.output_nr) in edges
         )
         for tensor in inputs
     ]

@@ -184,8 +184,10 @@ def _batch_norm(
     training: bool,
     momentum: float,
     eps: float,
-) -> list[Sym | None]:
+) -> list[Sym | None] | None:
     rank, c = len(x.shape), x.shape[1]
+    if not _are_of_channels(x, weight, bias, running_mean, running_var):
+        return None
     wide = up(x)
     new_mean = new_var = None
     if training:
@@ -205,6 +207,11 @@ def _batch_norm(
         mean, invstd = up(running_mean), _inverse_deviation(up(running_var), eps)
     out = _normalized(wide, mean, invstd, weight, bias)
     return [out.to(x.dtype), *saved, new_mean, new_var]
+
+
+def _are_of_channels(x: Sym, *parts: Sym | None) -> bool:
+    """Whether each has an element for each channel: of other shapes eager's kernel knows."""
+    return all(part is None or part.shape == (x.shape[1],) for part in parts)
 
 
 def _spread(x: Sym, dims: list[int]) -> tuple[Sym, Sym]:
@@ -251,7 +258,8 @@ def _batch_norm_no_stats(
     momentum: float,
     eps: float,
 ) -> Any:
-    return _batch_norm(r, x, weight, bias, None, None, True, momentum, eps)[:3]
+    made = _batch_norm(r, x, weight, bias, None, None, True, momentum, eps)
+    return None if made is None else made[:3]
 
 
 @rule(aten._native_batch_norm_legit_no_training.default)
@@ -265,7 +273,8 @@ def _batch_norm_inference(
     momentum: float,
     eps: float,
 ) -> Any:
-    return _batch_norm(r, x, weight, bias, running_mean, running_var, False, momentum, eps)[:3]
+    made = _batch_norm(r, x, weight, bias, running_mean, running_var, False, momentum, eps)
+    return None if made is None else made[:3]
 
 
 @rule(aten._native_batch_norm_legit_functional.default)
@@ -275,8 +284,11 @@ def _batch_norm_functional(r: Recorder, x: Sym, *args: Any) -> list[Sym | None] 
 
 
 @rule(aten.cudnn_batch_norm.default)
-def _cudnn_batch_norm(r: Recorder, x: Sym, *args: Any) -> list[Sym | None]:
-    out, mean, invstd, new_mean, new_var = _batch_norm(r, x, *args)
+def _cudnn_batch_norm(r: Recorder, x: Sym, *args: Any) -> list[Sym | None] | None:
+    made = _batch_norm(r, x, *args)
+    if made is None:
+        return None
+    out, mean, invstd, new_mean, new_var = made
     reserve = r.full((0,), 0, torch.uint8, x.device)
     return [out, mean, invstd, reserve, new_mean, new_var]
 
@@ -294,8 +306,10 @@ def _batch_norm_backward(
     train: bool,
     eps: float,
     mask: Mask,
-) -> list[Sym | None]:
+) -> list[Sym | None] | None:
     rank, c = len(x.shape), x.shape[1]
+    if not _are_of_channels(x, weight, running_mean, running_var):
+        return None
     dims = [0, *range(2, rank)]
     if train:
         assert save_mean is not None

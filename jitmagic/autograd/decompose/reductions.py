@@ -62,7 +62,30 @@ def _var_and_mean(
     r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> list[Sym] | None:
     made = _var_mean(x, dim, correction, keepdim)
-    return None if made is None else [part.to(x.dtype) for part in made]
+    if made is None:
+        return None
+    return [made[0].to(x.dtype), _mean_beside(r, x, dim, *made).to(x.dtype)]
+
+
+def _mean_beside(r: Recorder, x: Sym, dim: Any, variance: Sym, mean: Sym) -> Sym:
+    """Eager updates both with each number: after an infinite one, the next makes NaNs of them.
+    Infinite is the mean of a row of which only the last is: looked for at both ends, as one more
+    reduction over the row would cost as much as the mean.
+    """
+    dims = _dims(x, dim) if x.shape else []
+    last = _at_the_end(x, dims, -1, 9223372036854775807, mean)
+    kept = last.equals(mean)
+    if math.prod(x.shape[d] for d in dims) != 1:
+        kept = kept.one(aten.logical_and.default, _at_the_end(x, dims, 0, 1, mean).differs(mean))
+    is_finite = variance.equals(variance)
+    return r.where(is_finite.one(aten.logical_or.default, kept), mean, math.nan)
+
+
+def _at_the_end(x: Sym, dims: list[int], start: int, end: int, like: Sym) -> Sym:
+    """The row's element at either end of all its dimensions."""
+    for d in dims:
+        x = x.one(aten.slice.Tensor, d, start, end)
+    return x.view(*like.shape).to(like.dtype)
 
 
 @rule(aten.std_mean.correction)
@@ -70,7 +93,9 @@ def _std_and_mean(
     r: Recorder, x: Sym, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> list[Sym] | None:
     made = _var_mean(x, dim, correction, keepdim)
-    return None if made is None else [made[0].sqrt().to(x.dtype), made[1].to(x.dtype)]
+    if made is None:
+        return None
+    return [made[0].sqrt().to(x.dtype), _mean_beside(r, x, dim, *made).to(x.dtype)]
 
 
 @rule(aten.linalg_vector_norm.default)
