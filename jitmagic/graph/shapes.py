@@ -21,7 +21,7 @@ from ..symbols.size import Size
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
-from .fresh_meta import META, broadcast, fresh_meta, same_shape
+from .fresh_meta import META, broadcast, fresh_meta, joins_to_rows, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
 from .recurrent import RECURRENT_RULES
@@ -373,7 +373,7 @@ def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.
 
 def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     kept = [t for t in tensors if not (t.dim() == 1 and in_layout("==", t.shape[0], 0))]
-    if not kept or not _real(kept) or not _joins_to_rows(kept):
+    if not kept or not _real(kept) or not joins_to_rows(kept):
         return None
     shape = list(kept[0].shape)
     dim = _wrapped(dim, len(shape))
@@ -384,15 +384,6 @@ def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
             raise RuntimeError("cat of tensors whose shapes differ")
     shape[dim] = sum(t.shape[dim] for t in kept)
     return fresh_meta(shape, promoted(tensors))
-
-
-def _joins_to_rows(tensors: Tensors) -> bool:
-    """Whether what they are joined to is surely row-major. Only where all of them have strides like
-    channels_last does eager keep that, and then the last stride spans the channels.
-    """
-    if tensors[0].dim() not in (4, 5):
-        return True
-    return any(in_layout("<", t.stride(-1), t.stride(1) * t.shape[1]) for t in tensors)
 
 
 def _same_layout(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
