@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from .sym_node import may_be, never, of_data
+from .sym_node import in_layout, may_be, never, of_data
 
-__all__ = ["META", "broadcast", "fresh_meta", "has_elements", "same_shape"]
+__all__ = ["META", "broadcast", "fresh_meta", "has_elements", "joins_to_rows", "same_shape"]
 
 META = torch.device("meta")
 
@@ -67,3 +67,12 @@ def broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
                     raise RuntimeError(f"shapes {[list(s) for s in shapes]} do not broadcast")
                 made[i] = extent
     return made
+
+
+def joins_to_rows(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether what they are joined to is surely row-major. Only where all of them have strides like
+    channels_last does eager keep that, and then the last stride spans the channels.
+    """
+    if tensors[0].dim() not in (4, 5):
+        return True
+    return any(in_layout("<", t.stride(-1), t.stride(1) * t.shape[1]) for t in tensors)

@@ -21,7 +21,7 @@ from ..symbols.size import Size
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
-from .fresh_meta import META, broadcast, fresh_meta, same_shape
+from .fresh_meta import META, broadcast, fresh_meta, joins_to_rows, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
 from .recurrent import RECURRENT_RULES
@@ -373,7 +373,7 @@ def _embedded(weight: torch.Tensor, indices: torch.Tensor, *args: Any) -> torch.
 
 def _cat(tensors: Tensors, dim: int = 0) -> torch.Tensor | None:
     kept = [t for t in tensors if not (t.dim() == 1 and in_layout("==", t.shape[0], 0))]
-    if not kept or not _real(kept) or not all(t.is_contiguous() for t in kept):
+    if not kept or not _real(kept) or not joins_to_rows(kept):
         return None
     shape = list(kept[0].shape)
     dim = _wrapped(dim, len(shape))

@@ -43,6 +43,7 @@ FAMILIES: dict[str, Callable[[Tensor], object]] = {
     "index_copy": lambda x: x.index_copy(0, ROWS, x),
     "index_fill": lambda x: x.index_fill(0, ROWS, 1.0),
     "index_put": lambda x: x.index_put((ROWS,), x),
+    "cat of columns": lambda x: torch.cat([x.t(), x.t()]),
     "scatter": lambda x: x.scatter(0, INDEX, x),
     "scatter_add": lambda x: x.scatter_add(0, INDEX, x),
     "scatter_reduce": lambda x: x.scatter_reduce(0, INDEX, x, "amax"),

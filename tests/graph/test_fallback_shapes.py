@@ -26,6 +26,10 @@ CASES = [
         for grad in (flat, flat.t().contiguous().t(), torch.ones(()).expand(4, 5))
         for values in (flat, flat.t().contiguous().t())
     ),
+    *((aten.cat.default, (parts, 1)) for parts in (
+        [flat, flat[:, ::2]], [flat.t(), flat.t()], [x.mT, x.mT], [x[:, :1].contiguous(), x],
+        [torch.randn(2, 3, 1, 1), torch.randn(2, 3, 1, 1)], [x.unsqueeze(2).mT] * 2,
+    )),
     (aten.cumsum.default, (x, 1)),
     (aten.cumsum.default, (columns, -1)),
     (aten.cumprod.default, (flat, 0)),
