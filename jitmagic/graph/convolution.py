@@ -24,15 +24,23 @@ META = torch.device("meta")
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    return has_strides_along((1, 3, 2, 0), x.shape, x.stride())
+    shape, stride = x.shape, x.stride()
+    if x.dim() == 3:  # a sequence is an image one row high
+        row = shape[2] * stride[2]
+        shape, stride = (*shape[:2], 1, shape[2]), (*stride[:2], row, stride[2])  # type: ignore[assignment]
+    return has_strides_along((1, 3, 2, 0), shape, stride)
 
 
 def _format(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     last = _is_channels_last(x) or _is_channels_last(weight)
+    if last and x.dim() == 3:  # which is made contiguous before, so that few are: of length 1
+        last = _is_channels_last(weight) or x.is_contiguous()
     return torch.channels_last if last else torch.contiguous_format
 
 
 def _empty(shape: Sequence[int], like: torch.Tensor, format: torch.memory_format) -> torch.Tensor:
+    if len(shape) == 3 and format is torch.channels_last:
+        return _empty((*shape[:2], 1, shape[2]), like, format).squeeze(2)
     return torch.empty(shape, dtype=like.dtype, device=META, memory_format=format)
 
 

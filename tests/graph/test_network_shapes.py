@@ -3,6 +3,7 @@ torch._dynamo or sympy for the sake of a convolutional network."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -92,6 +93,35 @@ def test_rules_say_what_eager_gives(case: tuple[Any, ...]) -> None:
 def test_what_eager_refuses_has_no_rule(case: tuple[Any, ...]) -> None:
     op, *args = case
     assert infer(op, _meta(args), {}) is None
+
+
+ORDERS = ((0, 1, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0))  # of the dimensions in memory
+
+
+def _in_order(x: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    back = tuple(order.index(d) for d in range(3))
+    return x.permute(order).contiguous().permute(back)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolutions_of_sequences_lie_as_eager_has_them(
+    dtype: torch.dtype, transposed: bool
+) -> None:
+    """One of length 1, or its weight, may look like an image that is channels_last."""
+    settings = ([2], [0], [1], transposed, [1 if transposed else 0], 1)
+    shapes = itertools.product((1, 2), (1, 2, 3), (1, 2, 4), (1, 2))
+    for (n, c, length, k), first, second in itertools.product(shapes, ORDERS, ORDERS):
+        if k > length:
+            continue
+        x = _in_order(torch.ones(n, c, length, dtype=dtype), first)
+        kernel = (c, 2, k) if transposed else (2, c, k)
+        w = _in_order(torch.ones(kernel, dtype=dtype), second)
+        wanted = aten.convolution.default(x, w, None, *settings)
+        told = infer(aten.convolution.default, _meta([x, w, None, *settings]), {})
+        assert told.shape == wanted.shape
+        for d, size in enumerate(wanted.shape):
+            assert size == 1 or told.stride(d) == wanted.stride(d), (x.stride(), w.stride())
 
 
 SCRIPT = """

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import jitmagic
+from jitmagic.graph.devices import MixedDevices, place
 
 ones = torch.ones
 INTS, DOUBLE, HALF = torch.int32, torch.float64, torch.float16
@@ -109,3 +110,18 @@ def test_a_call_that_is_fine_and_not_read_breaks_nothing(name: str) -> None:
         warnings.simplefilter("error")
         run = jitmagic.jit(program, fullgraph=True)
         assert torch.equal(run(ones(3, 3)), ones(3, 3) + 1)
+
+
+def test_a_kernel_of_a_gpu_takes_one_number_of_the_cpu() -> None:
+    gpu = torch.device("cuda", 0)
+    x, a, b = (torch.empty(shape, device="meta") for shape in ((3,), (), ()))
+    devices = {id(x): gpu, id(a): torch.device("cpu"), id(b): torch.device("cpu")}
+
+    def place_of(name: str, *args: Tensor) -> torch.device:
+        return place(name, args, {}, lambda tensor: devices[id(tensor)]).device
+
+    assert place_of("addcmul", x, x, a) == gpu
+    assert place_of("where", x, a, b) == gpu  # which copies them
+    for args in ((x, a, b), (x, a, a)):
+        with pytest.raises(MixedDevices, match="tensors on cpu and cuda:0"):
+            place_of("addcmul_", *args)
