@@ -299,6 +299,11 @@ def _angle(x: Tensor) -> Tensor | None:
     return fresh_meta(x.shape, x.dtype.to_real()) if x.dtype.is_complex else None
 
 
+def _found(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Row-major flags. (torch 2.11's rule keeps the layout of x, its kernel does not.)"""
+    return fresh_meta(x.shape, torch.bool)
+
+
 def _kept_layout(x: Tensor, *args: Any) -> Tensor | None:
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
     if not is_dense_in(x, order):
@@ -359,6 +364,7 @@ _FAMILIES: Mapping[Callable[..., Any], tuple[Any, ...]] = {
     _row_major: (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
     _log_sigmoid: (aten.log_sigmoid_forward.default,),
     _angle: (aten.angle.default,),
+    _found: (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar),
     _kept_layout: (aten.native_dropout_backward.default,),
     _singular_values: (aten._linalg_svd.default,),
 }

@@ -30,6 +30,9 @@ CASES = [
         [flat, flat[:, ::2]], [flat.t(), flat.t()], [x.mT, x.mT], [x[:, :1].contiguous(), x],
         [torch.randn(2, 3, 1, 1), torch.randn(2, 3, 1, 1)], [x.unsqueeze(2).mT] * 2,
     )),
+    *((aten.isin.Tensor_Tensor, (t, torch.arange(n))) for t in (x, x.mT, flat[0, 0])
+      for n in (2, 60)),
+    (aten.isin.Tensor_Scalar, (x.mT, 1)),
     (aten.cumsum.default, (x, 1)),
     (aten.cumsum.default, (columns, -1)),
     (aten.cumprod.default, (flat, 0)),
