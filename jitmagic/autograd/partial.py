@@ -10,7 +10,7 @@ after the other as long as no part that reads saved values serves both, as in ea
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from operator import or_
 from typing import Any
 
@@ -76,7 +76,10 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
     saved: dict[Node, int] = {}  # values of the forward -> bits of the saved ones they stem from
     parts: dict[int, int] = {}
     for node in partition.backward.graph.nodes:
-        if node.op == "output" or node in flows:
+        if node.op == "output":
+            _add_constant(parts, node, partition.reach, saved)
+            continue
+        if node in flows:
             continue
         if node.op == "placeholder":
             saved[node] = 1 << len(saved)
@@ -91,6 +94,18 @@ def spent_parts(partition: Partition) -> tuple[tuple[tuple[int, ...], tuple[int,
         if reads:
             parts[flow] = parts.get(flow, 0) | reads
     return tuple((_bits(flow), _bits(reads)) for flow, reads in parts.items())
+
+
+def _add_constant(
+    parts: dict[int, int], output: Node, reach: Sequence[tuple[int, ...]], saved: dict[Node, int]
+) -> None:
+    """Gradients that no tangent flows into are computed where one is given that leads to them: of
+    `x.sqrt().floor()` it is a zero times what `sqrt` saved.
+    """
+    for gradient, behind in zip(output.args[0], reach, strict=True):  # type: ignore[arg-type]
+        if reads := saved.get(gradient, 0):  # type: ignore[call-overload]
+            flow = functools.reduce(or_, (1 << i for i in behind), 0)
+            parts[flow] = parts.get(flow, 0) | reads
 
 
 def _bits(mask: int) -> tuple[int, ...]:

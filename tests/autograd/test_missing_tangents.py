@@ -7,6 +7,10 @@ import torch
 from torch import nn
 
 import jitmagic
+from jitmagic.autograd.partial import spent_parts
+
+from .lifting import compile_like
+from .test_functions import t
 
 PLACES = torch.tensor([[0, 2, 1], [2, 0, 0], [1, 1, 2]])
 LOOKING_AT_DATA = {  # operations whose backward looks up or divides what it saved
@@ -105,3 +109,44 @@ def test_results_that_hand_no_gradient_on_give_none(name, backend, shape, dtype)
     for unused in (True, False):
         for only in (False, True):
             assert outcome(call, unused, only) == outcome(run, unused, only)
+
+
+SAVING = {  # what such a gradient is multiplied by on its way is read, though no tangent flows in
+    "sqrt": lambda x: x.abs().sqrt(),
+    "pow": lambda x: x**3,
+    "product": lambda x: x * x.flip(0),
+    "norm": lambda x: x / x.norm(dim=1, keepdim=True),
+    "matmul": lambda x: x @ x,
+}
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("flat", ["floor", "sign"])
+@pytest.mark.parametrize("name", SAVING)
+def test_a_gradient_without_tangents_reads_what_was_saved(name, flat, backend):
+    """It read a stand-in: memory beyond its end (fuzz --sizes 9800833)."""
+
+    def run(x, other):
+        return getattr(SAVING[name](-x), flat)(), other.sum()
+
+    x, other = t(3, 3), t(3)
+    parts = compile_like(run, (x, other))[2]
+    holders = [n for n in parts.backward.graph.nodes if n.op == "placeholder" and n.users]
+    kept = set(range(len(holders))) - {len(holders) - 1}  # the last one is the tangent of `other`
+    read = {i for tangents, saved in spent_parts(parts) if 0 in tangents for i in saved}
+    assert kept <= read
+    call = jitmagic.jit(run, backend=backend)
+    for wanted in ([0], [1], [0, 1], [0]):
+
+        def gradients(f, chosen=tuple(wanted)):
+            x = torch.linspace(-2, 3, 9).view(3, 3).requires_grad_()
+            other = torch.ones(3, requires_grad=True)
+            results = f(x, other)
+            sum(results[i].sum() for i in chosen).backward()
+            return x.grad, other.grad
+
+        assert gradients(call)[0] is None or not gradients(call)[0].any()
+        for have, want in zip(gradients(call), gradients(run), strict=True):
+            assert (have is None) == (want is None), wanted
+            if want is not None:
+                torch.testing.assert_close(have, want, rtol=0, atol=0)

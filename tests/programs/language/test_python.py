@@ -424,7 +424,7 @@ def global_writes(x):
 # -- random numbers ------------------------------------------------------------------------------
 
 
-@program(lambda: (r(6, 5, grad=True),), graphs=2, breaks=1, kernels=11)
+@program(lambda: (r(6, 5, grad=True),), graphs=2, breaks=1, kernels=6)
 def random_numbers(x):
     a = torch.rand(6, 5) + torch.randn_like(x)
     b = F.dropout(x, 0.3)
