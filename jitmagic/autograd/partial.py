@@ -103,7 +103,8 @@ def _add_constant(
     `x.sqrt().floor()` it is a zero times what `sqrt` saved.
     """
     for gradient, behind in zip(output.args[0], reach, strict=True):  # type: ignore[arg-type]
-        if reads := saved.get(gradient, 0):  # type: ignore[call-overload]
+        reads = saved.get(gradient, 0)  # type: ignore[call-overload]
+        if reads and behind:
             flow = functools.reduce(or_, (1 << i for i in behind), 0)
             parts[flow] = parts.get(flow, 0) | reads
 
