@@ -115,6 +115,10 @@ class Groups:
         """
         first, second = self.alive.pop(producer), self.alive[consumer]
         members = first.members | second.members
+        # What comes after both knows of all that comes before either, and the other way round: few
+        # groups of a long program learn of a merge.
+        ahead = (first.before ^ second.before) & ~members
+        behind = (first.after ^ second.after) & ~members
         second.members = members
         second.before = (first.before | second.before) & ~members
         second.after = (first.after | second.after) & ~members
@@ -125,10 +129,9 @@ class Groups:
         for number in _bits(first.members):
             self._owner[number] = consumer
         up, down = members | second.after, members | second.before
-        behind = self.owners(second.after)
-        for key in behind:
+        for key in self.owners(behind):
             self.alive[key].before |= down
-        for key in self.owners(second.before) - behind:
+        for key in self.owners(ahead):
             self.alive[key].after |= up
 
     def owners(self, mask: int) -> set[int]:
