@@ -30,11 +30,11 @@ from platformdirs import user_cache_path
 from ..errors import warn
 from .private import make_private, read_private, write_private
 
-__all__ = ["Store", "content_key", "open_store", "temporary_folder"]
+__all__ = ["BUILD_PREFIX", "Store", "content_key", "open_store", "temporary_folder"]
 
 _SEAL = b"\njitmagic sha256 "  # at the end, where ELF loaders and people do not mind it
 _SEAL_BYTES = len(_SEAL) + 64 + 1
-_BUILD = "build-"  # begins the names of folders in which something is being built
+BUILD_PREFIX = "build-"  # begins the names of folders in which something is being built
 _LOCK = "lock"
 _UNLOCKED_SECONDS = 3600.0  # after which a build folder that was never locked is abandoned
 
@@ -77,6 +77,10 @@ class Store:
         self.misses += 1
         return None
 
+    def read_here(self, key: str, suffix: str) -> bytes | None:
+        """As `get`, of this folder alone, and not counted."""
+        return _read(self.folder / f"{key}{suffix}")
+
     def put(self, key: str, suffix: str, data: bytes) -> Path | None:
         """Keep the bytes under `key`, in place of whatever is there. Returns the file's path; None
         when no folder takes it.
@@ -107,7 +111,7 @@ class Store:
     def clear(self) -> None:
         """Remove every cached file of this folder, but not what others are building."""
         for path in self.folder.iterdir():
-            if not path.name.startswith(_BUILD):
+            if not path.name.startswith(BUILD_PREFIX):
                 _remove(path)
         _sweep(self.folder)
 
@@ -173,7 +177,7 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _build_folder(folder: Path) -> Iterator[Path]:
-    scratch = Path(tempfile.mkdtemp(prefix=_BUILD, dir=folder))
+    scratch = Path(tempfile.mkdtemp(prefix=BUILD_PREFIX, dir=folder))
     try:
         with contextlib.ExitStack() as held:
             with contextlib.suppress(OSError):  # no locks here: swept after an hour
@@ -189,7 +193,7 @@ def _sweep(folder: Path) -> None:
     """Remove the build folders of processes that were killed."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            if path.name.startswith(_BUILD) and _is_abandoned(path):
+            if path.name.startswith(BUILD_PREFIX) and _is_abandoned(path):
                 _remove(path)
 
 

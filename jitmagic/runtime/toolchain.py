@@ -14,10 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
-import subprocess
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,11 +22,12 @@ from pathlib import Path
 
 from ..errors import ToolchainError
 from ..target import Target, distrust_compiler
+from . import precompiled
+from .compilers import run
 from .image import ImageError, load_image
 from .store import Store, content_key, temporary_folder
 
 __all__ = [
-    "Finished",
     "Library",
     "build_command",
     "build_library",
@@ -37,7 +35,6 @@ __all__ = [
     "header_folder",
     "is_built",
     "linked_with",
-    "run",
 ]
 
 _FLAGS = (
@@ -58,12 +55,7 @@ _WITH_LIBRARIES = ("-fopenmp",)
 _LONG = 20_000  # characters; a unit of several kernels has about 10 000 (codegen/cpp.py)
 _PRODUCTS = re.compile(r"^#include <jitmagic/(?:gemm|chain)\.h>$", re.MULTILINE)
 SECONDS = 600.0  # of one compiler: a hundred times what the largest kernels take
-_LOOK = 0.1  # seconds between two looks at `cancel`
 _ROOM = 1 << 20  # bytes that a library may well take
-_TOO_LONG = (
-    "it was stopped after {:g} seconds\n"
-    "  hint: options={{'compile_seconds': ...}} sets how long a compiler may take"
-)
 
 
 def flags(text: str) -> tuple[str, ...]:
@@ -83,6 +75,20 @@ def build_command(
 ) -> list[str]:
     """What makes a library of a source, which `text` is, and of what it is linked with."""
     return [cxx, *flags(text), *output, _march(), f"-I{headers}", *sources, "-o", out]
+
+
+_FIRST_HEADER = "#include <jitmagic/loop.h>\n"
+
+
+def _precompiled_header(text: str, cxx: str, store: Store) -> precompiled.Header | None:
+    """Of what the text begins with; None where it has no such header, or other flags."""
+    if not text.startswith(_FIRST_HEADER) or len(text) > _LONG:
+        return None
+    headers = header_folder()
+    source = str(headers / "jitmagic" / "loop.h")
+    command = build_command(cxx, "", str(headers), [source], "", ("-x", "c++-header"))[:-1]
+    key = content_key(_headers_key(), *command, _compiler_key(cxx), _machine_key())
+    return precompiled.Header(store, key, tuple(command))
 
 
 def linked_with(text: str) -> tuple[str, ...]:
@@ -254,9 +260,10 @@ def _broken(cxx: str, store: Store, seconds: float) -> str:
 
 def _compile(job: _Compile, store: Store) -> bytes:
     """In the store's folder, or elsewhere where it is read-only, full or removed meanwhile."""
+    header = _precompiled_header(job.text, job.cxx, store)
     try:
         with store.scratch() as folder:
-            return _compile_in(folder, job)
+            return _compile_in(folder, job, header)
     except OSError:
         pass
     try:
@@ -266,14 +273,11 @@ def _compile(job: _Compile, store: Store) -> bytes:
         raise ToolchainError(job.cxx, "write its files", str(error)) from error
 
 
-def _compile_in(folder: Path, job: _Compile) -> bytes:
+def _compile_in(folder: Path, job: _Compile, header: precompiled.Header | None = None) -> bytes:
     """The bytes of what it makes; OSError where the folder is at fault."""
     source, compiled, out = (folder / f"kernels.{suffix}" for suffix in ("cpp", "o", "so"))
     source.write_text(job.text, encoding="utf-8")
-    headers = str(header_folder())
-    command = build_command(job.cxx, job.text, headers, [str(source)], str(compiled), ("-c",))
-    if why := _failure(command, compiled, job):
-        raise _refusal(command, why, folder)
+    _compile_object(source, compiled, job, header)
     if job.objects is None:
         return compiled.read_bytes()
     objects = [compiled, *(folder / f"{number}.o" for number in range(len(job.objects)))]
@@ -284,6 +288,24 @@ def _compile_in(folder: Path, job: _Compile) -> bytes:
         if not (why := _failure(command, out, job)):
             return out.read_bytes()
     raise _refusal(command, why, folder)
+
+
+def _compile_object(
+    source: Path, out: Path, job: _Compile, header: precompiled.Header | None
+) -> None:
+    command = build_command(
+        job.cxx, job.text, str(header_folder()), [str(source)], str(out), ("-c",)
+    )
+    precompiled_at = header.find() if header is not None else None
+    why = ""
+    if precompiled_at is not None:
+        why = _failure([*command, "-include", str(precompiled_at)], out, job)
+        if not why:
+            return
+    if words := _failure(command, out, job):
+        raise _refusal(command, words, source.parent)
+    if header is not None:
+        header.refuse(why) if why else header.missed()
 
 
 def _failure(command: Sequence[str], out: Path, job: _Compile) -> str:
@@ -297,77 +319,3 @@ def _refusal(command: Sequence[str], why: str, folder: Path) -> ToolchainError:
     """The error of a command that failed; OSError where the folder is at fault."""
     (folder / "room").write_bytes(bytes(_ROOM))  # raises where the disk is full or the folder gone
     return ToolchainError(command[0], " ".join(command), why)
-
-
-# --------------------------------------------------------------------------- one compiler process
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How a process ended, and what it wrote to its standard error."""
-
-    code: int
-    words: str
-
-
-def run(command: Sequence[str], seconds: float, cancel: threading.Event | None = None) -> Finished:
-    """Run one compiler to its end. It and all its children are killed after `seconds`, when
-    `cancel` is set (by another thread), and when this thread is interrupted.
-
-    May be called from several threads at once: it shares nothing with other calls. Raises
-    ToolchainError when the process cannot be started or was stopped; an interrupt passes through.
-    """
-    try:
-        process = _Process(command)
-    except (OSError, ValueError) as error:
-        raise ToolchainError(command[0], " ".join(command), str(error)) from error
-    try:
-        words = process.wait_for_words(seconds, cancel)
-    except BaseException:
-        process.kill_group()
-        raise
-    if words is None:
-        process.kill_group()
-        asked = cancel is not None and cancel.is_set()
-        why = "the compile was given up" if asked else _TOO_LONG.format(seconds)
-        raise ToolchainError(command[0], " ".join(command), why)
-    return Finished(process.returncode, words.decode(errors="replace"))
-
-
-class _Process(subprocess.Popen[bytes]):
-    """A process with a group of its own, whose children die with it."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        try:
-            super().__init__(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except BaseException:  # an interrupt may come when it has begun to run
-            if self.pid is not None and self.returncode is None:
-                self.kill_group()
-            raise
-
-    def wait_for_words(self, seconds: float, cancel: threading.Event | None) -> bytes | None:
-        """What it wrote; None when time is up or `cancel` is set."""
-        end = time.monotonic() + seconds
-        while cancel is None or not cancel.is_set():
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-            try:
-                return self.communicate(timeout=left if cancel is None else min(left, _LOOK))[1]
-            except subprocess.TimeoutExpired:
-                pass
-        return None
-
-    def kill_group(self) -> None:
-        """End it and its children; nothing of them is left."""
-        with contextlib.suppress(OSError):  # all gone already
-            os.killpg(self.pid, signal.SIGKILL)
-        if self.stderr is not None:
-            self.stderr.close()
-        self.wait()

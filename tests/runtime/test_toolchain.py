@@ -15,9 +15,10 @@ import torch
 import jitmagic
 from jitmagic.errors import ToolchainError
 from jitmagic.options import make_options
+from jitmagic.runtime.compilers import run
 from jitmagic.runtime.image import load_image
 from jitmagic.runtime.store import Store
-from jitmagic.runtime.toolchain import build_library, header_folder, run
+from jitmagic.runtime.toolchain import build_library, header_folder
 from jitmagic.target import find_target
 
 from .processes import is_alive

@@ -23,9 +23,13 @@ template <int N, class Body> JM_INLINE void blocks(int64_t begin, int64_t end, B
 }
 
 // The same where the number of elements is known, or is a multiple of N: only the bodies that run are compiled. A body
-// that never runs takes the compiler as long as one that does.
+// that never runs takes the compiler as long as one that does. More than four blocks stay a loop: g++ 12 takes 0.58 s to
+// unroll the 15 of a maximum over 1000 floats, for code that is no faster (113 us of a softmax, either way).
 template <int N, int64_t Count, class Body> JM_INLINE void blocks(Body&& body) {
-    if constexpr (Count >= N)
+    if constexpr (Count / N > 4) {
+#pragma GCC unroll 1
+        for (int64_t at = 0; at + N <= Count; at += N) body(at, Full{});
+    } else if constexpr (Count >= N)
         for (int64_t at = 0; at + N <= Count; at += N) body(at, Full{});
     if constexpr (Count % N != 0) body(int64_t(Count / N * N), int64_t(Count % N));
 }
