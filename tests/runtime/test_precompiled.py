@@ -7,15 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from jitmagic.errors import ToolchainError
-from jitmagic.options import make_options
 from jitmagic.runtime import precompiled, toolchain
 from jitmagic.runtime.private import write_private
 from jitmagic.runtime.store import Store, content_key
 from jitmagic.runtime.toolchain import build_library
-from jitmagic.target import find_target
 from tests.processes import run_python
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
@@ -29,14 +26,6 @@ extern "C" int kernel_{0}(void* const* args) {{
     return 0;
 }}
 """
-
-
-@pytest.fixture
-def target():
-    found = find_target(torch.device("cpu"), make_options())
-    if not found.cxx:
-        pytest.skip("no C++ compiler on this machine")
-    return found
 
 
 @pytest.fixture

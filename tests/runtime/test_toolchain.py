@@ -14,24 +14,14 @@ import torch
 
 import jitmagic
 from jitmagic.errors import ToolchainError
-from jitmagic.options import make_options
 from jitmagic.runtime.compilers import run
 from jitmagic.runtime.image import load_image
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.toolchain import build_library, header_folder
-from jitmagic.target import find_target
 
 from .processes import is_alive
 
 TEXT = 'extern "C" int nothing(void* const*) { return 0; }'
-
-
-@pytest.fixture
-def target():
-    found = find_target(torch.device("cpu"), make_options())
-    if not found.cxx:
-        pytest.skip("no C++ compiler on this machine")
-    return found
 
 
 def test_the_second_build_is_a_cache_hit(target, tmp_path):

@@ -24,20 +24,11 @@ from jitmagic.runtime.load import load
 from jitmagic.runtime.store import Store
 from jitmagic.runtime.units import build_units
 from jitmagic.schedule import schedule
-from jitmagic.target import find_target
 from tests.loops.recording import clone, record
 
 from .processes import is_alive
 
 NAMES = ("a", "b", "c")
-
-
-@pytest.fixture
-def target():
-    found = find_target(torch.device("cpu"), make_options())
-    if not found.cxx:
-        pytest.skip("no C++ compiler on this machine")
-    return found
 
 
 def unit(*names: str) -> Unit:

@@ -1,0 +1,17 @@
+"""What the tests of the toolchain share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from jitmagic.options import make_options
+from jitmagic.target import find_target
+
+
+@pytest.fixture
+def target():
+    found = find_target(torch.device("cpu"), make_options())
+    if not found.cxx:
+        pytest.skip("no C++ compiler on this machine")
+    return found
