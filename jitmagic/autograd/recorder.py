@@ -25,7 +25,7 @@ from ..graph.small_runs import told_by_kernel
 from ..graph.sym_node import as_dimension, as_dimensions, sizes_in
 from ..spec import TensorSpec
 from ..symbols.size import Size, expr_of
-from .nodes import alias_root, is_view_op
+from .nodes import alias_root, is_view, is_view_op
 from .strides import memory_order
 from .sym import Sym, to_meta
 
@@ -104,11 +104,9 @@ class Recorder:
         with self.graph.inserting_after(first):
             node = self.graph.placeholder(name)
         self._last_placeholder = node
-        shape, stride = to_meta(spec.shape), to_meta(spec.stride)
-        meta = torch.empty_strided(shape, stride, dtype=spec.dtype, device=META)
         node.meta["spec"] = spec
         node.meta["lines"] = ()
-        return Sym(self, node, meta, spec.device)
+        return self._sym_of(node)
 
     def constant(self, tensor: torch.Tensor) -> Sym:
         """A real tensor met while tracing, kept as an attribute of the module."""
@@ -153,11 +151,33 @@ class Recorder:
         return results
 
     def copied(self, sym: Sym) -> Sym:
-        """A copy of its own: asked for twice, there are two."""
+        """A copy of its own: asked for twice, there are two. A view of what the graph computes is
+        the same view of a copy of that, so that it lies in memory as eager's does.
+        """
+        views, root = [], sym
+        while is_view(root.node):
+            views.append(root.node)
+            root = self._source(root.node)
+        if root.node.op in ("placeholder", "get_attr"):
+            views, root = [], sym
         op = aten.clone.default
-        outcome = self._outcome(op, (sym,), {}, sym.device)
-        copy: Sym = self._record(op, (sym,), {}, outcome, sym.device)
+        outcome = self._outcome(op, (root,), {}, root.device)
+        copy: Sym = self._record(op, (root,), {}, outcome, root.device)
+        for view in reversed(views):
+            copy = self.call(view.target, copy, *view.args[1:], **view.kwargs)
         return copy
+
+    def _source(self, view: Node) -> Sym:
+        """What the node is a view of."""
+        node = view.args[0]
+        assert isinstance(node, Node)
+        return self._sym_of(node)
+
+    def _sym_of(self, node: Node) -> Sym:
+        spec: TensorSpec = node.meta["spec"]
+        shape, stride = to_meta(spec.shape), to_meta(spec.stride)
+        meta = torch.empty_strided(shape, stride, dtype=spec.dtype, device=META)
+        return Sym(self, node, meta, spec.device)
 
     def _outcome(self, op: Any, args: Any, kwargs: Mapping[str, Any], device: torch.device) -> Any:
         """What the operation gives on `device`, as meta tensors."""

@@ -107,7 +107,7 @@ def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol])
     given = [_at(arguments, known, {}) for known in vectors]
     held = [{t.untyped_storage()._cdata for t in tensors_in(one)} for one in given]
     try:
-        outcomes = [run(one) for one in given]
+        outcomes = _outcomes(run, given, vectors)
     except Exception:  # of the sizes: what of those of this call raises is asked once more
         return None
     for (result, written), memory in zip(outcomes, held, strict=True):
@@ -124,6 +124,17 @@ def _told(run: Run, arguments: Any, context: Context, symbols: Sequence[Symbol])
         if not _holds_for(made, run, arguments, {**vectors[0], **dict.fromkeys(of_data, few)}):
             return None
     return _with_history(made, list(tensors_in(arguments)), results[0])
+
+
+def _outcomes(run: Run, given: list[Any], vectors: list[Known]) -> list[tuple[Any, Any]]:
+    """What the call gives for each, of the two smallest first: where the number of results goes
+    with a size (`unbind`), those of large sizes would be millions.
+    """
+    smallest = min(range(1, len(vectors)), key=lambda n: sum(vectors[n].values()))
+    made = {n: run(given[n]) for n in (0, smallest)}
+    if len({len(list(tensors_in(result))) for result, _ in made.values()}) > 1:
+        raise _Unlike
+    return [made[n] if n in made else run(one) for n, one in enumerate(given)]
 
 
 def at_this_call(arguments: Any) -> Any:

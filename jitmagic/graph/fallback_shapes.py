@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import broadcast, fresh_meta, has_elements, same_shape
+from .fresh_meta import broadcast, fresh_meta, has_elements, refuse_nothing, same_shape
 from .sym_node import is_dense_in, may_be
 
 __all__ = ["FALLBACK_RULES", "refuse_repeated"]
@@ -106,17 +106,28 @@ def _top(x: Tensor, k: int, dim: int = -1, *args: Any) -> tuple[Tensor, Tensor] 
 
 
 def _extreme(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor] | None:
-    """max.dim, min.dim."""
-    if not _usual(x) or not _in_range(dim, x) or not may_be("!=", x.shape[dim], 0):
+    """max.dim, min.dim, of which meta functions take what has no elements."""
+    refuse_nothing(x.shape, dim)
+    shape = _without(x, dim, keepdim)
+    if shape is None:
         return None
-    shape = list(x.shape)
-    shape[dim % x.dim() : dim % x.dim() + 1] = [1] if keepdim else []
     return fresh_meta(shape, x.dtype), fresh_meta(shape, torch.int64)
 
 
 def _product(x: Tensor, dim: int, keepdim: bool = False, **kwargs: Any) -> Tensor | None:
-    made = _extreme(x, dim, keepdim) if x.dtype.is_floating_point and not kwargs else None
-    return None if made is None else made[0]
+    shape = _without(x, dim, keepdim) if x.dtype.is_floating_point and not kwargs else None
+    if shape is None or not may_be("!=", x.shape[dim], 0):
+        return None
+    return fresh_meta(shape, x.dtype)
+
+
+def _without(x: Tensor, dim: int, keepdim: bool) -> list[int] | None:
+    """The shape once that dimension is reduced."""
+    if not _usual(x) or not _in_range(dim, x):
+        return None
+    shape = list(x.shape)
+    shape[dim % x.dim() : dim % x.dim() + 1] = [1] if keepdim else []
+    return shape
 
 
 # -- indexing --------------------------------------------------------------------------------------

@@ -9,7 +9,10 @@ import torch
 
 from .sym_node import in_layout, may_be, never, of_data
 
-__all__ = ["META", "broadcast", "fresh_meta", "has_elements", "joins_to_rows", "same_shape"]
+__all__ = [
+    "META", "broadcast", "fresh_meta", "has_elements", "joins_to_rows", "refuse_nothing",
+    "same_shape",
+]  # fmt: skip
 
 META = torch.device("meta")
 
@@ -40,6 +43,19 @@ def _are_same(a: Any, b: Any) -> bool:
 def has_elements(x: torch.Tensor) -> bool:
     """Most calls want some; of a size that data decide it shows when that is there."""
     return may_be("!=", x.numel(), 0)
+
+
+def refuse_nothing(shape: Sequence[int], dim: Any = None) -> None:
+    """Raise as eager's kernels do where what a maximum is taken of, all of it where no dimension is
+    named, has no elements.
+    """
+    named = [dim] if type(dim) is int else dim
+    sizes = tuple(shape) or (1,)  # a number has a dimension 0 too
+    if not isinstance(named, list | tuple) or not named:
+        named = range(len(sizes))
+    for each in named:
+        if not -len(sizes) <= each < len(sizes) or not may_be("!=", sizes[each], 0):
+            raise IndexError(f"a reduction over dimension {each}, which has no elements")
 
 
 def _is_one(extent: int) -> bool:

@@ -21,7 +21,7 @@ from ..symbols.size import Size
 from .convolution import convolution, convolution_backward
 from .factories import FACTORY_RULES, counted
 from .fallback_shapes import FALLBACK_RULES, refuse_repeated
-from .fresh_meta import META, broadcast, fresh_meta, joins_to_rows, same_shape
+from .fresh_meta import META, broadcast, fresh_meta, joins_to_rows, refuse_nothing, same_shape
 from .network import NETWORK_RULES
 from .pointwise import BOOLEAN, FLOATING, KEEPING, PROMOTING, is_of_number, overloads
 from .recurrent import RECURRENT_RULES
@@ -299,13 +299,13 @@ def _reduction(kind: str) -> Rule:
             result_dtype = torch.int64
         if kind == "bool":
             result_dtype = torch.uint8 if x.dtype is torch.uint8 else torch.bool
+        if kind in ("same", "place"):
+            refuse_nothing(x.shape, dims)
+        if kind == "place":
+            result_dtype = torch.int64
         return fresh_meta(_reduced_shape(x.shape, dims, keepdim), result_dtype)
 
     return rule
-
-
-def _argument(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
-    return fresh_meta(_reduced_shape(x.shape, dim, keepdim), torch.int64)
 
 
 def _matrix(*shapes_of: int, rank: int = 2) -> Rule:
@@ -464,8 +464,8 @@ _RULES: Mapping[Any, Rule] = {
     aten.any.default: _reduction("bool"),
     aten.all.dim: _reduction("bool"),
     aten.all.default: _reduction("bool"),
-    aten.argmax.default: _argument,
-    aten.argmin.default: _argument,
+    aten.argmax.default: _reduction("place"),
+    aten.argmin.default: _reduction("place"),
     aten.mm.default: _matrix(0, 1),
     aten.bmm.default: _matrix(0, 1, rank=3),
     aten.addmm.default: _matrix(1, 2),

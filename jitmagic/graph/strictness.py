@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .fresh_meta import broadcast
+from .fresh_meta import broadcast, refuse_nothing
 from .node_meta import tensors_in
 from .overlap import why_order_matters
 from .propagate import EagerRaises
@@ -87,10 +87,8 @@ def check_as_kernels_do(
     kept = tensors[0].is_contiguous() or dense(tensors[0].shape, tensors[0].stride())
     if name in _STRIDES_KEPT and not kept:
         _reject("the layout of its result follows the gaps and overlaps of its input")
-    if name in _FULL_REDUCTIONS and _reduces_nothing(
-        tensors[0].shape, _argument(args, kwargs, 1, "dim")
-    ):
-        _reject("a reduction of no elements")
+    if name in _FULL_REDUCTIONS and not isinstance(_argument(args, kwargs, 1, "dim"), torch.Tensor):
+        _check_elements(tensors[0], _argument(args, kwargs, 1, "dim"))
     _check_draws(name, args, kwargs, tensors)
 
 
@@ -180,6 +178,13 @@ def _check_dim(first: torch.Tensor, dim: Any) -> None:
         _reject(f"dimension {dim} is out of range", IndexError)
 
 
+def _check_elements(first: torch.Tensor, dim: Any) -> None:
+    try:
+        refuse_nothing(first.shape, dim)
+    except IndexError as error:
+        raise EagerRaises(error) from None
+
+
 def _check_weights(first: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
     shape = list(first.shape)
     if any(broadcast([shape, weight.shape]) != shape for weight in weights):
@@ -211,17 +216,6 @@ def _check_storage(
     last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if 0 not in size and (last + 1) * input.element_size() > input.untyped_storage().nbytes():
         _reject("it reaches beyond the memory that is known of")
-
-
-def _reduces_nothing(shape: Sequence[int], dim: Any) -> bool:
-    """Whether what is reduced over, all of it where no dimension is named, has no elements."""
-    if isinstance(dim, torch.Tensor):  # the larger of two tensors
-        return False
-    named = [dim] if type(dim) is int else dim
-    if not isinstance(named, (list, tuple)) or not named:
-        return 0 in shape
-    sizes = tuple(shape) or (1,)  # a number has a dimension 0 too
-    return any(not -len(sizes) <= d < len(sizes) or sizes[d] == 0 for d in named)
 
 
 def _check_draws(

@@ -319,6 +319,26 @@ def test_one_view_that_may_be_written_is_a_plain_result() -> None:
     row.sum().backward()
 
 
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_of_what_another_result_is_too_lies_as_eagers(view: str, backend: str) -> None:
+    """Equal calls are computed once; the copy that the second result gets is of the whole."""
+
+    def program(x: Tensor) -> Any:
+        return x * 2, *tensors_in(VIEWS[view](x * 2))
+
+    tagged = jitmagic.jit(program, backend=backend)
+    for make in INPUTS.values():
+        ours, eager = tagged(make()), program(make())
+        for mine, other in zip(ours, eager, strict=True):
+            assert (mine.stride(), mine.storage_offset()) == (
+                other.stride(),
+                other.storage_offset(),
+            )
+            assert torch.equal(mine, other)
+            assert mine is ours[0] or mine.data_ptr() != ours[0].data_ptr()
+
+
 def test_views_of_buffers() -> None:
     class Rolling(nn.Module):
         def __init__(self) -> None:

@@ -68,10 +68,13 @@ _ONE_NODE = "are one autograd node"  # said where gradients between results cann
 
 @dataclass
 class Seen:
-    """`parts`: (where, plain value or tensor) in a fixed order; `warned`: jitmagic's warnings."""
+    """`parts`: (where, plain value or tensor) in a fixed order; `warned`: jitmagic's warnings;
+    `unordered`: torch's of kernels whose order differs from run to run, where they are asked for.
+    """
 
     parts: list[tuple[str, Any]] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
+    unordered: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ def observe(text: str, wrap: Callable[[Any], Any], mode: Any = None) -> Seen:
             warnings.simplefilter("always")
             _observe_call(run, arguments, f"call {number}", seen, space.get("BACKWARD", "sum"))
         seen.warned += [str(w.message) for w in caught if _is_ours(w)]
+        texts = [str(w.message) for w in caught]
+        seen.unordered += [text for text in texts if "deterministic implementation" in text]
     _portray(_state_of(space, target), "state", seen.parts, {})
     return seen
 
@@ -161,7 +166,7 @@ def _backward(result: Any, arguments: tuple[Any, ...], where: str, seen: Seen, w
     outputs = [t for t in _tensors(result) if _has_history(t) and not t.is_inference()]
     if not outputs:
         return
-    leaves = [t for t in _tensors(arguments) if t.is_leaf and t.requires_grad]
+    leaves = [t for t in _tensors(arguments) if _is_wanted(t)]
     try:
         losses = [_weighed(t) for t in outputs]
         ends = outputs if way == "between results" else leaves
@@ -183,6 +188,10 @@ def _has_history(t: Tensor) -> bool:
         return t.requires_grad and not t.is_leaf
     except RuntimeError:  # a view whose base was written in a way that autograd forbids
         return False
+
+
+def _is_wanted(t: Tensor) -> bool:
+    return t.requires_grad and not _has_history(t)
 
 
 _Steps = list[Callable[[], Any]]
@@ -304,7 +313,22 @@ def examine(program: Program, wrap: Callable[[Any], Any]) -> Difference | None:
     if found is not None and program.backward == "between results" and ": gradient" in found.text:
         said = [text for text in ours.warned if _ONE_NODE in text]
         return Difference("fallback", said[0]) if said else found
+    if found is not None and inputs.DEVICE != "cpu" and found.kind.endswith("value"):
+        order = _unordered(text)
+        return Difference("fallback", f"{order} ({found.text})") if order else found
     return found
+
+
+def _unordered(text: str) -> str | None:
+    """What torch says of the first kernel of the program whose order differs from run to run: of
+    products in 16 bits one order overflows, another does not.
+    """
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        said = observe(text, lambda f: f).unordered
+    finally:
+        torch.use_deterministic_algorithms(False)
+    return said[0].partition(".")[0] if said else None
 
 
 def _is_nonsense(error: str) -> bool:

@@ -37,6 +37,9 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "batch_norm": lambda x: F.batch_norm(x.double(), ones(3), ones(3), None, None, True),
     "instance_norm": lambda x: F.instance_norm(x[None].double(), weight=ones(3), bias=ones(3)),
     "mv": lambda x: torch.mv(x, ones(3, dtype=DOUBLE)),
+    "max of nothing": lambda x: x[:0, :0].max(-1, keepdim=True)[1],
+    "argmin of nothing": lambda x: x[:0, :0].argmin(-1),
+    "max of nothing, in a function": lambda x: F.gumbel_softmax(x[:0, :0], hard=True),
     "_softmax_backward_data": lambda x: torch.ops.aten._softmax_backward_data(
         x, x.double(), 1, torch.float32
     ),

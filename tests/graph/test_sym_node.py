@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from jitmagic.graph.at_vectors import told_at_vectors
 from jitmagic.graph.node_meta import tensors_in
 from jitmagic.graph.propagate import EagerRaises, run_on_meta
 from jitmagic.graph.sym_node import as_dimensions, as_torch
@@ -146,6 +147,19 @@ def check(guards: Guards, found: list[torch.Tensor], program: Program, *sizes: i
         strides = tuple(map(number, as_dimensions(made.stride())))
         pairs = zip(strides, wanted.stride(), shape, strict=True)
         assert all(a == b for a, b, n in pairs if n > 1), (strides, wanted.stride(), shape)
+
+
+def test_what_counts_a_size_is_not_run_at_large_ones() -> None:
+    """`unbind` of a product of three sizes gave millions of tensors at sizes made up."""
+    runs = []
+
+    def unbound(arguments: tuple[torch.Tensor]) -> tuple[Any, tuple[()]]:
+        runs.append(arguments[0].numel())
+        return arguments[0].flatten().unbind(0), ()
+
+    x = torch.empty(Guards(4, 12, 6).sizes, device="meta")
+    assert told_at_vectors(unbound, (x,)) is None
+    assert len(runs) == 2
 
 
 PRODUCTS = ("mm", "linear", "attention")  # torch 2.11 asks these for ints: graph/at_vectors.py
