@@ -243,6 +243,10 @@ def _kept(values: Sequence[Any]) -> torch.dtype:
     return dtype
 
 
+def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> torch.Tensor | None:
+    return _pointwise(promoted if rounding_mode else _floating, 2)(a, b)
+
+
 def _power_of_number(base: Any, exponent: torch.Tensor) -> torch.Tensor | None:
     """Always row-major, unlike other elementwise results and unlike its meta function."""
     if not _real((base, exponent)):
@@ -451,6 +455,7 @@ _RULES: Mapping[Any, Rule] = {
     **{op: _pointwise(_boolean, n) for op, n in overloads(BOOLEAN)},
     **{op: _pointwise(_kept, n) for op, n in overloads(KEEPING)},
     aten.pow.Scalar: _power_of_number,
+    aten.div.Tensor_mode: _divided,
     aten.xlogy.Tensor: _pointwise(_floating, 2),
     aten.addcmul.default: _pointwise(promoted, 3),
     aten.where.self: _where,
@@ -458,22 +463,15 @@ _RULES: Mapping[Any, Rule] = {
     aten.sum.default: _reduction("sum"),
     aten.mean.dim: _reduction("mean"),
     aten.mean.default: _reduction("mean"),
-    aten.amax.default: _reduction("same"),
-    aten.amin.default: _reduction("same"),
-    aten.any.dim: _reduction("bool"),
-    aten.any.default: _reduction("bool"),
-    aten.all.dim: _reduction("bool"),
-    aten.all.default: _reduction("bool"),
-    aten.argmax.default: _reduction("place"),
-    aten.argmin.default: _reduction("place"),
+    **{op.default: _reduction("same") for op in (aten.amax, aten.amin)},
+    **{op.default: _reduction("place") for op in (aten.argmax, aten.argmin)},
+    **{op.dim: _reduction("bool") for op in (aten.any, aten.all)},
+    **{op.default: _reduction("bool") for op in (aten.any, aten.all)},
     aten.mm.default: _matrix(0, 1),
     aten.bmm.default: _matrix(0, 1, rank=3),
     aten.addmm.default: _matrix(1, 2),
-    aten.clone.default: _like,
-    aten._to_copy.default: _like,
-    aten.empty_like.default: _like,
-    aten._conj_physical.default: _like,
-    aten.zeros_like.default: _like,
+    **{op.default: _like for op in (aten.clone, aten._to_copy, aten._conj_physical)},
+    **{op.default: _like for op in (aten.empty_like, aten.zeros_like)},
     aten.full.default: _full,
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,

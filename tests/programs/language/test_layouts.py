@@ -104,3 +104,37 @@ def test_values_made_from_a_layout_that_the_meta_kernel_does_not_know(backend: s
     x = torch.randn(2, 4, 6, 5)
     for got, want in zip(jitmagic.jit(used, backend=backend)(x), used(x), strict=True):
         torch.testing.assert_close(got, want)
+
+
+BINARY = {
+    **{name: getattr(torch, name) for name in (
+        "add sub mul div remainder fmod floor_divide pow maximum minimum fmax fmin atan2 copysign "
+        "xlogy float_power"
+    ).split()},
+    "div, floored": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "div, truncated": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "where": lambda a, b: torch.where(a > 0, a, b),
+    "lerp": lambda a, b: torch.lerp(a.float(), b.float(), 0.3),
+    "addcmul": lambda a, b: torch.addcmul(a.float(), b.float(), a.float()),
+    "heaviside": lambda a, b: torch.heaviside(a.double(), b.double()),
+    "masked_fill": lambda a, b: a.masked_fill(b > 0, 2),
+    "logaddexp": lambda a, b: torch.logaddexp(a.float(), b.float()),
+    "shift": lambda a, b: a.int() << b.int(),
+    "clamp": lambda a, b: torch.clamp(a, b, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_results_of_two_dtypes_and_layouts_lie_as_in_eager(name: str) -> None:
+    """torch 2.11 says of some that they are row-major where the dtypes differ."""
+    function = BINARY[name]
+
+    def program(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> list[Tensor]:
+        return [function(*pair) for pair in ((a, b), (b, a), (a, c), (c, b), (d, b), (a, d))]
+
+    floats, ints = torch.rand(2, 5, 3) + 1, torch.arange(1, 31).view(5, 3, 2) % 3 + 1
+    given = floats.movedim(0, -1), ints, floats.double().permute(1, 2, 0), ints[:, :1].mT.mT
+    run = jitmagic.jit(program)
+    for got, want in zip(run(*given), program(*given), strict=True):
+        assert (got.dtype, got.stride()) == (want.dtype, want.stride())
+        torch.testing.assert_close(got, want)
