@@ -244,7 +244,8 @@ def _kept(values: Sequence[Any]) -> torch.dtype:
 
 
 def _divided(a: Any, b: Any, *, rounding_mode: str | None = None) -> torch.Tensor | None:
-    return _pointwise(promoted if rounding_mode else _floating, 2)(a, b)
+    made: torch.Tensor | None = _pointwise(promoted if rounding_mode else _floating, 2)(a, b)
+    return made
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> torch.Tensor | None:
