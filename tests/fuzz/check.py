@@ -10,7 +10,8 @@ import torch
 
 from . import inputs
 from .inputs import living_on
-from .oracle import Difference, examine, observe
+from .observe import observe
+from .oracle import Difference, examine
 from .program import Program
 from .shrink import shrink
 from .tiers import compiled_by

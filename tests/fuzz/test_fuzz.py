@@ -10,7 +10,8 @@ import torch
 
 from .check import ends, examine_under
 from .generate import generate
-from .oracle import Seen, _Judges, difference, observe
+from .observe import Seen, observe
+from .oracle import _Judges, difference
 from .program import Program
 from .shrink import shrink
 from .tiers import GENERATED
