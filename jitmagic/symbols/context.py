@@ -239,6 +239,10 @@ class Context:
             raise Specialize(symbols[-1:], f"comparison {op}")
         return self._related_as(holds, op, left, right)
 
+    def refine(self, expr: Expr, limits: Interval) -> None:
+        """Who asks has seen to it that the expression keeps to these."""
+        self._refined[expr] = limits
+
     def suppose(self, op: str, left: Expr, right: Expr) -> bool:
         """Whether what is faster where `left op right` holds may rely on it. No range gets narrower
         than it has to be for that, where a relation can be guarded; "no" is guarded by nothing.

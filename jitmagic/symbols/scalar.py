@@ -121,7 +121,7 @@ def _inexact(
 
 
 def _wave(x: Interval) -> Interval | None:
-    return Interval(-1 - 1e-12, 1 + 1e-12) if x.is_finite else None
+    return Interval(-1.0, 1.0) if x.is_finite else None
 
 
 OPERATIONS: Mapping[str, Operation] = {

@@ -43,6 +43,7 @@ TORCH_SIDE = (
     "jitmagic.trace.values.backward_hooks",
     "jitmagic.trace.values.cached_tensors",
     "jitmagic.trace.values.contexts",
+    "jitmagic.trace.values.early_numbers",
     "jitmagic.trace.values.hook_handles",
     "jitmagic.trace.values.inference",
     "jitmagic.trace.values.library_flags",

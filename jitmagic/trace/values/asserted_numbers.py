@@ -21,6 +21,7 @@ from ...symbols.expr import Expr, Integer
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import Symbol, symbols_of
 from .base import Machine
+from .early_numbers import keeps_off_zero
 from .validation import assert_data
 
 __all__ = ["float_result", "is_nonzero", "within"]
@@ -43,6 +44,8 @@ def is_nonzero(machine: Machine, expr: Expr, node: Any) -> bool:
     try:
         return machine.symbols.decide("!=", expr, Integer(0))
     except Specialize:
+        if keeps_off_zero(machine, expr):
+            return True
         if not _can_assert(machine, expr, node):
             raise
     assert_data(machine, _call(machine, operator.ne, node, 0))

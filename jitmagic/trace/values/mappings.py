@@ -22,7 +22,7 @@ from .base import Builder, Machine, Value
 from .callables import bind_builtin
 from .constants import ConstantValue
 from .iterators import TableIterator
-from .operators import equal
+from .operators import equal, one_of
 from .sequences import TupleValue
 from .sets import SetValue
 from .table_store import Pair, TableStore
@@ -89,7 +89,10 @@ class DictValue(Value):
 
     def find(self, machine: Machine, key: Value) -> Value | None:
         """The value under `key`, if there is one."""
-        return self.store.get(key.realize(machine).hash_key(machine))
+        known: Value | None = key.realize(machine)
+        if known is not None and known.varies:
+            known = one_of(machine, known, self.keys())
+        return None if known is None else self.store.get(known.realize(machine).hash_key(machine))
 
     def as_names(self, machine: Machine) -> dict[str, Value]:
         """As keyword arguments; raises the program's TypeError for keys that are no strings."""

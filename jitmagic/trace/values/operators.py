@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...guards.guard import DifferentObjects
@@ -26,11 +26,13 @@ __all__ = [
     "inplace",
     "is_none",
     "is_same",
+    "one_of",
     "unpack",
 ]
 
 _SWAPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 _SMALL_INTS = range(-5, 257)
+_COMPARED = 16  # keys that a number is compared with, a guard for each
 _WHOLE: tuple[Any, ...] = (int,) if np is None else (int, np.integer)
 
 
@@ -96,6 +98,16 @@ def equal(machine: Machine, left: Value, right: Value) -> bool:
     if left is right:
         return True
     return compare(machine, "==", left, right).realize(machine).truth(machine)
+
+
+def one_of(machine: Machine, number: Value, keys: Sequence[Value]) -> Value | None:
+    """The key that a number which varies is equal to, by a comparison with each; None: it is none
+    of them. Where they are many, or may compare as they like, its value has to be known.
+    """
+    kinds = {key.realize(machine).python_type(machine) for key in keys}
+    if len(keys) > _COMPARED or not kinds <= {int, float, str, bool, type(None)}:
+        number.refuse(machine, "hash()")
+    return next((key for key in keys if equal(machine, number, key)), None)
 
 
 def is_same(machine: Machine, left: Value, right: Value) -> bool:

@@ -39,6 +39,7 @@ from ..wrap import intercepts
 from .asserted_numbers import float_result, is_nonzero, within
 from .base import Args, Builder, Kwargs, Machine, Value
 from .constants import ConstantValue
+from .early_numbers import computed_early
 from .read_sizes import size_in_data
 from .undecided import UndecidedValue
 from .validation import asserted
@@ -322,13 +323,24 @@ def _is_of_ints(value: ScalarValue) -> bool:
 
 
 def _of_sizes(machine: Machine, op: str, operands: tuple[ScalarValue, ...]) -> ScalarValue:
-    """Computed by Python, once for each vector of sizes. Ints that count calls have too many."""
+    """Computed by Python: of sizes once for each vector of them, of ints that are given, which
+    count calls as often as not, at each call.
+    """
     expr = apply(op, float, *(operand.expr for operand in operands))
-    symbols = symbols_of(expr)
-    if not all(isinstance(symbol.origin, SizeOf) for symbol in symbols):
-        raise Specialize(symbols, f"{op} with another rounding")
+    symbols = list(dict.fromkeys(symbols_of(expr)))
+    if all(isinstance(symbol.origin, SizeOf) for symbol in symbols):
+        machine.symbols.require(expr, ANY_FLOAT, op)
+        made = SizeFloat(expr, machine.symbols)
+        return ScalarValue(float, expr, number_node(machine, float, made))
     machine.symbols.require(expr, ANY_FLOAT, op)
-    return ScalarValue(float, expr, number_node(machine, float, SizeFloat(expr, machine.symbols)))
+    source = computed_early(machine, op, expr)
+    if source is None:
+        raise Specialize(symbols, f"{op} with another rounding")
+    graph: GraphBuilder = machine.graph.root
+    spec = TensorSpec((), (), torch.float64, _CPU)
+    node = graph.placeholder(op, spec)
+    graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
+    return ScalarValue(float, expr, node, source)
 
 
 def _of_floats(machine: Machine, op: str, left: ScalarValue, right: ScalarValue) -> ScalarValue:

@@ -17,6 +17,7 @@ from ..wrap import wraps
 from .base import Builder, Machine, Value
 from .callables import bind_builtin
 from .iterators import TableIterator
+from .operators import one_of
 from .set_store import Operand, SetStore
 
 __all__ = ["SetValue"]
@@ -71,7 +72,10 @@ class SetValue(Value):
         return bind_builtin(machine, self, self.kind, name)
 
     def contains(self, machine: Machine, item: Value) -> Value:
-        return machine.constant(self.store.has(item))
+        known = item.realize(machine)
+        if known.varies:
+            return machine.constant(one_of(machine, known, self.store.values) is not None)
+        return machine.constant(self.store.has(known))
 
     def length(self, machine: Machine) -> int:
         return self.store.length()

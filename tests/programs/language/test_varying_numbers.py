@@ -207,3 +207,24 @@ def test_a_constant_says_what_asked_for_it_and_where() -> None:
     (special,) = traces(compiled)[-1].specialized
     assert (special.name, special.where.lineno) == ("i", program.__code__.co_firstlineno + 2)
     assert "an int that varies" in special.why
+
+
+LOOKUPS: dict[str, Callable[[int], Any]] = {
+    "in a dict": lambda n: n in {5: "a", 20: "b"},
+    "in a set": lambda n: n in {7.0, 3},
+    "in a frozenset": lambda n: n in frozenset((2, 9)),
+    "in a tuple": lambda n: n in (4, 11),
+    "get": lambda n: {6: 2.0, "a": 1.0, None: 0.5}.get(n + 1, 3.0),
+    "item": lambda n: {True: 2.0, 6: 4.0}.setdefault(n, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_a_number_is_looked_up_by_comparison(name: str) -> None:
+    """A variant for each key that it was, one for all other numbers, none for each number."""
+    program = lambda x, n: x * LOOKUPS[name](n)  # noqa: E731
+    compiled, x = jitmagic.jit(program, backend="aot_eager"), torch.ones(2)
+    for n in range(30):
+        assert torch.equal(compiled(x, n), program(x, n))
+    graphs = [r for r in handle_of(compiled).journal if isinstance(r.result("trace"), Trace)]
+    assert len(graphs) <= 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,34 @@ from torch.optim import lr_scheduler as schedulers
 
 import jitmagic
 
-SCHEDULERS: dict[str, Callable[[Any], Any]] = {
-    "step": lambda opt: schedulers.StepLR(opt, 2),
-    "cosine": lambda opt: schedulers.CosineAnnealingLR(opt, 5),
-    "function": lambda opt: schedulers.LambdaLR(opt, lambda epoch: 0.9**epoch),
+from ..counts import counts_of, eager_of
+
+Make = Callable[[Any], Any]
+_WARM = 3
+
+
+def _warmed(epoch: int) -> float:
+    """As model libraries write it."""
+    if epoch < _WARM:
+        return epoch / max(1, _WARM)
+    progress = float(epoch - _WARM) / float(max(1, 40 - _WARM))
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * 0.5 * 2.0 * progress)))
+
+
+# Each with the number of variants that 30 steps may have: one for the first step, which makes the
+# optimizer's state, one for the others, one for each place where the program takes another branch.
+SCHEDULERS: dict[str, tuple[Make, int]] = {
+    "step": (lambda opt: schedulers.StepLR(opt, 10), 5),
+    "milestones": (lambda opt: schedulers.MultiStepLR(opt, [5, 20]), 5),
+    "cosine": (lambda opt: schedulers.CosineAnnealingLR(opt, 7, eta_min=1e-4), 4),
+    "restarts": (lambda opt: schedulers.CosineAnnealingWarmRestarts(opt, 15), 4),
+    "one cycle": (lambda opt: schedulers.OneCycleLR(opt, 0.1, total_steps=50), 4),
+    "function": (lambda opt: schedulers.LambdaLR(opt, lambda epoch: 0.9**epoch), 2),
+    "warmed": (lambda opt: schedulers.LambdaLR(opt, _warmed), 4),
+    "root": (lambda opt: schedulers.LambdaLR(opt, lambda n: min((n + 1) ** -0.5, n * 0.01)), 3),
+    "power": (lambda opt: schedulers.PolynomialLR(opt, 60, power=0.9), 3),
+    "linear": (lambda opt: schedulers.LinearLR(opt, total_iters=10), 4),
+    "exponential": (lambda opt: schedulers.ExponentialLR(opt, 0.97), 2),
 }
 
 
@@ -30,17 +55,44 @@ def step(model: nn.Module, opt: Any, scheduler: Any, x: Tensor, y: Tensor) -> tu
     return loss.detach(), scheduler.get_last_lr()[0]
 
 
-@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS.keys())
-def test_a_step_of_a_scheduler_belongs_to_the_graph(make: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_steps_of_a_scheduler_belong_to_one_graph(name: str, backend: str) -> None:
+    make, most = SCHEDULERS[name]
     plain = nn.Linear(6, 3)
     sides: list[Any] = []
     for model in (plain, copy.deepcopy(plain)):
         opt = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         sides.append((model, opt, make(opt)))
-    compiled = jitmagic.jit(step, backend="eager", fullgraph=True)
-    for _ in range(5):
+    compiled = jitmagic.jit(step, backend=backend, fullgraph=True)
+    for _ in range(30):
         x, y = torch.randn(4, 6), torch.randint(0, 3, (4,))
         wanted, got = step(*sides[0], x, y), compiled(*sides[1], x, y)
         torch.testing.assert_close(got[0], wanted[0])
         assert got[1] == wanted[1]
         assert sides[0][2].last_epoch == sides[1][2].last_epoch
+    assert not eager_of(compiled)
+    assert counts_of(compiled).graphs <= most
+
+
+def test_a_divisor_that_becomes_zero_raises_as_in_eager() -> None:
+    class Clock:
+        def __init__(self) -> None:
+            self.now = 0
+
+    def program(x: Tensor, clock: Clock) -> Tensor:
+        clock.now += 1
+        return x * (2.0 / (1 + math.cos(math.pi * clock.now / 8)))
+
+    ours, eager = Clock(), Clock()
+    compiled, x = jitmagic.jit(program), torch.ones(3)
+    for call in range(1, 20):
+        if call == 8:
+            with pytest.raises(ZeroDivisionError):
+                program(x, eager)
+            with pytest.raises(ZeroDivisionError):
+                compiled(x, ours)
+        else:
+            assert torch.equal(compiled(x, ours), program(x, eager))
+        assert ours.now == eager.now == call
+    assert counts_of(compiled).graphs == 2
