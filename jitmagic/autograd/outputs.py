@@ -62,7 +62,16 @@ class Outputs:
         pairs = zip(values, bases, strict=True)
         replay.reach([value for value, base in pairs if value is not base])
         kinds = [_kind(*pair, results, replay) for pair in zip(values, bases, strict=True)]
-        return cls(results, tuple(kinds), replay.steps())
+        wanted = {id(base) for value, base in zip(values, bases, strict=True) if value.requires_grad}
+        given = [one if id(one) in wanted else _without_history(one) for one in results]
+        return cls(given, tuple(kinds), replay.steps())
+
+
+def _without_history(result: Traced) -> Traced:
+    """Of memory that only views without a history show: a backward of it would be nobody's, or has
+    run in the graph and freed it (the loss that is logged and returned).
+    """
+    return result.detach() if result.requires_grad else result
 
 
 def _bases(inputs: Sequence[Traced], values: Sequence[Traced]) -> list[Traced]:

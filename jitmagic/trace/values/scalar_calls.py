@@ -444,13 +444,16 @@ def _full(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
 
 
 def _set_item(call: _Call, args: list[Any], kwargs: dict[str, Any]) -> Node | None:
-    """x[key] = s; the result is x."""
+    """x[key] = s, x[s] = value; the result is x."""
     tensor: Node
     tensor, key, value = args
+    if isinstance(key, ScalarValue) and (place := key.as_size(call.machine)) is not None:
+        key = place
     if isinstance(key, ScalarValue):
         _refuse("an index", key)
-    number = call.number(value, _dtype(tensor), is_checked=True)
-    call.graph.call(operator.setitem, [tensor, key, number], {}, call.machine.lines())
+    if isinstance(value, ScalarValue):
+        value = call.number(value, _dtype(tensor), is_checked=True)
+    call.graph.call(operator.setitem, [tensor, key, value], {}, call.machine.lines())
     return tensor
 
 

@@ -228,3 +228,36 @@ def test_a_number_is_looked_up_by_comparison(name: str) -> None:
         assert torch.equal(compiled(x, n), program(x, n))
     graphs = [r for r in handle_of(compiled).journal if isinstance(r.result("trace"), Trace)]
     assert len(graphs) <= 5
+
+
+PLACES: dict[str, Callable[[Tensor, int, Tensor], Any]] = {
+    "row": lambda x, p, y: x.__setitem__(p, y),
+    "row, a number": lambda x, p, y: x.__setitem__(p, 3.5),
+    "row, a number that varies": lambda x, p, y: x.__setitem__(p, p * 0.5),
+    "column": lambda x, p, y: x.__setitem__((slice(None), p), y[0]),
+    "element": lambda x, p, y: x.__setitem__((p, p), True),
+    "slice": lambda x, p, y: x.__setitem__(slice(p, p + 1), y),
+    "from behind": lambda x, p, y: x.__setitem__(-p - 1, y),
+    "added to": lambda x, p, y: x.__setitem__(p, x[p] + y),
+}
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+@pytest.mark.parametrize("name", PLACES)
+def test_a_place_to_write_to_may_vary(name: str, backend: str) -> None:
+    """A ring of rows takes two compiles, not one for each row; outside of it eager's error."""
+    write = PLACES[name]
+    compiled = jitmagic.jit(lambda x, p, y: write(x, p, y), backend=backend)
+    ours, eager = torch.zeros(6, 6), torch.zeros(6, 6)
+    for step in range(14):
+        y = torch.randn(6)
+        compiled(ours, step % 6, y)
+        write(eager, step % 6, y)
+        assert torch.equal(ours, eager)
+    graphs = [r for r in handle_of(compiled).journal if isinstance(r.result("trace"), Trace)]
+    assert len(graphs) <= 4
+    for run in (write, compiled):
+        if name != "slice":
+            with pytest.raises(IndexError):
+                run(ours, 6, y)
+    assert torch.equal(ours, eager)
