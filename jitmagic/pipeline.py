@@ -41,6 +41,7 @@ from .frame.native import Entry, GuardProgram, continue_with, lower_guards
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
 from .graph.data_split import split_at_data
+from .graph.lazy_module import written
 from .graph.subgraphs import Split, split_into_subgraphs
 from .graph.verify import verify as verify_graph
 from .guards.guard import GlobalState
@@ -286,7 +287,7 @@ def _compile_by(handle: Handle, traced: Trace, snapshot: FrameSnapshot, record: 
         return [_example(entry, snapshot) for entry in traced.inputs]
 
     if options.backend == "eager":
-        return modes_kept(traced.graph, traced.graph.forward)
+        return modes_kept(traced.graph, written(traced.graph).forward)
     # Symbols end here: the autograd split sees the sizes of one call, kernels may serve all sizes.
     static: Callable[..., Compiled] = partial(_compile_static, options=options)
     builders = _builders(options, record)
@@ -330,7 +331,7 @@ def _compile_static(
     """
     if callable(options.backend):
         with record.stage(USERS_BACKEND):
-            run = options.backend(traced.graph, make_inputs())
+            run = options.backend(written(traced.graph), make_inputs())
             if not callable(run):
                 raise CompileFailed(f"the backend returned {run!r}, which is not callable")
         return modes_kept(traced.graph, _as_tuple(run)), None

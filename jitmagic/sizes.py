@@ -34,6 +34,7 @@ from .errors import CompileFailed, SizesDiffer, warn
 from .frame.sandbox import sandbox
 from .graph.autocast import modes_kept
 from .graph.concrete import Filled, results_of
+from .graph.lazy_module import written
 from .graph.subgraphs import split_into_subgraphs
 from .guards.guard import InRange, SizesRelate
 from .guards.source import Source
@@ -124,7 +125,7 @@ class Sized:
         self._is_patient = options.keep == "faster"
         self._planning = 0.0  # seconds, for all that were made
         self._waited: dict[Vector, float] = {}  # seconds op by op of those that were not
-        self._graph = modes_kept(traced.graph, traced.graph.forward)
+        self._graph = modes_kept(traced.graph, written(traced.graph).forward)
         self._lock = RLock()
         self._kernels: list[Templates | None] = []  # when they are needed
         self._symbols, self._expected = tuple(places_of(traced)), expected_of(traced)

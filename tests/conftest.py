@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -19,6 +20,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     torch.manual_seed(0)  # for what modules make while they are imported
+
+
+def pytest_collection_finish() -> None:
+    """Nearly a million objects stay from here to the end: a full collection walks the others only,
+    0.1 s instead of 0.6 s each time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what is left at the end is looked for by libraries
 
 
 @pytest.hookimpl(optionalhook=True)

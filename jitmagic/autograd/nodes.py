@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
 from ..graph.foreign import acts
+from ..graph.lazy_module import LazyModule
 from ..graph.raising import may_raise_on_data
 
 __all__ = [
-    "AtenModule",
     "alias_root",
     "erase_dead",
     "is_view",
@@ -68,37 +68,10 @@ def erase_dead(graph: Graph) -> None:
             graph.erase_node(node)
 
 
-class AtenModule(GraphModule):
-    """A GraphModule whose Python code is written when first asked for (30 us a node)."""
-
-    _written = False
-
-    def recompile(self) -> Any:
-        self._written = False
-        type(self).forward = _write_then_run
-        return None
-
-    def _write(self) -> None:
-        if not self._written:
-            super().recompile()
-            self._written = True
-
-    @property
-    def code(self) -> str:
-        self._write()
-        code: str = self._code
-        return code
-
-
-def _write_then_run(self: AtenModule, *args: Any) -> Any:
-    self._write()
-    return self.forward(*args)
-
-
-def module_of(graph: Graph, constants: Mapping[str, torch.Tensor], name: str) -> AtenModule:
+def module_of(graph: Graph, constants: Mapping[str, torch.Tensor], name: str) -> LazyModule:
     """A module running `graph`, with the constants it reads."""
     module = torch.nn.Module()
     for node in graph.nodes:
         if node.op == "get_attr":
             module.register_buffer(node.target, constants[node.target], persistent=False)
-    return AtenModule(module, graph, class_name=name)
+    return LazyModule(module, graph, class_name=name)

@@ -20,6 +20,7 @@ from ..frame.native import Entry
 from ..guards.source import Source, describe
 from ..guards.words import one_value
 from ..records import Compiled, CompileRecord, Difference, Measured, Missed, Outcome
+from ..runtime.precompiled import refusals
 from ..trace.result import Trace
 from .symbols import changing
 from .words import count, duration, here
@@ -133,28 +134,33 @@ class Card:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Status:
-    """All tagged functions and modules that are alive."""
+    """All tagged functions and modules that are alive; `notes`: what slows the compiles down."""
 
     cards: tuple[Card, ...]
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.cards)) or "nothing is tagged"
+        cards = tuple(map(str, self.cards)) or ("nothing is tagged",)
+        return "\n".join((*cards, *self.notes))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        if not self.cards:
-            return "<div>nothing is tagged</div>"
-        return "".join(card._repr_html_() for card in self.cards)
+        cards = [card._repr_html_() for card in self.cards] or ["<div>nothing is tagged</div>"]
+        return "".join((*cards, *(f"<div>{escape(note)}</div>" for note in self.notes)))
 
 
 def status(*targets: Any) -> Status:
     """How often what is tagged was called and compiled, and what that saves: of everything that is
     alive, or of these functions and modules. Raises TypeError for one that is not tagged.
     """
-    if not targets:
-        return Status(tuple(map(card_of, listed_handles())))
-    return Status(tuple(card_of(tagged_handle(target)) for target in targets))
+    chosen = listed_handles() if not targets else map(tagged_handle, targets)
+    return Status(tuple(map(card_of, chosen)), tuple(map(_without_header, refusals())))
+
+
+def _without_header(why: str) -> str:
+    said = why.strip().partition("\n")[0]
+    return f"C++ kernels are compiled without a precompiled header: {said}"
 
 
 def listed_handles() -> list[Handle]:

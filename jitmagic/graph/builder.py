@@ -30,6 +30,7 @@ from .devices import place
 from .foreign import is_foreign
 from .gradients import gradients, history_of, is_spent, leaves_behind, refuse_sparse
 from .inference_memory import InferenceMemory
+from .lazy_module import LazyModule
 from .names import call_by_identity
 from .nested import map_nodes, map_tensors, rebuilt, tensor_nodes_in
 from .node_meta import device_of, spec_on, tensors_in
@@ -51,7 +52,6 @@ from .sym_node import as_torch, with_hints
 from .target_traits import draws, statistics_written
 
 __all__ = ["GraphBuilder", "map_nodes", "storage_of"]
-
 
 aten = torch.ops.aten
 
@@ -151,7 +151,7 @@ class GraphBuilder:
                 else:
                     self.graph.erase_node(node)
         call_by_identity(self.graph)
-        module = GraphModule(torch.nn.Module(), self.graph, class_name=_identifier(name))
+        module = LazyModule(torch.nn.Module(), self.graph, class_name=_identifier(name))
         return module, tuple(kept)
 
     def written(self) -> tuple[int, ...]:

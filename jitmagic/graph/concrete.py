@@ -22,6 +22,7 @@ from ..spec import TensorSpec
 from ..symbols.expr import Expr
 from ..symbols.size import Size, SizeFloat, value_of
 from .builder import GraphBuilder, map_nodes
+from .lazy_module import LazyModule
 from .node_meta import device_of, mutated_by, spec_on
 from .node_meta import value_of as meta_of
 
@@ -106,7 +107,7 @@ def graph_at(gm: GraphModule, values: Values) -> GraphModule:
         copy.meta["spec"] = moved(node.meta.get("spec"))
         if node.op.startswith("call_"):
             copy.args, copy.kwargs = moved(tuple(copy.args)), moved(dict(copy.kwargs))
-    return GraphModule(gm, graph)
+    return LazyModule(gm, graph)
 
 
 def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int | Filled, ...]]:
@@ -148,7 +149,7 @@ def sized_graph(gm: GraphModule, values: Values) -> tuple[GraphModule, tuple[int
     for unused in [node for node in kept if not node.users]:
         graph.erase_node(unused)
         del kept[unused]
-    return GraphModule(gm, graph), tuple(kept.values())
+    return LazyModule(gm, graph), tuple(kept.values())
 
 
 def _describe(copy: Node, node: Node, made: dict[Node, Any], values: Values) -> None:

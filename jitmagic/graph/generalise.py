@@ -20,6 +20,7 @@ from ..symbols.context import Context
 from ..symbols.expr import Expr
 from ..symbols.reading import Readings
 from ..symbols.size import size_of, value_of
+from .lazy_module import LazyModule
 
 __all__ = ["Differs", "fits", "generalised"]
 
@@ -49,7 +50,7 @@ def generalised(
     for node, other in _pairs(first, second):
         copy = copies[node] = graph.node_copy(node, copies.__getitem__)
         _join_node(copy, other, counterparts, join)
-    return GraphModule(first, graph)
+    return LazyModule(first, graph)
 
 
 def fits(symbolic: GraphModule, concrete: GraphModule, known: dict[Expr, int]) -> bool:

@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from ..errors import CompileFailed
 from ..spec import TensorSpec
 from .gradients import gradients
+from .lazy_module import LazyModule
 from .node_meta import changes_mode, mutated_by, tensors_in, value_of
 from .reach import descendants
 from .regions import FunctionCall
@@ -266,4 +267,4 @@ def extract(inputs: Sequence[Node], body: Sequence[Node], outputs: Sequence[Node
         if mutated := mutated_by(node):
             copied[node].meta["mutates"] = tuple(copied[target] for target in mutated)
     graph.output(tuple(copied[node] for node in outputs))
-    return GraphModule(torch.nn.Module(), graph, "Subgraph")
+    return LazyModule(torch.nn.Module(), graph, "Subgraph")

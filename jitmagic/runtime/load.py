@@ -32,6 +32,7 @@ from .native import (
     make_executable,
 )
 from .numba_kernels import build_functions
+from .precompiled import refusals
 from .store import open_store
 from .triton_kernels import Cubin, build_cubins
 from .units import build_units
@@ -41,11 +42,14 @@ __all__ = ["Loaded", "LoadedTemplate", "load", "load_template"]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`run(*tensors) -> tuple`; `cached`: the kernels came from the disk cache."""
+    """`run(*tensors) -> tuple`; `cached`: the kernels came from the disk cache; `refused`: why they
+    were compiled without the precompiled header, for the journal.
+    """
 
     run: Callable[..., tuple[Any, ...]]
     cached: bool
     kernels: int
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def _load_cpp(
 ) -> Loaded:
     kernels = _cpp_kernels(source, target, options, tell)
     run = make_executable(plan, {**kernels.entries, **others})
-    return Loaded(run, kernels.cached, len(kernels.entries))
+    return Loaded(run, kernels.cached, len(kernels.entries), refusals())
 
 
 def _cpp_kernels(source: KernelSource, target: Target, options: Options, tell: Tell) -> _Kernels:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import CodeType
 
 from ..bytecode.snapshot import FrameSnapshot
 from ..errors import UserLine
@@ -44,7 +43,7 @@ from .library_files import is_library
 from .opcodes.registry import Returned, Signal, Yielded, handler_for
 from .restarts import Reached, Restart, Stop, earlier, release_tracebacks
 from .result import Break, BreakReason, Exit, Recipe, Return, Trace
-from .state import Frame, GuardBook, Program, kind_only, make_program
+from .state import Frame, GuardBook, kind_only, program_of
 from .symbolic import Constants, DynamicDims, Symbols, all_sizes, of_undecided, with_constants
 from .undo import can_assert
 from .values.base import Args, Builder, Kwargs, Lazy, ObservedError, Unrestorable, Value
@@ -78,10 +77,9 @@ def trace(
     not None, what counts in a tensor is known to be a natural number. `dynamic`: so may these
     dimensions be symbols.
     """
-    programs: dict[CodeType, Program] = {}
     constants, first = Constants(), stop
     while True:
-        machine = Machine(snapshot, options, stop, programs, varying, constants, dynamic)
+        machine = Machine(snapshot, options, stop, varying, constants, dynamic)
         try:
             return machine.run()
         except Specialize as special:
@@ -108,7 +106,6 @@ class Machine:
         snapshot: FrameSnapshot,
         options: Options,
         stop: Stop | None,
-        programs: dict[CodeType, Program],
         varying: frozenset[Source] | None = None,
         constants: Constants | None = None,
         dynamic: DynamicDims | None = None,
@@ -126,7 +123,6 @@ class Machine:
         self.autocast: AutocastRest | None = None
         self.frames: list[Frame] = []
         self.stop = stop
-        self._programs = programs
         self._guards = GuardBook()
         # By id. The objects are held with their values: an id is unique only among living ones.
         self._memo: dict[int, tuple[object, Value]] = {}
@@ -279,7 +275,7 @@ class Machine:
 
     def _root_frame(self) -> Frame:
         snapshot = self.snapshot
-        program = self._program(snapshot.code)
+        program = program_of(snapshot.code)
         body = program.body
         values = (*snapshot.args, *snapshot.cells)
         names = (*body.parameters, *body.freevars)
@@ -289,11 +285,6 @@ class Machine:
         }
         root = GlobalsValue.of_root(snapshot.globals)
         return Frame(program, slots, self.globals_of(snapshot.globals, lambda: root))
-
-    def _program(self, code: CodeType) -> Program:
-        if code not in self._programs:
-            self._programs[code] = make_program(code)
-        return self._programs[code]
 
     @property
     def frame(self) -> Frame:
@@ -472,7 +463,7 @@ class Machine:
         return frame.names
 
     def _callee(self, function: FunctionValue, args: Args, kwargs: Kwargs) -> Frame:
-        program = self._program(function.code)
+        program = program_of(function.code)
         slots = bind_arguments(self, function, args, kwargs)
         for name, cell in zip(program.body.freevars, function.closure, strict=True):
             slots[name] = cell.realize(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import CodeType
 from typing import Any, TypeGuard
 
@@ -34,7 +35,7 @@ from ..guards.guard import (
 from ..guards.source import FunctionPart, Source
 from .values.base import Machine, Value
 
-__all__ = ["Frame", "GuardBook", "Program", "kind_only", "make_program"]
+__all__ = ["Frame", "GuardBook", "Program", "kind_only", "program_of"]
 
 
 class GuardBook:
@@ -193,8 +194,31 @@ class Program:
         )  # StopIteration's own
 
 
-def make_program(code: CodeType) -> Program:
-    """Decode a code object for interpretation."""
+class _Identity:
+    """A key that is equal where the code is the same object. Code objects that are equal are not
+    told apart by what is in their constants' containers, and take long to compare.
+    """
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+
+    def __hash__(self) -> int:
+        return id(self.code)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.code is other.code
+
+
+def program_of(code: CodeType) -> Program:
+    """A code object, decoded for interpretation: for all traces, so nobody changes it."""
+    return _decoded(_Identity(code))
+
+
+@lru_cache(maxsize=512)  # torch's modules are inlined again and again; 5 MB where it is full
+def _decoded(key: _Identity) -> Program:
+    code = key.code
     body = decode(code)
     index = {instruction: number for number, instruction in enumerate(body.instructions)}
     handlers = [

@@ -20,7 +20,7 @@ from jitmagic.runtime.numba_kernels import build_functions
 from jitmagic.schedule import schedule
 from jitmagic.target import find_target
 from tests.loops.recording import clone, record
-from tests.processes import run_python
+from tests.processes import run_forked
 from tests.schedule.programs import PROGRAMS, made_inputs
 
 from .accuracy import compare
@@ -225,6 +225,6 @@ print("agree")
 
 
 def test_without_a_compiler_functions_and_training_run_on_numba():
-    done = run_python(SCRIPT, JITMAGIC_CXX="")
+    done = run_forked(SCRIPT, JITMAGIC_CXX="")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["numba", "agree"]

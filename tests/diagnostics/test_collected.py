@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 import jitmagic
 from jitmagic.diagnostics import folder as folders
 from jitmagic.loops import registry
-from tests.processes import child_environment
+from tests.processes import child_environment, run_forked
 
 from .test_minify import HEAD, NAME, WRONG, Twice, plant, stepped
 
@@ -32,14 +32,7 @@ def replayed(capsule: Path, before: str = "") -> tuple[int, str]:
     """The exit status of replay.py and what it says."""
     script = str(capsule / "replay.py")
     code = f"{before}\nimport runpy\nrunpy.run_path({script!r}, run_name='__main__')\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=capsule,
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_forked(code, folder=capsule)
     assert not done.stderr, done.stderr
     return done.returncode, done.stdout
 

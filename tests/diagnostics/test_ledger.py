@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import jitmagic
+from jitmagic.api import handle_of
 from jitmagic.diagnostics.status import VariantReport, ledger_lines, variants_of
+from jitmagic.runtime import precompiled
 
 Tagger = Callable[[Callable[..., Any]], Any]
 
@@ -333,3 +335,19 @@ def test_reset_begins_a_new_ledger() -> None:
     tagged(torch.ones(4))
     [only] = variants_of(jitmagic.api.tagged_handle(tagged))
     assert only.number == 1 and not only.missed
+
+
+def test_a_refused_header_is_in_the_status_and_in_the_journal(monkeypatch) -> None:
+    said = "cc1plus: <bad> header\nin detail"
+    states = {("", ""): precompiled._State(refusal=said)}
+    monkeypatch.setattr(precompiled, "_states", states)
+    tagged = jitmagic.jit(lambda x: (x * 1.25 + 0.0625).sum())
+    tagged(torch.ones(3))
+    handle = handle_of(tagged)
+    assert handle is not None
+    assert [r.result("forward: load").refused for r in handle.journal] == [(said,)]
+    shown = jitmagic.status(tagged)
+    assert str(shown).splitlines()[-1].endswith("precompiled header: cc1plus: <bad> header")
+    assert "cc1plus: &lt;bad&gt; header" in shown._repr_html_()
+    states.clear()
+    assert "precompiled" not in str(jitmagic.status(tagged))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,8 @@ from jitmagic.diagnostics.cases import changed_options
 from jitmagic.diagnostics.scripts import agree, made
 from jitmagic.loops import registry
 from jitmagic.options import MODES, make_options
+from tests.processes import run_forked
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = "from jitmagic import pipeline\nfrom jitmagic.loops.registry import LOWERINGS\n"
 WRONG = HEAD + "LOWERINGS['aten.tanh.default'] = LOWERINGS['aten.sin.default']\n"
 CRASH = HEAD + (
@@ -41,10 +39,7 @@ def plant(text: str, patch: pytest.MonkeyPatch, name: str = NAME) -> None:
 
 def in_a_process(script: Path, planted: str) -> subprocess.CompletedProcess[str]:
     command = f"{planted}\nimport runpy\nrunpy.run_path({str(script)!r}, run_name='__main__')\n"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, env=env, check=False
-    )
+    return run_forked(command)
 
 
 def network(x: Tensor, w: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from jitmagic import pipeline, sized_joint, tracing
 from jitmagic.api import handle_of
 from jitmagic.records import COMPILED, Eager, Failed
 
-from ..processes import run_python
+from ..processes import run_forked
 
 
 class Terminal(io.StringIO):
@@ -414,5 +414,5 @@ def test_messages_name_the_users_function_and_line_not_a_librarys() -> None:
     """
     library = "import sysconfig; LIBRARY = sysconfig.get_paths()['purelib'] + '/lib/wrap.py'\n"
     text = "\n".join(line[8:] for line in script.splitlines())
-    out = run_python(library + text)
+    out = run_forked(library + text)
     assert "wrapper, called in mine (line " in out.stdout, out.stderr

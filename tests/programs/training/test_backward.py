@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import jitmagic
-from tests.processes import run_python
+from tests.processes import run_forked
 
 from ..counts import counts_of
 
@@ -260,7 +260,7 @@ def test_a_gradient_with_a_history_is_differentiated_later(
 
 def test_create_graph_warns_once_as_the_engine_does() -> None:
     """Once in a process, so each side has one of its own; a filter may make it an error."""
-    done = run_python(WARNS)
+    done = run_forked(WARNS)
     assert done.stdout.split() == ["1"] * 4, (done.stdout, done.stderr)
 
 
