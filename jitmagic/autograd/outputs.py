@@ -62,7 +62,9 @@ class Outputs:
         pairs = zip(values, bases, strict=True)
         replay.reach([value for value, base in pairs if value is not base])
         kinds = [_kind(*pair, results, replay) for pair in zip(values, bases, strict=True)]
-        wanted = {id(base) for value, base in zip(values, bases, strict=True) if value.requires_grad}
+        wanted = {
+            id(base) for value, base in zip(values, bases, strict=True) if value.requires_grad
+        }
         given = [one if id(one) in wanted else _without_history(one) for one in results]
         return cls(given, tuple(kinds), replay.steps())
 
