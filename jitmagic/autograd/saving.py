@@ -1,10 +1,10 @@
 """SavedTensors: what eager autograd holds for the backward behind a program.
 
 In: the hooks for saved tensors, while a program is traced and then differentiated. Out:
-`meta["kept"]` of a graph value: its memory is held, and a write to it between forward and backward
-is an error, in eager as well. A tensor counts once that backward fetches it: what an operation
-saves is gone with its node where no result needs its gradient (`x.abs() > 0.5`). Invariant: what
-was written since it was saved is not fetched.
+`meta["kept"]` of a graph value: its memory is held (`kept_in`: that of these inputs), and a write
+to it between forward and backward is an error, in eager as well. A tensor counts once that backward
+fetches it: what an operation saves is gone with its node where no result needs its gradient
+(`x.abs() > 0.5`). Invariant: what was written since it was saved is not fetched.
 """
 
 from __future__ import annotations
@@ -50,8 +50,11 @@ class SavedTensors:
         self._of_nodes.setdefault(node, []).append(tensor)
 
     def hold(self, tensor: Traced) -> None:
-        """Eager holds the tensor's memory for the backward."""
-        alias_root(tensor.sym.node).meta["kept"] = True
+        """Eager holds the tensor's memory for the backward: an input's, where it is one."""
+        meta = alias_root(tensor.sym.node).meta
+        meta["kept"] = True
+        if tensor.cell.input is not None:
+            meta.setdefault("kept_in", set()).add(tensor.cell.input)
 
     def differentiate(self, history: Iterable[Any]) -> None:
         """From now on the backward of the results is at work; `history`: its autograd nodes."""
