@@ -177,10 +177,10 @@ def without_grad(t):
 WHOLE: list[Callable[[Tensors], Any]] = [
     given, in_reverse, of_a_leaf, views_of_one_gradient, chosen, through_an_input, retained,
     assigned, deleted, replaced, unused, own_leaf, written_behind, spent_and_alive,
-    penalty, created, created_twice, created_and_freed,
+    penalty, created, created_twice, created_and_freed, alive_and_written,
 ]  # fmt: skip
 ENDS: list[Callable[[Tensors], Any]] = [
-    again, nothing_requires, no_scalar, written_between, alive_and_written, without_grad,
+    again, nothing_requires, no_scalar, written_between, without_grad,
     created_and_summed, created_without_grad_mode,
 ]  # fmt: skip
 
