@@ -363,15 +363,6 @@ def test_write_to_a_leaf_that_a_history_has_saved_ends_the_graph():
     assert broken.where.text == "w.add_(1)"
 
 
-def test_write_to_a_leaf_before_it_is_read_is_part_of_the_graph():
-    def program(w):
-        with torch.no_grad():
-            w.add_(1)
-        return (w * w).sum()
-
-    assert isinstance(trace_of(program, torch.ones(3, requires_grad=True)).exit, r.Return)
-
-
 def test_differentiable_write_to_an_input_is_left_to_eager():
     def program(x):
         x.mul_(W)
