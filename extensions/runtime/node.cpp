@@ -56,11 +56,14 @@ bool is_batch(const at::Tensor& grad) {
 }  // namespace
 
 Before::Before(const Signature& s, PyObject* const* args) : drawn(generators_of(s)) {
-  const at::NoGradGuard no_grad;
   for (const Replayed& input : s.replayed) {
     if (!input.written) continue;
     written.emplace_back();
-    if (!input.large || s.keeps_large) written.back() = THPVariable_Unpack(args[input.input]).detach().clone();
+    if (input.large && !s.keeps_large) continue;
+    const at::Tensor& value = THPVariable_Unpack(args[input.input]);
+    // What a backward that is differentiated finds for a parameter's copy is the parameter's.
+    const at::AutoGradMode mode(value.requires_grad());
+    written.back() = value.requires_grad() ? value.clone() : value.detach().clone();
   }
 }
 

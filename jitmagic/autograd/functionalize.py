@@ -26,7 +26,7 @@ from ..spec import TensorSpec
 from .custom import Behind, leading_to
 from .decompose import TABLE
 from .foreign_writes import flat, functional_form
-from .mutate import MUTATORS, functional_overload, overload_without_out
+from .mutate import MUTATORS, functional_overload, overload_without, without_generator
 from .origins import origin_of
 from .recorder import Recorder, Sym
 from .traced import AliasCall, Cell, Traced
@@ -92,8 +92,10 @@ class Functionalizer(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if kwargs and kwargs.get("generator") is not None:
-            raise CompileFailed("a random generator of the program's own")
+        if kwargs and "generator" in kwargs:
+            if kwargs["generator"] is not None:
+                raise CompileFailed("a random generator of the program's own")
+            func = without_generator(func)
         if self.in_backward:  # errors and lines are those of the operation whose formula runs
             node = torch._C._current_autograd_node()
             self.origin = origin_of(node)
@@ -231,7 +233,7 @@ def _mutate_out(
     """torch.maximum(a, b, out=c): c gets the result, cast to its dtype."""
     target = mode.traced(kwargs["out"])
     options = {name: value for name, value in kwargs.items() if name != "out"}
-    new = mode.emit(overload_without_out(func), args, options)
+    new = mode.emit(overload_without(func, "out"), args, options)
     if new.shape != tuple(target.shape):
         raise CompileFailed(f"{func} resizes its result")
     target.write(new)

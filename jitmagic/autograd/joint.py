@@ -43,7 +43,7 @@ from .recorder import Recorder, Sym
 from .result import Joint
 from .saving import SavedTensors
 from .strides import contiguous_strides
-from .traced import AliasCall, Traced
+from .traced import AliasCall, Counter, Traced
 from .transformed import transformed
 from .views import may_overlap
 
@@ -126,8 +126,12 @@ def _run(
 
 
 def _left(node: Node, value: Any) -> Any:
-    """What the graph gives for an output; one that is spent has no history (runtime/native.py)."""
-    return value.detach() if node.meta.get("spent") else value
+    """What the graph gives for an output; one that is spent has no history (runtime/native.py), nor
+    have its views a base with one.
+    """
+    if not node.meta.get("spent"):
+        return value
+    return value.detach() if value._is_view() else value.detach_()
 
 
 def _written_since() -> Exception:
@@ -191,10 +195,8 @@ def _call(node: Node, env: dict[Node, Any], mode: Functionalizer, saved: SavedTe
     if mode.recorder.is_sized:
         _check_spec(node, node.meta.get("spec"), value)
     if node.target is getattr and args[1] == "data" and isinstance(value, Traced):
-        value.origin = (
-            AliasCall(None, args[0]),
-            0,
-        )  # not of detach, which shares the version counter
+        # Not of detach, which shares the version counter: nobody sees that it is written to.
+        value.origin, value.counter = (AliasCall(None, args[0]), 0), Counter()
     elif isinstance(value, Traced) and not _is_item(node, args):
         _claim(value, tensors_in((args, kwargs)))
     for tensor in value if isinstance(value, (tuple, list)) else (value,):
@@ -352,6 +354,7 @@ def _differentiate(
         raise _refused(mode.origin, error) from error
     finally:
         mode.in_backward, mode.origin, recorder.behind = False, None, ()
+    saved.mark()
     apart = _apart(mode, computed, seeds)
     gradients_of = [
         (i, sym, behind)

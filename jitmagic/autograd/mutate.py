@@ -16,7 +16,7 @@ from ..errors import CompileFailed
 from .recorder import Recorder, Sym
 from .strides import memory_order
 
-__all__ = ["MUTATORS", "functional_overload", "overload_without_out"]
+__all__ = ["MUTATORS", "functional_overload", "overload_without", "without_generator"]
 
 aten = torch.ops.aten
 
@@ -62,15 +62,28 @@ def _takes_the_same(functional: Any, func: Any) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def overload_without_out(func: Any) -> Any:
-    """The overload that takes the same arguments and returns what `func` writes to `out`."""
-    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name != "out"]
+def overload_without(func: Any, argument: str) -> Any:
+    """The overload that takes the other arguments: for "out", one that returns what `func` writes
+    to it.
+    """
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if a.name != argument]
     for name in func.overloadpacket.overloads():
         overload = getattr(func.overloadpacket, name)
         given = [(a.name, str(a.type)) for a in overload._schema.arguments]
         if given == wanted and not overload._schema.is_mutable:
             return overload
     raise CompileFailed(f"{func} has no functional counterpart")
+
+
+@lru_cache(maxsize=4096)
+def without_generator(func: Any) -> Any:
+    """The overload that is called where the generator is None: `randn.generator` has to be given
+    one, and recorded calls have none.
+    """
+    named = [a for a in func._schema.arguments if a.name == "generator"]
+    if not named or named[0].has_default_value():
+        return func
+    return overload_without(func, "generator")
 
 
 def _copy(recorder: Recorder, old: Sym, source: Sym, non_blocking: bool = False) -> Sym:

@@ -5,7 +5,8 @@ a minimum cut weighs the bytes written and read against the work (after Chen et 
 deep nets with sublinear memory cost", and the min-cut form of it). Invariants: random draws, matrix
 products, convolutions and extern calls run once. Inputs and results are kept for backward only
 where eager autograd keeps them too (`meta["kept"]`): a later in-place write to them is then an
-error exactly where it is one in eager. What lies inside of a region that the program checkpoints
+error exactly where it is one in eager. A value that is written to an input is saved as that input
+(`meta["kept_in"]`). What lies inside of a region that the program checkpoints
 (`meta["checkpoint"]`) is computed again whatever the work, but for draws.
 """
 
@@ -84,6 +85,7 @@ class _Parts:
     results: list[Node]
     gradients: list[Node]
     mutated: set[Node]  # inputs that forward writes to: they have lost their value by then
+    left: dict[Node, int]  # values that are in an input's memory after forward -> which input
     backward: set[Node]  # nodes that depend on tangents
     forward: set[Node]  # needed for results, writes to inputs and random draws
     needed: list[Node]  # of the others, what backward needs, in order
@@ -113,11 +115,31 @@ class _Parts:
             results,
             gradients,
             {inputs[i] for i in joint.mutated_inputs},
+            _left_in_inputs(nodes, inputs, results),
             backward,
             forward,
             needed,
             ends,
         )
+
+
+def _left_in_inputs(nodes: list[Node], inputs: list[Node], results: list[Node]) -> dict[Node, int]:
+    """What eager holds of these is the input that it has written to, and compares its version: a
+    parameter that was clipped before it is used.
+    """
+    places = {node: i for i, node in enumerate(inputs)}
+    left: dict[Node, int] = {}
+    for node in nodes:
+        if node.target is not aten.copy_.default:
+            continue
+        target, value = node.all_input_nodes
+        place = places.get(target)
+        lies_alike = value.meta["spec"].stride == target.meta["spec"].stride
+        if place is None or not lies_alike or value in results:
+            continue
+        if place in value.meta.get("kept_in", ()):
+            left[value] = place
+    return left
 
 
 # -- save or compute again -------------------------------------------------------------------------
@@ -136,6 +158,8 @@ def _choose(parts: _Parts, inside: set[Node]) -> tuple[set[Node], set[Node]]:
     for node, vertex in vertex_of.items():
         lost = node in parts.mutated or node in inside
         save = INFINITE if lost else _cost_to_save(node, results, shown)
+        if node in parts.left:
+            save = 0
         if node.op == "placeholder" and not lost and _enters_region(node, inside):
             save = 0  # as eager does, for which the region's function holds it
         network.edge(vertex, vertex + 1, save)
@@ -270,7 +294,9 @@ def _fusible(node: Node) -> bool:
 
 def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node]) -> Partition:
     used = ancestors(parts.ends, saved | set(parts.inputs) | set(parts.tangents))
-    inputs = tuple(i for i, node in enumerate(parts.inputs) if node in used)
+    carriers = {i: node for i, node in enumerate(parts.inputs) if node in used}
+    carriers |= {i: node for node, i in parts.left.items() if node in used and node in saved}
+    inputs = tuple(sorted(carriers))
     kept_results = tuple(
         i
         for i, node in enumerate(parts.results)
@@ -280,11 +306,15 @@ def _split(joint: Joint, parts: _Parts, saved: set[Node], recomputed: set[Node])
     between = [
         node
         for node in parts.needed
-        if node in saved and node in used and node not in result_nodes and _is_value(node)
+        if node in saved
+        and node in used
+        and node not in result_nodes
+        and _is_value(node)
+        and node not in parts.left
     ]
     constants = dict(joint.module.named_buffers())
     forward = _forward_graph(parts, between)
-    carried = [*(parts.inputs[i] for i in inputs), *(parts.results[i] for i in kept_results)]
+    carried = [*(carriers[i] for i in inputs), *(parts.results[i] for i in kept_results)]
     backward = _backward_graph(parts, [*carried, *between])
     return Partition(
         module_of(forward, constants, "Forward"),

@@ -61,7 +61,8 @@ def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
         return ()
     holders = _placeholders(partition.forward)
     needed = ancestors(_roots(partition))
-    saved = partition.saved_inputs
+    # One that is written to is saved as it is then, a replay begins with what it was before.
+    saved = tuple(i for i in partition.saved_inputs if i not in partition.mutated_inputs)
     apart = [i for i, node in enumerate(holders) if node in needed and i not in saved]
     written = [i for i in apart if i in partition.mutated_inputs]
     passing = [i for i in apart if i not in written and not _is_held(_spec(holders[i]))]
@@ -70,8 +71,9 @@ def replay_inputs(partition: Partition) -> tuple[ReplayInput, ...]:
         large.update(passing)
     if _bytes(holders, written) > _COPIED:
         large.update(written)
+    places = {i: n for n, i in enumerate(partition.saved_inputs) if i in saved}
     return tuple(
-        ReplayInput(i, saved.index(i) if i in saved else -1, i in large, i in written)
+        ReplayInput(i, places.get(i, -1), i in large, i in written)
         for i in sorted((*saved, *apart))
     )
 

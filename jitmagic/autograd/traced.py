@@ -23,7 +23,7 @@ from ..graph.sym_node import as_dimensions
 from .recorder import Sym
 from .views import CONJUGATE, ViewStep, are_apart, is_conjugate
 
-__all__ = ["AliasCall", "Cell", "Traced"]
+__all__ = ["AliasCall", "Cell", "Counter", "Traced"]
 
 aten = torch.ops.aten
 _RECENT = 16  # writes that are looked at: parts of more are hardly those of a split

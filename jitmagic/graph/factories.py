@@ -131,7 +131,7 @@ def _integers_like(x: Tensor, *bounds: int, **options: Any) -> Tensor | None:
     return _made(x.shape, _is_single_or_index, x.dtype, {"device": META, **options})
 
 
-def _normal_around(mean: Any, std: Any, *, generator: Any = None) -> Tensor | None:
+def _normal_around(mean: Any, std: Any = 1.0, *, generator: Any = None) -> Tensor | None:
     """normal of a tensor and a number, or of two tensors of one shape."""
     tensors = [part for part in (mean, std) if isinstance(part, Tensor)]
     alike = all((t.shape, t.dtype) == (tensors[0].shape, tensors[0].dtype) for t in tensors)

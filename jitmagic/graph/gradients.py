@@ -9,6 +9,7 @@ the engine runs. Goes out: a gradient for each input, None where no history lead
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ __all__ = [
     "gradients",
     "history_of",
     "is_spent",
+    "is_stale",
     "leaves_behind",
     "refuse_sparse",
 ]
@@ -128,3 +130,26 @@ def history_of(outputs: Sequence[torch.Tensor]) -> dict[Any, None]:
             seen[node] = None
             waiting += [behind for behind, _ in node.next_functions if behind is not None]
     return seen
+
+
+def is_stale(node: Any) -> bool:
+    """Whether a node of autograd has saved a tensor that was written to since: it raises when it
+    runs.
+    """
+    return any(_was_written(node, name) for name in _names_of_saved(node.__class__))
+
+
+@lru_cache(maxsize=4096)
+def _names_of_saved(kind: type) -> tuple[str, ...]:
+    """Nodes of C++ have an attribute for each, those of Python's functions one for all."""
+    names = [name for name in dir(kind) if name.startswith("_saved_")]
+    return tuple(names) if names or not hasattr(kind, "saved_tensors") else ("saved_tensors",)
+
+
+def _was_written(node: Any, name: str) -> bool:
+    """Unpacking compares versions; what a backward has freed is not there to be compared."""
+    try:
+        getattr(node, name)
+    except RuntimeError as error:
+        return "modified by an inplace operation" in str(error)
+    return False

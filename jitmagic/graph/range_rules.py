@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from ..symbols.interval import Interval
 from .intervals import rounded, whole_range
+from .sym_node import as_dimension
 
 __all__ = ["RULES", "Call", "Rule", "ranges_of"]
 
@@ -362,6 +363,6 @@ def _storage(node: Node) -> int | None:
 @ranges_of("any", "all")
 def _any_or_all(call: Call) -> Interval | None:
     x = call.read(call.args[0])
-    if call.args[0].meta["val"].numel() == 0:
-        return None
-    return None if x.truth is None else Interval(x.truth, x.truth)
+    count = as_dimension(call.args[0].meta["val"].numel())
+    empty = count == 0 if isinstance(count, int) else count.known("==", 0)
+    return None if empty is not False or x.truth is None else Interval(x.truth, x.truth)

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 
 from ..graph.builder import GraphBuilder, storage_of
+from ..graph.gradients import is_stale
 from ..graph.overlap import meets_itself
 from ..graph.sym_node import as_dimensions
 from ..guards.guard import NoOverlap
@@ -44,40 +45,46 @@ def check_written_inputs(machine: Machine, graph: GraphBuilder) -> None:
 
 
 def check_histories(graph: GraphBuilder) -> None:
-    """Raise Unrestorable where the graph writes to a tensor that the history of a result leads to:
-    autograd would see the compiled graph read it before or after that write, never both. Nor
-    does it see new leaves and hooks.
+    """Raise Unrestorable where the graph writes to a tensor after a result's history has saved it:
+    eager raises when that is differentiated, so the write belongs to another graph. What is read
+    after the write has the history it has in eager. Nor does autograd see new leaves and hooks.
     """
     check_leaves(graph)
     check_watched(graph)
     outputs = graph.differentiable_outputs()
-    written = {n: step for n, step in graph.mutated_inputs.items() if n.meta["val"].requires_grad}
+    written = [node for node in graph.mutated_inputs if node.meta["val"].requires_grad]
     if not written:
         return
-    behind = set(graph.leaves_behind(outputs))
     reason = MutatedInput.of(why="the tensor takes part in autograd")
-    if None in behind:  # history from outside may lead anywhere
-        raise Unrestorable("a tensor written to", min(written.values()), reason)
-    met = [node for node in written if node in behind or not _is_leaf(node.meta["spec"])]
+    # Of one that was computed before, the write may be a part of its own history.
+    met = [node for node in written if not _is_leaf(node.meta["spec"])]
+    if not met and any(map(is_stale, graph.history(outputs))):
+        met = written
     if met:
         raise Unrestorable("a tensor written to", _step_between(graph, met), reason)
 
 
 def _step_between(graph: GraphBuilder, written: list[Node]) -> int:
-    """Where to break, so that writes and history are of two graphs: before the history begins, if
-    all is written by then (parameters that follow others), else before the first write.
+    """Where to break, so that writes and history are of two graphs: before the first write to what
+    a history has read by then, if there is one, else before the first write.
     """
-    writers = [w for n in written for w in graph.writers.get(storage_of(n), ())]
-    readers = {user for node in written for user in node.users} - set(writers)
-    recorded = filter(graph.has_history, readers)
-    begins: int = min((n.meta["step"] for n in recorded), default=0)
-    if writers and all(writer.meta["step"] < begins for writer in writers):
-        return begins
-    return min(graph.mutated_inputs[node] for node in written)
+    steps = [step for node in written if (step := _overwrites(graph, node)) is not None]
+    return min(steps, default=min(graph.mutated_inputs[node] for node in written))
+
+
+def _overwrites(graph: GraphBuilder, node: Node) -> int | None:
+    """The step of the first write to an input's memory after a read with a history."""
+    writers = graph.writers.get(storage_of(node), ())
+    read = False
+    for user in graph.graph.nodes:
+        if user in writers and read:
+            step: int = user.meta["step"]
+            return step
+        read = read or (node in user.all_input_nodes and graph.has_history(user))
+    return None
 
 
 def _is_leaf(spec: TensorSpec) -> bool:
-    """Else the write is part of the tensor's own history."""
     return spec.requires_grad and spec.is_leaf
 
 

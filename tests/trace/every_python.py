@@ -59,7 +59,9 @@ TORCH_SIDE = (
 )
 
 
-GRAPH_SIDE = tuple(f"jitmagic.graph.{name}" for name in ("builder", "verify", "overlap"))
+GRAPH_SIDE = tuple(
+    f"jitmagic.graph.{name}" for name in ("builder", "gradients", "verify", "overlap")
+)
 
 
 class _StandIn(types.ModuleType):

@@ -349,18 +349,18 @@ def test_a_strange_tensor_may_pass_through():
     assert len(trace.inputs) == 1
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_write_to_a_leaf_beside_its_gradients_is_left_to_eager(first):
-    def program(w):
-        loss = (w * w).sum() if first else None
+def test_write_to_a_leaf_that_a_history_has_saved_ends_the_graph():
+    def program(w, x):
+        with torch.no_grad():
+            w.mul_(2)
+        loss = (w * w).sum()
         with torch.no_grad():
             w.add_(1)
-        return (w * w).sum() if loss is None else loss
+        return loss + (w * x).sum()
 
-    assert (
-        "takes part in autograd"
-        in break_of(program, torch.ones(3, requires_grad=True)).reason.message
-    )
+    broken = break_of(program, torch.ones(3, requires_grad=True), torch.ones(3))
+    assert "takes part in autograd" in broken.reason.message
+    assert broken.where.text == "w.add_(1)"
 
 
 def test_differentiable_write_to_an_input_is_left_to_eager():

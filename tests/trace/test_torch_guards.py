@@ -239,7 +239,7 @@ def test_a_function_of_torch_imported_by_name():
     assert check(trace.guards, snapshot_of(program, (torch.ones(3),))) is not None
 
 
-def test_leaves_may_be_written_where_nothing_is_differentiated() -> None:
+def test_leaves_may_be_written_where_no_history_has_saved_them() -> None:
     weight = torch.ones(3, requires_grad=True)
 
     def update(weight: torch.Tensor) -> None:
@@ -251,9 +251,16 @@ def test_leaves_may_be_written_where_nothing_is_differentiated() -> None:
         weight.sub_(0.5)
         return used
 
+    def update_what_is_saved(weight: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            used = weight * weight
+        weight.sub_(0.5)
+        return used
+
     with torch.no_grad():
         assert isinstance(trace_of(update, weight).exit, Return)
-        assert isinstance(trace_of(update_after_use, weight).exit, Break)
+        assert isinstance(trace_of(update_after_use, weight).exit, Return)
+        assert isinstance(trace_of(update_what_is_saved, weight).exit, Break)
 
 
 def test_shared_memory_is_found_whatever_comes_first() -> None:

@@ -7,6 +7,7 @@ Comes in: realized arguments.  Goes out: constants of the trace where no tensor 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ from ..values.callables import BuiltinValue, name_of
 from ..values.classes import ClassValue, constructs
 from ..values.default_device import default_device
 from ..values.items import numbers_of
-from ..values.sequences import ListValue, SequenceValue, SizeValue
-from ..values.tensor import TensorValue
+from ..values.sequences import ListValue, SequenceValue, SizeValue, TupleValue
+from ..values.tensor import TensorValue, record
 from ..wrap import intercepts
 from .registry import handles, handles_named
 
@@ -164,6 +165,23 @@ def _make_tensor(machine: Machine, cls: ClassValue, args: Args, kwargs: Kwargs) 
         raise GraphBreak(Construction.of(what=f"{name_of(cls.live)}()"))
     why = "it makes a leaf or an uninitialised tensor of a class"
     raise GraphBreak(RefusedTorchCall.of(name=name_of(cls.live), why=why))
+
+
+def _of_legacy_class(kind: Any, machine: Machine, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.IntTensor([1, 2])`, `torch.FloatTensor(2, 3)`: of data, or of a shape alone."""
+    given = [arg.realize(machine) for arg in args]
+    options = {"dtype": machine.constant(kind.dtype), "device": machine.constant("cpu")}
+    if len(given) == 1 and not kwargs and type(given[0]) in (ListValue, TupleValue):
+        return record(machine, torch.tensor, given, options)
+    if kwargs or not all(arg.python_type(machine) is int for arg in given):
+        what = "other arguments than a list or sizes"
+        raise GraphBreak(UnsupportedArguments.of(name=name_of(kind), what=what))
+    return record(machine, torch.empty, [TupleValue(given)], options)
+
+
+for _kind in torch._tensor_classes:
+    if not (_kind.is_sparse or _kind.is_cuda):
+        handles(_kind)(partial(_of_legacy_class, _kind))
 
 
 @constructs(lambda kind: issubclass(kind, torch.autograd.Function), before_others=True)

@@ -25,7 +25,7 @@ from ...graph.propagate import DataDependent, Target
 from ...symbols.context import Specialize
 from ...symbols.interval import ANY_FLOAT, Interval
 from ...symbols.scalar import Symbol
-from ..numpy_emulation import ARRAY_SCALARS
+from ..numpy_emulation import ARRAY_SCALARS, np
 from ..result import Recipe
 from .base import Builder, Machine, Value
 from .input_numbers import decided_by_input, symbol_of_input
@@ -48,7 +48,7 @@ _CONVERT: dict[str, type] = {"__float__": float, "__int__": int}
 _CPU = torch.device("cpu")
 _MOST_NUMBERS = 32  # each is a tensor of the graph
 _FACTORS = ("alpha", "beta", "value")  # arguments that are numbers, whatever the operation
-_ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray", "operator setitem")
+_ASKING_FOR_DTYPES = ("torch tensor", "torch as_tensor", "torch asarray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,4 +204,6 @@ def plain_number(constant: Any, name: str) -> Any:
     """Python's number in place of numpy's, where torch takes the one for the other."""
     if type(constant) not in ARRAY_SCALARS[1:] or name in _ASKING_FOR_DTYPES:
         return constant
+    if name == "operator setitem" and not isinstance(constant, float | np.integer):
+        return constant  # a float32: eager raises
     return constant.item()

@@ -24,7 +24,7 @@ from ...guards.guard import IdentityIs, KeyAbsent, TypeIs
 from ...guards.source import ArrayMemory, Drawn, InstanceDict, Source
 from ...spec import TensorSpec, spec_of
 from ...symbols.interval import ANY_FLOAT, INT64, Interval
-from ...symbols.scalar import Symbol
+from ...symbols.scalar import Symbol, symbols_of
 from ..breaks import GraphBreak, StatefulCall
 from ..numpy_emulation import ARRAY_SCALARS, np
 from ..result import GraphInput, InputKind, Recipe
@@ -53,6 +53,7 @@ _NO_DRAWS = frozenset(
 PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout)
 _DTYPES = {int: torch.int64, float: torch.float64}
 _UNIT = Interval(0.0, 1.0)
+_TRIES = 32  # draws that tell whether negative numbers are likely
 _RANGES = dict.fromkeys(("random", "rand", "random_sample", "beta", "betavariate"), _UNIT)
 _CPU = torch.device("cpu")
 
@@ -154,15 +155,21 @@ def _drawn(
     given = [constant_argument(machine, arg, broken) for arg in args]
     named = {key: constant_argument(machine, arg, broken) for key, arg in kwargs.items()}
     call = methodcaller(name, *given, **named)
+    generator = _MAKERS[type(owner.live)]()
     try:
-        example = call(_MAKERS[type(owner.live)]())
+        example = call(generator)
     except Exception:  # eager raises it, whatever it is
         raise broken from None
     kind = type(example)
     if name == "choice" and not (given and _of_one_kind(given[0])):
         raise broken
     if kind in _DTYPES:
-        return _number(machine, machine.effects.draw(owner, call, label), kind, name)
+        source = machine.effects.draw(owner, call, label)
+        limits = _limits(owner.live, name, given, named) if kind is int else _RANGES.get(name)
+        number = _number(machine, source, kind, limits)
+        if kind is int and all(call(generator) >= 0 for _ in range(_TRIES)):
+            _allow_as_size(machine, number)
+        return number
     if np is None or (kind is not np.ndarray and kind not in ARRAY_SCALARS):
         raise broken
     perform = call if kind is np.ndarray else _AsArray(call)
@@ -206,12 +213,34 @@ class _AsArray:
         return np.asarray(self.call(generator))
 
 
-def _number(machine: Machine, source: Drawn, kind: type, name: str) -> Value:
+def _limits(generator: Any, name: str, given: list[Any], named: dict[str, Any]) -> Interval | None:
+    """Of the ints that a draw gives, by the ways in which bounds are written without keywords."""
+    if named or not given:
+        return None
+    low, high = (given[0], given[1]) if given[1:] and given[1] is not None else (0, given[0])
+    if name == "randint" and isinstance(generator, random.Random):
+        return Interval(low, high)
+    if name == "choice":
+        among = range(given[0]) if isinstance(given[0], int) else given[0]
+        return Interval(min(among), max(among))
+    return Interval(low, high - 1) if name in ("randint", "randrange", "integers") else None
+
+
+def _allow_as_size(machine: Machine, number: ScalarValue) -> None:
+    """It may be an index, a bound or a size. One that can be none has eager run the frame again,
+    with the same draws: shifts in both directions are not worth that.
+    """
+    (symbol,) = symbols_of(number.expr)
+    assert number.node is not None
+    machine.symbols.read_from[symbol] = number.node
+
+
+def _number(machine: Machine, source: Drawn, kind: type, limits: Interval | None) -> ScalarValue:
     graph: GraphBuilder = machine.graph
     spec = TensorSpec((), (), _DTYPES[kind], _CPU)
     node = graph.placeholder(source.name, spec)
     graph.inputs[node] = GraphInput(node.name, source, spec, InputKind.SCALAR)
-    limits = INT64 if kind is int else _RANGES.get(name, ANY_FLOAT)
+    limits = limits or (INT64 if kind is int else ANY_FLOAT)
     symbol = Symbol(f"{source.name}()", kind, limits, DrawnNumber(source.index))
     machine.symbols.add(symbol, None)
     return ScalarValue(kind, symbol, node, source)

@@ -47,8 +47,13 @@ def _size_of_number(machine: Machine, symbol: Symbol) -> Size | None:
     node = symbols.read_from.get(symbol)
     if node is None or graph.fresh_size is None or symbol.range.high < 0:
         return None
-    size: Size | None = graph.fresh_size(0, LARGEST_SIZE)
+    low, high = max(symbol.range.low, 0), min(symbol.range.high, LARGEST_SIZE)
+    size: Size | None = graph.fresh_size(int(low), int(high))
     if size is not None:
+        if (
+            node.op == "placeholder"
+        ):  # a draw: pieces of the graph begin with a call (data_split.py)
+            node = graph.call("clone", (node,), {}, machine.lines())
         symbols.read_sizes[symbol] = size
         graph.sizes.add_number(node, size.expr)
         _rely_on_starting_over(machine)

@@ -182,3 +182,24 @@ def test_a_silent_log_through_a_cache_is_no_break() -> None:
     compiled: Callable[..., Tensor] = jitmagic.jit(told, fullgraph=True)
     torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
     assert once.cache_info().misses == 1
+
+
+def assigned(x: Tensor, s: Any) -> Tensor:
+    y = x.clone()
+    y[..., 0] = s
+    y[1:] = np.log(np.exp(1.5) - 1)
+    return y
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("number", [np.float64(2.5), np.int64(3), np.uint8(7)], ids=repr)
+def test_a_number_of_numpy_is_assigned(number: Any, kind: torch.dtype) -> None:
+    x = torch.zeros(3, 2, dtype=kind)
+    alike(jitmagic.jit(assigned, fullgraph=True)(x, number), assigned(x, number))
+
+
+@pytest.mark.parametrize("number", [np.float32(2.5), np.bool_(True)], ids=repr)
+def test_a_number_that_tensors_refuse_is_eagers_error(number: Any) -> None:
+    for run in (assigned, jitmagic.jit(assigned)):
+        with pytest.raises(TypeError, match="can't assign a numpy"):
+            run(torch.zeros(3, 2), number)

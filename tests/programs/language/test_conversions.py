@@ -40,3 +40,29 @@ def test_there_and_back(dtype: torch.dtype, through: torch.dtype, form: str) -> 
         have, want = compiled(x), run(x)
         assert torch.equal(have, want), (first, have, want)
         assert torch.equal(have.signbit(), want.signbit()), (first, have, want)
+
+
+def of_legacy_classes(x: Tensor, n: int) -> list[Tensor]:
+    rows = [[1, 2], [3, n]]
+    made = [torch.IntTensor([n]), torch.FloatTensor(rows), torch.LongTensor((1, 2)), x * n]
+    return [*made, torch.DoubleTensor(n, 2).fill_(0.5), torch.BoolTensor([n > 2, False])]
+
+
+def test_classes_of_tensors_by_dtype_make_tensors() -> None:
+    compiled = jitmagic.jit(of_legacy_classes, fullgraph=True)
+    for n in (2, 3, 4):
+        have, want = compiled(torch.ones(2), n), of_legacy_classes(torch.ones(2), n)
+        assert [one.dtype for one in have] == [one.dtype for one in want]
+        assert all(map(torch.equal, have, want))
+
+
+def test_empty_selections_are_asked_about() -> None:
+    """Whether all of nothing are positive is for eager to say."""
+
+    def run(x: Tensor) -> Tensor:
+        chosen = x[x > 1]
+        return chosen * 2 if (chosen >= 0).all() else chosen
+
+    compiled = jitmagic.jit(run)
+    for x in (torch.arange(4.0), torch.zeros(4), -torch.arange(4.0)):
+        assert torch.equal(compiled(x), run(x))

@@ -65,7 +65,25 @@ def kept(x: Tensor) -> tuple[Tensor, float, int]:
     return x + 1, random.random(), np.random.randint(10)
 
 
-WHOLE: list[Callable[[Tensor], Any]] = [mixup, clipped, mixed, of_objects, kept]
+def cropped(x: Tensor) -> Tensor:
+    row, column = random.randrange(3), np.random.randint(3)
+    return x[row : row + 2, column : column + 2].sin() + x[random.randint(0, 4)][:2]
+
+
+def cut_out(x: Tensor) -> Tensor:
+    row, y = random.choice([0, 1, 2]), x.clone()
+    y[row : row + 2] = random.random()
+    return y
+
+
+def as_many(x: Tensor) -> tuple[Tensor, ...]:
+    count, start = OLD.randint(1, 4), np.random.randint(low=0, high=4)
+    return torch.arange(count), x[:count], x.narrow(0, count, 1), x[start : start + 2]
+
+
+WHOLE: list[Callable[[Tensor], Any]] = [
+    mixup, clipped, mixed, of_objects, kept, cropped, cut_out, as_many,
+]  # fmt: skip
 
 
 def branch(x: Tensor) -> Tensor:
@@ -86,7 +104,13 @@ def refused(x: Tensor) -> Tensor:
         return x + np.random.rand()
 
 
-BROKEN: list[Callable[[Tensor], Any]] = [branch, shuffled, refused, number_of_numpy]
+def in_both_directions(x: Tensor) -> Tensor:
+    return x.roll(random.randint(-2, 2), 0)
+
+
+BROKEN: list[Callable[[Tensor], Any]] = [
+    branch, shuffled, refused, number_of_numpy, in_both_directions,
+]  # fmt: skip
 
 
 def _observed(run: Callable[[Tensor], Any]) -> list[object]:
@@ -133,6 +157,27 @@ def test_drawn_again_where_eager_starts_over() -> None:
         return [seen, _states()]
 
     _agree(run(lookup), run(jitmagic.jit(lookup)))
+
+
+def test_an_index_out_of_range_is_eagers_error() -> None:
+    def picked(x: Tensor) -> Tensor:
+        return x[random.randrange(8)] * random.random()
+
+    def run(function: Callable[..., Any]) -> object:
+        _seed()
+        seen: list[object] = []
+        for _ in range(8):
+            try:
+                seen.append(function(torch.arange(20.0).reshape(5, 4)))
+            except IndexError as error:
+                seen.append(str(error))
+        return [seen, _states()]
+
+    tagged = jitmagic.jit(picked)
+    expected: Any = run(picked)
+    assert {type(one) for one in expected[0]} == {str, Tensor}
+    _agree(expected, run(tagged))
+    assert counts_of(tagged).breaks == 0
 
 
 def test_another_generator_and_another_class() -> None:

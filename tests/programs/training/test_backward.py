@@ -125,6 +125,13 @@ def alive_and_written(t):
     return other
 
 
+def spent_and_viewed(t):
+    """Views of it that have no history, and one that has what was freed."""
+    freed = t["w"] * t["w"]
+    freed.sum().backward()
+    return freed, freed.detach(), freed.detach()[0], freed.data
+
+
 def spent_and_alive(t):
     freed = (t["w"] * t["w"]).sum()
     freed.backward()
@@ -177,10 +184,11 @@ def without_grad(t):
 WHOLE: list[Callable[[Tensors], Any]] = [
     given, in_reverse, of_a_leaf, views_of_one_gradient, chosen, through_an_input, retained,
     assigned, deleted, replaced, unused, own_leaf, written_behind, spent_and_alive,
-    penalty, created, created_twice, created_and_freed,
+    penalty, created, created_twice, created_and_freed, alive_and_written,
+    spent_and_viewed,
 ]  # fmt: skip
 ENDS: list[Callable[[Tensors], Any]] = [
-    again, nothing_requires, no_scalar, written_between, alive_and_written, without_grad,
+    again, nothing_requires, no_scalar, written_between, without_grad,
     created_and_summed, created_without_grad_mode,
 ]  # fmt: skip
 
