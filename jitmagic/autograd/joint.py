@@ -12,8 +12,8 @@ original exception) for whatever cannot be expressed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ from ..graph.sym_node import as_dimensions, as_torch
 from ..graph.symbolic_index import INDEXING, selected
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec
+from ..symbols.scalar import symbols_of
+from ..symbols.size import Dimension, Size
 from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
@@ -64,6 +66,43 @@ def trace_joint(
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    by_python: set[Any] = set()
+    while True:
+        try:
+            joint = _traced(gm, inputs, grad_enabled, is_sized, by_python)
+        except OperationFailed as error:
+            more = {error.node.target} if error.node.target not in by_python else {_BACKWARD}
+            if not is_sized or more <= by_python:
+                raise
+            by_python |= more
+            continue
+        if by_python and _is_for_one_size(inputs):
+            raise CompileFailed("torch takes an operation apart by its size")
+        return joint
+
+
+def _is_for_one_size(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether one of the Sizes was found to be a constant: the steps of an LSTM, one by one."""
+    extents: list[Dimension] = [extent for spec in inputs for extent in spec.shape]
+    sizes = (extent for extent in extents if isinstance(extent, Size))
+    ranges = (size.context.range_of(one) for size in sizes for one in symbols_of(size.expr))
+    return any(limits is not None and limits.low == limits.high for limits in ranges)
+
+
+_BACKWARD = object()  # among targets: the formulas of autograd
+
+
+def _traced(
+    gm: GraphModule,
+    inputs: Sequence[TensorSpec],
+    grad_enabled: bool,
+    is_sized: bool,
+    by_python: Collection[Any],
+) -> Joint:
+    """One attempt. `by_python`: targets whose C++ wants sizes as ints (interpolate, lstm, stft),
+    and which torch has in Python too, where they take SymInts. Numbers are computed by the same
+    kernels where both have them, so the C++ goes first.
+    """
     recorder = Recorder(TABLE, is_sized)
     mode = Functionalizer(recorder)
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
@@ -77,13 +116,18 @@ def trace_joint(
         ]
         saved = SavedTensors(_written_since)
         with saved_tensors_hooks(saved.keep, saved.fetch):
-            outputs = _run(gm, mode, traced, saved)
+            outputs = _run(gm, mode, traced, saved, by_python)
         _check_inputs(traced, inputs)
         with mode:  # the history of a view whose base was written since is made when asked for
             finished = Outputs.of(traced, outputs)
         _check_leaves(gm, traced, finished.results)
-        gradients = _differentiate(mode, traced, finished.results, saved)
+        with _dispatched(_BACKWARD in by_python):
+            gradients = _differentiate(mode, traced, finished.results, saved)
     return _finish(recorder, traced, inputs, finished, gradients)
+
+
+def _dispatched(by_python: bool) -> AbstractContextManager[Any]:
+    return torch._C._EnablePythonDispatcher() if by_python else nullcontext()
 
 
 @contextmanager
@@ -103,7 +147,11 @@ def _as_if_running(grad_enabled: bool) -> Iterator[None]:
 
 
 def _run(
-    gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced], saved: SavedTensors
+    gm: GraphModule,
+    mode: Functionalizer,
+    inputs: Sequence[Traced],
+    saved: SavedTensors,
+    by_python: Collection[Any],
 ) -> list[Any]:
     """Execute gm on traced tensors; the flat list of its outputs."""
     env: dict[Node, Any] = {
@@ -121,7 +169,8 @@ def _run(
             elif node.op == "output":
                 return [_left(part, env[part]) for part in node.args[0]]
             elif node.op != "get_attr":
-                env[node] = _call(node, env, mode, saved)
+                with _dispatched(node.target in by_python):
+                    env[node] = _call(node, env, mode, saved)
     raise CompileFailed("the graph has no output")
 
 
