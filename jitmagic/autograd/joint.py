@@ -32,8 +32,6 @@ from ..graph.sym_node import as_dimensions, as_torch
 from ..graph.symbolic_index import INDEXING, selected
 from ..graph.transforms import is_transform
 from ..spec import TensorSpec
-from ..symbols.scalar import symbols_of
-from ..symbols.size import Dimension, Size
 from .checked import spelled_out
 from .custom import check_gradients, custom_nodes
 from .decompose import TABLE
@@ -49,9 +47,10 @@ from .traced import AliasCall, Traced
 from .transformed import transformed
 from .views import may_overlap
 
-__all__ = ["trace_joint"]
+__all__ = ["BACKWARD", "trace_joint"]
 
 aten = torch.ops.aten
+BACKWARD = object()  # among targets: the formulas of autograd
 
 
 def trace_joint(
@@ -60,50 +59,14 @@ def trace_joint(
     *,
     grad_enabled: bool | None = None,
     is_sized: bool = False,
+    by_python: Collection[Any] = (),
 ) -> Joint:
-    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller.
-    `is_sized`: some of its sizes are Sizes.
+    """Trace `gm` over inputs like `inputs`; grad_enabled defaults to the mode of the caller. Some
+    of its sizes are Sizes where `is_sized`; `by_python`: targets for torch's Python dispatcher.
     """
     if grad_enabled is None:
         grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    by_python: set[Any] = set()
-    while True:
-        try:
-            joint = _traced(gm, inputs, grad_enabled, is_sized, by_python)
-        except OperationFailed as error:
-            more = {error.node.target} if error.node.target not in by_python else {_BACKWARD}
-            if not is_sized or more <= by_python:
-                raise
-            by_python |= more
-            continue
-        if by_python and _is_for_one_size(inputs):
-            raise CompileFailed("torch takes an operation apart by its size")
-        return joint
-
-
-def _is_for_one_size(inputs: Sequence[TensorSpec]) -> bool:
-    """Whether one of the Sizes was found to be a constant: the steps of an LSTM, one by one."""
-    extents: list[Dimension] = [extent for spec in inputs for extent in spec.shape]
-    sizes = (extent for extent in extents if isinstance(extent, Size))
-    ranges = (size.context.range_of(one) for size in sizes for one in symbols_of(size.expr))
-    return any(limits is not None and limits.low == limits.high for limits in ranges)
-
-
-_BACKWARD = object()  # among targets: the formulas of autograd
-
-
-def _traced(
-    gm: GraphModule,
-    inputs: Sequence[TensorSpec],
-    grad_enabled: bool,
-    is_sized: bool,
-    by_python: Collection[Any],
-) -> Joint:
-    """One attempt. `by_python`: targets whose C++ wants sizes as ints (interpolate, lstm, stft),
-    and which torch has in Python too, where they take SymInts. Numbers are computed by the same
-    kernels where both have them, so the C++ goes first.
-    """
-    recorder = Recorder(TABLE, is_sized)
+    recorder = Recorder(TABLE, is_sized, by_python)
     mode = Functionalizer(recorder)
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     if len(names) != len(inputs):
@@ -116,12 +79,12 @@ def _traced(
         ]
         saved = SavedTensors(_written_since)
         with saved_tensors_hooks(saved.keep, saved.fetch):
-            outputs = _run(gm, mode, traced, saved, by_python)
+            outputs = _run(gm, mode, traced, saved)
         _check_inputs(traced, inputs)
         with mode:  # the history of a view whose base was written since is made when asked for
             finished = Outputs.of(traced, outputs)
         _check_leaves(gm, traced, finished.results)
-        with _dispatched(_BACKWARD in by_python):
+        with _dispatched(BACKWARD in by_python):
             gradients = _differentiate(mode, traced, finished.results, saved)
     return _finish(recorder, traced, inputs, finished, gradients)
 
@@ -147,11 +110,7 @@ def _as_if_running(grad_enabled: bool) -> Iterator[None]:
 
 
 def _run(
-    gm: GraphModule,
-    mode: Functionalizer,
-    inputs: Sequence[Traced],
-    saved: SavedTensors,
-    by_python: Collection[Any],
+    gm: GraphModule, mode: Functionalizer, inputs: Sequence[Traced], saved: SavedTensors
 ) -> list[Any]:
     """Execute gm on traced tensors; the flat list of its outputs."""
     env: dict[Node, Any] = {
@@ -169,7 +128,7 @@ def _run(
             elif node.op == "output":
                 return [_left(part, env[part]) for part in node.args[0]]
             elif node.op != "get_attr":
-                with _dispatched(node.target in by_python):
+                with _dispatched(node.target in mode.recorder.by_python):
                     env[node] = _call(node, env, mode, saved)
     raise CompileFailed("the graph has no output")
 
